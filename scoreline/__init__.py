@@ -1,0 +1,3 @@
+"""Scoreline: the client and the command."""
+
+__version__ = "0.1.0"
