@@ -1,0 +1,46 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PARITY := .parity
+
+.PHONY: install demo test lint parity bench clean
+
+install: $(STAMP)
+
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Scoreline needs Python 3.11 or later; name one with  make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): a minute or two, once."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: install
+	@$(BIN)/scoreline demo
+
+test: install
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The live comparison with HuggingFace. torch goes into a folder of its own, so that serving and `make test` never see it.
+parity: install $(PARITY)/.installed
+	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m parity tests/parity
+
+$(PARITY)/.installed: requirements-parity.txt
+	@echo "Installing torch into $(PARITY), for comparison only."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(PARITY) -r requirements-parity.txt
+	@touch $@
+
+bench: install
+	$(BIN)/python -m benchmarks.serial
+
+clean:
+	rm -rf $(VENV) $(PARITY) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
