@@ -1,0 +1,31 @@
+"""What is published is the client and the command, and nothing that would land as `api` in somebody's site-packages."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_wheel_holds_scoreline_alone(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"scoreline"}
+
+
+def test_pinned_requirements_name_no_place() -> None:
+    """A plain ``name==version`` list installs anywhere; a host or a path would not."""
+    for file in sorted(ROOT.glob("requirements*.txt")):
+        for line in file.read_text().splitlines():
+            if line and not line.startswith(("#", "-r ")):
+                name, _, version = line.partition("==")
+                assert name, line
+                assert version, line
+                assert not set("@/:") & set(line), line
