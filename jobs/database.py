@@ -1,0 +1,148 @@
+"""The connection to the store: SQLite or PostgreSQL, one transaction at a time, one clock."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Float, create_engine, event, literal, literal_column, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.schema import Table
+from sqlalchemy.sql.elements import ColumnClause
+
+from jobs.schema import schema_head, schema_revision
+from settings.store import StoreSettings
+
+BUSY_SECONDS = 15.0
+"""How long a writer waits for SQLite's one write lock, or any thread for a connection of the pool."""
+
+_NOW = {
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+    "postgresql": "(extract(epoch from clock_timestamp())::double precision)",
+}
+
+
+class StorageUnavailable(Exception):  # noqa: N818 (it names a state of the world, not a mistake)
+    """The store can't be reached, or can't take part in a transaction now. Trying again later may help."""
+
+
+@dataclass(eq=False)
+class Database:
+    """An engine, the policy of this store, and its clock.
+
+    clock: where given, what is taken for now (Unix seconds) instead of the database's own clock.
+    """
+
+    engine: Engine
+    settings: StoreSettings
+    clock: Callable[[], float] | None = None
+    # SQLite has one writer anyway. Within a process a lock hands the turn on at once, where SQLite would poll for it.
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def open(cls, settings: StoreSettings, clock: Callable[[], float] | None = None) -> Database:
+        """Open a store. Connects at first use; creates the parent folder of a SQLite file."""
+        url = make_url(settings.database_url)
+        match url.get_backend_name():
+            case "sqlite":
+                if not url.database or url.database == ":memory:":
+                    raise ValueError("the store must be a file: several processes share it")
+                Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+                engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_timeout=BUSY_SECONDS)
+                event.listen(engine, "connect", _configure_sqlite)
+                event.listen(engine, "begin", _begin_sqlite)
+            case "postgresql":
+                # A worker that is cut off in mid-transaction must not hold its locks for the hours TCP may take.
+                engine = create_engine(
+                    url,
+                    isolation_level="READ COMMITTED",
+                    pool_pre_ping=True,
+                    pool_size=10,
+                    max_overflow=30,
+                    pool_timeout=BUSY_SECONDS,
+                    connect_args={"connect_timeout": 5, "options": "-c idle_in_transaction_session_timeout=60s"},
+                )
+            case other:
+                raise ValueError(f"database_url must name sqlite or postgresql, not {other}")
+        return cls(engine, settings, clock)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @property
+    def now(self) -> ColumnElement[float]:
+        """Unix seconds, as an SQL expression."""
+        if self.clock is not None:
+            return literal(self.clock(), Float(53))
+        now: ColumnClause[float] = literal_column(_NOW[self.engine.dialect.name], Float(53))
+        return now
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One transaction that reads. Raises StorageUnavailable."""
+        with _naming_outages(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self, *, durable: bool = True) -> Iterator[Connection]:
+        """One transaction that writes: committed at the end of the block, rolled back if it raises.
+
+        durable: false lets PostgreSQL answer before the commit is on disk: a crash of the database may undo it whole.
+        Raises StorageUnavailable.
+        """
+        turn = self._turn if self.is_sqlite else nullcontext()
+        with _naming_outages(), turn, self.engine.connect() as connection:
+            connection.execution_options(writes=True)
+            with connection.begin():
+                if not durable and not self.is_sqlite:
+                    connection.execute(text("SET LOCAL synchronous_commit TO off"))
+                yield connection
+
+    def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
+        """An INSERT that knows ON CONFLICT."""
+        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+
+    def check(self) -> None:
+        """Raise StorageUnavailable unless the store answers and has the schema of this version."""
+        with self.read() as connection:
+            found = schema_revision(connection)
+        if found != self._head:
+            raise StorageUnavailable(f"the database is at migration {found}, this version needs {self._head}")
+
+    @cached_property
+    def _head(self) -> str:
+        return schema_head()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+@contextmanager
+def _naming_outages() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+        raise StorageUnavailable(str(getattr(error, "orig", None) or error)) from error
+
+
+def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # the driver begins no transaction by itself: _begin_sqlite does
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A deferred transaction that turns into a writer fails at once whatever the timeout: a writer says so first.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,32 @@
+"""Which revision of the schema a store has, and which one this version needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """The migrations' configuration. With a connection they run in its transaction."""
+    config = Config(str(ROOT / "alembic.ini"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def schema_head() -> str:
+    """The revision this version's code is written for."""
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    if head is None:
+        raise RuntimeError("there are no migrations")
+    return head
+
+
+def schema_revision(connection: Connection) -> str | None:
+    """The revision of a store; None if it was never migrated."""
+    return MigrationContext.configure(connection).get_current_revision()

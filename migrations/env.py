@@ -1,0 +1,31 @@
+"""How Alembic reaches the store: through the connection it is given, or the one the settings name."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import Connection
+
+from jobs.database import Database
+from jobs.tables import metadata
+from settings.store import StoreSettings
+
+
+def run(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=connection.dialect.name == "sqlite",
+        transactional_ddl=True,
+        compare_type=True,
+        compare_server_default=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given: Connection | None = context.config.attributes.get("connection")
+if given is not None:
+    run(given)
+else:
+    with Database.open(StoreSettings()).write() as own:
+        run(own)

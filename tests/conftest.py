@@ -1,0 +1,81 @@
+"""Fixtures for every test: the private services, and a fresh migrated store on either database."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from jobs.migrate import migrate
+from tests.services import MissingBinaryError, PostgresServer, RedisServer
+
+Server = TypeVar("Server", PostgresServer, RedisServer)
+
+
+def _start(server: Callable[[], Server]) -> Server:
+    """Start a service; skip the test where it is not installed, but never in CI, where a skip would hide a hole."""
+    try:
+        return server()
+    except MissingBinaryError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(f"{missing}, and CI must run every test")
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A private PostgreSQL server."""
+    server = _start(PostgresServer)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A private Redis server. Who stops it starts it again."""
+    server = _start(RedisServer)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresServer) -> str:
+    """The name of a migrated database to copy."""
+    name = postgres.create_database()
+    migrate(postgres.url(name))
+    return name
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file to copy."""
+    path = tmp_path_factory.mktemp("template") / "scoreline.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """The URL of a fresh, migrated SQLite store."""
+    path = tmp_path / "scoreline.db"
+    shutil.copy(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """The URL of a fresh, migrated PostgreSQL store."""
+    name = postgres.create_database(postgres_template)
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh, migrated store; the test runs once on each database."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url

@@ -1,0 +1,226 @@
+"""Private PostgreSQL and Redis servers for a test run: temporary folders, free ports, gone when the run is gone."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import redis
+from psycopg import sql
+
+START_SECONDS = 30.0
+STANDARD_PORTS = {5432, 6379}
+_PR_SET_PDEATHSIG = 1
+
+
+class MissingBinaryError(Exception):
+    """A server is not installed here."""
+
+
+def find_binary(name: str) -> str:
+    """The path of a server's program, on PATH or where Debian keeps PostgreSQL's. Raises MissingBinaryError."""
+    found = shutil.which(name)
+    if found:
+        return found
+    versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
+    if versions:
+        return str(versions[-1])
+    raise MissingBinaryError(f"{name} is not installed")
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on, and never a standard one."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in STANDARD_PORTS:
+            return port
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = START_SECONDS) -> None:
+    """Return once the condition holds. Raises TimeoutError, which says what did not happen."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds:g} s")
+        time.sleep(0.02)
+
+
+def _die_with_parent(signal_number: int) -> Callable[[], None] | None:
+    """For ``preexec_fn``: have the kernel signal the child when this process dies, however it dies (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+class PostgresServer:
+    """A PostgreSQL cluster of this test run's own, on TCP and on a socket in its folder."""
+
+    def __init__(self) -> None:
+        self._postgres = find_binary("postgres")
+        initdb = find_binary("initdb")
+        # PostgreSQL refuses to run as root.
+        self._user = "postgres" if os.geteuid() == 0 else None
+        self._folder = Path(tempfile.mkdtemp(prefix="scoreline-postgres-"))
+        if self._user:
+            shutil.chown(self._folder, self._user)
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names = itertools.count(1)
+        atexit.register(self.close)
+        subprocess.run(
+            [initdb, "-D", self._data, "-U", "scoreline", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C.UTF-8"],
+            check=True,
+            user=self._user,
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+        )
+        self.start()
+
+    @property
+    def _data(self) -> str:
+        return str(self._folder / "data")
+
+    def url(self, database: str) -> str:
+        """The SQLAlchemy URL of one of its databases."""
+        return f"postgresql+psycopg://scoreline@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self, template: str | None = None) -> str:
+        """Make a database, as a copy of another where one is named. Returns its name."""
+        name = f"test_{next(self._names)}"
+        source = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
+        with self._administer() as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + source)
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        with self._administer() as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def _administer(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user="scoreline", dbname="postgres", autocommit=True, connect_timeout=5
+        )
+
+    def start(self) -> None:
+        """Start the server on its port; returns once it answers."""
+        log = (self._folder / "log").open("ab")
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(self._folder),
+            "max_connections": "200",
+            "fsync": "off",  # a test survives the death of processes, not of the machine
+            "deadlock_timeout": "200ms",
+            "log_lock_waits": "on",
+        }
+        self._process = subprocess.Popen(
+            [self._postgres, "-D", self._data, *(f"-c{name}={value}" for name, value in options.items())],
+            user=self._user,
+            cwd=self._folder,
+            stdout=log,
+            stderr=log,
+            preexec_fn=_die_with_parent(signal.SIGQUIT),
+        )
+        log.close()
+        wait_until(self._answers, f"PostgreSQL answers on port {self.port}")
+
+    def _answers(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise RuntimeError("PostgreSQL did not start:\n" + self.log())
+        try:
+            self._administer().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def log(self) -> str:
+        """What the server logged so far."""
+        return (self._folder / "log").read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash would: clients are cut off, what was committed is there after a start."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def restart(self) -> None:
+        """Stop and start again, on the same port with the same data."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it for good and remove its files."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class RedisServer:
+    """A Redis of this test run's own. It keeps nothing on disk: stopped is forgotten."""
+
+    def __init__(self) -> None:
+        self._binary = find_binary("redis-server")
+        self._folder = Path(tempfile.mkdtemp(prefix="scoreline-redis-"))
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Its URL, database 0."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start the server on its port; returns once it answers."""
+        self._process = subprocess.Popen(
+            [
+                *(self._binary, "--port", str(self.port), "--bind", "127.0.0.1"),
+                *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
+            ],
+            stdout=subprocess.DEVNULL,
+            preexec_fn=_die_with_parent(signal.SIGKILL),
+        )
+        wait_until(self._answers, f"Redis answers on port {self.port}")
+
+    def _answers(self) -> bool:
+        try:
+            with redis.Redis.from_url(self.url, socket_timeout=1.0) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+    def flush(self) -> None:
+        """Forget everything."""
+        with redis.Redis.from_url(self.url) as client:
+            client.flushall()
+
+    def stop(self) -> None:
+        """Kill it: clients are cut off and what it held is lost."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def close(self) -> None:
+        """Stop it for good and remove its files."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
