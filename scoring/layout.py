@@ -56,6 +56,17 @@ class Rows:
             prefix_ends=np.asarray(prefix_ends, np.int32),
         )
 
+    @classmethod
+    def join(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of all parts, in order."""
+        if not parts:
+            return cls.pack([], [])
+        return cls(
+            tokens=np.concatenate([part.tokens for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
+            prefix_ends=np.concatenate([part.prefix_ends for part in parts]),
+        )
+
     def __len__(self) -> int:
         return len(self.lengths)
 

@@ -1,0 +1,183 @@
+"""A scoring request as its sender wrote it, with every rule of shape and type that needs no tokenizer.
+
+The first error found is the one reported, and the order is fixed: ``query``, ``items`` (their shape, then whether they
+are of the query's kind), labels, options. Within a list the lowest index wins. What depends on a tokenizer or a model
+is checked by :mod:`scoring.prepare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import cast
+
+from scoring.errors import ErrorCode, RequestError
+from scoring.options import ScoreOptions
+
+_OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first")
+
+SCORE_FIELDS = frozenset({"query", "items", "label_token_ids", "labels", *_OPTIONS})
+"""The fields of a body that :func:`parse_score_request` reads."""
+
+_MIXED = "query and items must both be text or both be token ids"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """A well-formed request: query and items are of one kind, and exactly one of the two label fields is set.
+
+    Token ids are integers of any size here; :mod:`scoring.prepare` holds them against the vocabulary.
+    """
+
+    query: str | list[int]
+    items: list[str] | list[list[int]]
+    label_token_ids: tuple[int, ...] | None
+    labels: tuple[str, ...] | None
+    options: ScoreOptions
+
+
+def parse_score_request(body: Mapping[str, object]) -> ScoreRequest:
+    """Read a request from a parsed JSON object; fields other than :data:`SCORE_FIELDS` are left alone.
+
+    A null is as good as an absent field. Raises :class:`RequestError` with the offending place in ``param``.
+    """
+    query = _parse_query(body.get("query"))
+    items = _parse_items(body.get("items"), text=isinstance(query, str))
+    label_token_ids, labels = _parse_labels(body.get("label_token_ids"), body.get("labels"))
+    options = ScoreOptions(**{name: _parse_flag(body.get(name), name) for name in _OPTIONS})
+    return ScoreRequest(query, items, label_token_ids, labels, options)
+
+
+def check_text(text: str, param: str) -> None:
+    """Refuse text that holds half of a surrogate pair: it is no Unicode text and can't be encoded as UTF-8."""
+    if not _is_encodable(text):
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, f"{param} holds a lone surrogate, which is not valid Unicode text", param=param
+        )
+
+
+def _parse_query(query: object) -> str | list[int]:
+    if query is None:
+        raise RequestError(ErrorCode.MISSING_QUERY, "query is required", param="query")
+    if isinstance(query, str):
+        check_text(query, "query")
+        return query
+    if isinstance(query, list):
+        _check_ids(query, "query")
+        return query
+    raise _invalid("query must be a string or a list of token ids", "query")
+
+
+def _parse_items(items: object, *, text: bool) -> list[str] | list[list[int]]:
+    """One string, or one flat list of ids, is one item."""
+    if items is None:
+        raise RequestError(ErrorCode.MISSING_ITEMS, "items is required", param="items")
+    if isinstance(items, str):
+        check_text(items, "items")
+        if not text:
+            raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param="items")
+        return [items]
+    if not isinstance(items, list):
+        raise _invalid("items must be a list of strings or a list of lists of token ids", "items")
+    if items and _is_number(items[0]):
+        _check_ids(items, "items")
+        if text:
+            raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param="items")
+        return [items]
+    _check_item_shapes(items)
+    kind = str if text else list
+    if not set(map(type, items)) <= {kind}:
+        n = next(n for n, item in enumerate(items) if type(item) is not kind)
+        raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param=f"items[{n}]")
+    return cast("list[str] | list[list[int]]", items)
+
+
+def _check_item_shapes(items: list[object]) -> None:
+    """Each item by itself: encodable text, or a list of integers. Looks at single items only once one is known bad."""
+    kinds = set(map(type, items))
+    texts = [item for item in items if type(item) is str] if str in kinds else []
+    lists = [item for item in items if type(item) is list] if list in kinds else []
+    if kinds <= {str, list} and _is_encodable("".join(texts)) and set(map(type, chain.from_iterable(lists))) <= {int}:
+        return
+    for n, item in enumerate(items):
+        if isinstance(item, str):
+            check_text(item, f"items[{n}]")
+        elif isinstance(item, list):
+            _check_ids(item, f"items[{n}]")
+        else:
+            raise _invalid(f"items[{n}] must be a string or a list of token ids", f"items[{n}]")
+
+
+def _parse_labels(
+    label_token_ids: object, labels: object
+) -> tuple[tuple[int, ...], None] | tuple[None, tuple[str, ...]]:
+    if label_token_ids is not None and labels is not None:
+        raise _invalid("give either label_token_ids or labels, not both", "labels")
+    if labels is not None:
+        return None, _parse_text_labels(labels)
+    if label_token_ids is None:
+        raise RequestError(
+            ErrorCode.MISSING_LABEL_TOKEN_IDS, "label_token_ids (or labels) is required", param="label_token_ids"
+        )
+    if not isinstance(label_token_ids, list):
+        raise _bad_label("label_token_ids must be a list of token ids", "label_token_ids")
+    if not label_token_ids:
+        raise RequestError(
+            ErrorCode.EMPTY_LABEL_TOKEN_IDS, "label_token_ids must name at least one token", param="label_token_ids"
+        )
+    for n, label in enumerate(label_token_ids):
+        if type(label) is not int:
+            where = f"label_token_ids[{n}]"
+            raise _bad_label(f"{where} must be an integer: a label is one token id", where)
+    return tuple(label_token_ids), None
+
+
+def _parse_text_labels(labels: object) -> tuple[str, ...]:
+    if not isinstance(labels, list):
+        raise _invalid("labels must be a list of strings", "labels")
+    if not labels:
+        raise RequestError(ErrorCode.EMPTY_LABEL_TOKEN_IDS, "labels must name at least one label", param="labels")
+    for n, label in enumerate(labels):
+        if not isinstance(label, str):
+            raise _invalid(f"labels[{n}] must be a string", f"labels[{n}]")
+        check_text(label, f"labels[{n}]")
+    return tuple(labels)
+
+
+def _parse_flag(value: object, name: str) -> bool:
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise _invalid(f"{name} must be true or false", name)
+    return value
+
+
+def _check_ids(values: list[object], where: str) -> None:
+    """Integers only: JSON's ``true`` and ``2.0`` are not token ids, whatever Python thinks of them."""
+    if set(map(type, values)) <= {int}:
+        return
+    n = next(n for n, value in enumerate(values) if type(value) is not int)
+    raise _invalid(f"{where}[{n}] must be an integer token id", f"{where}[{n}]")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _invalid(message: str, param: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)
+
+
+def _bad_label(message: str, param: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_LABEL_TOKEN_IDS, message, param=param)
