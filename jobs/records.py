@@ -76,6 +76,11 @@ class Submission:
     idempotency: Idempotency | None = None
     tenant: str = "default"
 
+    def __post_init__(self) -> None:
+        items = sum(len(rows) for _, rows in self.chunks)
+        if items != self.total_items:
+            raise ValueError(f"the chunks hold {items} items, not {self.total_items}")
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:

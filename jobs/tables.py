@@ -25,6 +25,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    literal_column,
 )
 
 metadata = MetaData(
@@ -125,32 +126,32 @@ chunks = Table(
     Column("state", String(8), nullable=False),
     Column("batch_id", String(32)),
     Column("first_item", Integer, nullable=False),
-    Column("items", Integer, nullable=False),
-    Column("tokens", Integer, nullable=False),
+    Column("item_count", Integer, nullable=False),
+    Column("token_count", Integer, nullable=False),
     # How often a batch that held nothing but this chunk was lost, and how many chunks its next batch may hold.
     Column("failures", SmallInteger, nullable=False),
     Column("batch_limit", Integer),
     # Every claim leaves dead rows behind; let them be vacuumed long before a fifth of the table is dead.
     postgresql_with={"autovacuum_vacuum_scale_factor": 0.01},
 )
-_WAITING = chunks.c.state == ChunkState.WAITING.value
-Index(
-    "ix_chunks_waiting", chunks.c.model, chunks.c.due_at, chunks.c.id, postgresql_where=_WAITING, sqlite_where=_WAITING
-)
+# Written into the statement, never a parameter: a planner that does not see the value can't use a partial index.
+WAITING = chunks.c.state == literal_column(f"'{ChunkState.WAITING.value}'")
+CLAIMED = chunks.c.state == literal_column(f"'{ChunkState.CLAIMED.value}'")
+Index("ix_chunks_waiting", chunks.c.model, chunks.c.due_at, chunks.c.id, postgresql_where=WAITING, sqlite_where=WAITING)
 Index(
     "ix_chunks_waiting_group",
     chunks.c.model,
     chunks.c.prefix_id,
     chunks.c.due_at,
     chunks.c.id,
-    postgresql_where=_WAITING,
-    sqlite_where=_WAITING,
+    postgresql_where=WAITING,
+    sqlite_where=WAITING,
 )
 Index(
     "ix_chunks_batch_id",
     chunks.c.batch_id,
-    postgresql_where=chunks.c.state == ChunkState.CLAIMED.value,
-    sqlite_where=chunks.c.state == ChunkState.CLAIMED.value,
+    postgresql_where=CLAIMED,
+    sqlite_where=CLAIMED,
 )
 Index("ix_chunks_job_id_first_item", chunks.c.job_id, chunks.c.first_item)
 

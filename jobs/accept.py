@@ -1,0 +1,153 @@
+"""Taking a job in: one short transaction, and from its commit on the job survives everything but the database."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select
+
+from jobs.database import Database
+from jobs.ending import end_jobs
+from jobs.identifiers import new_job_id
+from jobs.packing import pack_ids, pack_options
+from jobs.reading import visible
+from jobs.records import Accepted, Idempotency, JobStatus, Origin, Submission
+from jobs.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
+from scoring.errors import ErrorCode, RequestError
+from scoring.options import Priority
+from settings.store import StoreSettings
+
+
+def accept(db: Database, submission: Submission) -> Accepted:
+    """Store a job with its work, visible to workers at once. A job without items has succeeded with that.
+
+    Raises RequestError IDEMPOTENCY_KEY_REUSED.
+    """
+    job_id = new_job_id()
+    # A call's client has been promised nothing yet: its job need not be on disk before the work starts.
+    with db.write(durable=submission.origin is Origin.JOB) as connection:
+        now = connection.execute(select(db.now)).scalar_one()
+        if submission.idempotency is not None:
+            earlier = _take_key(connection, db, submission.tenant, submission.idempotency, job_id, now)
+            if earlier is not None:
+                return Accepted(earlier, replayed=True)
+        prefix_id = _store_prefix(connection, db, submission)
+        expires_at = None if submission.expires_in is None else now + submission.expires_in
+        connection.execute(insert(jobs), _job_row(submission, job_id, prefix_id, now, expires_at))
+        if submission.chunks:
+            due_at = now + slack_seconds(db.settings, submission.priority)
+            if expires_at is not None:
+                due_at = min(due_at, expires_at)
+            _store_chunks(connection, submission, job_id, prefix_id, due_at)
+        else:
+            end_jobs(connection, db, [job_id], JobStatus.SUCCEEDED)
+    return Accepted(job_id, replayed=False)
+
+
+def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
+    """What is added to a job's accept time to order it among the others: computed once, so waiting work ages."""
+    return {
+        Priority.INTERACTIVE: settings.slack_interactive_seconds,
+        Priority.NORMAL: settings.slack_normal_seconds,
+        Priority.BULK: settings.slack_bulk_seconds,
+    }[priority]
+
+
+def _take_key(
+    connection: Connection, db: Database, tenant: str, idempotency: Idempotency, job_id: str, now: float
+) -> str | None:
+    """Take the key for a job about to be stored, or return the id of the job that has it.
+
+    Of two requests with one key the second waits here until the first has committed or failed.
+    """
+    same_key = and_(idempotency_keys.c.tenant == tenant, idempotency_keys.c.key == idempotency.key)
+    gone = select(jobs.c.id).where(jobs.c.id == idempotency_keys.c.job_id, ~visible(db)).exists()
+    connection.execute(delete(idempotency_keys).where(same_key, or_(idempotency_keys.c.expires_at <= now, gone)))
+    taken = connection.scalar(
+        db.insert(idempotency_keys)
+        .values(
+            tenant=tenant,
+            key=idempotency.key,
+            body_hash=idempotency.body_hash,
+            job_id=job_id,
+            expires_at=now + db.settings.idempotency_seconds,
+        )
+        .on_conflict_do_nothing()
+        .returning(idempotency_keys.c.job_id)
+    )
+    if taken is not None:
+        return None
+    earlier = connection.execute(select(idempotency_keys).where(same_key)).one()
+    if earlier.body_hash != idempotency.body_hash:
+        raise RequestError(
+            ErrorCode.IDEMPOTENCY_KEY_REUSED,
+            f"the Idempotency-Key {idempotency.key!r} was used for another request: take a new one",
+        )
+    return str(earlier.job_id)
+
+
+def _store_prefix(connection: Connection, db: Database, submission: Submission) -> int:
+    """The id of the prefix's row, made if need be, which can't be removed before this transaction ends."""
+    tokens = pack_ids(submission.prefix)
+    identity = {
+        "tenant": submission.tenant,
+        "tokenizer_fingerprint": submission.tokenizer_fingerprint,
+        "sha256": sha256(tokens).hexdigest(),
+    }
+    held = select(prefixes.c.id).filter_by(**identity).with_for_update(read=True, key_share=True)
+    made = db.insert(prefixes).values(**identity, tokens=tokens).on_conflict_do_nothing().returning(prefixes.c.id)
+    prefix_id: int | None = None
+    while prefix_id is None:  # found, or made, or made by another just now and found the next time
+        prefix_id = connection.scalar(held) or connection.scalar(made)
+    return prefix_id
+
+
+def _job_row(
+    submission: Submission, job_id: str, prefix_id: int, now: float, expires_at: float | None
+) -> dict[str, object]:
+    return {
+        "id": job_id,
+        "tenant": submission.tenant,
+        "model": submission.model,
+        "origin": submission.origin.value,
+        "priority": submission.priority.value,
+        "status": JobStatus.QUEUED.value,
+        "prefix_id": prefix_id,
+        "total_items": submission.total_items,
+        "scored_items": 0,
+        "remaining_chunks": len(submission.chunks),
+        "prompt_tokens": submission.prompt_tokens,
+        "cached_tokens": 0,
+        "created_at": now,
+        "expires_at": expires_at,
+        "label_token_ids": pack_ids(submission.label_token_ids),
+        "options": pack_options(submission.options),
+        "metadata": dict(submission.metadata),
+        "warnings": list(submission.warnings),
+    }
+
+
+def _store_chunks(connection: Connection, submission: Submission, job_id: str, prefix_id: int, due_at: float) -> None:
+    stored = connection.execute(
+        insert(chunks).returning(chunks.c.id, chunks.c.first_item),
+        [
+            {
+                "job_id": job_id,
+                "tenant": submission.tenant,
+                "model": submission.model,
+                "prefix_id": prefix_id,
+                "due_at": due_at,
+                "state": ChunkState.WAITING.value,
+                "first_item": first_item,
+                "item_count": len(rows),
+                "token_count": int(rows.sequence_lengths.sum()),
+                "failures": 0,
+            }
+            for first_item, rows in submission.chunks
+        ],
+    )
+    ids = {row.first_item: row.id for row in stored}
+    connection.execute(
+        insert(chunk_inputs),
+        [{"chunk_id": ids[first_item], "rows": rows.to_bytes()} for first_item, rows in submission.chunks],
+    )

@@ -1,0 +1,163 @@
+"""Handing work to a worker: whole groups, most urgent first, under a lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, insert, select, update
+
+from jobs.database import Database
+from jobs.identifiers import new_batch_id
+from jobs.packing import unpack_ids, unpack_options
+from jobs.reading import has_waiting
+from jobs.records import Claim, JobStatus
+from jobs.tables import WAITING, ChunkState, batches, chunk_inputs, chunks, jobs, prefixes
+from scoring.layout import ChunkWork, GroupWork, Rows
+
+MAX_CHUNKS = 1_024
+"""Chunks in one batch at most: it bounds every transaction that handles a batch."""
+WHOLE_GROUPS = 8
+"""So many groups after the first are gathered from the whole backlog, the others from its urgent end only."""
+TRIES = 5
+PAUSE_SECONDS = 0.005
+
+
+def claim(db: Database, worker_id: str, model: str, budget_tokens: int, max_chunks: int = MAX_CHUNKS) -> Claim | None:
+    """Claim waiting chunks of a model, up to a budget of tokens over all their sequences; None if none wait.
+
+    The most urgent chunk comes first, with all that waits of its group (model and prefix), then further groups in the
+    order of their most urgent chunk. A first chunk larger than the budget comes alone. Of concurrent claims each chunk
+    goes to one.
+    """
+    for attempt in range(TRIES):
+        # A crash of the database may undo the claim; then its batch id is unknown, and the fence keeps its work out.
+        with db.write(durable=False) as connection:
+            chosen = _choose(connection, model, budget_tokens, max_chunks)
+            claimed = _take(connection, db, worker_id, chosen) if chosen else None
+        if claimed is not None:
+            return claimed
+        # Other claimants may hold for a moment what they look at and will not take.
+        if attempt + 1 == TRIES or not has_waiting(db, model):
+            break
+        time.sleep(PAUSE_SECONDS)
+    return None
+
+
+def _choose(connection: Connection, model: str, budget_tokens: int, max_chunks: int) -> list[int]:
+    """The ids of the chunks to take, with their rows locked where the database locks rows."""
+    chosen: list[int] = []
+    limit = max_chunks
+    for row in _candidates(connection, model, max_chunks):
+        if len(chosen) == limit or (chosen and row.token_count > budget_tokens):
+            break
+        # A chunk of a batch that was lost comes with fewer neighbours the next time.
+        room = min(limit, row.batch_limit or limit)
+        if len(chosen) >= room:
+            continue
+        chosen.append(row.id)
+        limit = room
+        budget_tokens -= row.token_count
+    return chosen
+
+
+def _candidates(connection: Connection, model: str, count: int) -> Iterator[Row[Any]]:
+    """Waiting chunks, group by group, more than ``count`` of them if the backlog has them. A generator: groups that
+    the budget does not reach are not looked for.
+    """
+
+    def waiting(limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
+        return list(
+            connection.execute(
+                select(chunks.c.id, chunks.c.prefix_id, chunks.c.token_count, chunks.c.batch_limit)
+                .where(WAITING, chunks.c.model == model, *which)
+                .order_by(chunks.c.due_at, chunks.c.id)
+                .limit(limit)
+                .with_for_update(skip_locked=True)
+            )
+        )
+
+    head = waiting(1)
+    if not head:
+        return
+    group = head[0].prefix_id
+    yield from waiting(count, chunks.c.prefix_id == group)
+    urgent = waiting(count, chunks.c.prefix_id != group)
+    groups: dict[int, list[Row[Any]]] = {}
+    for row in urgent:
+        groups.setdefault(row.prefix_id, []).append(row)
+    for place, (group, rows) in enumerate(groups.items()):
+        backlog_goes_on = len(urgent) == count
+        yield from waiting(count, chunks.c.prefix_id == group) if backlog_goes_on and place < WHOLE_GROUPS else rows
+
+
+def _take(connection: Connection, db: Database, worker_id: str, chosen: list[int]) -> Claim | None:
+    """Make the chosen chunks one batch. Where rows can't be locked, compare-and-set decides who gets a chunk."""
+    batch_id = new_batch_id()
+    taken = {
+        row.id: row.job_id
+        for row in connection.execute(
+            update(chunks)
+            .where(chunks.c.id.in_(chosen), WAITING)
+            .values(state=ChunkState.CLAIMED.value, batch_id=batch_id)
+            .returning(chunks.c.id, chunks.c.job_id)
+        )
+    }
+    if not taken:
+        return None
+    connection.execute(
+        insert(batches).values(id=batch_id, worker_id=worker_id, lease_until=db.now + db.settings.lease_seconds)
+    )
+    _start_jobs(connection, db, set(taken.values()))
+    return Claim(batch_id, _load(connection, [chunk_id for chunk_id in chosen if chunk_id in taken]))
+
+
+def _start_jobs(connection: Connection, db: Database, job_ids: Iterable[str]) -> None:
+    # A claim holds chunks already, so it must not wait for a job. One that is locked is being started by another
+    # claim, or is at its end; should it stay queued all the same, the first finished chunk starts it.
+    queued = (
+        select(jobs.c.id)
+        .where(jobs.c.id.in_(list(job_ids)), jobs.c.status == JobStatus.QUEUED.value)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    connection.execute(
+        update(jobs)
+        .where(jobs.c.id.in_(list(connection.scalars(queued))))
+        .values(status=JobStatus.RUNNING.value, started_at=db.now)
+    )
+
+
+def _load(connection: Connection, chunk_ids: list[int]) -> tuple[GroupWork, ...]:
+    """Read the work itself. chunk_ids: group by group; the order is kept."""
+    rows = {
+        row.id: row
+        for row in connection.execute(
+            select(chunks.c.id, chunks.c.prefix_id, chunk_inputs.c.rows, jobs.c.label_token_ids, jobs.c.options)
+            .join(chunk_inputs, chunk_inputs.c.chunk_id == chunks.c.id)
+            .join(jobs, jobs.c.id == chunks.c.job_id)
+            .where(chunks.c.id.in_(chunk_ids))
+        )
+    }
+    ordered = [rows[chunk_id] for chunk_id in chunk_ids]
+    stored = {
+        row.id: row
+        for row in connection.execute(select(prefixes).where(prefixes.c.id.in_({row.prefix_id for row in ordered})))
+    }
+    return tuple(
+        GroupWork(
+            key=f"{stored[prefix_id].tenant}:{stored[prefix_id].tokenizer_fingerprint}:{stored[prefix_id].sha256}",
+            prefix=unpack_ids(stored[prefix_id].tokens),
+            chunks=tuple(
+                ChunkWork(
+                    id=row.id,
+                    rows=Rows.from_bytes(row.rows),
+                    label_token_ids=tuple(unpack_ids(row.label_token_ids).tolist()),
+                    head=unpack_options(row.options).head,
+                )
+                for row in members
+            ),
+        )
+        for prefix_id, members in groupby(ordered, key=lambda row: row.prefix_id)
+    )

@@ -1,0 +1,89 @@
+"""The ends of a job: the one function that brings them about, and the two its owner may call for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import ColumnElement, Connection, case, or_, select, update
+
+from jobs.database import Database
+from jobs.reading import job_record, missing_job, visible
+from jobs.records import JobError, JobRecord, JobStatus, Origin
+from jobs.removal import remove_jobs
+from jobs.tables import ChunkState, chunks, jobs
+
+
+def lock_jobs(connection: Connection, job_ids: Iterable[str]) -> None:
+    """Lock jobs, in the order of their ids. Who changes a job or its chunks holds this lock; only a claim does not."""
+    connection.execute(
+        select(jobs.c.id).where(jobs.c.id.in_(sorted(job_ids))).order_by(jobs.c.id).with_for_update(key_share=True)
+    )
+
+
+def end_jobs(
+    connection: Connection, db: Database, job_ids: Iterable[str], status: JobStatus, error: JobError | None = None
+) -> list[str]:
+    """Bring locked jobs to an end, and drop their unfinished chunks. Every end of every job comes about here.
+
+    Returns the ids of those that had not ended before; an end never changes.
+    """
+    keep: ColumnElement[float] = case(
+        (jobs.c.origin == Origin.CALL.value, db.settings.call_retention_seconds), else_=db.settings.retention_seconds
+    )
+    ended = list(
+        connection.scalars(
+            update(jobs)
+            .where(jobs.c.id.in_(list(job_ids)), jobs.c.finished_at.is_(None))
+            .values(
+                status=status.value,
+                finished_at=db.now,
+                remove_at=db.now + keep,
+                error_code=error.code.value if error else None,
+                error_message=error.message if error else None,
+            )
+            .returning(jobs.c.id)
+        )
+    )
+    if ended and status is not JobStatus.SUCCEEDED:
+        unfinished = or_(chunks.c.state == ChunkState.WAITING.value, chunks.c.state == ChunkState.CLAIMED.value)
+        connection.execute(
+            update(chunks)
+            .where(chunks.c.job_id.in_(ended), unfinished)
+            .values(state=ChunkState.DROPPED.value, batch_id=None)
+        )
+    return ended
+
+
+def _lock_visible(connection: Connection, db: Database, tenant: str, job_id: str) -> None:
+    found = connection.scalar(
+        select(jobs.c.id)
+        .where(jobs.c.id == job_id, jobs.c.tenant == tenant, visible(db))
+        .with_for_update(key_share=True)
+    )
+    if found is None:
+        raise missing_job(job_id)
+
+
+def cancel(db: Database, tenant: str, job_id: str) -> JobRecord:
+    """Cancel a job; one that has ended stays as it is. What was scored can still be read.
+
+    Raises RequestError JOB_NOT_FOUND.
+    """
+    with db.write() as connection:
+        _lock_visible(connection, db, tenant, job_id)
+        end_jobs(connection, db, [job_id], JobStatus.CANCELLED)
+        return job_record(connection.execute(select(jobs).where(jobs.c.id == job_id)).one())
+
+
+def delete(db: Database, tenant: str, job_id: str) -> None:
+    """Delete a job with its inputs and scores; one that has not ended is cancelled first.
+
+    Gone for every reader with the first transaction; its rows follow, and the sweep sees to it should this process die
+    before. Raises RequestError JOB_NOT_FOUND.
+    """
+    with db.write() as connection:
+        _lock_visible(connection, db, tenant, job_id)
+        end_jobs(connection, db, [job_id], JobStatus.CANCELLED)
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
+    while remove_jobs(db, jobs.c.id == job_id).found:
+        pass

@@ -1,0 +1,20 @@
+"""Names for things: ordered in time where people list them, unguessable where they are a fence."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+
+def new_job_id() -> str:
+    """``job_`` and a UUIDv7 (RFC 9562) in hexadecimal: sorted as text, jobs are sorted by time."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & (1 << 48) - 1) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76  # version 7
+    value = value & ~(0x3 << 62) | 0x2 << 62  # variant of RFC 9562
+    return f"job_{value:032x}"
+
+
+def new_batch_id() -> str:
+    """128 random bits. A counter would come round again where a failover loses the commit that raised it."""
+    return secrets.token_hex(16)

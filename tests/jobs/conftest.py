@@ -1,0 +1,44 @@
+"""A store on either database, and a clock that tests turn by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from jobs.database import Database
+from settings.store import StoreSettings
+
+
+class HandClock:
+    """A clock that stands still until it is turned."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def turn(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Database]:
+    """A fresh store, on the database's own clock; the test runs on both databases."""
+    database = Database.open(StoreSettings(database_url=store_url))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def timed_store(store_url: str, clock: HandClock) -> Iterator[Database]:
+    """The same on the hand clock: lease 60 s, normal slack 5 s, bulk 300 s, kept for 7 days."""
+    database = Database.open(StoreSettings(database_url=store_url), clock)
+    yield database
+    database.close()
