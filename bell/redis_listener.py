@@ -1,0 +1,73 @@
+"""Hearing rings from Redis: a Celery worker whose only task calls back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from bell.celery_app import RING_TASK, create_celery, queue_name
+
+RESTART_SECONDS = 1.0
+"""Pause before a consumer that gave up is started again."""
+
+logger = logging.getLogger(__name__)
+
+
+class RedisListener:
+    """A :class:`bell.ringing.Listener` on Celery's solo pool: one a process, for Celery keeps its state in globals.
+
+    ``on_start`` is called by a bootstep, so before the worker connects to anything: whether Redis is there or not.
+    ``on_ring`` is called in the listening thread, and must return at once.
+    """
+
+    def __init__(self, redis_url: str, prefix: str, model: str, on_ring: Callable[[], None]) -> None:
+        self._celery = create_celery(redis_url, prefix)
+        self._queue = queue_name(model)
+
+        def ring() -> None:
+            on_ring()
+
+        self._celery.task(ring, name=RING_TASK, ignore_result=True, shared=False, lazy=False)
+        self._stopped = threading.Event()
+
+    def run(self, on_start: Callable[[], None]) -> None:
+        """Consume rings until :meth:`stop`, whatever becomes of Redis."""
+        self._celery.set_current()  # for this thread: Celery looks its tasks up there
+        self._celery.steps["worker"].add(_before_consuming(on_start))
+        state.should_stop = None
+        while not self._stopped.is_set():
+            worker = self._celery.WorkController(
+                pool_cls="solo",
+                concurrency=1,
+                queues=[self._queue],
+                without_gossip=True,
+                without_mingle=True,
+                without_heartbeat=True,
+            )
+            worker.start()  # returns when it is told to, and when Celery meets an error it does not know
+            if not self._stopped.is_set():
+                logger.error("the consumer of rings ended; it is started again")
+                self._stopped.wait(RESTART_SECONDS)
+
+    def stop(self) -> None:
+        """End the consumer: within a second, or five if Redis has stopped answering."""
+        self._stopped.set()
+        state.should_stop = 0  # an exit status; Celery's loop looks at it every second at least
+
+
+def _before_consuming(on_start: Callable[[], None]) -> type[Any]:
+    """A bootstep that calls ``on_start`` once, before Celery's consumer step, which is always the last one."""
+    started = threading.Event()
+
+    class BeforeConsuming(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
+        def start(self, parent: object) -> None:
+            if not started.is_set():
+                started.set()
+                on_start()
+
+    return BeforeConsuming

@@ -1,0 +1,123 @@
+"""The bell of embedded mode, on real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from bell.local import LocalBell, LocalHub
+from tests.bell.hearing import Heard, listening, noticing, wait_until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "bell")
+
+
+def test_a_ring_reaches_the_workers_of_the_model(path: str) -> None:
+    api, demo, other = Heard(), Heard(), Heard()
+    hub = LocalHub(path)
+    demo_bell, other_bell = LocalBell(path, "demo", demo.ring), LocalBell(path, "other", other.ring)
+    with noticing(hub, api), listening(demo_bell), listening(other_bell):
+        wait_until(lambda: demo.rings and other.rings, "both are connected, which counts as a ring")
+        hub.ring("demo")
+        hub.ring("other")
+        hub.ring("demo")
+        wait_until(lambda: len(demo.rings) == 3 and len(other.rings) == 2, "each hears its own")
+
+
+def test_a_worker_rings_the_other_workers(path: str) -> None:
+    api, first, second = Heard(), Heard(), Heard()
+    ringing = LocalBell(path, "demo", first.ring)
+    with noticing(LocalHub(path), api), listening(ringing), listening(LocalBell(path, "demo", second.ring)):
+        wait_until(lambda: first.rings and second.rings, "both are connected")
+        ringing.ring("demo")
+        wait_until(lambda: len(second.rings) == 2, "the other one hears it")
+
+
+def test_announcements_from_workers_and_from_the_api_itself_are_noticed(path: str) -> None:
+    api, worker = Heard(), Heard()
+    hub, bell = LocalHub(path), LocalBell(path, "demo", worker.ring)
+    many = [f"job_{n}" for n in range(5_000)]
+    with noticing(hub, api), listening(bell):
+        wait_until(lambda: worker.rings, "the worker is connected")
+        bell.announce(many)
+        hub.announce(["job_cancelled"])
+        wait_until(lambda: len(api.ended) == len(many) + 1, "all are noticed")
+    assert set(api.ended) == {*many, "job_cancelled"}
+
+
+def test_a_worker_connects_whenever_the_api_comes_up_and_again_after_it_was_restarted(path: str) -> None:
+    worker = Heard()
+    with listening(LocalBell(path, "demo", worker.ring)) as started:
+        assert started.wait(5), "the worker waits for the API"
+        assert worker.rings == []
+        for lives in (1, 2):
+            api = Heard()
+            with noticing(LocalHub(path), api):
+                wait_until(lambda lives=lives: len(worker.rings) == lives, "the worker is connected")
+
+
+def test_a_socket_left_behind_by_a_crash_is_replaced(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(path)
+    api, worker = Heard(), Heard()
+    with noticing(LocalHub(path), api), listening(LocalBell(path, "demo", worker.ring)):
+        wait_until(lambda: worker.rings, "the worker is connected")
+
+
+def test_the_socket_is_its_owners_alone_and_goes_with_the_hub(path: str) -> None:
+    with noticing(LocalHub(path), Heard()):
+        wait_until(lambda: Path(path).exists() and stat.S_IMODE(Path(path).stat().st_mode) == 0o600, "it is private")
+    assert not Path(path).exists()
+
+
+def test_nothing_raises_or_waits_when_nobody_is_there(path: str) -> None:
+    started = time.monotonic()
+    hub, bell = LocalHub(path), LocalBell(path, "demo", lambda: None)
+    for end in (hub, bell):
+        end.ring("demo")
+        end.announce(["job_1"])
+        end.close()
+    assert time.monotonic() - started < 1.0
+
+
+def test_a_worker_that_reads_nothing_holds_up_nobody(path: str) -> None:
+    api, worker = Heard(), Heard()
+    hub = LocalHub(path)
+    with noticing(hub, api), listening(LocalBell(path, "demo", worker.ring)), socket.socket(socket.AF_UNIX) as deaf:
+
+        def connected() -> bool:
+            with contextlib.suppress(OSError):
+                deaf.connect(path)
+                return True
+            return False
+
+        wait_until(connected, "the deaf one is connected")
+        for _ in range(20_000):
+            hub.ring("demo")
+        before = len(worker.rings)
+        hub.ring("demo")
+        wait_until(lambda: len(worker.rings) > before, "the other one hears still")
+
+
+def test_an_api_that_reads_nothing_holds_a_worker_up_for_a_second_at_most(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as frozen_api:
+        frozen_api.bind(path)
+        frozen_api.listen()
+        worker = Heard()
+        bell = LocalBell(path, "demo", worker.ring)
+        with listening(bell), frozen_api.accept()[0] as connection:
+            connection.sendall(b'{"welcome": true}\n')
+            wait_until(lambda: worker.rings, "the worker is connected")
+            started = time.monotonic()
+            for _ in range(40):
+                bell.announce([f"job_{n:032d}" for n in range(500)])
+                if time.monotonic() - started > 0.4:
+                    break
+            assert time.monotonic() - started < 1.0

@@ -1,0 +1,217 @@
+"""The bell on a real Redis: rings arrive, and an outage costs nothing but the ring."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from bell.notices import RedisNotices
+from bell.redis_bell import ENOUGH_RINGS, MUTE_SECONDS, RedisBell
+from bell.redis_listener import RedisListener
+from tests.bell.hearing import Heard, listening, noticing, wait_until
+from tests.services import RedisServer, free_port
+
+PREFIX = "test"
+
+
+@pytest.fixture(autouse=True)
+def _fresh(redis_server: RedisServer) -> None:
+    redis_server.flush()
+
+
+@pytest.fixture
+def bell(redis_server: RedisServer) -> Iterator[RedisBell]:
+    bell = RedisBell(redis_server.url, PREFIX)
+    yield bell
+    bell.close()
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_server.url) as client:
+        yield client
+
+
+def listener_of(server: RedisServer, model: str, heard: Heard) -> RedisListener:
+    return RedisListener(server.url, PREFIX, model, heard.ring)
+
+
+def process_id(client: redis.Redis) -> int:
+    return int(client.info("server")["process_id"])
+
+
+def ring_until_heard(bell: RedisBell, heard: Heard) -> None:
+    def rung() -> bool:
+        bell.ring("demo")
+        return bool(heard.rings)
+
+    wait_until(rung, "a ring is heard")
+
+
+def test_a_ring_reaches_a_worker_of_the_model_and_no_other(redis_server: RedisServer, bell: RedisBell) -> None:
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        bell.ring("other")
+        bell.ring("demo")
+        wait_until(lambda: heard.rings, "the ring is heard")
+    assert heard.rings == ["ring"]
+
+
+def test_rings_sent_before_the_worker_listens_wait_for_it(redis_server: RedisServer, bell: RedisBell) -> None:
+    bell.ring("demo")
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        wait_until(lambda: heard.rings, "the ring is heard")
+
+
+def test_a_queue_that_holds_enough_rings_gets_no_more(bell: RedisBell, client: redis.Redis) -> None:
+    for _ in range(3 * ENOUGH_RINGS):
+        bell.ring("demo")
+    assert client.llen(f"{PREFIX}:ring.demo") == ENOUGH_RINGS
+    assert bell.failures == 0
+
+
+def test_every_key_in_redis_carries_the_prefix(redis_server: RedisServer, bell: RedisBell, client: redis.Redis) -> None:
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        ring_until_heard(bell, heard)
+        bell.ring("other")
+        keys = client.keys("*")
+    assert keys
+    assert all(key.startswith(f"{PREFIX}:".encode()) for key in keys), keys
+
+
+def test_ringing_works_after_redis_was_flushed(redis_server: RedisServer, bell: RedisBell) -> None:
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        ring_until_heard(bell, heard)
+        redis_server.flush()
+        heard.rings.clear()
+        ring_until_heard(bell, heard)
+    assert bell.failures == 0
+
+
+def test_ringing_without_redis_never_raises_and_takes_no_time() -> None:
+    bell = RedisBell(f"redis://127.0.0.1:{free_port()}/0", PREFIX)
+    started = time.monotonic()
+    for _ in range(100):
+        bell.ring("demo")
+        bell.announce(["job_1"])
+    assert time.monotonic() - started < 1.0
+    assert bell.failures == 200
+    bell.close()
+
+
+def test_ringing_a_redis_that_has_stopped_answering_costs_a_second_at_most(
+    bell: RedisBell, client: redis.Redis
+) -> None:
+    bell.ring("demo")
+    server = process_id(client)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        for say in (lambda: bell.ring("demo"), lambda: bell.announce(["job_1"])):
+            started = time.monotonic()
+            say()
+            assert time.monotonic() - started < 1.0
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert bell.failures == 2
+
+
+def test_a_bell_rings_again_once_redis_is_back(redis_server: RedisServer, bell: RedisBell) -> None:
+    heard = Heard()
+    bell.ring("demo")
+    redis_server.stop()
+    bell.ring("demo")
+    assert bell.failures == 1
+    redis_server.start()
+    with listening(listener_of(redis_server, "demo", heard)):
+        ring_until_heard(bell, heard)
+
+
+def test_the_first_ring_after_a_restart_of_redis_is_not_lost(redis_server: RedisServer, bell: RedisBell) -> None:
+    bell.ring("demo")
+    bell.announce(["job_1"])
+    redis_server.stop()
+    redis_server.start()
+    heard = Heard()
+    with noticing(RedisNotices(redis_server.url, PREFIX), heard), listening(listener_of(redis_server, "demo", heard)):
+        bell.ring("demo")
+        wait_until(lambda: heard.rings, "the ring is heard")
+    assert bell.failures == 0
+
+
+def test_a_worker_starts_while_redis_is_away_and_hears_it_later(redis_server: RedisServer, bell: RedisBell) -> None:
+    redis_server.stop()
+    heard = Heard()
+    try:
+        with listening(listener_of(redis_server, "demo", heard)) as started:
+            assert started.wait(10), "the worker waits for Redis"
+            redis_server.start()
+            ring_until_heard(bell, heard)
+    finally:
+        redis_server.stop()
+        redis_server.start()
+
+
+def test_a_worker_survives_the_loss_of_redis(redis_server: RedisServer, bell: RedisBell) -> None:
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        ring_until_heard(bell, heard)
+        redis_server.stop()
+        redis_server.start()
+        heard.rings.clear()
+        ring_until_heard(bell, heard)
+
+
+def test_a_listener_stops_within_two_seconds_while_redis_is_away(redis_server: RedisServer) -> None:
+    heard = Heard()
+    away = RedisListener(f"redis://127.0.0.1:{free_port()}/0", PREFIX, "demo", heard.ring)
+    with listening(away) as started:
+        assert started.wait(10)
+        stopping = time.monotonic()
+    assert time.monotonic() - stopping < 2.0
+
+
+def test_a_listener_stopped_before_it_runs_returns_at_once(redis_server: RedisServer) -> None:
+    heard = Heard()
+    listener = listener_of(redis_server, "demo", heard)
+    listener.stop()
+    listener.run(lambda: pytest.fail("it was stopped"))
+
+
+def test_announced_jobs_are_noticed_all_of_them(redis_server: RedisServer, bell: RedisBell) -> None:
+    heard = Heard()
+    with noticing(RedisNotices(redis_server.url, PREFIX), heard):
+        wait_until(lambda: _announced(bell, heard, "first"), "the subscription stands")
+        many = [f"job_{n}" for n in range(2_500)]
+        bell.announce(many)
+        wait_until(lambda: len([job for job in heard.ended if job != "first"]) == len(many), "all are noticed")
+    assert sorted(set(heard.ended)) == sorted({"first", *many})
+
+
+def test_notices_come_again_after_redis_was_away(redis_server: RedisServer, bell: RedisBell) -> None:
+    heard = Heard()
+    with noticing(RedisNotices(redis_server.url, PREFIX), heard):
+        wait_until(lambda: _announced(bell, heard, "before"), "the subscription stands")
+        redis_server.stop()
+        redis_server.start()
+        wait_until(lambda: _announced(bell, heard, "after"), "the subscription stands again", 5 + 5 * MUTE_SECONDS)
+
+
+def _announced(bell: RedisBell, heard: Heard, job_id: str) -> bool:
+    bell.announce([job_id])
+    return job_id in heard.ended
+
+
+def test_the_bell_imports_no_other_room() -> None:
+    rooms = ("scoring", "jobs", "model", "workers", "api", "scoreline", "settings")
+    for source in (Path(__file__).parents[2] / "bell").glob("*.py"):
+        for room in rooms:
+            assert f"from {room}" not in source.read_text()
