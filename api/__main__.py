@@ -1,0 +1,74 @@
+"""The API as a process: ``python -m api``."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from api.application import create_app
+from api.logs import configure_logs
+from api.service import Service
+from scoring.model_files import ModelFilesError
+from settings.api import ApiSettings
+from settings.bell import BellSettings
+from settings.engine import EngineSettings
+from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
+
+SHUTDOWN_SECONDS = 10
+"""How long requests in progress get to finish. Waiting ones are answered at once; their jobs go on."""
+
+log = structlog.stdlib.get_logger("api")
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which would otherwise wait at shutdown for requests that wait for jobs."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer waiting requests as if their time was up, then shut down."""
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        service: Service = app.state.service
+        service.waiters.stop()
+        await super().shutdown(sockets)
+
+
+def main() -> int:
+    """Serve until stopped. Returns the exit status: 1, after one line, where the process can't start."""
+    configure_logs()
+    # uvicorn raises the signal that stopped it once more when it is done: being stopped is not a failure.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    try:
+        settings = ApiSettings()
+        app = create_app(
+            api=settings,
+            scoring=ScoringSettings(),
+            store=StoreSettings(),
+            bell=BellSettings(),
+            sweep_seconds=EngineSettings().sweep_seconds,
+        )
+    except (ModelFilesError, ValidationError, ValueError) as error:
+        log.error("can't start", reason=str(error))
+        return 1
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    Server(config).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

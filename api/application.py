@@ -1,0 +1,134 @@
+"""The application of one API process: its parts, its background tasks and its routes, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from api.errors import install_error_handlers
+from api.openapi import install_openapi
+from api.request_id import RequestContext
+from api.ringing import Ringer
+from api.routes import health, jobs, models, score, tokenize
+from api.service import Service
+from api.threads import Threads
+from api.waiting import Waiters
+from bell.local import LocalHub
+from bell.notices import RedisNotices
+from bell.redis_bell import RedisBell
+from bell.ringing import Bell, Notices
+from jobs.database import Database, StorageUnavailable
+from jobs.reading import statuses
+from jobs.records import JobStatus
+from jobs.sweep import sweep
+from scoring.model_files import read_model_card
+from scoring.tokenization import TextTokenizer
+from settings.api import ApiSettings
+from settings.bell import BellSettings
+from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
+
+ROUTERS = (score.router, jobs.router, models.router, tokenize.router, health.router)
+
+RESTART_SECONDS = 1.0
+"""The pause after which a background task that failed is started again."""
+
+log = structlog.stdlib.get_logger("api")
+
+
+def create_app(
+    *, api: ApiSettings, scoring: ScoringSettings, store: StoreSettings, bell: BellSettings, sweep_seconds: float
+) -> FastAPI:
+    """The application. It starts without a database, a bell or a worker, and serves what it can without them.
+
+    sweep_seconds: how often this process looks for expired leases and deadlines, as every other process does.
+
+    Raises ModelFilesError if the model's tokenizer or configuration can't be read, ValueError for a database URL that
+    names no supported store.
+    """
+    directory = Path(scoring.model)
+    tokenizer = TextTokenizer.load(directory)
+    card = read_model_card(directory, scoring.model_name, scoring.multi_item_scoring_delimiter, tokenizer)
+    database = Database.open(store)
+    doorbell, notices = _open_bell(bell)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service = Service(api, scoring, database, tokenizer, card, Threads(), Waiters(), Ringer(doorbell))
+        app.state.service = service
+        tasks = [
+            asyncio.create_task(_keep_running(name, start))
+            for name, start in {
+                "ringing": service.ringer.run,
+                "notices": lambda: notices.listen(service.waiters.on_ended),
+                "polling": lambda: _poll(service),
+                "sweeping": lambda: _sweep(service, sweep_seconds),
+            }.items()
+        ]
+        log.info("serving", model=card.name, context_length=card.context_length, vocabulary=card.vocabulary)
+        try:
+            yield
+        finally:
+            await service.ringer.flush()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            doorbell.close()
+            database.close()
+
+    app = FastAPI(title="Scoreline", version="1", lifespan=lifespan, redirect_slashes=False, redoc_url=None)
+    app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_middleware(RequestContext)
+    install_error_handlers(app)
+    install_openapi(app)
+    return app
+
+
+def _open_bell(settings: BellSettings) -> tuple[Bell, Notices]:
+    if settings.bell_socket is not None:
+        hub = LocalHub(settings.bell_socket)
+        return hub, hub
+    return RedisBell(settings.redis_url, settings.bell_prefix), RedisNotices(settings.redis_url, settings.bell_prefix)
+
+
+async def _keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:
+    """Run a background task for as long as the process lives: without them, requests wait for nothing."""
+    while True:
+        try:
+            await start()
+        except Exception:
+            log.exception("a background task failed and is started again", task=name)
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _poll(service: Service) -> None:
+    async def look_up(job_ids: Collection[str]) -> dict[str, JobStatus]:
+        return await service.threads.sql(statuses, service.database, job_ids)
+
+    await service.waiters.poll(look_up, service.api.waiter_poll_seconds)
+
+
+async def _sweep(service: Service, every_seconds: float) -> None:
+    """Sweep now and then, and tell whom it concerns. Any process may, so that none has to be the one."""
+    while True:
+        # Jitter keeps processes that started together from sweeping together.
+        await asyncio.sleep(every_seconds * random.uniform(0.75, 1.25))
+        try:
+            swept = await service.threads.sql(sweep, service.database)
+        except StorageUnavailable as error:
+            log.warning("could not sweep", error=str(error))
+            continue
+        for job_id in swept.job_ids:
+            service.waiters.on_ended(job_id)
+        service.ringer.announce(list(swept.job_ids))
+        for model in swept.models:
+            service.ringer.ring(model)

@@ -1,0 +1,232 @@
+"""``/v1/jobs``: work that is accepted now and read later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from api.body import read_body
+from api.errors import documented
+from api.idempotency import REPLAYED, idempotency_of
+from api.openapi import json_body
+from api.prefer import MAX_WAIT_SECONDS, preferred_wait
+from api.presentation import EMBEDDED_ITEMS, encode, job_path, json_response, show_job, show_lines, show_page
+from api.routes.score import EXAMPLE, SCORING_ERRORS
+from api.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
+from api.service import TENANT, Service, ServiceOf
+from api.submission import read_job
+from jobs.accept import accept
+from jobs.ending import cancel, delete
+from jobs.reading import get_job, list_jobs, read_scores
+from jobs.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
+from scoring.errors import ErrorCode, RequestError
+
+POLL_SECONDS = 1
+"""What a client is told to wait before it looks at its new job."""
+
+PAGE_ITEMS = 1_000
+"""Items a page of scores has at most, and rows a stream reads at a time."""
+
+MAX_OFFSET = 2**31 - 1
+
+JSON_LINES = "application/x-ndjson"
+
+_JOB_ID = re.compile(r"job_[0-9A-Za-z-]{1,64}")
+
+router = APIRouter(tags=["jobs"])
+
+
+@router.post(
+    "/v1/jobs",
+    status_code=202,
+    response_model=Job,
+    responses=documented(*SCORING_ERRORS),
+    openapi_extra=json_body(JobBody, EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"}),
+)
+async def submit(
+    request: Request,
+    service: ServiceOf,
+    idempotency_key: Annotated[str | None, Header(description="makes submitting again safe")] = None,
+) -> Response:
+    """Submit a job. With the 202 it is committed: it survives the death of any process."""
+    data = await read_body(request, service.api.max_body_bytes)
+    idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
+    submission = await service.threads.text(read_job, service, data, idempotency)
+    accepted, job = await service.threads.sql(_accept, service, submission)
+    service.ringer.ring(service.card.name)
+    headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
+    return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
+
+
+@router.get(
+    "/v1/jobs",
+    response_model=JobList,
+    responses=documented(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def list_(
+    service: ServiceOf,
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: Annotated[str | None, Query(description="the id of the last job of the page before")] = None,
+) -> Response:
+    """List jobs, newest first."""
+    if after is not None and not _JOB_ID.fullmatch(after):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "after must be a job's id", param="after")
+    wanted = JobStatus(status) if status is not None else None
+    # One more than asked for tells whether there are more.
+    jobs = await service.threads.sql(list_jobs, service.database, TENANT, status=wanted, limit=limit + 1, after=after)
+    shown = [show_job(job) for job in jobs[:limit]]
+    return json_response({"object": "list", "data": shown, "has_more": len(jobs) > limit})
+
+
+@router.get(
+    "/v1/jobs/{job_id}",
+    response_model=Job,
+    responses=documented(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def read(
+    request: Request,
+    job_id: str,
+    service: ServiceOf,
+    prefer: Annotated[
+        str | None, Header(description=f"`wait=N`: answer when the job ends, or after N (at most {MAX_WAIT_SECONDS}) s")
+    ] = None,
+) -> Response:
+    """Read a job; its result too, once it has succeeded and if it has at most 1,000 items."""
+    job_id = _job_id(job_id)
+    wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
+    headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
+    if wait:
+        job = await service.threads.sql(get_job, service.database, TENANT, job_id)
+        if not job.status.ended:
+            await service.waiters.wait(job_id, wait)
+    return json_response(await service.threads.sql(_read, service, job_id), headers=headers)
+
+
+@router.get(
+    "/v1/jobs/{job_id}/scores",
+    response_model=ScoreList,
+    responses={
+        200: {
+            "description": "a page; or, with `Accept: application/x-ndjson`, all of a succeeded job, one line an item",
+            "content": {JSON_LINES: {"schema": {"$ref": "#/components/schemas/ScoreLine"}}},
+        },
+        **documented(
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.JOB_NOT_FOUND,
+            ErrorCode.JOB_NOT_FINISHED,
+            ErrorCode.JOB_CANCELLED,
+            ErrorCode.JOB_FAILED,
+            ErrorCode.STORAGE_UNAVAILABLE,
+        ),
+    },
+)
+async def scores(
+    request: Request,
+    job_id: str,
+    service: ServiceOf,
+    offset: Annotated[int, Query(ge=0, le=MAX_OFFSET, description="the first item's index")] = 0,
+    limit: Annotated[int, Query(ge=1, le=PAGE_ITEMS, description="items of a page; JSON lines have them all")] = 100,
+) -> Response:
+    """Read scores, in pages or as JSON lines.
+
+    Pages hold what is scored so far, also while a job runs and after it failed or was cancelled. JSON lines are a whole
+    result or none: for a job that did not succeed they are answered with 409.
+    """
+    job_id = _job_id(job_id)
+    if not _wants_lines(request):
+        return json_response(await service.threads.sql(_read_page, service, job_id, offset, limit))
+    first = await service.threads.sql(_read_whole_page, service, job_id, offset)
+    return StreamingResponse(_lines(service, job_id, first, offset), media_type=JSON_LINES)
+
+
+@router.post(
+    "/v1/jobs/{job_id}/cancel",
+    response_model=Job,
+    responses=documented(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def cancel_(job_id: str, service: ServiceOf) -> Response:
+    """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
+    job = await service.threads.sql(cancel, service.database, TENANT, _job_id(job_id))
+    _wake(service, job.id)
+    return json_response(show_job(job))
+
+
+@router.delete(
+    "/v1/jobs/{job_id}",
+    response_model=DeletedJob,
+    responses=documented(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def delete_(job_id: str, service: ServiceOf) -> Response:
+    """Delete a job, its inputs and its scores. A job that has not ended is cancelled first."""
+    job_id = _job_id(job_id)
+    await service.threads.sql(delete, service.database, TENANT, job_id)
+    _wake(service, job_id)
+    return json_response({"id": job_id, "object": "scoring.job", "deleted": True})
+
+
+def _job_id(job_id: str) -> str:
+    """A job id that may exist. What can't be one is answered like one that does not, and never reaches the database."""
+    if not _JOB_ID.fullmatch(job_id):
+        raise RequestError(ErrorCode.JOB_NOT_FOUND, "there is no such job")
+    return job_id
+
+
+def _wake(service: Service, job_id: str) -> None:
+    """Tell whoever waits for this job, in this process and in others."""
+    service.waiters.on_ended(job_id)
+    service.ringer.announce([job_id])
+
+
+def _wants_lines(request: Request) -> bool:
+    accepted = ",".join(request.headers.getlist("accept")).lower()
+    return JSON_LINES in (entry.partition(";")[0].strip() for entry in accepted.split(","))
+
+
+def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobRecord]:
+    accepted = accept(service.database, submission)
+    return accepted, get_job(service.database, TENANT, accepted.job_id)
+
+
+def _read(service: Service, job_id: str) -> bytes:
+    job = get_job(service.database, TENANT, job_id)
+    if job.status is not JobStatus.SUCCEEDED or job.total_items > EMBEDDED_ITEMS:
+        return encode(show_job(job))
+    return encode(show_job(job, read_scores(service.database, TENANT, job_id, 0, EMBEDDED_ITEMS)))
+
+
+def _read_page(service: Service, job_id: str, offset: int, limit: int) -> bytes:
+    return encode(show_page(read_scores(service.database, TENANT, job_id, offset, limit)))
+
+
+def _read_whole_page(service: Service, job_id: str, offset: int) -> ScorePage:
+    """A page of a job that succeeded."""
+    page = read_scores(service.database, TENANT, job_id, offset, PAGE_ITEMS)
+    match page.job.status:
+        case JobStatus.SUCCEEDED:
+            return page
+        case JobStatus.CANCELLED:
+            raise RequestError(ErrorCode.JOB_CANCELLED, f"{job_id} was cancelled; pages hold what was scored before")
+        case JobStatus.FAILED | JobStatus.EXPIRED:
+            raise RequestError(
+                ErrorCode.JOB_FAILED, f"{job_id} has {page.job.status}; pages hold what was scored before"
+            )
+    raise RequestError(ErrorCode.JOB_NOT_FINISHED, f"{job_id} is {page.job.status}; pages hold what is scored so far")
+
+
+async def _lines(service: Service, job_id: str, page: ScorePage, offset: int) -> AsyncIterator[bytes]:
+    """One line an item, a page at a time: memory does not grow with the job."""
+    while True:
+        yield await service.threads.text(_encode_lines, page)
+        if not page.has_more:
+            return
+        offset += PAGE_ITEMS
+        page = await service.threads.sql(_read_whole_page, service, job_id, offset)
+
+
+def _encode_lines(page: ScorePage) -> bytes:
+    return b"".join(encode(line) + b"\n" for line in show_lines(page))

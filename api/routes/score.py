@@ -1,0 +1,131 @@
+"""``POST /v1/score``: a job at interactive urgency, and a wait for its end.
+
+There is no second mechanism: the call is committed like any job, so bursts of calls batch by themselves, a worker's
+death costs the caller a moment, and a call that runs out of time has a job to come back to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+from starlette.responses import Response
+
+from api.body import read_body
+from api.errors import documented, error_response
+from api.idempotency import REPLAYED, idempotency_of
+from api.openapi import json_body
+from api.presentation import encode, job_path, json_response, show_scoring
+from api.request_id import CLIENT_CLOSED_REQUEST
+from api.schemas import ScoreBody, ScoreResponse
+from api.service import TENANT, Service, ServiceOf
+from api.submission import Call, read_call
+from api.waiting import Outcome
+from jobs.accept import accept
+from jobs.ending import cancel
+from jobs.reading import get_job, read_scores
+from jobs.records import Accepted, JobRecord, JobStatus
+from scoring.errors import ErrorCode, RequestError
+
+NO_WORKER_RETRY_SECONDS = 5.0
+"""What a caller is told to wait when no worker is live: workers register as soon as their model is loaded."""
+
+router = APIRouter(tags=["scoring"])
+
+SCORING_ERRORS = (
+    ErrorCode.MISSING_QUERY,
+    ErrorCode.MISSING_ITEMS,
+    ErrorCode.MISSING_LABEL_TOKEN_IDS,
+    ErrorCode.EMPTY_QUERY,
+    ErrorCode.EMPTY_LABEL_TOKEN_IDS,
+    ErrorCode.INVALID_LABEL_TOKEN_IDS,
+    ErrorCode.TOO_MANY_LABELS,
+    ErrorCode.NEGATIVE_TOKEN_ID,
+    ErrorCode.TOKEN_ID_EXCEEDS_VOCAB,
+    ErrorCode.LABEL_NOT_SINGLE_TOKEN,
+    ErrorCode.MIXED_INPUT_TYPES,
+    ErrorCode.DELIMITER_IN_INPUT,
+    ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+    ErrorCode.INVALID_JSON,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.MODEL_NOT_FOUND,
+    ErrorCode.REQUEST_TOO_LARGE,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    ErrorCode.IDEMPOTENCY_KEY_REUSED,
+    ErrorCode.STORAGE_UNAVAILABLE,
+)
+"""How a request to score can fail, waited for or not."""
+
+EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids": [311, 315], "apply_softmax": True}
+
+
+@router.post(
+    "/v1/score",
+    response_model=ScoreResponse,
+    responses=documented(
+        *SCORING_ERRORS, ErrorCode.MODEL_UNAVAILABLE, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT
+    ),
+    openapi_extra=json_body(ScoreBody, EXAMPLE),
+)
+async def score(
+    request: Request,
+    service: ServiceOf,
+    idempotency_key: Annotated[str | None, Header(description="makes sending the call again safe")] = None,
+) -> Response:
+    """Score items and wait for it.
+
+    A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
+    `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
+    """
+    data = await read_body(request, service.api.max_body_bytes)
+    idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
+    call = await service.threads.text(read_call, service, data, idempotency)
+    accepted = await service.threads.sql(_accept, service, call)
+    service.ringer.ring(service.card.name)
+
+    outcome = await service.waiters.wait(accepted.job_id, call.timeout, lambda: _client_left(request))
+    if outcome is Outcome.DISCONNECTED:
+        if idempotency is None:
+            await service.threads.sql(cancel, service.database, TENANT, accepted.job_id)
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    given_up = outcome is Outcome.TIMED_OUT and call.cancel_on_timeout
+    if given_up:
+        await service.threads.sql(cancel, service.database, TENANT, accepted.job_id)
+    return await service.threads.sql(_answer, service, call, accepted, given_up)
+
+
+async def _client_left(request: Request) -> None:
+    """Return once the client has closed its connection. Its body has been read, so nothing else can come."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _accept(service: Service, call: Call) -> Accepted:
+    if call.submission.total_items > 0 and not service.live_workers():
+        raise RequestError(
+            ErrorCode.MODEL_UNAVAILABLE,
+            f"no worker serves {service.card.name} right now; jobs sent to /v1/jobs wait for one",
+            retry_after=NO_WORKER_RETRY_SECONDS,
+        )
+    return accept(service.database, call.submission)
+
+
+def _answer(service: Service, call: Call, accepted: Accepted, given_up: bool) -> Response:
+    """What to say of the job as it stands now, however the wait ended."""
+    headers = REPLAYED if accepted.replayed else {}
+    job = get_job(service.database, TENANT, accepted.job_id)
+    if job.status is JobStatus.SUCCEEDED:
+        page = read_scores(service.database, TENANT, job.id, 0, max(1, job.total_items))
+        return json_response(encode(show_scoring(page)), headers=headers)
+    return error_response(_why_not(job, call, given_up), {**headers, "Location": job_path(job.id)})
+
+
+def _why_not(job: JobRecord, call: Call, given_up: bool) -> RequestError:
+    match job.status:
+        case JobStatus.FAILED if job.error is not None:
+            return RequestError(job.error.code, f"{job.error.message} ({job.id})")
+        case JobStatus.CANCELLED if not given_up:
+            return RequestError(ErrorCode.JOB_CANCELLED, f"{job.id} was cancelled")
+        case JobStatus.CANCELLED | JobStatus.EXPIRED:
+            return RequestError(ErrorCode.TIMEOUT, f"not scored within {call.timeout:g} s; {job.id} was given up")
+    return RequestError(ErrorCode.TIMEOUT, f"not scored within {call.timeout:g} s; {job.id} goes on")

@@ -1,0 +1,58 @@
+"""Texts to tokens, with the tokenizer that scoring uses: for finding label ids and counting lengths."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from api.body import read_body
+from api.errors import documented
+from api.openapi import json_body
+from api.presentation import encode, json_response
+from api.schemas import TokenizeBody, Tokens
+from api.service import Service, ServiceOf
+from api.submission import parse_object
+from scoring.errors import ErrorCode, RequestError
+
+router = APIRouter(tags=["models"])
+
+
+@router.post(
+    "/v1/tokenize",
+    response_model=Tokens,
+    responses=documented(
+        ErrorCode.INVALID_JSON,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.MODEL_NOT_FOUND,
+        ErrorCode.REQUEST_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    ),
+    openapi_extra=json_body(TokenizeBody, {"text": " Paris"}),
+)
+async def tokenize(request: Request, service: ServiceOf) -> Response:
+    """Tokenise a text. A label must be one token: `count` says whether it is."""
+    data = await read_body(request, service.api.max_body_bytes)
+    return json_response(await service.threads.text(_tokenize, service, data))
+
+
+def _tokenize(service: Service, data: bytes) -> bytes:
+    body = parse_object(data)
+    service.check_model(body.get("model"))
+    text = body.get("text")
+    if not isinstance(text, str):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "text must be a string", param="text")
+    add_special_tokens = body.get("add_special_tokens")
+    if not isinstance(add_special_tokens, bool | None):
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, "add_special_tokens must be true or false", param="add_special_tokens"
+        )
+    ids = service.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+    return encode(
+        {
+            "model": service.card.name,
+            "tokens": ids,
+            "pieces": service.tokenizer.pieces(ids),
+            "count": len(ids),
+            "max_model_len": service.card.context_length,
+        }
+    )

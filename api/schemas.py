@@ -1,0 +1,215 @@
+"""The shapes of requests and responses, as the OpenAPI document shows them.
+
+Requests are checked by ``scoring`` (its errors are finer than a schema's), responses are built by
+``api.presentation``; tests hold both to these models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class Shape(BaseModel):
+    """What all models here share: they say everything there is in a response."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ScoreFields(BaseModel):
+    """What is scored: P(label | query + item) for every item and label. Unknown fields are ignored with a warning."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["label_token_ids"]}, {"required": ["labels"]}],
+        }
+    )
+
+    query: str | list[TokenId] = Field(description="the shared context: text, or token ids", min_length=1)
+    items: list[str] | list[list[TokenId]] | str | list[TokenId] = Field(
+        description="what is appended to the query, one sequence each: texts with a text query, lists of token ids "
+        "with a query of token ids; a single text or one flat list of ids is one item; an item may be empty"
+    )
+    label_token_ids: list[TokenId] | None = Field(
+        None, min_length=1, description="candidate next tokens, one id a label; this or `labels`, not both"
+    )
+    labels: list[str] | None = Field(
+        None, min_length=1, description="candidate next tokens as texts, each of which must encode to exactly one token"
+    )
+    model: str | None = Field(None, description="the model's name; default: the one this server serves")
+    apply_softmax: bool | None = Field(
+        False, description="false: scores are probabilities over the whole vocabulary; true: each row sums to 1"
+    )
+    item_first: bool | None = Field(False, description="score item + query instead of query + item")
+    return_logprobs: bool | None = Field(False, description="also return log-probabilities over the whole vocabulary")
+    return_logits: bool | None = Field(False, description="also return raw logits")
+
+
+class ScoreBody(ScoreFields):
+    """The body of `POST /v1/score`."""
+
+    timeout: Annotated[float, Field(gt=0)] | None = Field(None, description="seconds to wait for the scores")
+    on_timeout: Literal["continue", "cancel"] | None = Field(
+        None, description="what becomes of the job when the time is up; default: it goes on"
+    )
+
+
+class JobBody(ScoreFields):
+    """The body of `POST /v1/jobs`."""
+
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = Field(
+        None, description="at most 16 strings of up to 512 characters, under names of up to 64; returned as they are"
+    )
+    priority: Literal["interactive", "normal", "bulk"] | None = Field(None, description="default: normal")
+    expires_in: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="seconds after which what is not scored yet is given up"
+    )
+
+
+class TokenizeBody(BaseModel):
+    """The body of `POST /v1/tokenize`."""
+
+    text: str
+    model: str | None = None
+    add_special_tokens: bool | None = Field(
+        False, description="add what the tokenizer adds to a plain text, as scoring does to query + item"
+    )
+
+
+class PromptTokensDetails(Shape):
+    cached_tokens: int = Field(description="how many of the prompt tokens did not have to be computed again")
+
+
+class Usage(Shape):
+    prompt_tokens: int = Field(description="the lengths of all sequences, summed")
+    completion_tokens: Literal[0] = 0
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+Row = list[float]
+NullableRow = list[float | None]
+
+
+class ScoreResponse(Shape):
+    """Scores: one row an item, one column a label, in the order of the request."""
+
+    id: str = Field(description="the id of the job that computed them")
+    object: Literal["scoring"] = "scoring"
+    model: str
+    created: int = Field(description="Unix seconds")
+    scores: list[Row]
+    logprobs: list[NullableRow] | None = Field(None, description="if asked for; null stands for minus infinity")
+    logits: list[NullableRow] | None = Field(None, description="if asked for; null stands for an infinity")
+    usage: Usage
+    warnings: list[str]
+
+
+class Progress(Shape):
+    total_items: int
+    scored_items: int
+
+
+class JobErrorShape(Shape):
+    code: str
+    message: str
+
+
+class JobUrls(Shape):
+    self: str
+    scores: str
+    cancel: str
+
+
+class Job(Shape):
+    """A scoring job."""
+
+    id: str
+    object: Literal["scoring.job"] = "scoring.job"
+    model: str
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "expired"]
+    priority: Literal["interactive", "normal", "bulk"]
+    progress: Progress
+    created_at: float = Field(description="Unix seconds, as all times here")
+    started_at: float | None
+    finished_at: float | None
+    expires_at: float | None
+    usage: Usage
+    metadata: dict[str, str]
+    warnings: list[str]
+    error: JobErrorShape | None
+    urls: JobUrls
+    result: ScoreResponse | None = Field(
+        None, description="once the job has succeeded, if it has at most 1,000 items; longer ones are read in pages"
+    )
+
+
+class JobList(Shape):
+    object: Literal["list"] = "list"
+    data: list[Job] = Field(description="newest first, without results")
+    has_more: bool
+
+
+class DeletedJob(Shape):
+    id: str
+    object: Literal["scoring.job"] = "scoring.job"
+    deleted: Literal[True] = True
+
+
+class ScoreLine(Shape):
+    """One item's scores."""
+
+    index: int = Field(description="the item's place in the request")
+    scores: Row
+    logprobs: NullableRow | None = None
+    logits: NullableRow | None = None
+
+
+class ScoreList(Shape):
+    object: Literal["list"] = "list"
+    data: list[ScoreLine] = Field(description="in the order of the items; those not scored (yet) are left out")
+    has_more: bool = Field(description="whether the job has items past this page")
+
+
+class Model(Shape):
+    id: str
+    object: Literal["model"] = "model"
+    created: int = Field(description="Unix seconds at which its oldest live worker started; 0 without one")
+    owned_by: Literal["scoreline"] = "scoreline"
+    max_model_len: int = Field(description="longest sequence, in tokens")
+    vocabulary: int = Field(description="token ids are below this")
+    delimiter: int | None = Field(description="the token between query and items in delimiter mode")
+    live_workers: int
+
+
+class ModelList(Shape):
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Tokens(Shape):
+    model: str
+    tokens: list[int]
+    pieces: list[str]
+    count: int
+    max_model_len: int
+
+
+class Health(Shape):
+    status: Literal["ok"] = "ok"
+
+
+class ErrorShape(Shape):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorEnvelope(Shape):
+    """Every failure, in OpenAI's envelope."""
+
+    error: ErrorShape

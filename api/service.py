@@ -1,0 +1,66 @@
+"""What the routes work with: the parts of one API process, made once when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.ringing import Ringer
+from api.threads import Threads
+from api.waiting import Waiters
+from jobs.database import Database
+from jobs.records import WorkerRecord
+from jobs.registry import live_workers
+from scoring.errors import ErrorCode, RequestError
+from scoring.model_card import ModelCard
+from scoring.tokenization import TextTokenizer
+from settings.api import ApiSettings
+from settings.scoring import ScoringSettings
+
+TENANT = "default"
+"""Whose everything is while there are no API keys."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Service:
+    """One API process: its settings, the store, the served model's card and tokenizer, and how it waits and rings."""
+
+    api: ApiSettings
+    scoring: ScoringSettings
+    database: Database
+    tokenizer: TextTokenizer
+    card: ModelCard
+    threads: Threads
+    waiters: Waiters
+    ringer: Ringer
+
+    def check_model(self, name: object) -> None:
+        """Raise RequestError unless ``name`` (None: the default) is the model served here."""
+        if name is None:
+            return
+        if not isinstance(name, str):
+            raise RequestError(ErrorCode.INVALID_REQUEST, "model must be a string", param="model")
+        if name != self.card.name:
+            raise RequestError(
+                ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:200]!r}; see /v1/models", param="model"
+            )
+
+    def live_workers(self) -> list[WorkerRecord]:
+        """Workers seen lately that serve the model with this process's tokenizer. Blocks on the database."""
+        return [
+            worker
+            for worker in live_workers(self.database, self.api.worker_fresh_seconds)
+            if worker.card.name == self.card.name
+            and worker.card.tokenizer_fingerprint == self.card.tokenizer_fingerprint
+        ]
+
+
+def _service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOf = Annotated[Service, Depends(_service_of)]
+"""A route's parameter of this type is the process's service."""

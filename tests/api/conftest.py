@@ -1,0 +1,36 @@
+"""A served tiny model: one for a whole test module where tests leave no traces, a fresh one where they would."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.serving import RunningApi, StandInWorker, running_api
+from tests.api.tiny_model import TinyModel, make_model_directory
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    """The tiny model."""
+    return TinyModel(make_model_directory(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def api(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApi]:
+    """A server with a worker, on SQLite, shared by the tests of a module."""
+    folder = tmp_path_factory.mktemp("api")
+    path = folder / "scoreline.db"
+    shutil.copy(sqlite_template, path)
+    with running_api(model.directory, f"sqlite:///{path}", folder) as (api, _):
+        yield api
+
+
+@pytest.fixture
+def fresh(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[tuple[RunningApi, StandInWorker]]:
+    """A server with a worker of its own, on each database."""
+    with running_api(model.directory, store_url, tmp_path) as (api, worker):
+        assert worker is not None
+        yield api, worker

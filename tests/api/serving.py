@@ -1,0 +1,208 @@
+"""The API on a real socket, and a stand-in for the scoring worker that works through the real store."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import uvicorn
+
+from api.application import create_app
+from bell.local import LocalBell
+from bell.ringing import Bell
+from jobs.claim import claim
+from jobs.database import Database, StorageUnavailable
+from jobs.finish import finish
+from jobs.lease import abandon
+from jobs.records import WorkerRecord
+from jobs.registry import register, touch
+from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Scored
+from scoring.model_card import ModelCard
+from scoring.model_files import read_model_card
+from scoring.tokenization import TextTokenizer
+from settings.api import ApiSettings
+from settings.bell import BellSettings
+from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
+from tests.api import tiny_model
+
+DEADLINE_SECONDS = 20.0
+
+Json = dict[str, Any]
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Return once the condition holds; fail when it does not within the deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
+def score_chunk(group: GroupWork, chunk: ChunkWork) -> Scored:
+    """What the made-up model says of a chunk."""
+    labels = list(chunk.label_token_ids)
+    sequences = [
+        [*group.prefix[: chunk.rows.prefix_ends[n]].tolist(), *chunk.rows.row(n).tolist()]
+        for n in range(len(chunk.rows))
+    ]
+    logits = np.stack([tiny_model.logits(sequence)[labels] for sequence in sequences])
+    logprobs = np.stack([tiny_model.logprobs(sequence)[labels] for sequence in sequences])
+    scores = LabelScores(logits, logprobs if chunk.head is Head.LOGPROBS else None)
+    return Scored(chunk.id, scores, cached_tokens=0)
+
+
+class StandInWorker(threading.Thread):
+    """Claims, scores and finishes like a worker.
+
+    gate: while it is not set, nothing is claimed; fails: every batch fails; budget: tokens of a claim.
+    """
+
+    def __init__(self, store: StoreSettings, card: ModelCard, bell_socket: str) -> None:
+        super().__init__(name="stand-in worker", daemon=True)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fails = False
+        self.budget = 100_000
+        self.score_chunk = score_chunk
+        self._database = Database.open(store)
+        self._model = card.name
+        self._rung = threading.Event()
+        self._stopped = threading.Event()
+        self._bell = LocalBell(bell_socket, card.name, self._rung.set)
+        self.announcing_bell: Bell = self._bell
+        self._id = f"stand-in-{uuid.uuid4()}"
+        register(self._database, WorkerRecord(self._id, card, "made-up", "none", "float32"))
+
+    def run(self) -> None:
+        """Work until stopped."""
+        listening = threading.Thread(target=self._bell.run, args=(lambda: None,), daemon=True)
+        listening.start()
+        while not self._stopped.is_set():
+            self._rung.wait(0.05)
+            self._rung.clear()
+            try:
+                touch(self._database, self._id)
+                while self.gate.is_set() and self._work():
+                    pass
+            except StorageUnavailable:
+                continue
+        self._bell.stop()
+        listening.join(DEADLINE_SECONDS)
+        self._database.close()
+
+    def stop(self) -> None:
+        """Stop and wait for it."""
+        self._stopped.set()
+        self.join(DEADLINE_SECONDS)
+        assert not self.is_alive()
+
+    def _work(self) -> bool:
+        claimed = claim(self._database, self._id, self._model, self.budget)
+        if claimed is None:
+            return False
+        if self.fails:
+            self.announcing_bell.announce(abandon(self._database, claimed.batch_id, "the engine failed").job_ids)
+            return True
+        scored = [self.score_chunk(group, chunk) for group in claimed.groups for chunk in group.chunks]
+        self.announcing_bell.announce(finish(self._database, claimed.batch_id, scored).job_ids)
+        return True
+
+
+class RunningApi:
+    """An API process's worth of server, in a thread, and a client of it."""
+
+    def __init__(self, model_directory: Path, database_url: str, folder: Path, **overrides: Any) -> None:
+        def of(slice_type: type[Any], **values: Any) -> Any:
+            fields = slice_type.model_fields
+            return slice_type(**values | {name: value for name, value in overrides.items() if name in fields})
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.bell = of(BellSettings, bell_socket=str(folder / "bell"))
+        self.store: StoreSettings = of(StoreSettings, database_url=database_url)
+        self.scoring: ScoringSettings = of(ScoringSettings, model=str(model_directory), model_name="tiny")
+        self.api: ApiSettings = of(ApiSettings)
+        self.app = create_app(
+            api=self.api,
+            scoring=self.scoring,
+            store=self.store,
+            bell=self.bell,
+            sweep_seconds=overrides.get("sweep_seconds", 0.2),
+        )
+        # Bound here, so that the port is known and nobody else can take it.
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self.client = httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS)
+
+    def start(self) -> None:
+        """Serve; returns once it does."""
+        self._thread.start()
+        eventually(lambda: self._server.started or not self._thread.is_alive(), "the server starts")
+        assert self._server.started
+
+    def stop(self) -> None:
+        """Shut down and wait for it."""
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join(DEADLINE_SECONDS)
+        assert not self._thread.is_alive()
+
+    def worker(self, bell_socket: str | None = None) -> StandInWorker:
+        """A worker of its model; not started. bell_socket: where it listens, if not where this server rings."""
+        directory = Path(self.scoring.model)
+        tokenizer = TextTokenizer.load(directory)
+        card = read_model_card(directory, "tiny", self.scoring.multi_item_scoring_delimiter, tokenizer)
+        return StandInWorker(self.store, card, bell_socket or self.bell.bell_socket)
+
+    def score(self, **body: Any) -> Json:
+        """POST /v1/score, which must be answered with 200."""
+        response = self.client.post("/v1/score", json=body)
+        assert response.status_code == 200, response.text
+        answer: Json = response.json()
+        return answer
+
+    def submit(self, headers: dict[str, str] | None = None, **body: Any) -> Json:
+        """POST /v1/jobs, which must be answered with 202."""
+        response = self.client.post("/v1/jobs", json=body, headers=headers)
+        assert response.status_code == 202, response.text
+        job: Json = response.json()
+        return job
+
+    def wait(self, job_id: str) -> Json:
+        """The job once it has ended."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            job: Json = self.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=10"}).json()
+            if job["status"] not in ("queued", "running"):
+                return job
+        raise AssertionError(f"{job_id} never ended: {job}")
+
+
+@contextmanager
+def running_api(
+    model_directory: Path, database_url: str, folder: Path, *, with_worker: bool = True, **overrides: Any
+) -> Iterator[tuple[RunningApi, StandInWorker | None]]:
+    """A server and, unless told otherwise, a worker."""
+    api = RunningApi(model_directory, database_url, folder, **overrides)
+    api.start()
+    worker = None
+    try:
+        if with_worker:
+            worker = api.worker()
+            worker.start()
+        yield api, worker
+    finally:
+        if worker is not None:
+            worker.stop()
+        api.stop()

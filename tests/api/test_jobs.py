@@ -1,0 +1,290 @@
+"""Jobs over HTTP: submit, look, wait, page, stream, cancel, delete."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpy.testing import assert_allclose
+
+from scoring.layout import ChunkWork, GroupWork, Scored
+from tests.api.serving import RunningApi, StandInWorker, eventually, running_api, score_chunk
+from tests.api.tiny_model import TinyModel
+
+Fresh = tuple[RunningApi, StandInWorker]
+
+BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is", " Japan is"], "label_token_ids": [70, 71]}
+
+
+def test_a_job_is_accepted_scored_and_read(fresh: Fresh, model: TinyModel) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    before = time.time()
+    response = api.client.post("/v1/jobs", json=BODY | {"metadata": {"run": "7"}, "priority": "bulk"})
+    job = response.json()
+    assert response.status_code == 202
+    assert response.headers["location"] == f"/v1/jobs/{job['id']}"
+    assert int(response.headers["retry-after"]) >= 1
+    assert job["id"].startswith("job_")
+    assert (job["object"], job["status"], job["model"], job["priority"]) == ("scoring.job", "queued", "tiny", "bulk")
+    assert job["metadata"] == {"run": "7"}
+    assert job["progress"] == {"total_items": 2, "scored_items": 0}
+    assert abs(job["created_at"] - before) < 5
+    assert job["started_at"] is job["finished_at"] is job["error"] is None
+    assert "result" not in job
+    assert api.client.get(job["urls"]["self"]).json() == job
+
+    worker.gate.set()
+    done = api.wait(job["id"])
+    assert (done["status"], done["progress"]["scored_items"]) == ("succeeded", 2)
+    assert done["created_at"] <= done["started_at"] <= done["finished_at"]
+    expected = model.text_scores(BODY["query"], BODY["items"], BODY["label_token_ids"])
+    assert_allclose(done["result"]["scores"], expected, rtol=1e-6)
+    assert done["result"]["object"] == "scoring"
+    assert done["result"]["usage"] == done["usage"]
+
+
+def test_a_job_is_what_the_synchronous_call_answers(fresh: Fresh) -> None:
+    api, _ = fresh
+    body = BODY | {"return_logprobs": True, "return_logits": True}
+    result = api.wait(api.submit(**body)["id"])["result"]
+    call = api.score(**body)
+    for name in ("id", "created"):
+        result.pop(name), call.pop(name)
+    assert result == call
+
+
+def test_a_job_without_items_has_succeeded_at_once(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    job = api.submit(**BODY | {"items": []})
+    assert job["status"] == "succeeded"
+    assert api.client.get(job["urls"]["self"]).json()["result"]["scores"] == []
+    assert api.client.get(job["urls"]["scores"]).json() == {"object": "list", "data": [], "has_more": False}
+
+
+def test_unknown_fields_and_null_options_of_a_job_are_fine(api: RunningApi) -> None:
+    job = api.submit(**BODY, model=None, metadata=None, priority=None, expires_in=None, webhook=None, timeout=5)
+    assert [warning for warning in job["warnings"] if "timeout" in warning]
+    assert job["priority"] == "normal"
+
+
+def test_a_job_of_more_items_than_fit_in_its_object_is_read_in_pages(fresh: Fresh, model: TinyModel) -> None:
+    api, _ = fresh
+    items = [f" item {n}" for n in range(1001)]
+    job = api.wait(api.submit(query="The", items=items, label_token_ids=[70])["id"])
+    assert (job["status"], job["progress"]["scored_items"]) == ("succeeded", 1001)
+    assert "result" not in job
+    lines: list[dict[str, Any]] = []
+    while True:
+        page = api.client.get(job["urls"]["scores"], params={"offset": len(lines), "limit": 300}).json()
+        lines += page["data"]
+        if not page["has_more"]:
+            break
+    assert [line["index"] for line in lines] == list(range(1001))
+    assert_allclose([line["scores"] for line in lines], model.text_scores("The", items, [70]), rtol=1e-6)
+
+    with api.client.stream("GET", job["urls"]["scores"], headers={"accept": "application/x-ndjson"}) as response:
+        assert response.headers["content-type"].startswith("application/x-ndjson")
+        assert [json.loads(line) for line in response.iter_lines()] == lines
+
+
+def test_a_job_of_exactly_as_many_items_as_fit_has_them_in_its_object(api: RunningApi) -> None:
+    job = api.wait(api.submit(query="The", items=[""] * 1000, label_token_ids=[70])["id"])
+    assert len(job["result"]["scores"]) == 1000
+
+
+def test_pages_hold_what_is_scored_so_far_and_lines_wait_for_the_end(fresh: Fresh) -> None:
+    api, worker = fresh
+    scored = threading.Semaphore(1)
+
+    def one_then_wait(group: GroupWork, chunk: ChunkWork) -> Scored:
+        scored.acquire()
+        return score_chunk(group, chunk)
+
+    worker.score_chunk = one_then_wait
+    worker.budget = 1
+    job = api.submit(query="The", items=[f" item {n}" for n in range(600)], label_token_ids=[70])
+    scores = job["urls"]["scores"]
+    eventually(lambda: api.client.get(scores).json()["data"], "the first chunk is scored")
+    some = api.client.get(scores, params={"limit": 1000}).json()
+    running = api.client.get(job["urls"]["self"]).json()
+    assert running["status"] == "running"
+    assert len(some["data"]) == running["progress"]["scored_items"] < 600
+    lines = api.client.get(scores, headers={"accept": "application/x-ndjson"})
+    assert (lines.status_code, lines.json()["error"]["code"]) == (409, "job_not_finished")
+
+    cancelled = api.client.post(job["urls"]["cancel"]).json()
+    assert cancelled["status"] == "cancelled"
+    assert api.client.get(scores, params={"limit": 1000}).json()["data"] == some["data"]
+    lines = api.client.get(scores, headers={"accept": "application/x-ndjson"})
+    assert (lines.status_code, lines.json()["error"]["code"]) == (409, "job_cancelled")
+    scored.release(100)
+
+
+def test_a_failed_job_says_why(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.fails = True
+    job = api.wait(api.submit(**BODY)["id"])
+    assert (job["status"], job["error"]["code"]) == ("failed", "internal_error")
+    assert "result" not in job
+    lines = api.client.get(job["urls"]["scores"], headers={"accept": "application/x-ndjson"})
+    assert (lines.status_code, lines.json()["error"]["code"]) == (409, "job_failed")
+
+
+def test_a_job_past_its_time_expires(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    job = api.submit(**BODY, expires_in=0.1)
+    assert job["expires_at"] == pytest.approx(job["created_at"] + 0.1, abs=0.01)
+    assert api.wait(job["id"])["status"] == "expired"
+
+
+def test_cancelling_twice_and_cancelling_what_has_ended_change_nothing(fresh: Fresh) -> None:
+    api, worker = fresh
+    done = api.wait(api.submit(**BODY)["id"])
+    assert api.client.post(done["urls"]["cancel"]).json()["status"] == "succeeded"
+    worker.gate.clear()
+    waiting = api.submit(**BODY)
+    first = api.client.post(waiting["urls"]["cancel"])
+    second = api.client.post(waiting["urls"]["cancel"])
+    assert first.status_code == second.status_code == 200
+    assert first.json() == second.json()
+    assert first.json()["status"] == "cancelled"
+
+
+def test_a_deleted_job_is_gone_with_its_scores_running_or_not(fresh: Fresh) -> None:
+    api, worker = fresh
+    done = api.wait(api.submit(**BODY)["id"])
+    worker.gate.clear()
+    for job in (done, api.submit(**BODY)):
+        response = api.client.delete(job["urls"]["self"])
+        assert response.json() == {"id": job["id"], "object": "scoring.job", "deleted": True}
+        for method, path in [("GET", "self"), ("GET", "scores"), ("POST", "cancel"), ("DELETE", "self")]:
+            again = api.client.request(method, job["urls"][path])
+            assert (again.status_code, again.json()["error"]["code"]) == (404, "job_not_found")
+    assert api.client.get("/v1/jobs").json()["data"] == []
+
+
+def test_jobs_are_listed_newest_first_in_pages_and_by_status(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    ids = [api.submit(**BODY)["id"] for _ in range(5)][::-1]
+    api.client.post(f"/v1/jobs/{ids[2]}/cancel")
+    first = api.client.get("/v1/jobs", params={"limit": 3}).json()
+    rest = api.client.get("/v1/jobs", params={"limit": 3, "after": first["data"][-1]["id"]}).json()
+    assert [job["id"] for job in first["data"] + rest["data"]] == ids
+    assert (first["has_more"], rest["has_more"]) == (True, False)
+    cancelled = api.client.get("/v1/jobs", params={"status": "cancelled"}).json()["data"]
+    assert [job["id"] for job in cancelled] == [ids[2]]
+    assert len(api.client.get("/v1/jobs", params={"limit": 5}).json()["data"]) == 5
+    assert api.client.get("/v1/jobs", params={"limit": 5}).json()["has_more"] is False
+
+
+def test_a_read_that_prefers_to_wait_is_answered_when_the_job_ends(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    job = api.submit(**BODY)
+    released = threading.Timer(0.3, worker.gate.set)
+    released.start()
+    started = time.monotonic()
+    response = api.client.get(job["urls"]["self"], headers={"Prefer": "wait=15"})
+    assert 0.2 < time.monotonic() - started < 10
+    assert response.json()["status"] == "succeeded"
+    assert response.headers["preference-applied"] == "wait=15"
+
+
+def test_a_read_whose_wait_is_over_is_answered_with_the_job_as_it_is(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    job = api.submit(**BODY)
+    started = time.monotonic()
+    response = api.client.get(job["urls"]["self"], headers={"Prefer": "respond-async, wait=1"})
+    assert 0.9 < time.monotonic() - started < 10
+    assert (response.status_code, response.json()["status"]) == (200, "queued")
+
+
+@pytest.mark.parametrize(
+    ("prefer", "applied"),
+    [
+        ("wait=999999", "wait=60"),
+        ("wait=abc", None),
+        ("wait=-1", None),
+        ("return=minimal", None),
+        ("handling=lenient; wait=3", None),
+        ('Wait = "5"', "wait=5"),
+        ("wait=0", "wait=0"),
+    ],
+)
+def test_a_preference_is_clamped_or_ignored_and_never_an_error(
+    api: RunningApi, prefer: str, applied: str | None
+) -> None:
+    job = api.submit(**BODY | {"items": []})
+    response = api.client.get(job["urls"]["self"], headers={"Prefer": prefer})
+    assert response.status_code == 200
+    assert response.headers.get("preference-applied") == applied
+
+
+def test_whoever_waits_for_a_job_learns_that_it_was_cancelled_or_deleted(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    for end, expected in (
+        (lambda job: api.client.post(job["urls"]["cancel"]), 200),
+        (lambda job: api.client.delete(job["urls"]["self"]), 404),
+    ):
+        job = api.submit(**BODY)
+        answers: list[Any] = []
+        waiting = threading.Thread(
+            target=lambda job=job, answers=answers: answers.append(
+                api.client.get(job["urls"]["self"], headers={"Prefer": "wait=30"})
+            )
+        )
+        waiting.start()
+        eventually(lambda job=job: job["id"] in api.app.state.service.waiters.job_ids, "somebody waits")
+        end(job)
+        waiting.join(10)
+        assert [answer.status_code for answer in answers] == [expected]
+
+
+def test_a_wait_ends_without_any_notice_because_jobs_are_looked_up(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    """The worker can't be heard here: it announces on a socket of its own."""
+    settings = {"waiter_poll_seconds": 0.1}
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
+        worker = api.worker(bell_socket=str(tmp_path / "nowhere"))
+        worker.start()
+        try:
+            started = time.monotonic()
+            assert api.score(**BODY)["scores"]
+            assert time.monotonic() - started < 5
+        finally:
+            worker.stop()
+
+
+def test_models_are_listed_with_their_live_workers(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    settings = {"worker_fresh_seconds": 0.5}
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
+        (listed,) = api.client.get("/v1/models").json()["data"]
+        assert (listed["id"], listed["object"], listed["live_workers"]) == ("tiny", "model", 0)
+        assert (listed["max_model_len"], listed["vocabulary"]) == (512, model.vocabulary)
+        worker = api.worker()
+        worker.start()
+        assert api.client.get("/v1/models").json()["data"][0]["live_workers"] == 1
+        worker.stop()
+        eventually(
+            lambda: api.client.get("/v1/models").json()["data"][0]["live_workers"] == 0,
+            "a silent worker does not count",
+        )
+
+
+def test_tokenizing_shows_what_scoring_sees(api: RunningApi, model: TinyModel) -> None:
+    answer = api.client.post("/v1/tokenize", json={"text": "The capital of Paris"}).json()
+    assert answer["tokens"] == model.encode("The capital of Paris")
+    assert answer["count"] == len(answer["tokens"]) == len(answer["pieces"])
+    assert (answer["model"], answer["max_model_len"]) == ("tiny", 512)
+    assert api.client.post("/v1/tokenize", json={"text": ""}).json()["count"] == 0

@@ -1,0 +1,113 @@
+"""What happens when something that the API leans on is away."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from bell.redis_bell import RedisBell
+from tests.api.serving import eventually, running_api
+from tests.api.tiny_model import TinyModel
+from tests.services import PostgresServer, RedisServer
+
+BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
+
+
+def test_the_database_goes_away_and_comes_back(
+    model: TinyModel, postgres_url: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    settings = {"waiter_poll_seconds": 0.1}
+    with running_api(model.directory, postgres_url, tmp_path, with_worker=False, **settings) as (api, _):
+        job = api.submit(**BODY)
+        answers: list[Any] = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(api.client.get(job["urls"]["self"], headers={"Prefer": "wait=20"}))
+        )
+        waiting.start()
+        eventually(lambda: api.app.state.service.waiters.job_ids, "somebody waits")
+        postgres.stop()
+        try:
+            for method, path in [
+                ("POST", "/v1/jobs"),
+                ("POST", "/v1/score"),
+                ("GET", "/v1/jobs"),
+                ("GET", job["urls"]["self"]),
+                ("GET", job["urls"]["scores"]),
+                ("POST", job["urls"]["cancel"]),
+                ("DELETE", job["urls"]["self"]),
+                ("GET", "/v1/models"),
+                ("GET", "/readyz"),
+            ]:
+                response = api.client.request(method, path, json=BODY if method == "POST" else None)
+                assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_unavailable"), path
+                assert int(response.headers["retry-after"]) >= 1
+                assert "postgres" not in response.text.lower()
+                assert "127.0.0.1" not in response.text
+            assert api.client.get("/livez").status_code == 200
+            assert api.client.post("/v1/tokenize", json={"text": "a"}).status_code == 200
+            # What is not a matter of the database is still told.
+            assert api.client.post("/v1/jobs", json=BODY | {"query": ""}).json()["error"]["code"] == "empty_query"
+        finally:
+            postgres.start()
+        assert api.client.get("/readyz").status_code == 200
+        assert [job["id"] for job in api.client.get("/v1/jobs").json()["data"]] == [job["id"]]
+        worker = api.worker()
+        worker.start()
+        try:
+            waiting.join(20)
+            assert [answer.json()["status"] for answer in answers] == ["succeeded"]
+        finally:
+            worker.stop()
+
+
+def test_a_store_without_its_schema_is_not_ready(model: TinyModel, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
+    with running_api(model.directory, url, tmp_path, with_worker=False) as (api, _):
+        assert api.client.get("/livez").status_code == 200
+        response = api.client.get("/readyz")
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_unavailable")
+
+
+def test_jobs_are_taken_and_calls_answered_without_redis(
+    model: TinyModel, store_url: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    settings = {"redis_url": redis_server.url, "bell_socket": None, "waiter_poll_seconds": 0.1}
+    redis_server.stop()
+    try:
+        with running_api(model.directory, store_url, tmp_path, with_worker=False, **settings) as (api, _):
+            worker = api.worker(bell_socket=str(tmp_path / "nowhere"))
+            worker.start()
+            try:
+                job = api.submit(**BODY)
+                assert api.wait(job["id"])["status"] == "succeeded"
+                assert api.score(**BODY)["scores"]
+                assert api.client.get("/readyz").status_code == 200
+            finally:
+                worker.stop()
+    finally:
+        redis_server.start()
+
+
+def test_redis_is_rung_and_its_notices_are_heard(
+    model: TinyModel, sqlite_url: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    settings = {"redis_url": redis_server.url, "bell_socket": None, "waiter_poll_seconds": 1000.0}
+    with (
+        running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _),
+        redis.Redis.from_url(redis_server.url) as client,
+    ):
+        job = api.submit(**BODY)
+        eventually(lambda: any(client.type(key) == b"list" for key in client.scan_iter()), "a ring is in its queue")
+        eventually(lambda: client.pubsub_channels(), "the API listens for ends")
+        worker = api.worker(bell_socket=str(tmp_path / "nowhere"))
+        worker.announcing_bell = RedisBell(redis_server.url, api.bell.bell_prefix)
+        worker.start()
+        try:
+            assert api.wait(job["id"])["status"] == "succeeded"
+            assert api.score(**BODY)["scores"]
+        finally:
+            worker.stop()
+            worker.announcing_bell.close()

@@ -1,0 +1,269 @@
+"""What /v1/score answers: the four patterns of RFC-000, RFC-008's cases by name, and ADR-001's softmax.
+
+The model is made up, and its scores depend on every token of a sequence and on nothing else. So these tests hold what
+the front end and the store make of a request: which sequences are scored, for which labels, in which order, and how
+scores are converted. That a real model's scores are right is tested where the model is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from scoring.layout import ChunkWork, GroupWork, LabelScores, Scored
+from tests.api import tiny_model
+from tests.api.serving import RunningApi, StandInWorker, running_api, score_chunk
+from tests.api.tiny_model import TinyModel
+
+EXACT = {"rtol": 1e-6, "atol": 0.0}
+"""Made-up logits are float32, so their exponentials agree to its precision."""
+
+
+# RFC-000: four patterns
+
+
+def test_pattern_1_classification(api: RunningApi, model: TinyModel) -> None:
+    query = "This movie was great! Sentiment:"
+    labels = [model.token(" positive"), model.token(" negative")]
+    answer = api.score(query=query, items=[""], label_token_ids=labels)
+    assert_allclose(answer["scores"], model.text_scores(query, [""], labels), **EXACT)
+
+
+def test_pattern_2_multiple_choice(api: RunningApi, model: TinyModel) -> None:
+    query = "What is 2+2? The answer is"
+    labels = [model.token(text) for text in (" 3", " 4", " 5")]
+    answer = api.score(query=query, items=[""], label_token_ids=labels, apply_softmax=True)
+    expected = model.text_scores(query, [""], labels)
+    assert_allclose(answer["scores"], expected / expected.sum(), **EXACT)
+    assert int(np.argmax(answer["scores"][0])) == int(np.argmax(expected[0]))
+
+
+def test_pattern_3_ranking_candidates(api: RunningApi, model: TinyModel) -> None:
+    query = "The capital of France is"
+    labels = [model.token(text) for text in (" Paris", " London", " Berlin")]
+    answer = api.score(query=query, items=[""], label_token_ids=labels)
+    expected = model.text_scores(query, [""], labels)
+    assert_allclose(answer["scores"], expected, **EXACT)
+    assert np.argsort(answer["scores"][0]).tolist() == np.argsort(expected[0]).tolist()
+
+
+def test_pattern_4_continuation_quality(api: RunningApi, model: TinyModel) -> None:
+    query, items = "The capital of", [" France is", " Germany is", " Japan is"]
+    labels = [model.token(" Paris")]
+    answer = api.score(query=query, items=items, label_token_ids=labels)
+    assert np.shape(answer["scores"]) == (3, 1)
+    assert_allclose(answer["scores"], model.text_scores(query, items, labels), **EXACT)
+
+
+# RFC-008: "Testing strategy", what an API can hold
+
+
+def test_multi_item_equals_single_item(api: RunningApi, model: TinyModel) -> None:
+    query, items, labels = "The answer is", [" yes", " no", " maybe"], [70, 71, 72]
+    together = api.score(query=query, items=items, label_token_ids=labels)["scores"]
+    apart = [api.score(query=query, items=[item], label_token_ids=labels)["scores"][0] for item in items]
+    assert together == apart
+
+
+def test_attention_isolation(api: RunningApi) -> None:
+    def scores(*items: str) -> Any:
+        return api.score(query="The capital is", items=list(items), label_token_ids=[70, 71])["scores"]
+
+    abc, xbc = scores(" A", " B", " C"), scores(" X", " B", " C")
+    assert abc[1:] == xbc[1:]
+    assert abc[0] != xbc[0]
+
+
+def test_single_item(api: RunningApi) -> None:
+    assert len(api.score(query="Query", items=[" item"], label_token_ids=[70])["scores"]) == 1
+
+
+def test_many_items(api: RunningApi, model: TinyModel) -> None:
+    items = [f" item{n}" for n in range(100)]
+    answer = api.score(query="Query", items=items, label_token_ids=[70, 80])
+    assert_allclose(answer["scores"], model.text_scores("Query", items, [70, 80]), **EXACT)
+
+
+def test_unicode_items(api: RunningApi, model: TinyModel) -> None:
+    items = [" 日本語", " emoji 🎉", " mixed é", "\u0301", "\0"]
+    answer = api.score(query="Query", items=items, label_token_ids=[70])
+    assert_allclose(answer["scores"], model.text_scores("Query", items, [70]), **EXACT)
+
+
+def test_apply_softmax_false(api: RunningApi, model: TinyModel) -> None:
+    """exp(logprob) over the whole vocabulary: probabilities, and a row need not sum to 1."""
+    everything = list(range(256))
+    scores = api.score(query="Query", items=[" a", " b"], label_token_ids=everything)["scores"]
+    assert all(0 <= score <= 1 for row in scores for score in row)
+    assert all(sum(row) < 0.999 for row in scores)
+    assert_allclose(scores, model.text_scores("Query", [" a", " b"], everything), **EXACT)
+
+
+def test_deterministic_consistency(api: RunningApi) -> None:
+    body = {"query": "The answer is", "items": [" yes", " no"], "label_token_ids": [70, 71]}
+    assert api.score(**body)["scores"] == api.score(**body)["scores"]
+
+
+def test_empty_items_list(api: RunningApi) -> None:
+    answer = api.score(query="Query", items=[], label_token_ids=[70], return_logprobs=True)
+    assert answer["scores"] == []
+    assert answer["logprobs"] == []
+    assert answer["usage"]["prompt_tokens"] == 0
+
+
+def test_empty_item_strings_accepted(api: RunningApi, model: TinyModel) -> None:
+    answer = api.score(query="Query", items=["", " valid", ""], label_token_ids=[70, 71])
+    assert_allclose(answer["scores"], model.text_scores("Query", ["", " valid", ""], [70, 71]), **EXACT)
+    tokens = api.score(query=[65, 66], items=[[], [67]], label_token_ids=[70, 71])
+    assert_allclose(tokens["scores"], model.scores([[65, 66], [65, 66, 67]], [70, 71]), **EXACT)
+
+
+def test_empty_query_tokens(api: RunningApi) -> None:
+    response = api.client.post("/v1/score", json={"query": [], "items": [[1, 2], [3, 4]], "label_token_ids": [1, 2, 3]})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "empty_query")
+
+
+# ADR-001, over HTTP
+
+
+def test_softmax_rows_sum_to_one(api: RunningApi) -> None:
+    items = [f" item{n}" for n in range(20)]
+    answer = api.score(query="Query", items=items, label_token_ids=[70, 71, 72], apply_softmax=True)
+    assert_allclose(np.sum(answer["scores"], axis=1), np.ones(20), rtol=1e-12)
+
+
+@pytest.mark.parametrize("apply_softmax", [False, True])
+def test_labels_without_any_chance_score_zero_and_their_logprobs_are_null(fresh: Any, apply_softmax: bool) -> None:
+    api, worker = fresh
+    worker.score_chunk = _impossible
+    response = api.client.post(
+        "/v1/score",
+        json={
+            "query": "Query",
+            "items": ["", " a"],
+            "label_token_ids": [70, 71],
+            "apply_softmax": apply_softmax,
+            "return_logprobs": True,
+            "return_logits": True,
+        },
+    )
+    answer = json.loads(response.content, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert answer["scores"] == [[0, 0], [0, 0]]
+    assert answer["logprobs"] == answer["logits"] == [[None, None], [None, None]]
+
+
+def _impossible(_: GroupWork, chunk: ChunkWork) -> Scored:
+    nothing = np.full((len(chunk.rows), len(chunk.label_token_ids)), -np.inf, np.float32)
+    return Scored(chunk.id, LabelScores(nothing, nothing), 0)
+
+
+def test_softmax_is_taken_in_float64(fresh: Any) -> None:
+    """A label 50 below the other would vanish in bfloat16 and lose most digits in float32."""
+    api, worker = fresh
+
+    def far_apart(_: GroupWork, chunk: ChunkWork) -> Scored:
+        logits = np.tile(np.array([0.0, -50.0], np.float32), (len(chunk.rows), 1))
+        return Scored(chunk.id, LabelScores(logits, None), 0)
+
+    worker.score_chunk = far_apart
+    (row,) = api.score(query="Query", items=[""], label_token_ids=[70, 71], apply_softmax=True)["scores"]
+    assert row[1] == pytest.approx(math.exp(-50) / (1 + math.exp(-50)), rel=1e-12)
+
+
+# The response
+
+
+def test_the_response_has_the_documented_fields(api: RunningApi, model: TinyModel) -> None:
+    answer = api.score(query="The capital of", items=[" France is", " Japan"], label_token_ids=[70])
+    assert set(answer) == {"id", "object", "model", "created", "scores", "usage", "warnings"}
+    assert (answer["object"], answer["model"], answer["warnings"]) == ("scoring", "tiny", [])
+    assert isinstance(answer["created"], int)
+    tokens = sum(len(model.encode("The capital of" + item)) for item in (" France is", " Japan"))
+    assert answer["usage"] == {
+        "prompt_tokens": tokens,
+        "completion_tokens": 0,
+        "total_tokens": tokens,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+@pytest.mark.parametrize("apply_softmax", [False, True])
+def test_logprobs_and_logits_come_beside_the_scores_when_asked_for(
+    api: RunningApi, model: TinyModel, apply_softmax: bool
+) -> None:
+    body = {"query": "Query", "items": [" a", " b"], "label_token_ids": [70, 71], "apply_softmax": apply_softmax}
+    plain = api.score(**body)
+    answer = api.score(**body, return_logprobs=True, return_logits=True)
+    sequences = [model.encode("Query a"), model.encode("Query b")]
+    assert_allclose(answer["logprobs"], [tiny_model.logprobs(s)[[70, 71]] for s in sequences], rtol=1e-7)
+    assert_allclose(answer["logits"], [tiny_model.logits(s)[[70, 71]] for s in sequences], rtol=1e-7)
+    assert answer["scores"] == plain["scores"]
+    assert "logprobs" not in plain
+    assert "logits" not in plain
+
+
+def test_text_labels_are_their_tokens(api: RunningApi, model: TinyModel) -> None:
+    body = {"query": "The capital of France is", "items": [""]}
+    by_text = api.score(**body, labels=[" Paris", " London"])
+    by_id = api.score(**body, label_token_ids=[model.token(" Paris"), model.token(" London")])
+    assert by_text["scores"] == by_id["scores"]
+
+
+def test_repeated_labels_have_a_column_each(api: RunningApi) -> None:
+    ((first, second, again),) = api.score(query="Query", items=[""], label_token_ids=[70, 71, 70])["scores"]
+    assert first == again != second
+
+
+def test_a_single_text_or_flat_list_is_one_item(api: RunningApi, model: TinyModel) -> None:
+    text = api.score(query="Query", items=" a", label_token_ids=[70])
+    assert_allclose(text["scores"], model.text_scores("Query", [" a"], [70]), **EXACT)
+    tokens = api.score(query=[65, 66], items=[67, 68], label_token_ids=[70])
+    assert_allclose(tokens["scores"], model.scores([[65, 66, 67, 68]], [70]), **EXACT)
+
+
+def test_item_first_scores_the_item_before_the_query(api: RunningApi, model: TinyModel) -> None:
+    answer = api.score(query=" is in England", items=["London", "Paris"], label_token_ids=[70], item_first=True)
+    sequences = [model.encode("London is in England"), model.encode("Paris is in England")]
+    assert_allclose(answer["scores"], model.scores(sequences, [70]), **EXACT)
+
+
+def test_delimiter_mode_scores_query_delimiter_item_and_says_that_it_ignores_item_first(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    with running_api(model.directory, sqlite_url, tmp_path, multi_item_scoring_delimiter=0) as (api, _):
+        answer = api.score(query="The capital", items=[" of", ""], label_token_ids=[70], item_first=True)
+        query = model.encode("The capital")
+        sequences = [[*query, 0, *model.encode(" of")], [*query, 0]]
+        assert_allclose(answer["scores"], model.scores(sequences, [70]), **EXACT)
+        assert any("item_first" in warning for warning in answer["warnings"])
+
+
+def test_unknown_fields_are_ignored_with_a_warning(api: RunningApi) -> None:
+    body = {"query": "Query", "items": [""], "label_token_ids": [70]}
+    answer = api.score(**body, temprature=1, priority="bulk", **{"x" * 5000: 1})
+    assert answer["scores"] == api.score(**body)["scores"]
+    assert [warning for warning in answer["warnings"] if "temprature" in warning]
+    assert [warning for warning in answer["warnings"] if "priority" in warning]
+    assert max(map(len, answer["warnings"])) < 200
+    many = api.score(**body, **{f"field{n}": n for n in range(1000)})
+    assert len(many["warnings"]) < 20
+
+
+def test_a_call_survives_its_worker_being_slow_to_hear(fresh: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = fresh
+    scored = []
+
+    def count(group: GroupWork, chunk: ChunkWork) -> Scored:
+        scored.append(chunk.id)
+        return score_chunk(group, chunk)
+
+    worker.score_chunk = count
+    items = [f" item{n}" for n in range(1000)]
+    assert len(api.score(query="Query", items=items, label_token_ids=[70])["scores"]) == 1000
+    assert len(scored) == len(set(scored)) > 1

@@ -1,0 +1,96 @@
+"""A tiny tokenizer and a configuration, and a made-up model that says what their scores are.
+
+The model is a function of the whole sequence: another token anywhere gives other logits. So a test that compares scores
+sees every wrong boundary, order and label, and needs no accelerator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+CONTEXT = 512
+VOCABULARY = 400
+END = "<|end|>"
+
+CORPUS = [
+    "The capital of France is Paris. The capital of Germany is Berlin. The capital of Japan is Tokyo.",
+    "London is in England. I saw London. This movie was great! Sentiment: positive. This one was bad: negative.",
+    "What is 2 + 2? The answer is 3 4 5 yes no maybe. The query and the items and item after item.",
+] * 30
+
+
+def make_model_directory(directory: Path) -> Path:
+    """Write a checkpoint's tokenizer and configuration (there are no weights) and return its directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 512,
+        "max_position_embeddings": CONTEXT,
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+class TinyModel:
+    """The reference: plain tokenisation and made-up logits."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids below it are tokens."""
+        return len(self._tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+        ids: list[int] = self._tokenizer.encode(text)
+        return ids
+
+    def token(self, text: str) -> int:
+        """The id of a text that is one token."""
+        (only,) = self.encode(text)
+        return only
+
+    def scores(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> npt.NDArray[np.float64]:
+        """P(label | sequence) over the whole vocabulary, [N, M]."""
+        return np.exp(np.stack([logprobs(sequence)[list(labels)] for sequence in sequences]).astype(np.float64))
+
+    def text_scores(self, query: str, items: Sequence[str], labels: Sequence[int]) -> npt.NDArray[np.float64]:
+        """The same for texts, concatenated and then tokenised."""
+        return self.scores([self.encode(query + item) for item in items], labels)
+
+
+def logits(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Made-up logits of the token after a sequence, [vocabulary]: spread, and fixed by the sequence alone."""
+    seed = [len(sequence), *(int(token) for token in sequence)]
+    return (3 * np.random.default_rng(seed).normal(size=512)).astype(np.float32)
+
+
+def logprobs(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Their log-softmax, [vocabulary]."""
+    raw = logits(sequence).astype(np.float64)
+    result: npt.NDArray[np.float32] = (raw - raw.max() - np.log(np.exp(raw - raw.max()).sum())).astype(np.float32)
+    return result
