@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -43,8 +43,14 @@ class TextTokenizer:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = special_tokens_split
-        self._definition: dict[str, object] = json.loads(self._backend.to_str())
-        self._cutter = QueryCutter.for_tokenizer(self._definition)
+        # A large vocabulary makes this a hundred megabytes of objects, so nothing of it is kept.
+        definition: dict[str, Any] = json.loads(self._backend.to_str())
+        self._cutter = QueryCutter.for_tokenizer(definition)
+        self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
+        self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
+        self.fingerprint = _fingerprint({**definition, "encode_special_tokens": special_tokens_split})
+        """SHA-256 over all that decides how text is encoded: equal fingerprints, equal tokens."""
 
     @classmethod
     def load(cls, directory: Path | str) -> TextTokenizer:
@@ -60,18 +66,6 @@ class TextTokenizer:
         if not tokenizer.is_fast:
             raise ModelFilesError(f"the tokenizer of {directory} has no fast (tokenizers library) form")
         return cls(tokenizer.backend_tokenizer, special_tokens_split=bool(tokenizer.split_special_tokens))
-
-    @cached_property
-    def vocabulary(self) -> int:
-        """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
-        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 over all that decides how text is encoded: equal fingerprints, equal tokens."""
-        definition = {**self._definition, "encode_special_tokens": self._backend.encode_special_tokens}
-        canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``, with the special tokens the tokenizer adds to a plain text unless told otherwise."""
@@ -143,10 +137,10 @@ class TextTokenizer:
     def _spelling(self, token: int) -> str:
         return self._backend.id_to_token(token) or ""
 
-    @cached_property
-    def _is_byte_level(self) -> bool:
-        decoder = self._definition["decoder"]
-        return isinstance(decoder, dict) and decoder["type"] == "ByteLevel"
+
+def _fingerprint(definition: dict[str, Any]) -> str:
+    canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _batches(texts: Sequence[str], overhead: int) -> Iterator[Sequence[str]]:
