@@ -52,6 +52,14 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
+            _restore_nulls(operation["responses"])
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     return document
+
+
+def _restore_nulls(responses: dict[str, Any]) -> None:
+    """FastAPI drops nulls from the document, but an envelope without ``param`` is none."""
+    for response in responses.values():
+        for example in response["content"]["application/json"].get("examples", {}).values():
+            example["value"]["error"].setdefault("param", None)

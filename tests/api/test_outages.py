@@ -94,14 +94,22 @@ def test_jobs_are_taken_and_calls_answered_without_redis(
 def test_redis_is_rung_and_its_notices_are_heard(
     model: TinyModel, sqlite_url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    settings = {"redis_url": redis_server.url, "bell_socket": None, "waiter_poll_seconds": 1000.0}
+    settings = {
+        "redis_url": redis_server.url,
+        "bell_socket": None,
+        "bell_prefix": "of-this-test",
+        "waiter_poll_seconds": 1000.0,
+    }
     with (
         running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _),
         redis.Redis.from_url(redis_server.url) as client,
     ):
         job = api.submit(**BODY)
-        eventually(lambda: any(client.type(key) == b"list" for key in client.scan_iter()), "a ring is in its queue")
-        eventually(lambda: client.pubsub_channels(), "the API listens for ends")
+        eventually(
+            lambda: [key for key in client.scan_iter("of-this-test:*") if client.type(key) == b"list"],
+            "a ring is in its queue",
+        )
+        eventually(lambda: client.pubsub_channels("of-this-test:*"), "the API listens for ends")
         worker = api.worker(bell_socket=str(tmp_path / "nowhere"))
         worker.announcing_bell = RedisBell(redis_server.url, api.bell.bell_prefix)
         worker.start()

@@ -1,0 +1,61 @@
+"""One good request for every operation of the OpenAPI document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from pydantic import BaseModel
+
+from api.schemas import (
+    DeletedJob,
+    Health,
+    Job,
+    JobList,
+    ModelList,
+    ScoreList,
+    ScoreResponse,
+    Tokens,
+)
+from tests.api.serving import RunningApi
+
+BODY: dict[str, Any] = {
+    "query": "The capital of",
+    "items": [" France is", ""],
+    "label_token_ids": [70, 71],
+    "return_logprobs": True,
+    "return_logits": True,
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A route, a request it is to answer well, and the shape of its answer."""
+
+    method: str
+    path: str
+    status: int
+    shape: type[BaseModel]
+    body: dict[str, Any] | None = None
+
+
+OPERATIONS = [
+    Operation("post", "/v1/score", 200, ScoreResponse, BODY),
+    Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}),
+    Operation("get", "/v1/jobs", 200, JobList),
+    Operation("get", "/v1/jobs/{job_id}", 200, Job),
+    Operation("get", "/v1/jobs/{job_id}/scores", 200, ScoreList),
+    Operation("post", "/v1/jobs/{job_id}/cancel", 200, Job),
+    Operation("delete", "/v1/jobs/{job_id}", 200, DeletedJob),
+    Operation("get", "/v1/models", 200, ModelList),
+    Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}),
+    Operation("get", "/livez", 200, Health),
+    Operation("get", "/readyz", 200, Health),
+]
+
+
+def request(api: RunningApi, operation: Operation, job_id: str) -> httpx2.Response:
+    """Send an operation's request, about this job where it is about one."""
+    path = operation.path.format(job_id=job_id)
+    return api.client.request(operation.method, path, json=operation.body)

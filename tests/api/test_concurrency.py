@@ -1,0 +1,156 @@
+"""Many callers at once, callers that leave, and an event loop that nothing holds up."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from numpy.testing import assert_allclose
+
+from jobs.database import Database
+from scoring.tokenization import TextTokenizer
+from tests.api.every_route import BODY, OPERATIONS, Operation, request
+from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
+from tests.api.tiny_model import TinyModel
+
+Fresh = tuple[RunningApi, StandInWorker]
+
+CALLERS = 200
+
+
+def test_two_hundred_parallel_calls_are_each_answered_right(fresh: Fresh, model: TinyModel) -> None:
+    api, _ = fresh
+    everybody = threading.Barrier(CALLERS)
+    limits = httpx2.Limits(max_connections=CALLERS)
+    with httpx2.Client(base_url=api.url, limits=limits, timeout=60) as client, ThreadPoolExecutor(CALLERS) as pool:
+
+        def call(n: int) -> Any:
+            everybody.wait(30)
+            body = {"query": f"Query {n % 7}", "items": [f" item {n}", ""], "label_token_ids": [70 + n % 3, 80]}
+            return client.post("/v1/score", json=body)
+
+        answers = list(pool.map(call, range(CALLERS)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["id"] for answer in answers}) == CALLERS
+    for n, answer in enumerate(answers):
+        expected = model.text_scores(f"Query {n % 7}", [f" item {n}", ""], [70 + n % 3, 80])
+        assert_allclose(answer.json()["scores"], expected, rtol=1e-6)
+    assert api.app.state.service.waiters.job_ids == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [operation for operation in OPERATIONS if operation.path not in ("/livez", "/v1/tokenize")],
+    ids=lambda operation: f"{operation.method} {operation.path}",
+)
+def test_a_slow_database_does_not_hold_up_the_event_loop(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
+) -> None:
+    job = api.wait(api.submit(**BODY)["id"])
+    _stays_answering(api, monkeypatch, Database, ("read", "write"), operation, job["id"])
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [operation for operation in OPERATIONS if operation.body is not None],
+    ids=lambda operation: f"{operation.method} {operation.path}",
+)
+def test_slow_tokenising_does_not_hold_up_the_event_loop(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
+) -> None:
+    _stays_answering(api, monkeypatch, TextTokenizer, ("encode", "iterate_rows"), operation, "")
+
+
+def _stays_answering(
+    api: RunningApi,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type[Any],
+    methods: tuple[str, ...],
+    operation: Operation,
+    job_id: str,
+) -> None:
+    """Hold up a request in some methods of a class, and see that another request is answered meanwhile."""
+    held_up, go_on = threading.Event(), threading.Event()
+    answers: list[httpx2.Response] = []
+    sender = threading.Thread(target=lambda: answers.append(request(api, operation, job_id)))
+
+    def held(method: Any) -> Any:
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            held_up.set()
+            assert go_on.wait(20)
+            return method(*args, **kwargs)
+
+        return wait
+
+    for name in methods:
+        monkeypatch.setattr(owner, name, held(getattr(owner, name)))
+    try:
+        sender.start()
+        assert held_up.wait(10)
+        assert sender.is_alive()
+        with httpx2.Client(base_url=api.url, timeout=5) as other:
+            assert other.get("/livez").status_code == 200
+        assert answers == []
+    finally:
+        go_on.set()
+        sender.join(20)
+    assert [answer.status_code for answer in answers] == [operation.status]
+
+
+def test_a_caller_that_leaves_cancels_what_has_not_started(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    connection, job_id = _call_and_hang(api, {})
+    connection.close()
+    eventually(lambda: api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled", "the job is cancelled")
+    assert api.app.state.service.waiters.job_ids == []
+
+
+def test_a_caller_with_an_idempotency_key_may_leave_and_come_back(fresh: Fresh, model: TinyModel) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    key = {"Idempotency-Key": "come-back"}
+    connection, job_id = _call_and_hang(api, key)
+    connection.close()
+    eventually(lambda: not api.app.state.service.waiters.job_ids, "the caller's leaving is noticed")
+    assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "queued"
+    worker.gate.set()
+    headers = key | {"content-type": "application/json"}
+    answer = api.client.post("/v1/score", content=json.dumps(BODY), headers=headers)
+    assert (answer.status_code, answer.json()["id"]) == (200, job_id)
+    assert answer.headers["idempotency-replayed"] == "true"
+
+
+def _call_and_hang(api: RunningApi, headers: dict[str, str]) -> tuple[socket.socket, str]:
+    """Send a call and read nothing. Returns its connection and its job's id."""
+    body = json.dumps(BODY).encode()
+    lines = ["POST /v1/score HTTP/1.1", "host: test", "content-type: application/json", f"content-length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    connection = socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2])))
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+    waiters = api.app.state.service.waiters
+    eventually(lambda: waiters.job_ids, "the call waits")
+    return connection, waiters.job_ids[0]
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_disturbs_nobody(api: RunningApi) -> None:
+    connection = socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2])))
+    connection.sendall(
+        b"POST /v1/jobs HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+    )
+    connection.close()
+    assert api.client.get("/livez").status_code == 200
+
+
+def test_a_notice_between_commit_and_wait_is_not_lost(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    """Lookups are far apart here, so only notices can end these waits in time."""
+    with running_api(model.directory, sqlite_url, tmp_path, waiter_poll_seconds=1000.0) as (api, _):
+        eventually(lambda: api.score(**BODY | {"timeout": 2}), "the worker is connected")
+        for n in range(50):
+            assert api.score(**BODY | {"query": f"Query {n}", "timeout": 10})["scores"]

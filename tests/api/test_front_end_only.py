@@ -1,0 +1,49 @@
+"""ADR-001: the front end never has the accelerator library in its process, not even after it has served everything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.api.every_route import OPERATIONS
+from tests.api.tiny_model import TinyModel
+
+SERVE_EVERYTHING = """
+import json, sys
+from pathlib import Path
+
+from tests.api.every_route import BODY, OPERATIONS, request
+from tests.api.serving import running_api
+
+directory, database_url, folder = sys.argv[1:]
+with running_api(Path(directory), database_url, Path(folder)) as (api, _):
+    documented = api.client.get("/openapi.json").json()["paths"]
+    answers = {}
+    for operation in OPERATIONS:
+        job = api.wait(api.submit(**BODY, apply_softmax=True)["id"])
+        response = request(api, operation, job["id"])
+        answers[f"{operation.method} {operation.path}"] = response.status_code
+    loaded = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps({"documented": documented, "answers": answers, "loaded": loaded}))
+"""
+
+
+def test_no_accelerator_library_is_loaded_after_serving_every_route(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", SERVE_EVERYTHING, str(model.directory), sqlite_url, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    documented = {f"{method} {path}" for path, methods in report["documented"].items() for method in methods}
+    assert report["answers"] == {f"{operation.method} {operation.path}": operation.status for operation in OPERATIONS}
+    assert set(report["answers"]) == documented
+    assert {"fastapi", "scipy", "transformers"} <= set(report["loaded"])
+    assert not {"jax", "jaxlib", "flax", "torch", "model", "workers"} & set(report["loaded"])
