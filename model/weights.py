@@ -1,0 +1,169 @@
+"""Checkpoints: HuggingFace's safetensors in, a :class:`Decoder` out, and back.
+
+Strict both ways: a tensor that the decoder does not know, one that is missing and one of another shape are all told
+in one :class:`WeightsError`, before anything is loaded. Tensors are read one at a time into a buffer per stacked
+parameter, so that a model is never held twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from flax import nnx
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from model.config import DecoderConfig
+from model.decoder import Decoder
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+STORED_DTYPES = ("BF16", "F16", "F32")
+
+
+class WeightsError(Exception):
+    """A checkpoint that can't be loaded as its configuration says. The message lists everything that is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the decoder, and where HuggingFace keeps it.
+
+    path: in the decoder's state; names: HuggingFace's, one a layer where ``stacked``, else a single one; shape: of
+    each of these tensors in the file; transposed: a kernel, which the file holds as [out, in].
+    """
+
+    path: tuple[str, ...]
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    stacked: bool
+    transposed: bool
+
+
+def parameters(decoder: Decoder) -> list[Parameter]:
+    """Every parameter of ``decoder``, whose values may be abstract, in a fixed order."""
+    return [_parameter(path, param.shape) for path, param in sorted(_params(decoder).items())]
+
+
+def load(directory: Path, config: DecoderConfig, dtype: jnp.dtype) -> tuple[Decoder, str]:
+    """The decoder with the weights of a checkpoint directory, cast to ``dtype``, and the fingerprint of the weights.
+
+    Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
+    over names, dtypes, shapes and bytes as stored: sharding and ``dtype`` do not change it. Raises
+    :class:`WeightsError`.
+    """
+    decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    wanted = parameters(decoder)
+    digest = hashlib.sha256()
+    with _open(directory) as tensors:
+        _check(wanted, tensors, config, directory)
+        for parameter in wanted:
+            buffer = _read(parameter, tensors, np.dtype(dtype), digest)
+            _params(decoder)[parameter.path].set_value(jax.device_put(buffer))
+    return decoder, digest.hexdigest()
+
+
+def save(decoder: Decoder, directory: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors`` as HuggingFace's Qwen3 reads them. The folder is created."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = decoder.config.to_huggingface()
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for parameter in parameters(decoder):
+        value = np.asarray(_params(decoder)[parameter.path].get_value())
+        for name, tensor in zip(parameter.names, value if parameter.stacked else value[None], strict=True):
+            tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
+    config["dtype"] = str(tensors[EMBEDDING].dtype)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
+
+
+def _params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
+    return {path: param for path, param in nnx.iter_graph(decoder) if isinstance(param, nnx.Param)}
+
+
+def _parameter(path: tuple[str, ...], shape: tuple[int, ...]) -> Parameter:
+    """Our names are HuggingFace's but for the layer's number, so the table of names is this rule."""
+    stacked = path[:2] == ("model", "layers")
+    own_shape = shape[1:] if stacked else shape
+    transposed = path[-2].endswith("_proj") or path[-2] == "lm_head"
+    rest = ".".join(path[2:])
+    return Parameter(
+        path=path,
+        names=tuple(f"model.layers.{i}.{rest}" for i in range(shape[0])) if stacked else (".".join(path),),
+        shape=own_shape[::-1] if transposed else own_shape,
+        stacked=stacked,
+        transposed=transposed,
+    )
+
+
+def _check(wanted: list[Parameter], tensors: dict[str, Any], config: DecoderConfig, directory: Path) -> None:
+    shapes = {name: parameter.shape for parameter in wanted for name in parameter.names}
+    # A tied checkpoint may carry its head all the same; it has to be the embedding then, which HuggingFace assumes too.
+    ignored = {HEAD} if config.tied else set()
+    faults = [f"missing: {name}" for name in shapes if name not in tensors]
+    faults += [f"unknown: {name}" for name in sorted(tensors) if name not in shapes and name not in ignored]
+    for name, shape in shapes.items():
+        if name not in tensors:
+            continue
+        found, dtype = tuple(tensors[name].get_shape()), tensors[name].get_dtype()
+        if found != shape:
+            faults.append(f"shape of {name}: {list(found)} in the file, {list(shape)} by config.json")
+        if dtype not in STORED_DTYPES:
+            faults.append(f"dtype of {name}: {dtype} is not one of {', '.join(STORED_DTYPES)}")
+    if faults:
+        shown = faults[:20] + ([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])
+        raise WeightsError(f"weights in {directory} do not fit:\n  " + "\n  ".join(shown))
+
+
+def _read(
+    parameter: Parameter, tensors: dict[str, Any], dtype: np.dtype[Any], digest: hashlib._Hash
+) -> npt.NDArray[Any]:
+    """Stream the tensors of one parameter into its buffer."""
+    shape = parameter.shape[::-1] if parameter.transposed else parameter.shape
+    buffer = np.empty((len(parameter.names), *shape), dtype)
+    for slot, name in zip(buffer, parameter.names, strict=True):
+        tensor = tensors[name][...]
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(tensor.reshape(-1).view(np.uint8))
+        slot[...] = tensor.T if parameter.transposed else tensor
+    return buffer if parameter.stacked else buffer[0]
+
+
+@contextmanager
+def _open(directory: Path) -> Iterator[dict[str, Any]]:
+    """Every tensor of a checkpoint by name, as safetensors' lazy slices."""
+    with ExitStack() as stack:
+        tensors: dict[str, Any] = {}
+        try:
+            for path in _files(directory):
+                shard = stack.enter_context(safe_open(path, framework="numpy"))
+                tensors |= {name: shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118 (not a mapping)
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"weights in {directory} can't be read: {error}") from error
+        yield tensors
+
+
+def _files(directory: Path) -> list[Path]:
+    single, index = directory / SINGLE_FILE, directory / INDEX_FILE
+    if single.exists():
+        return [single]
+    if not index.exists():
+        raise WeightsError(f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{index} can't be read: {error}") from error
+    # A shard is a plain name beside its index; a path leading elsewhere is not followed.
+    return [directory / Path(str(name)).name for name in sorted(names)]
