@@ -1,8 +1,8 @@
 """Attention over a visible range of keys per row. Every layout of scoring is a way of calling :func:`attend`.
 
 Memory is bounded by one tile of scores, whatever the lengths; tiles that no row of a query block sees are never
-computed. Two results over disjoint ranges of keys become one by :func:`merge`, which is why the log-sum-exp is returned,
-and why it stays in float32.
+computed. Two results over disjoint ranges of keys become one by :func:`merge`, which is why the log-sum-exp is
+returned, and why it stays in float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY_BLOCK = 512
 
 
 class Attended(NamedTuple):
-    """out: float32 [B, Q, H, D]; log_sum_exp: float32 [B, Q, H], minus infinity (and out zero) where nothing is seen."""
+    """out: float32 [B, Q, H, D]; log_sum_exp: float32 [B, Q, H]. Zero and minus infinity where nothing is seen."""
 
     out: Array
     log_sum_exp: Array
@@ -56,12 +56,12 @@ def attend(
 
         nothing = Attended(jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:3], -jnp.inf, jnp.float32))
         if differentiable:
-            return lax.fori_loop(0, key_blocks, key_block, nothing)
+            return Attended(*lax.fori_loop(0, key_blocks, key_block, nothing))
         # A row that sees nothing (start >= stop) must not stretch the range.
         seen = first < last
         begin = jnp.min(jnp.where(seen, first, key_blocks * KEY_BLOCK)) // KEY_BLOCK
         end = -(-jnp.max(jnp.where(seen, last, 0)) // KEY_BLOCK)
-        return lax.fori_loop(begin, end, key_block, nothing)
+        return Attended(*lax.fori_loop(begin, end, key_block, nothing))
 
     blocks = lax.map(query_block, jnp.arange(queries.shape[1] // QUERY_BLOCK, dtype=jnp.int32))
     return Attended(*(_unblock(array)[:, :query_count] for array in blocks))

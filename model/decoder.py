@@ -1,7 +1,7 @@
 """The Qwen3 decoder in Flax NNX: parameters under HuggingFace's names, layers stacked.
 
-``model.layers.self_attn.q_proj.weight`` here is ``model.layers.{i}.self_attn.q_proj.weight`` there, for all ``i`` at once:
-[layers, in, out]. One compiled layer then serves every layer, which keeps compile times small. Kernels are stored
+``model.layers.self_attn.q_proj.weight`` here is ``model.layers.{i}.self_attn.q_proj.weight`` there, for all ``i`` at
+once: [layers, in, out]. One compiled layer then serves every layer, which keeps compile times small. Kernels are stored
 ``[in, out]``, the transpose of HuggingFace's, because a product with an untransposed right-hand side is the fast one.
 
 The residual stream, norms, softmax and every sum are float32; what enters a product is of the weights' dtype.
@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from model.attention import attend
 from model.config import DecoderConfig
@@ -35,7 +36,7 @@ class Stream(NamedTuple):
 class Norm(nnx.Module):
     """The weight of a root-mean-square norm: [*stack, size]."""
 
-    def __init__(self, size: int, stack: tuple[int, ...], config: DecoderConfig, dtype: jnp.dtype) -> None:
+    def __init__(self, size: int, stack: tuple[int, ...], config: DecoderConfig, dtype: DTypeLike) -> None:
         self.weight = nnx.Param(jnp.ones((*stack, size), dtype))
         self.epsilon = config.norm_epsilon
 
@@ -46,7 +47,7 @@ class Norm(nnx.Module):
 class Linear(nnx.Module):
     """A projection without bias: [*stack, in, out]."""
 
-    def __init__(self, size: int, out: int, stack: tuple[int, ...], dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, size: int, out: int, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.weight = nnx.Param(_normal(rngs, (*stack, size, out), dtype))
 
     def __call__(self, values: Array) -> Array:
@@ -56,7 +57,7 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """A vector per token id: [vocabulary, width]."""
 
-    def __init__(self, config: DecoderConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.weight = nnx.Param(_normal(rngs, (config.vocabulary, config.width), dtype))
 
     def __call__(self, tokens: Array) -> Array:
@@ -66,7 +67,7 @@ class Embedding(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention with normed queries and keys, and rotary positions."""
 
-    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         heads, kv_heads, head_dim = config.query_heads, config.kv_heads, config.head_dim
         self.head_dim = head_dim
         self.q_proj = Linear(config.width, heads * head_dim, stack, dtype, rngs)
@@ -92,7 +93,7 @@ class Attention(nnx.Module):
 class MLP(nnx.Module):
     """The gated MLP."""
 
-    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs)
         self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs)
         self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs)
@@ -104,7 +105,7 @@ class MLP(nnx.Module):
 class Layer(nnx.Module):
     """One decoder layer, or a stack of them whose parameters have a leading axis."""
 
-    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.input_layernorm = Norm(config.width, stack, config, dtype)
         self.self_attn = Attention(config, stack, dtype, rngs)
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
@@ -121,7 +122,7 @@ class Layer(nnx.Module):
 class Body(nnx.Module):
     """Everything below the head."""
 
-    def __init__(self, config: DecoderConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embed_tokens = Embedding(config, dtype, rngs)
         self.layers = Layer(config, (config.layers,), dtype, rngs)
@@ -173,7 +174,7 @@ class Decoder(nnx.Module):
     dtype: of all parameters. rngs: for the initial values.
     """
 
-    def __init__(self, config: DecoderConfig, *, dtype: jnp.dtype = jnp.dtype(jnp.float32), rngs: nnx.Rngs) -> None:
+    def __init__(self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
         self.config = config
         self.model = Body(config, dtype, rngs)
         self.lm_head = None if config.tied else Linear(config.width, config.vocabulary, (), dtype, rngs)
@@ -201,5 +202,5 @@ def _rotate(heads: Array, stream: Stream) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return 0.02 * jax.random.normal(rngs.params(), shape, dtype)

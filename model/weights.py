@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from flax import nnx
+from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -57,7 +57,7 @@ def parameters(decoder: Decoder) -> list[Parameter]:
     return [_parameter(path, param.shape) for path, param in sorted(_params(decoder).items())]
 
 
-def load(directory: Path, config: DecoderConfig, dtype: jnp.dtype) -> tuple[Decoder, str]:
+def load(directory: Path, config: DecoderConfig, dtype: DTypeLike) -> tuple[Decoder, str]:
     """The decoder with the weights of a checkpoint directory, cast to ``dtype``, and the fingerprint of the weights.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
@@ -90,7 +90,8 @@ def save(decoder: Decoder, directory: Path) -> None:
 
 
 def _params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
-    return {path: param for path, param in nnx.iter_graph(decoder) if isinstance(param, nnx.Param)}
+    found = ((path, node) for path, node in nnx.iter_graph(decoder) if isinstance(node, nnx.Param))
+    return {tuple(map(str, path)): param for path, param in found}
 
 
 def _parameter(path: tuple[str, ...], shape: tuple[int, ...]) -> Parameter:
