@@ -42,3 +42,11 @@ def timed_store(store_url: str, clock: HandClock) -> Iterator[Database]:
     database = Database.open(StoreSettings(database_url=store_url), clock)
     yield database
     database.close()
+
+
+@pytest.fixture
+def postgres_store(postgres_url: str) -> Iterator[Database]:
+    """A fresh store on PostgreSQL, for what only happens where rows are locked one by one."""
+    database = Database.open(StoreSettings(database_url=postgres_url))
+    yield database
+    database.close()

@@ -60,7 +60,7 @@ def take(store: Database, budget: int = 1_000_000, **given: Any) -> Claim:
 def score(work: ChunkWork) -> Scored:
     """Made-up scores: the logit of label m of item i is i + m/4, its log-probability is the negative."""
     first = np.array([work.rows.row(n)[0] for n in range(len(work.rows))], np.float32)
-    logits = first[:, None] + np.arange(len(work.label_token_ids), dtype=np.float32) / 4
+    logits = (first[:, None] + np.arange(len(work.label_token_ids)) / 4).astype(np.float32)
     return Scored(work.id, LabelScores(logits, -logits), cached_tokens=len(work.rows))
 
 

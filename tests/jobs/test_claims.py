@@ -1,0 +1,207 @@
+"""Who gets which work, and in what order."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Select, event, text
+
+from jobs.claim import claim
+from jobs.database import Database
+from jobs.reading import backlog, get_job
+from jobs.records import JobStatus
+from scoring.layout import Head
+from scoring.options import Priority, ScoreOptions
+from tests.jobs.conftest import HandClock
+from tests.jobs.work import MODEL, at_once, finish_all, submission, submit, take
+
+
+def prefixes_of(claimed: Any) -> list[list[int]]:
+    return [group.prefix.tolist() for group in claimed.groups]
+
+
+@pytest.mark.parametrize("row_locks", [True, False], ids=["row locks", "no row locks"])
+def test_eight_claimants_race_and_every_chunk_goes_to_one(
+    store: Database, row_locks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without row locks: they only save claimants from waiting for one another."""
+    if not row_locks:
+        monkeypatch.setattr(Select, "with_for_update", lambda self, **_: self)
+    for _ in range(4):
+        submit(store, chunks=250, row_tokens=1)
+
+    def claim_all(number: int) -> list[int]:
+        mine: list[int] = []
+        while backlog(store, MODEL).chunks:
+            claimed = claim(store, f"worker {number}", MODEL, budget_tokens=40)
+            mine += claimed.chunk_ids if claimed else []
+        return mine
+
+    claimed_ids = Counter(chunk_id for ids in at_once(8, claim_all) for chunk_id in ids)
+    assert len(claimed_ids) == 1_000
+    assert set(claimed_ids.values()) == {1}
+
+
+def test_a_claimant_does_not_wait_for_another(postgres_store: Database) -> None:
+    """A claim in mid-transaction holds its own rows, and the next one goes past them."""
+    submit(postgres_store, chunks=40)
+    with postgres_store.write() as held:
+        held.execute(text("SELECT id FROM chunks ORDER BY id LIMIT 10 FOR UPDATE"))
+        claimed = take(postgres_store)
+        assert len(claimed.chunk_ids) == 30
+
+
+def test_a_claim_waits_for_no_job(postgres_store: Database) -> None:
+    """Whoever holds a job may be about to wait for its chunks, which the claim holds: it must go past the job too."""
+    job_id = submit(postgres_store)
+    with postgres_store.write() as held:
+        held.execute(text("SELECT id FROM jobs FOR UPDATE"))
+        claimed = take(postgres_store)
+    assert get_job(postgres_store, "default", job_id).status is JobStatus.QUEUED
+    finish_all(postgres_store, claimed)
+    job = get_job(postgres_store, "default", job_id)
+    assert job.status is JobStatus.SUCCEEDED
+    assert job.started_at is not None
+
+
+def test_shuffled_single_item_jobs_are_claimed_as_groups(store: Database) -> None:
+    queries = [(1, 1, 1)] * 1_000 + [(2, 2, 2)] * 1_000
+    random.Random(4).shuffle(queries)
+    for query in queries:
+        submit(store, prefix=query)
+    first, second = take(store), take(store)
+    assert claim(store, "worker", MODEL, 100) is None
+    # A claim takes 1,024 chunks at most: all of the most urgent group, then a few of the other, then its rest.
+    one, other = list(queries[0]), [3 - token for token in queries[0]]
+    assert prefixes_of(first) == [one, other]
+    assert [len(group.chunks) for group in first.groups] == [1_000, 24]
+    assert prefixes_of(second) == [other]
+    assert len(second.chunk_ids) == 976
+
+
+def test_the_most_urgent_group_comes_first_whole_then_the_next(timed_store: Database, clock: HandClock) -> None:
+    submit(timed_store, prefix=(1,), priority=Priority.BULK)
+    clock.turn(1)
+    submit(timed_store, prefix=(2,))
+    clock.turn(1)
+    submit(timed_store, prefix=(1,))
+    clock.turn(1)
+    submit(timed_store, prefix=(3,), priority=Priority.INTERACTIVE)
+    # Due at 300, 6, 7 and 3 seconds: (3), then (2), then all of (1).
+    claimed = take(timed_store)
+    assert prefixes_of(claimed) == [[3], [2], [1]]
+    assert [len(group.chunks) for group in claimed.groups] == [1, 1, 2]
+
+
+def test_waiting_work_ages_past_newer_urgent_work(timed_store: Database, clock: HandClock) -> None:
+    submit(timed_store, prefix=(1,), priority=Priority.BULK)
+    clock.turn(301)
+    submit(timed_store, prefix=(2,), priority=Priority.INTERACTIVE)
+    assert prefixes_of(take(timed_store, budget=1)) == [[1]]
+
+
+def test_a_deadline_makes_a_job_due_no_later(timed_store: Database) -> None:
+    submit(timed_store, prefix=(1,))
+    submit(timed_store, prefix=(2,), priority=Priority.BULK, expires_in=2.0)
+    assert prefixes_of(take(timed_store, budget=1)) == [[2]]
+
+
+def test_a_claim_keeps_to_its_budget_but_takes_one_chunk_whatever_its_size(store: Database) -> None:
+    submit(store, chunks=1, rows=10, row_tokens=97)  # 1,000 tokens with the prefix of 3
+    submit(store, chunks=6, rows=1, row_tokens=7)  # 10 tokens each
+    assert len(take(store, budget=50).chunk_ids) == 1
+    assert len(take(store, budget=50).chunk_ids) == 5
+    assert len(take(store, budget=50).chunk_ids) == 1
+
+
+def test_a_claim_keeps_to_its_number_of_chunks(store: Database) -> None:
+    submit(store, chunks=6)
+    submit(store, prefix=(9,))
+    assert [len(take(store, max_chunks=5).chunk_ids) for _ in range(2)] == [5, 2]
+
+
+def test_far_members_of_a_group_are_gathered_from_a_deep_backlog(store: Database) -> None:
+    """With a window of four, what is behind it is found through its group."""
+    for prefix in [(1,), (2,), (3,), (4,), (5,), (2,), (1,)]:
+        submit(store, prefix=prefix)
+    claimed = take(store, max_chunks=4)
+    assert prefixes_of(claimed) == [[1], [2]]
+    assert [len(group.chunks) for group in claimed.groups] == [2, 2]
+
+
+def test_a_worker_gets_its_own_models_work_only(store: Database) -> None:
+    submit(store, model="other")
+    assert claim(store, "worker", MODEL, 100) is None
+
+
+def test_chunks_of_one_group_keep_their_own_labels_and_heads(store: Database) -> None:
+    submit(store)
+    submit(store, label_token_ids=(1, 2, 3), options=ScoreOptions(apply_softmax=True))
+    [group] = take(store).groups
+    assert [(chunk.label_token_ids, chunk.head) for chunk in group.chunks] == [
+        ((7, 9), Head.LOGPROBS),
+        ((1, 2, 3), Head.LOGITS),
+    ]
+
+
+def test_claims_read_the_head_of_an_index(store: Database) -> None:
+    """However deep the backlog: no claim may sort it."""
+    for _ in range(8):
+        submit(store, chunks=1_000, row_tokens=1)
+    finish_all(store, take(store))
+    submit(store, prefix=(4,))
+    explain = "EXPLAIN QUERY PLAN " if store.is_sqlite else "EXPLAIN "
+    plans: list[str] = []
+
+    def record(connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "ORDER BY chunks.due_at" in statement:
+            cursor = connection.connection.cursor()
+            cursor.execute(explain + statement, parameters)
+            plans.append("\n".join(str(row) for row in cursor.fetchall()))
+
+    with store.write() as connection:
+        connection.execute(text("ANALYZE"))
+    event.listen(store.engine, "before_cursor_execute", record)
+    take(store, budget=10_000_000, max_chunks=900)
+    take(store, budget=10_000_000, max_chunks=9_000)
+    event.remove(store.engine, "before_cursor_execute", record)
+    assert len(plans) >= 4
+    for plan in plans:
+        assert "ix_chunks_waiting" in plan
+        assert "Sort" not in plan
+        assert "TEMP B-TREE" not in plan
+
+
+def test_a_claim_that_looks_while_others_hold_the_rows_looks_again(postgres_store: Database) -> None:
+    """A claimant locks for a moment more than it takes; what it leaves must not look like an empty backlog."""
+    submit(postgres_store, chunks=2)
+    looked, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with postgres_store.write() as connection:
+            connection.execute(text("SELECT id FROM chunks FOR UPDATE"))
+            looked.set()
+            done.wait(0.003)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    looked.wait()
+    assert take(postgres_store, budget=1)
+    holder.join()
+
+
+def test_submissions_of_thousands_of_chunks_keep_inputs_and_chunks_together(store: Database) -> None:
+    job = submission(chunks=2_500, row_tokens=1)
+    from jobs.accept import accept
+
+    accept(store, job)
+    seen = 0
+    while claimed := claim(store, "worker", MODEL, 10_000_000):
+        first_items = [int(chunk.rows.tokens[0]) for group in claimed.groups for chunk in group.chunks]
+        assert first_items == list(range(seen, seen + len(first_items)))
+        seen += len(first_items)
+    assert seen == 2_500

@@ -1,0 +1,213 @@
+"""Promises that only hold if they hold when everything happens at once. Real threads, real databases."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import select, text
+
+from jobs.accept import accept
+from jobs.claim import claim
+from jobs.database import Database
+from jobs.ending import cancel, delete
+from jobs.finish import finish
+from jobs.lease import abandon, release, renew
+from jobs.reading import backlog, get_job, read_scores, statuses
+from jobs.records import Claim, Idempotency, JobStatus
+from jobs.removal import remove_prefixes
+from jobs.sweep import sweep
+from jobs.tables import batches, chunks, jobs
+from scoring.errors import RequestError
+from scoring.options import Priority
+from settings.store import StoreSettings
+from tests.jobs.work import MODEL, at_once, finish_all, scored, submission, submit, take
+from tests.services import wait_until
+
+PRIORITIES = list(Priority)
+
+
+def test_fifty_requests_with_one_key_make_one_job(store: Database) -> None:
+    keyed = submission(chunks=3, idempotency=Idempotency("key", "hash"))
+    accepted = at_once(50, lambda _: accept(store, keyed))
+    assert len({answer.job_id for answer in accepted}) == 1
+    assert Counter(answer.replayed for answer in accepted) == {True: 49, False: 1}
+    assert backlog(store, MODEL).chunks == 3
+
+
+def test_jobs_submitted_at_once_share_one_prefix(store: Database) -> None:
+    at_once(20, lambda _: submit(store))
+    with store.read() as connection:
+        assert len(set(connection.scalars(select(jobs.c.prefix_id)))) == 1
+
+
+def test_two_who_finish_the_last_two_chunks_do_not_miss_each_other(store: Database) -> None:
+    for _ in range(60):
+        job_id = submit(store, chunks=2)
+        claims = [take(store, budget=1), take(store, budget=1)]
+        ended = at_once(2, lambda number, claims=claims: finish_all(store, claims[number]).job_ids)  # type: ignore[misc]
+        assert sorted(ended) == [(), (job_id,)]
+        assert get_job(store, "default", job_id).status is JobStatus.SUCCEEDED
+
+
+def test_finishing_many_shared_jobs_in_opposite_orders_does_not_deadlock(store: Database) -> None:
+    """Every batch holds a chunk of every job, so all finish transactions want the same rows."""
+    ids = [submit(store, chunks=4, prefix=(number,)) for number in range(30)]
+    for _ in range(3):
+        batches = [take(store, max_chunks=30) for _ in range(4)]
+        at_once(4, lambda number, batches=batches: release(store, batches[number].batch_id))  # type: ignore[misc]
+    batches = [take(store, max_chunks=30) for _ in range(4)]
+    at_once(4, lambda number: finish(store, batches[number].batch_id, scored(batches[number])[:: (-1) ** number]))
+    assert set(statuses(store, ids).values()) == {JobStatus.SUCCEEDED}
+
+
+@pytest.mark.parametrize("end", [cancel, delete], ids=["cancel", "delete"])
+def test_ending_a_job_against_its_finish_gives_one_outcome_and_no_deadlock(store: Database, end: object) -> None:
+    outcomes = Counter[str]()
+    for _ in range(40):
+        job_id = submit(store, chunks=12)
+        claimed = take(store)
+
+        def act(number: int, job_id: str = job_id, claimed: object = claimed) -> int | None:
+            if number:
+                end(store, "default", job_id)  # type: ignore[operator]
+                return None
+            return finish_all(store, claimed).fenced  # type: ignore[arg-type]
+
+        [fenced] = [answer for answer in at_once(2, act) if answer is not None]
+        assert fenced in (0, 12)
+        outcomes["finished" if fenced == 0 else "ended"] += 1
+        if end is cancel:
+            job = get_job(store, "default", job_id)
+            assert job.status is (JobStatus.SUCCEEDED if fenced == 0 else JobStatus.CANCELLED)
+            assert len(read_scores(store, "default", job_id, 0, 20).scores) == 12 - fenced
+        else:
+            assert statuses(store, [job_id]) == {}
+    assert sum(outcomes.values()) == 40
+
+
+def test_a_prefix_is_not_removed_under_a_job_that_is_just_being_accepted(store: Database) -> None:
+    """Submit and delete the same query in many threads, and sweep for unused prefixes all the while."""
+    churning = threading.Barrier(4, action=(stop := threading.Event()).set)
+
+    def churn(number: int) -> None:
+        if number == 0:
+            while not stop.is_set():
+                remove_prefixes(store)
+            return
+        try:
+            for _ in range(30):
+                delete(store, "default", submit(store))
+        finally:
+            churning.wait(60)
+
+    at_once(5, churn)
+    while remove_prefixes(store):
+        pass
+    with store.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM prefixes")).scalar_one() == 0
+    job_id = submit(store)
+    assert finish_all(store, take(store)).job_ids == (job_id,)
+
+
+def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(store_url: str) -> None:
+    """Submit, claim, finish in parts, renew, release, abandon, vanish, cancel, delete and sweep, all against all."""
+    settings = StoreSettings(database_url=store_url, lease_seconds=0.15, max_attempts=10_000)
+    store = Database.open(settings)
+    submitted: dict[str, int] = {}
+    deleted: set[str] = set()
+    ends = Counter[str]()
+    submitting = threading.Event()
+    deadline = time.monotonic() + 60
+
+    def submitter(chance: random.Random) -> None:
+        for _ in range(60):
+            count = chance.choice([1, 1, 1, 2, 7, 25])
+            job_id = submit(store, chunks=count, prefix=(chance.randrange(4),), priority=chance.choice(PRIORITIES))
+            submitted[job_id] = count
+
+    def worker(chance: random.Random) -> None:
+        while not submitting.is_set() or backlog(store, MODEL).chunks or unfinished():
+            assert time.monotonic() < deadline, "the backlog does not drain"
+            claimed = claim(store, "worker", MODEL, chance.choice([1, 60, 500]))
+            if claimed is None:
+                time.sleep(0.005)
+                continue
+            work = scored(claimed)
+            chance.shuffle(work)
+            half = len(work) // 2
+            fate = chance.random()
+            if fate < 0.1:
+                continue  # lost: the sweep has to find it
+            ends.update(finish(store, claimed.batch_id, work[:half]).job_ids)
+            if fate < 0.2:
+                release(store, claimed.batch_id)
+            elif fate < 0.3:
+                assert not abandon(store, claimed.batch_id, "a bad moment").job_ids
+            elif fate < 0.4:
+                wait_until(lambda held_by=claimed: not held(held_by), "the lease is lost", 10)
+                ends.update(finish(store, claimed.batch_id, work[half:]).job_ids)
+            else:
+                renew(store, claimed.batch_id)
+                ends.update(finish(store, claimed.batch_id, work[half:]).job_ids)
+
+    def ender(chance: random.Random) -> None:
+        while not submitting.is_set():
+            known = list(submitted)
+            if known:
+                job_id = chance.choice(known)
+                end = chance.choice([cancel, delete])
+                if end is delete:
+                    deleted.add(job_id)
+                with suppress(RequestError):  # it may be deleted already
+                    end(store, "default", job_id)
+            time.sleep(0.02)
+
+    def sweeper(chance: random.Random) -> None:
+        while not submitting.is_set() or unfinished():
+            assert time.monotonic() < deadline, "jobs do not end"
+            sweep(store)
+            time.sleep(chance.random() * 0.05)
+
+    def held(claimed: Claim) -> bool:
+        with store.read() as connection:
+            return connection.execute(select(batches).where(batches.c.id == claimed.batch_id)).first() is not None
+
+    def unfinished() -> bool:
+        with store.read() as connection:
+            return (
+                connection.execute(select(jobs.c.id).where(jobs.c.finished_at.is_(None)).limit(1)).first() is not None
+            )
+
+    roles = [submitter, submitter, submitter, worker, worker, worker, worker, ender, sweeper, sweeper]
+    still_submitting = threading.Barrier(3, action=submitting.set)
+
+    def play(number: int) -> None:
+        try:
+            roles[number](random.Random(number))
+        finally:
+            if roles[number] is submitter:
+                still_submitting.wait(60)
+
+    at_once(len(roles), play)
+    assert len(submitted) == 180
+    assert set(ends.values()) <= {1}, "a job succeeded twice"
+    for job_id, count in submitted.items():
+        if job_id in deleted:
+            with pytest.raises(RequestError):
+                get_job(store, "default", job_id)
+            continue
+        job = get_job(store, "default", job_id)
+        page = read_scores(store, "default", job_id, 0, 100)
+        assert job.scored_items == len(page.scores)
+        assert page.scores.logits[:, 0].tolist() == page.indices.tolist()
+        assert job.status in (JobStatus.SUCCEEDED, JobStatus.CANCELLED)
+        assert (job.status is JobStatus.SUCCEEDED) == (job.scored_items == count) == (job_id in ends)
+    with store.read() as connection:
+        left = set(connection.scalars(select(chunks.c.state).distinct()))
+    assert left <= {"done", "dropped"}
+    store.close()

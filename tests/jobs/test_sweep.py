@@ -1,0 +1,145 @@
+"""What the sweep puts right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, func, select
+
+from jobs.accept import accept
+from jobs.claim import claim
+from jobs.database import Database
+from jobs.reading import get_job, list_jobs, read_scores
+from jobs.records import Idempotency, JobStatus, Origin, Swept, WorkerRecord
+from jobs.registry import live_workers, register, touch, unregister
+from jobs.removal import CHUNKS_PER_STEP, JOBS_PER_STEP
+from jobs.sweep import sweep
+from jobs.tables import batches, chunks, idempotency_keys, jobs, prefixes, workers
+from scoring.errors import RequestError
+from scoring.model_card import ModelCard
+from tests.jobs.conftest import HandClock
+from tests.jobs.work import MODEL, at_once, finish_all, submission, submit, take
+
+DAY = 86_400.0
+
+
+def count(store: Database, table: Table) -> Any:
+    with store.read() as connection:
+        return connection.scalar(select(func.count()).select_from(table))
+
+
+def test_a_job_past_its_deadline_expires_with_its_scores_kept(timed_store: Database, clock: HandClock) -> None:
+    job_id = submit(timed_store, chunks=2, expires_in=10.0)
+    finish_all(timed_store, take(timed_store, budget=1))
+    clock.turn(9.9)
+    assert sweep(timed_store).job_ids == ()
+    clock.turn(0.1)
+    assert sweep(timed_store).job_ids == (job_id,)
+    assert sweep(timed_store).job_ids == ()
+    assert get_job(timed_store, "default", job_id).status is JobStatus.EXPIRED
+    assert claim(timed_store, "worker", MODEL, 100) is None
+    assert read_scores(timed_store, "default", job_id, 0, 10).indices.tolist() == [0]
+
+
+def test_a_job_that_made_it_does_not_expire(timed_store: Database, clock: HandClock) -> None:
+    job_id = submit(timed_store, expires_in=10.0)
+    finish_all(timed_store, take(timed_store))
+    clock.turn(11)
+    assert sweep(timed_store).job_ids == ()
+    assert get_job(timed_store, "default", job_id).status is JobStatus.SUCCEEDED
+
+
+def test_jobs_are_kept_for_days_and_calls_for_minutes(timed_store: Database, clock: HandClock) -> None:
+    job_id, call_id = submit(timed_store), submit(timed_store, origin=Origin.CALL)
+    finish_all(timed_store, take(timed_store))
+    waiting = submit(timed_store)
+    clock.turn(900)
+    with pytest.raises(RequestError):
+        get_job(timed_store, "default", call_id)
+    assert sweep(timed_store).removed == 1
+    clock.turn(7 * DAY - 901)
+    assert sweep(timed_store).removed == 0
+    assert get_job(timed_store, "default", job_id).status is JobStatus.SUCCEEDED
+    clock.turn(1)
+    assert [job.id for job in list_jobs(timed_store, "default")] == [waiting]
+    assert sweep(timed_store).removed == 1
+    assert (count(timed_store, jobs), count(timed_store, chunks), count(timed_store, prefixes)) == (1, 1, 1)
+
+
+def test_more_than_one_step_can_take_is_removed_in_several(timed_store: Database, clock: HandClock) -> None:
+    submit(timed_store, chunks=2 * CHUNKS_PER_STEP + 1, row_tokens=1)
+    for _ in range(JOBS_PER_STEP + 1):
+        submit(timed_store, chunks=0)
+    while claimed := claim(timed_store, "worker", MODEL, 10_000_000):
+        finish_all(timed_store, claimed)
+    clock.turn(7 * DAY)
+    assert sweep(timed_store) == Swept((), frozenset(), JOBS_PER_STEP + 2)
+    assert [count(timed_store, table) for table in (jobs, chunks, prefixes, batches)] == [0, 0, 0, 0]
+
+
+def test_a_prefix_goes_with_the_last_job_that_uses_it(timed_store: Database, clock: HandClock) -> None:
+    submit(timed_store, chunks=0)
+    clock.turn(DAY)
+    submit(timed_store, chunks=0)
+    clock.turn(6 * DAY)
+    assert sweep(timed_store).removed == 1
+    assert count(timed_store, prefixes) == 1
+    clock.turn(DAY)
+    assert sweep(timed_store).removed == 1
+    assert count(timed_store, prefixes) == 0
+
+
+def test_keys_are_forgotten_before_their_jobs(timed_store: Database, clock: HandClock) -> None:
+    accept(timed_store, submission(idempotency=Idempotency("key", "hash")))
+    clock.turn(DAY)
+    sweep(timed_store)
+    assert (count(timed_store, idempotency_keys), count(timed_store, jobs)) == (0, 1)
+
+
+def test_spent_batches_are_forgotten(timed_store: Database, clock: HandClock) -> None:
+    submit(timed_store)
+    finish_all(timed_store, take(timed_store))
+    sweep(timed_store)
+    assert count(timed_store, batches) == 1
+    clock.turn(61)
+    assert sweep(timed_store).models == frozenset()
+    assert count(timed_store, batches) == 0
+
+
+def test_sweeps_at_once_return_each_batch_once(timed_store: Database, clock: HandClock) -> None:
+    ids = [submit(timed_store, prefix=(number,)) for number in range(24)]
+    for _ in range(2):
+        while take_one := claim(timed_store, "worker", MODEL, 1):
+            assert len(take_one.chunk_ids) == 1
+        clock.turn(61)
+        at_once(4, lambda _: sweep(timed_store))
+    # Twice lost alone; were a loss counted twice, every job would have failed by now.
+    assert {get_job(timed_store, "default", job_id).status for job_id in ids} == {JobStatus.RUNNING}
+    while claim(timed_store, "worker", MODEL, 1):
+        pass
+    clock.turn(61)
+    swept = at_once(4, lambda _: sweep(timed_store))
+    assert sorted(job_id for one in swept for job_id in one.job_ids) == sorted(ids)
+
+
+def test_workers_come_are_seen_and_go(timed_store: Database, clock: HandClock) -> None:
+    started = clock.now
+    card = ModelCard("tiny", 4_096, 1_000, "f" * 64, delimiter=0)
+    worker = WorkerRecord("host-1", card, "w" * 64, "cpu", "bfloat16")
+    assert not touch(timed_store, "host-1")
+    register(timed_store, worker)
+    register(timed_store, WorkerRecord("host-2", ModelCard("tiny", 1, 2, "f"), "w", "cpu", "float32"))
+    clock.turn(15)
+    assert touch(timed_store, "host-1")
+    clock.turn(15)
+    [live] = live_workers(timed_store, 20.0)
+    assert live == WorkerRecord("host-1", card, "w" * 64, "cpu", "bfloat16", started, started + 15)
+    register(timed_store, worker)
+    assert live_workers(timed_store, 20.0)[0].started_at == started + 30
+    unregister(timed_store, "host-1")
+    assert live_workers(timed_store, 20.0) == []
+    clock.turn(600)
+    sweep(timed_store)
+    assert count(timed_store, workers) == 0
+    assert not touch(timed_store, "host-2")
