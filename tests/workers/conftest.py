@@ -1,0 +1,126 @@
+"""A store, and a scoring loop that runs in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from jobs.accept import accept
+from jobs.database import Database
+from jobs.reading import get_job
+from jobs.records import JobStatus, Submission
+from scoring.layout import Rows
+from settings.store import StoreSettings
+from tests.services import wait_until
+from tests.workers.engines import MadeUpEngine
+from workers.loop import Pace, ScoringLoop
+from workers.progress import Progress
+
+MODEL = "demo"
+LABELS = (3, 5)
+EAGER = Pace(claim_seconds=4.0, poll_seconds=0.05)
+SLEEPY = Pace(claim_seconds=4.0, poll_seconds=600.0)
+"""Looks for work only when it is rung."""
+
+
+class RecordingBell:
+    """Writes down what is said."""
+
+    def __init__(self) -> None:
+        self.rings: list[str] = []
+        self.ended: list[str] = []
+
+    def ring(self, model: str) -> None:
+        self.rings.append(model)
+
+    def announce(self, job_ids: Sequence[str]) -> None:
+        self.ended.extend(job_ids)
+
+    def close(self) -> None:
+        pass
+
+
+class Store:
+    """A database with shorthands."""
+
+    def __init__(self, url: str, **settings: float) -> None:
+        self.database = Database.open(StoreSettings(database_url=url, **settings))
+
+    def submit(self, chunks: int = 1, *, token: int = 7, prefix: Sequence[int] = (1, 2)) -> str:
+        """A job of so many chunks of two items each; ``token`` is in all of them."""
+        rows = [(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
+        submission = Submission(
+            model=MODEL,
+            tokenizer_fingerprint="tokenizer",
+            prefix=Rows.pack([prefix], [0]).tokens,
+            chunks=rows,
+            label_token_ids=LABELS,
+            prompt_tokens=sum(int(r.sequence_lengths.sum()) for _, r in rows),
+            total_items=2 * chunks,
+        )
+        return accept(self.database, submission).job_id
+
+    def status(self, job_id: str) -> JobStatus:
+        return get_job(self.database, "default", job_id).status
+
+    def scored_items(self, job_id: str) -> int:
+        return get_job(self.database, "default", job_id).scored_items
+
+    def wait_for(self, job_id: str, status: JobStatus = JobStatus.SUCCEEDED) -> None:
+        wait_until(lambda: self.status(job_id) is status, f"{job_id} is {status}")
+
+
+class Worker:
+    """A scoring loop in a thread, and all that a test needs to look at and to turn."""
+
+    def __init__(self, store: Store, pace: Pace = EAGER, engine: MadeUpEngine | None = None) -> None:
+        self.engine = engine or MadeUpEngine()
+        self.bell = RecordingBell()
+        self.stuck = threading.Event()
+        self.progress = Progress(30.0, self.stuck.set)
+        self.failure: BaseException | None = None
+        self.loop = ScoringLoop(
+            store.database, self.bell, self.engine, self.progress, pace, worker_id="worker", model=MODEL
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run()
+        except Exception as error:
+            self.failure = error
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        self.loop.stop()
+        self.engine.let_go()
+        self._thread.join(30)
+        self.progress.close()
+        assert self.ended(), "the loop did not stop"
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    """A store on either database."""
+    store = Store(store_url)
+    yield store
+    store.database.close()
+
+
+@pytest.fixture
+def start_worker() -> Iterator[Callable[..., Worker]]:
+    """Start a worker on a store; it is stopped at the end."""
+    workers: list[Worker] = []
+
+    def start(store: Store, pace: Pace = EAGER, engine: MadeUpEngine | None = None) -> Worker:
+        workers.append(Worker(store, pace, engine))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.stop()

@@ -1,0 +1,204 @@
+"""The scoring loop: claim, score, finish, again. SQL alone tells it what to do; the bell only tells it when to look."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from bell.ringing import Bell
+from jobs.claim import claim
+from jobs.database import Database, StorageUnavailable
+from jobs.lease import abandon, release
+from jobs.reading import has_waiting
+from jobs.records import Claim, Returned
+from scoring.layout import ChunkWork, GroupWork, Head, Rows, Scored
+from workers.finishing import Finishing
+from workers.lease import Lease
+from workers.progress import Progress
+from workers.throughput import Throughput
+
+ENGINE_FAILED = "the engine failed"
+"""What the owner of a job is told; the log has the details."""
+
+log = structlog.stdlib.get_logger("worker")
+
+
+class ScoringEngine(Protocol):
+    """What the loop asks of an engine: see :mod:`model.engine`."""
+
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+        """Yield each chunk once it is scored; call ``on_step`` after each step, which may raise to end the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a claim takes, in estimated seconds, and how often an idle worker looks for work, in seconds."""
+
+    claim_seconds: float
+    poll_seconds: float
+
+
+class EngineBrokenError(Exception):
+    """The engine is of no more use: only a new process has a chance."""
+
+
+class _StoppingError(Exception):
+    """The worker is being stopped, and has come to the end of an engine step."""
+
+
+class _BatchLostError(Exception):
+    """The batch being scored is another's by now."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class ScoringLoop:
+    """Works for one model until stopped. :meth:`wake` and :meth:`stop` may be called from any thread."""
+
+    def __init__(
+        self,
+        database: Database,
+        bell: Bell,
+        engine: ScoringEngine,
+        progress: Progress,
+        pace: Pace,
+        *,
+        worker_id: str,
+        model: str,
+    ) -> None:
+        self._database = database
+        self._bell = bell
+        self._engine = engine
+        self._progress = progress
+        self._pace = pace
+        self._worker_id = worker_id
+        self._model = model
+        self._throughput = Throughput()
+        self._woken = threading.Event()
+        self._database_away = False
+        self.stopping = threading.Event()
+
+    def wake(self) -> None:
+        """Say that there may be work."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End after the present engine step: what is scored is finished, the rest is given back."""
+        self.stopping.set()
+        self._woken.set()
+
+    def run(self) -> None:
+        """Score until stopped. Raises EngineBrokenError."""
+        while True:
+            self._woken.clear()
+            if self.stopping.is_set():
+                return
+            claimed_at = time.monotonic()
+            claimed = self._claim()
+            if claimed is None:
+                self._woken.wait(self._pace.poll_seconds)
+            else:
+                self._ring_for_the_rest()
+                self._work_on(claimed, claimed_at)
+
+    def _claim(self) -> Claim | None:
+        budget = self._throughput.budget(self._pace.claim_seconds)
+        try:
+            claimed = claim(self._database, self._worker_id, self._model, budget)
+        except StorageUnavailable as error:
+            if not self._database_away:
+                log.warning("the database is away; looking for work until it is back", error=str(error))
+            self._database_away = True
+            return None
+        if self._database_away:
+            log.info("the database is back")
+        self._database_away = False
+        return claimed
+
+    def _ring_for_the_rest(self) -> None:
+        """Ring if a claim left work behind: someone else can begin with it."""
+        with contextlib.suppress(StorageUnavailable):
+            if has_waiting(self._database, self._model):
+                self._bell.ring(self._model)
+
+    def _work_on(self, claimed: Claim, claimed_at: float) -> None:
+        unfinished = True
+        failed = False
+        with Lease(self._database, claimed.batch_id, claimed_at) as lease:
+            finishing = Finishing(self._database, self._bell, claimed.batch_id, lease, self.stopping)
+            with finishing, self._progress.expected():
+                try:
+                    self._score(claimed, lease, finishing)
+                    unfinished = False
+                except _StoppingError:
+                    log.info("stopping in mid-batch: the rest is given back", batch_id=claimed.batch_id)
+                except _BatchLostError:
+                    log.warning("dropping a lost batch", batch_id=claimed.batch_id)
+                except Exception:
+                    failed = True
+                    log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
+            if failed and not self._engine_works():
+                self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
+                raise EngineBrokenError("the engine fails at anything")
+            if failed or finishing.failed:
+                self._give_back(claimed, lambda: abandon(self._database, claimed.batch_id, ENGINE_FAILED))
+            elif unfinished or finishing.gave_up:
+                self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
+
+    def _score(self, claimed: Claim, lease: Lease, finishing: Finishing) -> None:
+        """Score a batch and hand its chunks on to be finished. Raises _StoppingError or _BatchLostError."""
+
+        def on_step() -> None:
+            self._progress.beat()
+            if self.stopping.is_set():
+                raise _StoppingError
+            if lease.lost:
+                raise _BatchLostError
+
+        started = time.monotonic()
+        for scored in self._engine.score(claimed.groups, on_step):
+            finishing.put(scored)
+        seconds = time.monotonic() - started
+        rows = [chunk.rows for group in claimed.groups for chunk in group.chunks]
+        tokens = sum(int(of_chunk.sequence_lengths.sum()) for of_chunk in rows)
+        self._throughput.measured(tokens, seconds)
+        log.info(
+            "scored",
+            groups=len(claimed.groups),
+            chunks=len(rows),
+            items=sum(map(len, rows)),
+            tokens=tokens,
+            seconds=round(seconds, 3),
+        )
+
+    def _engine_works(self) -> bool:
+        """Whether it was the batch's fault. If not, a broken device would fail one job of the backlog after another."""
+        chunk = ChunkWork(0, Rows.pack([[0]], [1]), (0,), Head.LOGPROBS)
+        smallest = [GroupWork("check", np.zeros(1, np.int32), (chunk,))]
+        try:
+            with self._progress.expected():
+                return len(list(self._engine.score(smallest, _nothing))) == 1
+        except Exception:
+            log.exception("the engine fails at the smallest work, too")
+            return False
+
+    def _give_back(self, claimed: Claim, give_back: Callable[[], Returned]) -> None:
+        """Have the unfinished chunks wait again; if the store is away, the end of their lease does it."""
+        try:
+            returned = give_back()
+        except StorageUnavailable as error:
+            log.warning("could not give a batch back", batch_id=claimed.batch_id, error=str(error))
+            return
+        if returned.job_ids:
+            self._bell.announce(returned.job_ids)
+        if returned.waiting:
+            self._bell.ring(self._model)

@@ -1,0 +1,61 @@
+"""Being known: the front end takes a model for served while a worker of it has been seen lately."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+
+import structlog
+
+from jobs.database import Database, StorageUnavailable
+from jobs.records import WorkerRecord
+from jobs.registry import register, touch, unregister
+from workers.repeating import Repeating
+
+TOUCH_SECONDS = 5.0
+RETRY_SECONDS = 2.0
+
+log = structlog.stdlib.get_logger("worker")
+
+
+def new_worker_id() -> str:
+    """An id no other worker has, that says where it runs."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Presence:
+    """A worker's row in the store: there from :meth:`enter` to :meth:`leave`, and kept fresh in between."""
+
+    def __init__(self, database: Database, worker: WorkerRecord) -> None:
+        self._database = database
+        self._worker = worker
+        self._touching: Repeating | None = None
+
+    def enter(self, stopping: threading.Event) -> None:
+        """Register as soon as the store is there and has this version's schema; give up once ``stopping``."""
+        while not stopping.is_set():
+            try:
+                self._database.check()
+                register(self._database, self._worker)
+            except StorageUnavailable as error:
+                log.warning("waiting for the database", error=str(error))
+                stopping.wait(RETRY_SECONDS)
+            else:
+                self._touching = Repeating("touching", TOUCH_SECONDS, self._touch)
+                return
+
+    def leave(self) -> None:
+        """Forget the worker. If the store is away, the row goes stale by itself."""
+        if self._touching is None:
+            return
+        self._touching.close()
+        try:
+            unregister(self._database, self._worker.id)
+        except StorageUnavailable as error:
+            log.warning("could not unregister", error=str(error))
+
+    def _touch(self) -> None:
+        if not touch(self._database, self._worker.id):
+            register(self._database, self._worker)

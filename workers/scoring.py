@@ -1,0 +1,53 @@
+"""The scoring worker as a process, which owns a device: ``python -m workers.scoring``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from jobs.records import WorkerRecord
+from settings.bell import BellSettings
+from settings.engine import EngineSettings
+from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
+from workers.logs import configure_logs
+from workers.presence import new_worker_id
+from workers.serving import BROKEN, Stopping, WorkerSettings, serve
+
+log = structlog.stdlib.get_logger("worker")
+
+
+def main() -> int:
+    """Load the model, then score until stopped. Returns the exit status: 1, after one line, if it can't be loaded."""
+    configure_logs()
+    stopping = Stopping()
+    # Here, because they take seconds: by now a signal ends the process in good order, and the log says what it does.
+    from model.engine import Engine
+
+    from model.config import UnsupportedModelError
+    from model.weights import WeightsError
+    from scoring.model_files import ModelFilesError, read_model_card
+    from scoring.tokenization import TextTokenizer
+
+    try:
+        scoring = ScoringSettings()
+        settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
+        directory = Path(scoring.model)
+        log.info("loading", model=scoring.model, dtype=settings.engine.dtype)
+        tokenizer = TextTokenizer.load(directory)
+        card = read_model_card(directory, scoring.model_name, scoring.multi_item_scoring_delimiter, tokenizer)
+        engine = Engine.load(directory, settings.engine, card)
+    except (ModelFilesError, UnsupportedModelError, WeightsError, ValidationError) as error:
+        log.error("can't start", reason=str(error))
+        return BROKEN
+    if settings.engine.warmup:
+        engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
+    worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
+    return serve(engine, worker, settings, stopping)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

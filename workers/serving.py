@@ -1,0 +1,129 @@
+"""A scoring worker around an engine that is loaded: the loop in a thread, the bell in the main one, and an orderly end.
+
+The bell listens in the main thread, where Celery is at home. It starts the loop before it connects to anything, and the
+loop never depends on it: without Redis, work is found by looking for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import structlog
+
+from bell.local import LocalBell
+from bell.redis_bell import RedisBell
+from bell.redis_listener import RedisListener
+from bell.ringing import Bell, Listener
+from jobs.database import Database
+from jobs.records import WorkerRecord
+from settings.bell import BellSettings
+from settings.engine import EngineSettings
+from settings.store import StoreSettings
+from workers.loop import Pace, ScoringEngine, ScoringLoop
+from workers.presence import Presence
+from workers.progress import Progress
+from workers.sweeping import keep_sweeping
+
+STOPPED = 0
+BROKEN = 1
+STUCK = 70
+"""Exit statuses: stopped on demand; failed in a way a new process may survive; ended because the engine hung."""
+
+LISTENER_SECONDS = 1.0
+"""How long the listener may take to end: it holds nothing that is worth a longer wait."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+log = structlog.stdlib.get_logger("worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The slices a scoring worker needs."""
+
+    store: StoreSettings
+    bell: BellSettings
+    engine: EngineSettings
+
+
+class Stopping:
+    """SIGTERM and SIGINT: the first one asks the worker to stop, the second one ends it on the spot.
+
+    They are taken by a thread that waits for them, so nothing is ever interrupted, however long a device call takes. To
+    be made before any other thread, all of which inherit that they leave the signals alone.
+    """
+
+    def __init__(self) -> None:
+        self._stop: Callable[[], None] = lambda: end_process(STOPPED, "stopped while starting")
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        threading.Thread(target=self._wait, name="signals", daemon=True).start()
+
+    def calls(self, stop: Callable[[], None]) -> None:
+        """From now on, the first signal calls this. Before, it ends the process: there is nothing to put in order."""
+        self._stop = stop
+
+    def _wait(self) -> None:
+        log.info("stopping", signal=signal.Signals(signal.sigwait(STOP_SIGNALS)).name)
+        self._stop()
+        signal.sigwait(STOP_SIGNALS)
+        end_process(BROKEN, "told to stop twice")
+
+
+def serve(engine: ScoringEngine, worker: WorkerRecord, settings: WorkerSettings, stopping: Stopping) -> int:
+    """Work until stopped. Returns the exit status."""
+    database = Database.open(settings.store)
+    progress = Progress(settings.engine.step_timeout_seconds, lambda: end_process(STUCK, "the engine hangs"))
+    bell, listener = _open_bell(settings.bell, worker.card.name, lambda: loop.wake())
+    pace = Pace(settings.engine.claim_seconds, settings.engine.poll_seconds)
+    loop = ScoringLoop(database, bell, engine, progress, pace, worker_id=worker.id, model=worker.card.name)
+    stopping.calls(loop.stop)
+    status = BROKEN
+
+    def work() -> None:
+        nonlocal status
+        presence = Presence(database, worker)
+        try:
+            presence.enter(loop.stopping)
+            sweeping = keep_sweeping(database, bell, settings.engine.sweep_seconds)
+            log.info("ready", worker_id=worker.id, model=worker.card.name)
+            loop.run()
+            sweeping.close()
+            status = STOPPED
+        except Exception:
+            log.exception("the scoring loop failed")
+        finally:
+            presence.leave()
+            log.info("stopped")
+            # A listener whose Redis has stopped answering would take its time.
+            end = threading.Timer(LISTENER_SECONDS, os._exit, (status,))
+            end.daemon = True
+            end.start()
+            listener.stop()
+
+    scoring = threading.Thread(target=work, name="scoring")
+    listener.run(scoring.start)
+    scoring.join()
+    bell.close()
+    database.close()
+    return status
+
+
+def _open_bell(settings: BellSettings, model: str, on_ring: Callable[[], None]) -> tuple[Bell, Listener]:
+    if settings.bell_socket is not None:
+        bell = LocalBell(settings.bell_socket, model, on_ring)
+        return bell, bell
+    redis_bell = RedisBell(settings.redis_url, settings.bell_prefix)
+    return redis_bell, RedisListener(settings.redis_url, settings.bell_prefix, model, on_ring)
+
+
+def end_process(status: int, reason: str) -> NoReturn:
+    """End without another word to anybody: where the engine holds its thread, nothing else gets through."""
+    log.critical(reason, exit_status=status)
+    logging.shutdown()
+    os._exit(status)

@@ -1,0 +1,23 @@
+"""Sweeping: what lost workers and deadlines leave behind is put right by any process that happens to look."""
+
+from __future__ import annotations
+
+from bell.ringing import Bell
+from jobs.database import Database
+from jobs.sweep import sweep
+from workers.repeating import Repeating
+
+JITTER = 0.25
+
+
+def keep_sweeping(database: Database, bell: Bell, seconds: float) -> Repeating:
+    """Sweep every so many seconds, in a thread, and tell whom it concerns. Owns no device."""
+
+    def sweep_once() -> None:
+        swept = sweep(database)
+        for model in swept.models:
+            bell.ring(model)
+        if swept.job_ids:
+            bell.announce(swept.job_ids)
+
+    return Repeating("sweeping", seconds, sweep_once, jitter=JITTER)
