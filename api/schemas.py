@@ -6,7 +6,7 @@ Requests are checked by ``scoring`` (its errors are finer than a schema's), resp
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,16 +19,30 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+_TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_ONE_KIND_OF_INPUT: dict[str, Any] = {
+    "anyOf": [
+        {"properties": {"query": {"type": "string"}, "items": {"anyOf": [{"type": "string"}, _TEXTS]}}},
+        {"properties": {"query": _IDS, "items": {"anyOf": [_IDS, {"type": "array", "items": _IDS}]}}},
+    ]
+}
+_ONE_KIND_OF_LABELS: dict[str, Any] = {
+    "anyOf": [
+        {"required": ["label_token_ids"], "properties": {"label_token_ids": _IDS, "labels": {"type": "null"}}},
+        {"required": ["labels"], "properties": {"labels": _TEXTS, "label_token_ids": {"type": "null"}}},
+    ]
+}
+
+
 class ScoreFields(BaseModel):
     """What is scored: P(label | query + item) for every item and label. Unknown fields are ignored with a warning."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [{"required": ["label_token_ids"]}, {"required": ["labels"]}],
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"allOf": [_ONE_KIND_OF_INPUT, _ONE_KIND_OF_LABELS]})
 
-    query: str | list[TokenId] = Field(description="the shared context: text, or token ids", min_length=1)
+    query: Annotated[str, Field(min_length=1)] | Annotated[list[TokenId], Field(min_length=1)] = Field(
+        description="the shared context: text, or token ids"
+    )
     items: list[str] | list[list[TokenId]] | str | list[TokenId] = Field(
         description="what is appended to the query, one sequence each: texts with a text query, lists of token ids "
         "with a query of token ids; a single text or one flat list of ids is one item; an item may be empty"
@@ -36,7 +50,7 @@ class ScoreFields(BaseModel):
     label_token_ids: list[TokenId] | None = Field(
         None, min_length=1, description="candidate next tokens, one id a label; this or `labels`, not both"
     )
-    labels: list[str] | None = Field(
+    labels: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="candidate next tokens as texts, each of which must encode to exactly one token"
     )
     model: str | None = Field(None, description="the model's name; default: the one this server serves")

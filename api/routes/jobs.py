@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from api.body import read_body
 from api.errors import documented
-from api.idempotency import REPLAYED, idempotency_of
+from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.openapi import json_body
 from api.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.presentation import EMBEDDED_ITEMS, encode, job_path, json_response, show_job, show_lines, show_page
@@ -35,7 +35,7 @@ MAX_OFFSET = 2**31 - 1
 
 JSON_LINES = "application/x-ndjson"
 
-_JOB_ID = re.compile(r"job_[0-9A-Za-z-]{1,64}")
+JOB_ID = r"^job_[0-9A-Za-z-]{1,64}$"
 
 router = APIRouter(tags=["jobs"])
 
@@ -50,7 +50,7 @@ router = APIRouter(tags=["jobs"])
 async def submit(
     request: Request,
     service: ServiceOf,
-    idempotency_key: Annotated[str | None, Header(description="makes submitting again safe")] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Submit a job. With the 202 it is committed: it survives the death of any process."""
     data = await read_body(request, service.api.max_body_bytes)
@@ -71,11 +71,9 @@ async def list_(
     service: ServiceOf,
     status: Literal["queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    after: Annotated[str | None, Query(description="the id of the last job of the page before")] = None,
+    after: Annotated[str | None, Query(pattern=JOB_ID, description="the id of the last job of the page before")] = None,
 ) -> Response:
     """List jobs, newest first."""
-    if after is not None and not _JOB_ID.fullmatch(after):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "after must be a job's id", param="after")
     wanted = JobStatus(status) if status is not None else None
     # One more than asked for tells whether there are more.
     jobs = await service.threads.sql(list_jobs, service.database, TENANT, status=wanted, limit=limit + 1, after=after)
@@ -171,7 +169,7 @@ async def delete_(job_id: str, service: ServiceOf) -> Response:
 
 def _job_id(job_id: str) -> str:
     """A job id that may exist. What can't be one is answered like one that does not, and never reaches the database."""
-    if not _JOB_ID.fullmatch(job_id):
+    if not re.fullmatch(JOB_ID, job_id):
         raise RequestError(ErrorCode.JOB_NOT_FOUND, "there is no such job")
     return job_id
 

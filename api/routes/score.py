@@ -6,14 +6,12 @@ death costs the caller a moment, and a call that runs out of time has a job to c
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from api.body import read_body
 from api.errors import documented, error_response
-from api.idempotency import REPLAYED, idempotency_of
+from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.openapi import json_body
 from api.presentation import encode, job_path, json_response, show_scoring
 from api.request_id import CLIENT_CLOSED_REQUEST
@@ -70,7 +68,7 @@ EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids"
 async def score(
     request: Request,
     service: ServiceOf,
-    idempotency_key: Annotated[str | None, Header(description="makes sending the call again safe")] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Score items and wait for it.
 
