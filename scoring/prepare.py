@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from scoring.errors import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
@@ -74,13 +73,12 @@ def prepare(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, li
     labels = _label_token_ids(request, card, tokenizer, limits)
     prefix, batches = _lay_out(request, card, tokenizer)
     rows = Rows.join(list(_checked(batches, card, limits)))
-    lengths = rows.sequence_lengths
     return Prepared(
         prefix=prefix,
-        chunks=tuple(_cut_into_chunks(rows, lengths, limits)),
+        chunks=tuple(_cut_into_chunks(rows, limits)),
         label_token_ids=labels,
         total_items=len(rows),
-        prompt_tokens=int(lengths.sum(dtype=np.int64)),
+        prompt_tokens=int(rows.sequence_lengths.sum(dtype=np.int64)),
         warnings=_warnings(request, card),
     )
 
@@ -216,16 +214,19 @@ def _row_of(rows: Rows, token: int) -> int:
     return int(np.searchsorted(np.cumsum(rows.lengths, dtype=np.int64), token, side="right"))
 
 
-def _cut_into_chunks(rows: Rows, lengths: npt.NDArray[np.int32], limits: Limits) -> Iterator[Chunk]:
+def _cut_into_chunks(rows: Rows, limits: Limits) -> Iterator[Chunk]:
     # 64 bits: a hundred thousand long sequences have more tokens than an int32 counts.
-    ends = np.cumsum(lengths, dtype=np.int64)
-    start = 0
+    ends = np.cumsum(rows.sequence_lengths, dtype=np.int64)
+    own_ends = np.cumsum(rows.lengths, dtype=np.int64)
+    start = before = own_before = 0
     while start < len(rows):
-        before = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, before + limits.chunk_tokens, side="right"))
         stop = max(start + 1, min(stop, start + limits.chunk_items))
-        yield Chunk(start, rows.slice(start, stop))
-        start = stop
+        own_after = int(own_ends[stop - 1])
+        # Not Rows.slice, which counts from the first row: long prefixes make as many chunks as there are items.
+        tokens = rows.tokens[own_before:own_after]
+        yield Chunk(start, Rows(tokens, rows.lengths[start:stop], rows.prefix_ends[start:stop]))
+        start, before, own_before = stop, int(ends[stop - 1]), own_after
 
 
 def _warnings(request: ScoreRequest, card: ModelCard) -> tuple[str, ...]:

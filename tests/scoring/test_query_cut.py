@@ -130,7 +130,10 @@ def set_part(name: str, value: object) -> Callable[[Tokenizer], None]:
 
 
 def add(token: AddedToken) -> Callable[[Tokenizer], None]:
-    return lambda tokenizer: tokenizer.add_tokens([token]) and None
+    def change(tokenizer: Tokenizer) -> None:
+        tokenizer.add_tokens([token])
+
+    return change
 
 
 def set_dropout(tokenizer: Tokenizer) -> None:

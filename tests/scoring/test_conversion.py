@@ -1,0 +1,117 @@
+"""ADR-001 and RFC-000, "Softmax as post-processing": from the engine's numbers to the client's."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from scoring.conversion import to_scores
+from scoring.layout import LabelScores
+
+INF = math.inf
+MATRIX = st.tuples(st.integers(0, 6), st.integers(1, 6))
+LOGITS = hnp.arrays(np.float32, MATRIX, elements=st.floats(-(2.0**100), 2.0**100, width=32) | st.just(-INF))
+
+
+def logits(*rows: list[float]) -> LabelScores:
+    return LabelScores(np.array(rows, np.float32), None)
+
+
+def logprobs(*rows: list[float]) -> LabelScores:
+    return LabelScores(np.zeros_like(rows, np.float32), np.array(rows, np.float32))
+
+
+def adr_001(score_list: list[float]) -> list[float]:
+    """The decision's own formula, word for word."""
+    max_logprob = max(score_list)
+    exp_scores = [math.exp(x - max_logprob) if x != float("-inf") else 0.0 for x in score_list]
+    sum_exp = sum(exp_scores)
+    return [x / sum_exp if sum_exp > 0 else 0.0 for x in exp_scores]
+
+
+@given(LOGITS)
+def test_adr_001_softmax_is_the_decisions_formula(values: np.ndarray) -> None:
+    got = to_scores(LabelScores(values, None), True)
+    expected = [adr_001(row) for row in values.astype(float).tolist()]
+    np.testing.assert_allclose(got, np.reshape(expected, values.shape), rtol=1e-12, atol=0)
+
+
+@given(LOGITS)
+def test_adr_001_each_row_sums_to_one_or_is_all_zeros(values: np.ndarray) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = to_scores(LabelScores(values, None), True)
+    assert got.shape == values.shape
+    assert got.dtype == np.float64
+    for row, scores in zip(values, got, strict=True):
+        total = 0.0 if np.isneginf(row).all() else 1.0
+        assert scores.sum() == pytest.approx(total, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([-INF, 0.0], [0.0, 1.0]),
+        ([-INF, -INF], [0.0, 0.0]),
+        ([-1000.0, -1000.0], [0.5, 0.5]),
+        ([3e38, 3e38], [0.5, 0.5]),
+        ([5.0], [1.0]),
+        ([-INF], [0.0]),
+        ([0.0, math.log(3.0)], [0.25, 0.75]),
+    ],
+)
+def test_adr_001_edge_cases(row: list[float], expected: list[float]) -> None:
+    np.testing.assert_allclose(to_scores(logits(row), True), [expected], rtol=1e-7)
+
+
+def test_rfc_000_softmax_runs_over_the_labels_of_each_item_alone() -> None:
+    together = to_scores(logits([1.0, 2.0, 3.0], [9.0, 0.0, 0.0]), True)
+    np.testing.assert_array_equal(together[0], to_scores(logits([1.0, 2.0, 3.0]), True)[0])
+    np.testing.assert_allclose(together.sum(axis=1), [1.0, 1.0])
+
+
+def test_rfc_008_without_softmax_a_score_is_exp_of_the_log_probability() -> None:
+    got = to_scores(logprobs([math.log(0.25), math.log(0.5), -INF, -800.0]), False)
+    np.testing.assert_allclose(got, [[0.25, 0.5, 0.0, 0.0]], rtol=1e-6)
+    assert got.sum() < 1.0
+
+
+def test_a_probability_never_exceeds_one() -> None:
+    assert to_scores(logprobs([1e-6]), False).tolist() == [[1.0]]
+
+
+def test_scores_are_computed_in_float64() -> None:
+    value = np.float32(-20.5)
+    assert to_scores(logprobs([float(value)]), False)[0, 0] == math.exp(-20.5)
+
+
+@pytest.mark.parametrize("apply_softmax", [True, False])
+@pytest.mark.parametrize("bad", [math.nan, INF])
+def test_what_no_sound_model_says_is_an_error_and_not_a_score(bad: float, apply_softmax: bool) -> None:
+    values = np.array([[0.0, bad]], np.float32)
+    with pytest.raises(ValueError, match="NaN"):
+        to_scores(LabelScores(values, values), apply_softmax)
+
+
+def test_probabilities_need_log_probabilities() -> None:
+    with pytest.raises(ValueError, match="log-probabilities"):
+        to_scores(logits([1.0]), False)
+
+
+@pytest.mark.parametrize("apply_softmax", [True, False])
+def test_no_items_make_no_scores(apply_softmax: bool) -> None:
+    empty = np.zeros((0, 3), np.float32)
+    assert to_scores(LabelScores(empty, empty), apply_softmax).shape == (0, 3)
+
+
+def test_adr_001_conversion_does_not_import_the_accelerator_library() -> None:
+    program = "import sys, scoring.conversion, scoring.prepare; assert not {'jax', 'flax', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

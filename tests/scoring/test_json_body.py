@@ -1,0 +1,96 @@
+"""Strict JSON: hostile bodies get a code, never a crash."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scoring.errors import ErrorCode, RequestError
+from scoring.json_body import MAX_DEPTH, parse_json
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**40), 10**40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+)
+
+
+@given(JSON, st.booleans())
+def test_json_comes_back_as_it_was(value: object, escaped: bool) -> None:
+    assert parse_json(json.dumps(value, ensure_ascii=escaped).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"{'a': 1}", "invalid_json"),
+        (b'{"a": 1} x', "invalid_json"),
+        (b'{"a": 1,}', "invalid_json"),
+        (b'"\xff"', "invalid_json"),
+        (b'"\xed\xa0\x80"', "invalid_json"),  # a surrogate in raw UTF-8
+        ('{"a": 1}'.encode("utf-16"), "invalid_json"),
+        ('{"a": 1}'.encode("utf-32-le"), "invalid_json"),
+        (b"\xef\xbb\xbf{}", "invalid_json"),
+        (b'"\x00"', "invalid_json"),  # a raw control character
+        (b"\x00", "invalid_json"),
+        (b"01", "invalid_json"),
+        (b"NaN", "invalid_request"),
+        (b"[1, NaN]", "invalid_request"),
+        (b'{"a": Infinity}', "invalid_request"),
+        (b"-Infinity", "invalid_request"),
+        (b"1e999", "invalid_request"),
+        (b"[-1e999]", "invalid_request"),
+        (b"1" * 5000, "invalid_request"),
+        (b"[" * 100_000, "invalid_request"),
+        (b'{"a":' * 100_000, "invalid_request"),
+        (b"[" * 100_000 + b"]" * 100_000, "invalid_request"),
+        (b"[" * 65 + b"]" * 65, "invalid_request"),
+        (b'{"a":[' * 33 + b"]}" * 33, "invalid_request"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else repr(value[:20]),
+)
+def test_what_is_not_sound_json_is_refused(body: bytes, code: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        parse_json(body)
+    assert raised.value.code == code
+    assert len(raised.value.message) < 300
+
+
+def test_nesting_to_the_limit_is_taken() -> None:
+    body = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+    assert json.dumps(parse_json(body)).encode() == body
+
+
+def test_a_null_character_and_escaped_pairs_are_text() -> None:
+    assert parse_json(rb'["\u0000", "\ud83d\ude00", "\\ud800"]') == ["\x00", "😀", "\\ud800"]
+
+
+def test_large_integers_stay_whole() -> None:
+    assert parse_json(b"[1" + b"0" * 400 + b"]") == [10**400]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (rb'{"query": "\ud800"}', "query"),
+        (rb'{"query": "\uDC00\uD800"}', "query"),
+        (rb'{"items": ["a", "\udfff"]}', "items[1]"),
+        (rb'{"metadata": {"k": "x\udbff"}}', "metadata.k"),
+        (rb'{"metadata": {"\ud800": 1}}', "metadata"),
+        (rb'"\ud800"', None),
+        (rb'{"\ud800": 1}', None),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_wherever_it_stands(body: bytes, param: str | None) -> None:
+    with pytest.raises(RequestError) as raised:
+        parse_json(body)
+    assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert raised.value.param == param

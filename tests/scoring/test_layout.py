@@ -1,0 +1,79 @@
+"""Packed rows: what goes in comes out, through slices and bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scoring.layout import Rows
+
+TOKEN = st.integers(0, 2**31 - 1)
+ROWS = st.lists(st.tuples(st.lists(TOKEN, max_size=6), TOKEN), max_size=12)
+
+
+def pack(rows: list[tuple[list[int], int]]) -> Rows:
+    return Rows.pack([tokens for tokens, _ in rows], [end for _, end in rows])
+
+
+def unpack(rows: Rows) -> list[tuple[list[int], int]]:
+    return [(rows.row(n).tolist(), int(rows.prefix_ends[n])) for n in range(len(rows))]
+
+
+@given(ROWS)
+def test_packed_rows_are_the_rows(rows: list[tuple[list[int], int]]) -> None:
+    packed = pack(rows)
+    assert unpack(packed) == rows
+    assert len(packed) == len(rows)
+    assert packed.tokens.dtype == packed.lengths.dtype == packed.prefix_ends.dtype == np.int32
+
+
+@given(ROWS)
+def test_bytes_bring_the_rows_back(rows: list[tuple[list[int], int]]) -> None:
+    data = pack(rows).to_bytes()
+    assert unpack(Rows.from_bytes(data)) == rows
+    assert Rows.from_bytes(data).to_bytes() == data
+
+
+def test_the_stored_layout_is_little_endian_int32_and_does_not_drift() -> None:
+    """Bytes written by one release are read by the next."""
+    data = Rows.pack([[1, 256], []], [7, 8]).to_bytes()
+    assert data.hex(" ", 4) == "02000000 02000000 00000000 07000000 08000000 01000000 00010000"
+
+
+@given(ROWS, st.data())
+def test_a_slice_is_those_rows_and_survives_the_bytes(rows: list[tuple[list[int], int]], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    part = pack(rows).slice(start, stop)
+    assert unpack(part) == rows[start:stop]
+    assert unpack(Rows.from_bytes(part.to_bytes())) == rows[start:stop]
+
+
+@given(st.lists(ROWS, max_size=4))
+def test_joined_parts_are_their_rows_in_order(parts: list[list[tuple[list[int], int]]]) -> None:
+    joined = Rows.join([pack(part) for part in parts])
+    assert unpack(joined) == [row for part in parts for row in part]
+
+
+def test_sequence_lengths_count_the_prefix() -> None:
+    assert Rows.pack([[1, 2], [], [3]], [5, 5, 0]).sequence_lengths.tolist() == [7, 5, 1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "ends", "reason"), [([1], [1], [0, 0], "prefix ends"), ([1, 2], [1], [0], "lengths sum")]
+)
+def test_rows_that_do_not_add_up_cannot_be_made(
+    tokens: list[int], lengths: list[int], ends: list[int], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Rows(*(np.array(values, np.int32) for values in (tokens, lengths, ends)))
+
+
+def test_damaged_bytes_are_refused() -> None:
+    data = Rows.pack([[1, 2], [3]], [5, 5]).to_bytes()
+    with pytest.raises(ValueError, match="lengths sum"):
+        Rows.from_bytes(data[:-4])
+    with pytest.raises(ValueError, match="multiple of element size"):
+        Rows.from_bytes(data[:-1])

@@ -1,0 +1,196 @@
+"""A prepared request is the sequences that were asked for, cut into chunks that hold all of them once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scoring.model_card import ModelCard
+from scoring.prepare import Limits, Prepared, prepare
+from scoring.request import parse_score_request
+from scoring.tokenization import TextTokenizer
+from tests.scoring.tokenizers_under_test import llama3, qwen2
+
+LIMITS = Limits(max_labels=256, max_items=100_000, max_tokens=None, chunk_tokens=16_384, chunk_items=256)
+LABELS = [5, 6]
+
+
+def card_of(tokenizer: TextTokenizer, delimiter: int | None = None, context_length: int = 4096) -> ModelCard:
+    return ModelCard("small", context_length, tokenizer.vocabulary, tokenizer.fingerprint, delimiter)
+
+
+def prepared(
+    query: Any,
+    items: Any,
+    *,
+    tokenizer: TextTokenizer | None = None,
+    delimiter: int | None = None,
+    limits: Limits = LIMITS,
+    **fields: Any,
+) -> Prepared:
+    body = {"query": query, "items": items, "label_token_ids": LABELS, **fields}
+    tokenizer = tokenizer or qwen2()
+    return prepare(parse_score_request(body), card_of(tokenizer, delimiter), tokenizer, limits)
+
+
+def sequences(request: Prepared) -> list[list[int]]:
+    """The whole sequences, as the engine will see them."""
+    return [
+        [*request.prefix[: chunk.rows.prefix_ends[n]].tolist(), *chunk.rows.row(n).tolist()]
+        for chunk in request.chunks
+        for n in range(len(chunk.rows))
+    ]
+
+
+@pytest.mark.parametrize("tokenizer", [qwen2(), llama3()], ids=["qwen2", "llama3"])
+def test_text_is_concatenated_and_then_tokenised(tokenizer: TextTokenizer) -> None:
+    items = ["", " is", "is", "\n", "<|im_end|>", "日本"]
+    request = prepared("the answer", items, tokenizer=tokenizer)
+    assert sequences(request) == [tokenizer.encode("the answer" + item) for item in items]
+    assert request.prefix.tolist() == tokenizer.encode("the answer")
+
+
+def test_ids_are_joined_as_they_are() -> None:
+    request = prepared([1, 2], [[3], [], [4, 5]])
+    assert sequences(request) == [[1, 2, 3], [1, 2], [1, 2, 4, 5]]
+    assert request.prefix.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("tokenizer", [qwen2(), llama3()], ids=["qwen2", "llama3"])
+def test_item_first_puts_the_item_first_and_shares_nothing(tokenizer: TextTokenizer) -> None:
+    request = prepared(" a document", ["the", ""], item_first=True, tokenizer=tokenizer)
+    assert sequences(request) == [tokenizer.encode("the a document"), tokenizer.encode(" a document")]
+    assert len(request.prefix) == 0
+    assert sequences(prepared([1, 2], [[3], []], item_first=True)) == [[3, 1, 2], [1, 2]]
+
+
+def test_rfc_008_delimiter_mode_tokenises_apart_and_puts_the_delimiter_between() -> None:
+    tokenizer = llama3()
+    delimiter = tokenizer.encode("<|im_end|>", add_special_tokens=False)[0]
+    request = prepared("the answer", [" is", ""], tokenizer=tokenizer, delimiter=delimiter)
+    query = tokenizer.encode("the answer")
+    assert request.prefix.tolist() == [*query, delimiter]
+    assert sequences(request) == [
+        [*query, delimiter, *tokenizer.encode(" is", add_special_tokens=False)],
+        [*query, delimiter],
+    ]
+    assert sequences(prepared([1, 2], [[3], []], delimiter=0)) == [[1, 2, 0, 3], [1, 2, 0]]
+
+
+def test_item_first_is_ignored_in_delimiter_mode_with_a_warning_and_a_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "scoring"):
+        request = prepared([1, 2], [[3]], delimiter=0, item_first=True)
+    assert sequences(request) == [[1, 2, 0, 3]]
+    assert len(request.warnings) == 1
+    assert request.warnings[0] in caplog.text
+    assert prepared([1, 2], [[3]], item_first=True).warnings == ()
+
+
+def test_rfc_008_empty_item_strings_accepted() -> None:
+    request = prepared("the query", ["", " valid", ""])
+    assert request.total_items == 3
+    query = qwen2().encode("the query")
+    assert sequences(request)[0] == sequences(request)[2] == query
+
+
+def test_rfc_008_empty_items_list_has_no_work() -> None:
+    for query in ("the query", [1, 2]):
+        request = prepared(query, [])
+        assert (request.chunks, request.total_items, request.prompt_tokens) == ((), 0, 0)
+
+
+def test_rfc_008_single_item() -> None:
+    assert prepared("the query", [" item"]).total_items == 1
+
+
+def test_rfc_008_many_items() -> None:
+    items = [f" item{n}" for n in range(1000)]
+    request = prepared("the query", items)
+    assert request.total_items == 1000
+    assert [chunk.first_item for chunk in request.chunks] == [0, 256, 512, 768]
+
+
+def test_rfc_008_unicode_items() -> None:
+    items = [" 日本語", " emoji 🎉", " mixed é e\u0301 \u202e"]
+    assert sequences(prepared("the query", items)) == [qwen2().encode("the query" + item) for item in items]
+
+
+def test_an_item_does_not_change_another_items_tokens() -> None:
+    alone = sequences(prepared("the answer", ["is"]))[0]
+    assert sequences(prepared("the answer", ["\n\n", "is", "s" * 50]))[1] == alone
+
+
+def test_prompt_tokens_sum_the_lengths_of_all_sequences() -> None:
+    request = prepared([1, 2], [[3], [], [4, 5]])
+    assert request.prompt_tokens == 3 + 2 + 4
+    assert request.prompt_tokens == sum(map(len, sequences(request)))
+
+
+def test_prompt_tokens_of_a_large_job_do_not_wrap_around() -> None:
+    """More tokens in all than an int32 counts, in rows that are a few bytes each."""
+    tokenizer = qwen2()
+    body = {"query": [1] * 30_000, "items": [[]] * 100_000, "label_token_ids": LABELS}
+    request = prepare(parse_score_request(body), card_of(tokenizer, context_length=32_768), tokenizer, LIMITS)
+    assert request.prompt_tokens == 3_000_000_000
+    assert len(request.chunks) == 100_000
+
+
+def test_text_labels_become_the_tokens_they_are() -> None:
+    tokenizer = llama3()
+    request = prepared("the answer", [], label_token_ids=None, labels=[" is", "<|im_end|>"], tokenizer=tokenizer)
+    assert request.label_token_ids == (tokenizer.single_token(" is"), tokenizer.single_token("<|im_end|>"))
+
+
+@given(
+    lengths=st.lists(st.integers(0, 20), max_size=40),
+    prefix=st.integers(1, 5),
+    chunk_tokens=st.integers(1, 60),
+    chunk_items=st.integers(1, 7),
+)
+def test_chunks_hold_every_row_once_in_order_within_both_limits(
+    lengths: list[int], prefix: int, chunk_tokens: int, chunk_items: int
+) -> None:
+    items = [[n + 1] * length for n, length in enumerate(lengths)]
+    limits = replace(LIMITS, chunk_tokens=chunk_tokens, chunk_items=chunk_items)
+    request = prepared([0] * prefix, items, limits=limits)
+    assert sequences(request) == [[0] * prefix + item for item in items]
+    first = 0
+    for chunk in request.chunks:
+        assert chunk.first_item == first
+        assert 1 <= len(chunk.rows) <= chunk_items
+        assert len(chunk.rows) == 1 or chunk.rows.sequence_lengths.sum() <= chunk_tokens
+        first += len(chunk.rows)
+
+
+def test_chunks_are_as_full_as_the_limits_allow() -> None:
+    request = prepared([1], [[1], [1], [1], [1] * 9, [1]], limits=replace(LIMITS, chunk_tokens=6, chunk_items=10))
+    assert [len(chunk.rows) for chunk in request.chunks] == [3, 1, 1]
+
+
+def test_arrays_are_int32_for_the_engine_and_the_store() -> None:
+    for request in (prepared("the answer", ["is"]), prepared([1], [[2]]), prepared([1], [[2]], delimiter=0)):
+        rows = request.chunks[0].rows
+        for array in (request.prefix, rows.tokens, rows.lengths, rows.prefix_ends):
+            assert array.dtype == np.int32
+
+
+@pytest.mark.parametrize("kind", ["text", "ids"])
+def test_a_hundred_thousand_short_items_are_ready_in_seconds(kind: str) -> None:
+    """A bound that a loop over tokens in Python, or the query encoded again with each item, would break."""
+    query = "Which document answers the question? " * 40
+    items = [f" item {n} of the list" for n in range(100_000)]
+    body: tuple[Any, Any] = (query, items)
+    if kind == "ids":
+        body = (qwen2().encode(query), [[n % 1000, *range(8)] for n in range(100_000)])
+    started = time.process_time()
+    assert prepared(*body).total_items == 100_000
+    assert time.process_time() - started < 30
