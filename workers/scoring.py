@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import structlog
@@ -15,7 +14,7 @@ from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from workers.logs import configure_logs
 from workers.presence import new_worker_id
-from workers.serving import BROKEN, Stopping, WorkerSettings, serve
+from workers.serving import BROKEN, Stopping, WorkerSettings, end_process, serve
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -50,4 +49,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

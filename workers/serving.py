@@ -38,8 +38,6 @@ STUCK = 70
 LISTENER_SECONDS = 1.0
 """How long the listener may take to end: it holds nothing that is worth a longer wait."""
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
 log = structlog.stdlib.get_logger("worker")
 
 
@@ -55,13 +53,17 @@ class WorkerSettings:
 class Stopping:
     """SIGTERM and SIGINT: the first one asks the worker to stop, the second one ends it on the spot.
 
-    They are taken by a thread that waits for them, so nothing is ever interrupted, however long a device call takes. To
-    be made before any other thread, all of which inherit that they leave the signals alone.
+    They reach a thread through Python's wake-up descriptor, so nothing is interrupted, and it does not matter how long
+    a device call keeps the main thread from looking. To be made in the main thread.
     """
 
     def __init__(self) -> None:
         self._stop: Callable[[], None] = lambda: end_process(STOPPED, "stopped while starting")
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        self._signals, arriving = os.pipe()
+        os.set_blocking(arriving, False)
+        signal.set_wakeup_fd(arriving)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _leave_it_to_the_thread)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
     def calls(self, stop: Callable[[], None]) -> None:
@@ -69,10 +71,14 @@ class Stopping:
         self._stop = stop
 
     def _wait(self) -> None:
-        log.info("stopping", signal=signal.Signals(signal.sigwait(STOP_SIGNALS)).name)
+        log.info("stopping", signal=signal.Signals(os.read(self._signals, 1)[0]).name)
         self._stop()
-        signal.sigwait(STOP_SIGNALS)
+        os.read(self._signals, 1)
         end_process(BROKEN, "told to stop twice")
+
+
+def _leave_it_to_the_thread(_number: int, _frame: object) -> None:
+    pass
 
 
 def serve(engine: ScoringEngine, worker: WorkerRecord, settings: WorkerSettings, stopping: Stopping) -> int:
@@ -122,8 +128,11 @@ def _open_bell(settings: BellSettings, model: str, on_ring: Callable[[], None]) 
     return redis_bell, RedisListener(settings.redis_url, settings.bell_prefix, model, on_ring)
 
 
-def end_process(status: int, reason: str) -> NoReturn:
-    """End without another word to anybody: where the engine holds its thread, nothing else gets through."""
-    log.critical(reason, exit_status=status)
+def end_process(status: int, reason: str | None = None) -> NoReturn:
+    """End without taking the interpreter apart: with an accelerator library that takes longer than stopping did, and a
+    hung device call would keep it from ending at all.
+    """
+    if reason is not None:
+        (log.info if status == STOPPED else log.critical)(reason, exit_status=status)
     logging.shutdown()
     os._exit(status)

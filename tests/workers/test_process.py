@@ -1,0 +1,255 @@
+"""The worker as a process: it starts, works and ends well, whatever its surroundings do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from bell.local import LocalHub
+from bell.redis_bell import RedisBell
+from jobs.reading import has_waiting
+from jobs.records import JobStatus
+from jobs.registry import live_workers
+from tests.bell.hearing import Heard, noticing
+from tests.services import PostgresServer, RedisServer, free_port, wait_until
+from tests.workers.conftest import MODEL, Store
+from workers.serving import STUCK
+
+ROOT = Path(__file__).parents[2]
+NEVER = 600.0
+
+
+class Process:
+    """A worker process on a store."""
+
+    def __init__(self, store: Store, log: Path, mode: str, **settings: object) -> None:
+        self.store = store
+        self._log = log
+        environment = os.environ | {
+            "SCORELINE_DATABASE_URL": store.database.settings.database_url,
+            **{f"SCORELINE_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.workers.made_up_worker", mode],
+                cwd=ROOT,
+                env=environment,
+                stderr=output,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def wait_until_live(self) -> None:
+        def live() -> bool:
+            assert self.process.poll() is None, self.log
+            return bool(live_workers(self.store.database, 20.0))
+
+        wait_until(live, "the worker is live")
+
+    def end(self, with_signal: signal.Signals) -> tuple[int, float]:
+        """Its exit status, and how many seconds it took to end."""
+        started = time.monotonic()
+        self.process.send_signal(with_signal)
+        status = self.process.wait(30)
+        return status, time.monotonic() - started
+
+
+StartProcess = Callable[..., Process]
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[Store]:
+    store = Store(sqlite_url)
+    yield store
+    store.database.close()
+
+
+@pytest.fixture
+def start_process(tmp_path: Path) -> Iterator[StartProcess]:
+    """Start a worker process. Its Redis is absent and it never polls, unless told otherwise."""
+    started: list[Process] = []
+
+    def start(store: Store, mode: str = "quick", **settings: object) -> Process:
+        absent = {"redis_url": f"redis://127.0.0.1:{free_port()}/0", "poll_seconds": NEVER}
+        started.append(Process(store, tmp_path / f"worker-{len(started)}.log", mode, **absent | settings))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.process.send_signal(signal.SIGCONT)
+        process.process.kill()
+        process.process.wait()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_works_without_redis_and_ends_quickly_when_told_to(
+    store: Store, start_process: StartProcess, stop: signal.Signals
+) -> None:
+    worker = start_process(store, poll_seconds=0.1)
+    worker.wait_until_live()
+    store.wait_for(store.submit())
+    status, seconds = worker.end(stop)
+    assert status == 0, worker.log
+    assert seconds < 2.0
+    assert live_workers(store.database, 60.0) == [], "it unregistered"
+    assert "Traceback" not in worker.log
+
+
+def test_a_ring_through_redis_wakes_a_worker(
+    store: Store, start_process: StartProcess, redis_server: RedisServer
+) -> None:
+    bell = RedisBell(redis_server.url, "scoreline")
+    worker = start_process(store, redis_url=redis_server.url)
+    worker.wait_until_live()
+    job_id = store.submit()
+    bell.ring(MODEL)
+    store.wait_for(job_id)
+    assert worker.end(signal.SIGTERM)[0] == 0
+    bell.close()
+
+
+def test_a_worker_survives_the_loss_of_redis_and_hears_again_once_it_is_back(
+    store: Store, start_process: StartProcess, redis_server: RedisServer
+) -> None:
+    worker = start_process(store, redis_url=redis_server.url)
+    worker.wait_until_live()
+    redis_server.stop()
+    redis_server.start()
+    bell = RedisBell(redis_server.url, "scoreline")
+    job_id = store.submit()
+
+    def scored_after_a_ring() -> bool:
+        bell.ring(MODEL)
+        return store.status(job_id) is JobStatus.SUCCEEDED
+
+    wait_until(scored_after_a_ring, "it hears again")
+    redis_server.stop()
+    try:
+        status, seconds = worker.end(signal.SIGTERM)
+    finally:
+        redis_server.start()
+    assert (status, seconds < 2.5) == (0, True), worker.log
+    bell.close()
+
+
+def test_a_redis_that_stops_answering_does_not_keep_a_worker_from_ending(
+    store: Store, start_process: StartProcess, redis_server: RedisServer
+) -> None:
+    worker = start_process(store, redis_url=redis_server.url)
+    worker.wait_until_live()
+    with redis.Redis.from_url(redis_server.url) as client:
+        server = int(client.info("server")["process_id"])
+    os.kill(server, signal.SIGSTOP)
+    try:
+        status, seconds = worker.end(signal.SIGTERM)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert (status, seconds < 3.0) == (0, True), worker.log
+
+
+def test_a_ring_through_the_local_socket_wakes_a_worker_and_its_announcement_comes_back(
+    store: Store, start_process: StartProcess, tmp_path: Path
+) -> None:
+    path, heard = str(tmp_path / "bell"), Heard()
+    hub = LocalHub(path)
+    with noticing(hub, heard):
+        worker = start_process(store, bell_socket=path)
+        worker.wait_until_live()
+        job_id = store.submit()
+        wait_until(lambda: hub.ring(MODEL) or store.status(job_id) is JobStatus.SUCCEEDED, "the ring is heard")
+        wait_until(lambda: heard.ended == [job_id], "the end is noticed")
+        assert worker.end(signal.SIGTERM)[0] == 0, worker.log
+
+
+def test_a_worker_told_to_stop_in_mid_batch_gives_the_rest_back(store: Store, start_process: StartProcess) -> None:
+    job_id = store.submit(chunks=400)
+    worker = start_process(store, "slow")
+    wait_until(lambda: store.scored_items(job_id) > 0, "the first scores")
+    status, seconds = worker.end(signal.SIGTERM)
+    assert (status, seconds < 2.0) == (0, True), worker.log
+    assert 0 < store.scored_items(job_id) < 800
+    assert has_waiting(store.database, MODEL)
+    start_process(store)
+    store.wait_for(job_id)
+
+
+def test_a_second_signal_ends_a_worker_whose_engine_hangs(store: Store, start_process: StartProcess) -> None:
+    job_id = store.submit()
+    worker = start_process(store, "hang")
+    store.wait_for(job_id, JobStatus.RUNNING)
+    worker.process.send_signal(signal.SIGINT)
+    wait_until(lambda: '"stopping"' in worker.log, "the first signal is seen")
+    status, seconds = worker.end(signal.SIGINT)
+    assert (status, seconds < 1.0) == (1, True)
+
+
+def test_a_worker_whose_engine_hangs_ends_itself_and_another_takes_over(
+    sqlite_url: str, start_process: StartProcess
+) -> None:
+    store = Store(sqlite_url)
+    job_id = store.submit()
+    hanging = start_process(store, "hang", step_timeout_seconds=1.0, lease_seconds=1.0)
+    assert hanging.process.wait(30) == STUCK, hanging.log
+    assert "the engine hangs" in hanging.log
+    start_process(store, sweep_seconds=0.2, poll_seconds=0.1, lease_seconds=1.0)
+    store.wait_for(job_id)
+
+
+def test_a_frozen_worker_that_wakes_up_late_does_no_harm(sqlite_url: str, start_process: StartProcess) -> None:
+    store = Store(sqlite_url)
+    job_id = store.submit(chunks=100)
+    frozen = start_process(store, "slow", lease_seconds=0.5, poll_seconds=0.1)
+    wait_until(lambda: store.scored_items(job_id) > 0, "the first scores")
+    frozen.process.send_signal(signal.SIGSTOP)
+    start_process(store, sweep_seconds=0.2, poll_seconds=0.1)
+    store.wait_for(job_id)
+    frozen.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: "dropping a lost batch" in frozen.log, "it learns that its batch is lost")
+    store.wait_for(store.submit())
+    assert frozen.end(signal.SIGTERM)[0] == 0, frozen.log
+    assert store.scored_items(job_id) == 200
+
+
+def test_a_signal_during_loading_ends_the_worker_at_once(store: Store, start_process: StartProcess) -> None:
+    worker = start_process(store, "loading")
+    wait_until(lambda: _takes_signals(worker.process.pid), "it has taken over its signals")
+    status, seconds = worker.end(signal.SIGTERM)
+    assert (status, seconds < 1.0) == (0, True), worker.log
+
+
+def _takes_signals(process_id: int) -> bool:
+    status = Path(f"/proc/{process_id}/status").read_text()
+    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    return bool(caught & 1 << (signal.SIGTERM - 1))
+
+
+def test_a_worker_waits_for_a_database_that_is_not_there_yet(
+    postgres: PostgresServer, postgres_url: str, start_process: StartProcess
+) -> None:
+    store = Store(postgres_url)
+    postgres.stop()
+    try:
+        worker = start_process(store)
+        wait_until(lambda: "waiting for the database" in worker.log, "it waits")
+    finally:
+        postgres.start()
+    worker.wait_until_live()
+    assert worker.end(signal.SIGTERM)[0] == 0
+
+
+def test_a_worker_waits_for_the_schema(postgres: PostgresServer, start_process: StartProcess) -> None:
+    store = Store(postgres.url(postgres.create_database()))
+    worker = start_process(store)
+    wait_until(lambda: "waiting for the database" in worker.log, "it waits")
+    status, seconds = worker.end(signal.SIGTERM)
+    assert (status, seconds < 2.0) == (0, True), worker.log
