@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,25 +231,32 @@ def test_a_preference_is_clamped_or_ignored_and_never_an_error(
     assert response.headers.get("preference-applied") == applied
 
 
-def test_whoever_waits_for_a_job_learns_that_it_was_cancelled_or_deleted(fresh: Fresh) -> None:
-    api, worker = fresh
-    worker.gate.clear()
-    for end, expected in (
-        (lambda job: api.client.post(job["urls"]["cancel"]), 200),
-        (lambda job: api.client.delete(job["urls"]["self"]), 404),
-    ):
-        job = api.submit(**BODY)
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (lambda api, job: api.client.post(job["urls"]["cancel"]), "cancelled"),
+        (lambda api, job: api.client.delete(job["urls"]["self"]), None),
+        (lambda api, job: None, "expired"),
+    ],
+    ids=["cancelled", "deleted", "expired"],
+)
+def test_whoever_waits_for_a_job_is_told_at_once_how_it_ended_without_a_worker(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, end: Callable[[RunningApi, Any], Any], status: str | None
+) -> None:
+    """Lookups are far apart here, so it is the one who ends the job that must tell."""
+    settings = {"waiter_poll_seconds": 1000.0}
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
+        job = api.submit(**BODY, expires_in=1 if status == "expired" else None)
         answers: list[Any] = []
-        waiting = threading.Thread(
-            target=lambda job=job, answers=answers: answers.append(
-                api.client.get(job["urls"]["self"], headers={"Prefer": "wait=30"})
-            )
-        )
+        read = partial(api.client.get, job["urls"]["self"], headers={"Prefer": "wait=15"})
+        waiting = threading.Thread(target=lambda: answers.append(read()))
+        started = time.monotonic()
         waiting.start()
-        eventually(lambda job=job: job["id"] in api.app.state.service.waiters.job_ids, "somebody waits")
-        end(job)
-        waiting.join(10)
-        assert [answer.status_code for answer in answers] == [expected]
+        eventually(lambda: api.app.state.service.waiters.job_ids, "somebody waits")
+        end(api, job)
+        waiting.join()
+        assert time.monotonic() - started < 12
+        assert [answer.json().get("status") for answer in answers] == [status]
 
 
 def test_a_wait_ends_without_any_notice_because_jobs_are_looked_up(
