@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from sqlalchemy import select, text
@@ -18,7 +19,7 @@ from jobs.ending import cancel, delete
 from jobs.finish import finish
 from jobs.lease import abandon, release, renew
 from jobs.reading import backlog, get_job, read_scores, statuses
-from jobs.records import Claim, Idempotency, JobStatus
+from jobs.records import Idempotency, JobStatus
 from jobs.removal import remove_prefixes
 from jobs.sweep import sweep
 from jobs.tables import batches, chunks, jobs
@@ -149,7 +150,7 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
             elif fate < 0.3:
                 assert not abandon(store, claimed.batch_id, "a bad moment").job_ids
             elif fate < 0.4:
-                wait_until(lambda held_by=claimed: not held(held_by), "the lease is lost", 10)
+                wait_until(partial(lost, claimed.batch_id), "the lease is lost", 10)
                 ends.update(finish(store, claimed.batch_id, work[half:]).job_ids)
             else:
                 renew(store, claimed.batch_id)
@@ -173,9 +174,9 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
             sweep(store)
             time.sleep(chance.random() * 0.05)
 
-    def held(claimed: Claim) -> bool:
+    def lost(batch_id: str) -> bool:
         with store.read() as connection:
-            return connection.execute(select(batches).where(batches.c.id == claimed.batch_id)).first() is not None
+            return connection.execute(select(batches).where(batches.c.id == batch_id)).first() is None
 
     def unfinished() -> bool:
         with store.read() as connection:
