@@ -1,0 +1,264 @@
+"""The client of the HTTP interface."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import httpx2
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
+"""The statuses that a job never leaves."""
+
+WAIT_SECONDS = 30
+"""How long one request waits for a job; :meth:`Client.wait` asks again."""
+
+SLACK_SECONDS = 15.0
+"""What a response may take beyond the time that the server was asked to wait."""
+
+Query = str | Sequence[int]
+Items = Sequence[str] | Sequence[Sequence[int]]
+
+
+class ScorelineError(Exception):
+    """A request that was not served. code: as in the service's error table; status: HTTP's, 0 without a response."""
+
+    def __init__(self, code: str, message: str, status: int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """Scores: one row an item, one column a label, in the order of the request.
+
+    logprobs, logits: where they were asked for; cached_tokens: prompt tokens that did not have to be computed again;
+    raw: the whole response.
+    """
+
+    id: str
+    model: str
+    scores: list[list[float]]
+    logprobs: list[list[float | None]] | None
+    logits: list[list[float | None]] | None
+    prompt_tokens: int
+    cached_tokens: int
+    warnings: list[str]
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it stands. Times are Unix seconds.
+
+    error: code and message of a job that failed; result: of a job that succeeded and has at most 1,000 items; raw: the
+    whole response.
+    """
+
+    id: str
+    status: str
+    total_items: int
+    scored_items: int
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    error: tuple[str, str] | None
+    metadata: Mapping[str, str]
+    result: ScoreResult | None
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its status is final."""
+        return self.status in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class ItemScores:
+    """One item of a job: its index, and its scores by label."""
+
+    index: int
+    scores: list[float]
+    logprobs: list[float | None] | None
+    logits: list[float | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A served model. max_model_len: longest sequence in tokens."""
+
+    id: str
+    max_model_len: int
+    live_workers: int
+
+
+class Client:
+    """A connection to a running service. Every method raises :class:`ScorelineError`.
+
+    timeout: seconds for a response that does not wait for scores.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, *, timeout: float = 30.0) -> None:
+        self._timeout = timeout
+        self._http = httpx2.Client(base_url=url, timeout=timeout)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def score(
+        self,
+        query: Query,
+        items: Items,
+        *,
+        labels: Sequence[str] | None = None,
+        label_token_ids: Sequence[int] | None = None,
+        timeout: float = 60.0,
+        **options: object,
+    ) -> ScoreResult:
+        """Score items and wait for it, ``timeout`` seconds at most.
+
+        options: ``apply_softmax``, ``return_logprobs``, ``return_logits``, ``item_first``, ``model``, ``on_timeout``.
+        """
+        body = _body(query, items, labels, label_token_ids, options | {"timeout": timeout})
+        return _score_result(self._request("POST", "/v1/score", json=body, seconds=timeout + SLACK_SECONDS))
+
+    def submit(
+        self,
+        query: Query,
+        items: Items,
+        *,
+        labels: Sequence[str] | None = None,
+        label_token_ids: Sequence[int] | None = None,
+        idempotency_key: str | None = None,
+        **options: object,
+    ) -> Job:
+        """Submit a job; once this returns, the job survives the death of any process.
+
+        idempotency_key: makes it safe to submit again after an error; options: those of :meth:`score`, and
+        ``metadata``, ``priority``, ``expires_in``.
+        """
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key is not None else {}
+        body = _body(query, items, labels, label_token_ids, options)
+        return _job(self._request("POST", "/v1/jobs", json=body, headers=headers))
+
+    def get(self, job_id: str) -> Job:
+        """A job as it stands."""
+        return _job(self._request("GET", f"/v1/jobs/{job_id}"))
+
+    def wait(self, job_id: str, timeout: float | None = None) -> Job:
+        """A job once it has ended. Raises TimeoutError after ``timeout`` seconds; None: never."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = (
+                WAIT_SECONDS if deadline is None else min(WAIT_SECONDS, max(0, math.ceil(deadline - time.monotonic())))
+            )
+            headers = {"Prefer": f"wait={left}"}
+            job = _job(self._request("GET", f"/v1/jobs/{job_id}", headers=headers, seconds=left + SLACK_SECONDS))
+            if job.ended:
+                return job
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{job_id} is still {job.status} after {timeout:g} s")
+
+    def scores(self, job_id: str, *, page_items: int = 1_000) -> Iterator[ItemScores]:
+        """What is scored so far, in the order of the items, read in pages."""
+        offset = 0
+        while True:
+            parameters = {"offset": offset, "limit": page_items}
+            page = self._request("GET", f"/v1/jobs/{job_id}/scores", params=parameters)
+            for line in page["data"]:
+                yield ItemScores(line["index"], line["scores"], line.get("logprobs"), line.get("logits"))
+            if not page["has_more"]:
+                return
+            offset += page_items
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancel a job. One that has ended stays as it is."""
+        return _job(self._request("POST", f"/v1/jobs/{job_id}/cancel"))
+
+    def delete(self, job_id: str) -> None:
+        """Delete a job with its inputs and scores."""
+        self._request("DELETE", f"/v1/jobs/{job_id}")
+
+    def models(self) -> list[Model]:
+        """What is served, and by how many workers."""
+        data = self._request("GET", "/v1/models")["data"]
+        return [Model(model["id"], model["max_model_len"], model["live_workers"]) for model in data]
+
+    def tokenize(self, text: str) -> list[int]:
+        """A text's token ids, without special tokens."""
+        tokens: list[int] = self._request("POST", "/v1/tokenize", json={"text": text})["tokens"]
+        return tokens
+
+    def _request(self, method: str, path: str, *, seconds: float | None = None, **arguments: Any) -> dict[str, Any]:
+        try:
+            response = self._http.request(method, path, timeout=seconds or self._timeout, **arguments)
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise ScorelineError("unreachable", f"no answer from {self._http.base_url}: {reason}", 0) from error
+        try:
+            body = response.json()
+            if response.is_success:
+                return dict(body)
+            raise ScorelineError(body["error"]["code"], body["error"]["message"], response.status_code)
+        except (ValueError, KeyError, TypeError):
+            message = f"{self._http.base_url} answered {response.status_code} with something else than Scoreline does"
+            raise ScorelineError("unexpected_response", message, response.status_code) from None
+
+
+def _body(
+    query: Query,
+    items: Items,
+    labels: Sequence[str] | None,
+    label_token_ids: Sequence[int] | None,
+    options: Mapping[str, object],
+) -> dict[str, object]:
+    body = {"query": query, "items": items, "labels": labels, "label_token_ids": label_token_ids, **options}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _score_result(raw: Mapping[str, Any]) -> ScoreResult:
+    usage = raw["usage"]
+    return ScoreResult(
+        id=raw["id"],
+        model=raw["model"],
+        scores=raw["scores"],
+        logprobs=raw.get("logprobs"),
+        logits=raw.get("logits"),
+        prompt_tokens=usage["prompt_tokens"],
+        cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+        warnings=raw["warnings"],
+        raw=raw,
+    )
+
+
+def _job(raw: Mapping[str, Any]) -> Job:
+    error, result = raw.get("error"), raw.get("result")
+    return Job(
+        id=raw["id"],
+        status=raw["status"],
+        total_items=raw["progress"]["total_items"],
+        scored_items=raw["progress"]["scored_items"],
+        created_at=raw["created_at"],
+        started_at=raw["started_at"],
+        finished_at=raw["finished_at"],
+        error=(error["code"], error["message"]) if error else None,
+        metadata=raw["metadata"],
+        result=_score_result(result) if result else None,
+        raw=raw,
+    )

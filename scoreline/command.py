@@ -1,0 +1,105 @@
+"""The ``scoreline`` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from scoreline.client import DEFAULT_URL, Client, ScorelineError
+from scoreline.demo import demo
+from scoreline.embedded import EmbeddedError, EmbeddedSettings
+from scoreline.server_rooms import DEMONSTRATION_MODEL, ServerMissingError, become
+from scoreline.tables import score_table
+from scoreline.up import up
+
+app = typer.Typer(
+    help="Score items against a query with a causal language model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model", envvar="SCORELINE_MODEL", help="Directory of a HuggingFace checkpoint.  [default: the demonstration]"
+    ),
+]
+HOST_OPTION = typer.Option("--host", envvar="SCORELINE_HOST", help="Address to bind.")
+PORT_OPTION = typer.Option("--port", envvar="SCORELINE_PORT", min=0, max=65535, help="Port to bind; 0: any free one.")
+
+
+def main() -> None:
+    """Run the command. What went wrong is said on one line, with exit status 1."""
+    try:
+        app()
+    except (EmbeddedError, ServerMissingError, ScorelineError, TimeoutError) as error:
+        Console(stderr=True).print(f"scoreline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+@app.command("up")
+def up_command(
+    model: ModelOption = None,
+    data: Annotated[Path, typer.Option(help="Where jobs and scores are kept.")] = Path(".scoreline"),
+    host: Annotated[str, HOST_OPTION] = "127.0.0.1",
+    port: Annotated[int, PORT_OPTION] = 8000,
+) -> None:
+    """Run everything in this terminal: the API, one worker, and a SQLite database. Needs nothing else."""
+    name = os.environ.get("SCORELINE_MODEL_NAME") or (None if model else "demonstration")
+    up(EmbeddedSettings(model or DEMONSTRATION_MODEL, data, host, port, name), Console())
+
+
+@app.command("demo")
+def demo_command() -> None:
+    """Start the service, score real sentences for several tasks, print the scores, stop."""
+    raise typer.Exit(demo(Console()))
+
+
+@app.command("score")
+def score_command(
+    query: Annotated[str, typer.Option(help="The text that all items follow.")],
+    item: Annotated[list[str], typer.Option(help="What follows the query; give it once for each item.")],
+    label: Annotated[list[str], typer.Option(help="A next token to be scored, as text, such as ' yes'; repeatable.")],
+    softmax: Annotated[bool, typer.Option("--softmax", help="Normalise each row over the labels.")] = False,
+    url: Annotated[str, typer.Option(envvar="SCORELINE_URL", help="Where the service runs.")] = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the response as it came.")] = False,
+) -> None:
+    """Score items with a running service: how likely is each label after query + item?"""
+    with Client(url) as client:
+        result = client.score(query, item, labels=label, apply_softmax=softmax)
+    if as_json:
+        print(json.dumps(result.raw))
+        return
+    console = Console()
+    console.print(score_table(item, label, result.scores))
+    for warning in result.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+@app.command("api")
+def api_command(
+    host: Annotated[str | None, HOST_OPTION] = None, port: Annotated[int | None, PORT_OPTION] = None
+) -> None:
+    """Run the API alone (production). It is configured by SCORELINE_* variables."""
+    changes = {"SCORELINE_HOST": host, "SCORELINE_PORT": None if port is None else str(port)}
+    become("api", {name: value for name, value in changes.items() if value is not None})
+
+
+@app.command("worker")
+def worker_command() -> None:
+    """Run one scoring worker (production). It is configured by SCORELINE_* variables."""
+    become("workers.scoring", {})
+
+
+@app.command("migrate")
+def migrate_command() -> None:
+    """Bring the database of SCORELINE_DATABASE_URL to this version's schema."""
+    become("jobs.migrate", {})

@@ -1,0 +1,77 @@
+"""``scoreline demo``: the whole service, from nothing to scores and back, on the demonstration model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from scoreline.client import Client, Job
+from scoreline.embedded import EmbeddedError, EmbeddedSettings
+from scoreline.narration import Narrator
+from scoreline.server_rooms import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, require_rooms
+from scoreline.tables import in_one_line, score_table
+from scoreline.up import running, stop_signals
+
+JOB_SECONDS = 60.0
+
+
+def demo(console: Console) -> int:
+    """Start the service, submit the jobs of ``examples/demo.json``, print their scores, stop. Returns the exit status.
+
+    Raises EmbeddedError, ServerMissingError, ScorelineError.
+    """
+    require_rooms()
+    entries: list[dict[str, Any]] = json.loads(DEMONSTRATION_JOBS.read_text(encoding="utf-8"))
+    narrator = Narrator(console, quiet=True)
+    with tempfile.TemporaryDirectory(prefix="scoreline-demo-") as data, stop_signals() as stop:
+        settings = EmbeddedSettings(DEMONSTRATION_MODEL, Path(data), port=0, model_name="demonstration")
+        with running(settings, stop, narrator) as service:
+            if not stop:
+                narrator.say(f"Scoreline is running at {service.url}, with the demonstration model.")
+                _score(entries, service.url, narrator, console)
+        if stop:
+            return 1
+    narrator.say("Scoreline has stopped. To keep it running and to send it jobs of your own:\n")
+    narrator.say(f"  {_command()} up\n")
+    return 0
+
+
+def _score(entries: list[dict[str, Any]], url: str, narrator: Narrator, console: Console) -> None:
+    """Submit all jobs, then wait for each."""
+    started = time.monotonic()
+    with Client(url) as client:
+        jobs = [client.submit(**entry["body"], metadata={"title": entry["title"]}) for entry in entries]
+        narrator.say(f"{len(jobs)} jobs are submitted; each was answered with 202 and an id to poll.\n")
+        for entry, job in zip(entries, jobs, strict=True):
+            _show(entry, client.wait(job.id, JOB_SECONDS), console)
+        items = sum(job.total_items for job in jobs)
+    narrator.say(f"{items} items in {len(jobs)} jobs took {time.monotonic() - started:.1f} s.")
+
+
+def _show(entry: Mapping[str, Any], job: Job, console: Console) -> None:
+    if job.result is None:
+        code, message = job.error or ("no_result", f"it is {job.status}")
+        raise EmbeddedError(f"the job “{entry['title']}” did not succeed: {code}: {message}")
+    body = entry["body"]
+    console.print(Text.assemble((entry["title"], "bold"), ("  " + job.id, "dim")))
+    console.print(Text.assemble(("query: ", "dim"), in_one_line(body["query"])))
+    table = score_table(body["items"], body["labels"], job.result.scores, body["labels"].index(entry["rank_by"]))
+    console.print(Padding(table, (0, 0, 1, 2)))
+
+
+def _command() -> str:
+    """How to call this command again: by its name where the shell finds it, else by its path."""
+    called = Path(sys.argv[0])
+    if shutil.which("scoreline"):
+        return "scoreline"
+    return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)

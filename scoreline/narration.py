@@ -1,0 +1,69 @@
+"""What a person at the terminal sees while the embedded service starts and runs."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from scoreline.log_lines import LogLine
+
+
+class Narrator:
+    """Shows a spinner with progress until ready, then log lines. Where there is no terminal: lines only.
+
+    quiet: no log lines, except for what goes wrong. :meth:`line` may be called from any thread.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._said = ""
+
+    def begin(self, what: str) -> None:
+        """Say what goes on from now on, until :meth:`end`."""
+        if not self._console.is_terminal:
+            self._say_once(what)
+            return
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._progress.add_task(what, total=None)
+        self._progress.start()
+
+    def end(self) -> None:
+        """What went on is over."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = self._task = None
+
+    def line(self, role: str, line: LogLine) -> None:
+        """Show what a process logged."""
+        steps = line.progress
+        if steps is not None:
+            self._advance(line.event, *steps)
+        elif line.is_news and not (self._quiet and line.level in ("info", "debug")):
+            self._console.print(line.render(role), soft_wrap=True)
+
+    def say(self, text: str | Text = "") -> None:
+        """A line of our own, never broken, so that it can be copied."""
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    def _advance(self, what: str, done: int, total: int) -> None:
+        progress, task = self._progress, self._task
+        if progress is not None and task is not None:
+            progress.update(task, description=f"{what} {done}/{total}", completed=done, total=total)
+        else:
+            self._say_once(f"{what} ({total} steps)")
+
+    def _say_once(self, what: str) -> None:
+        if what != self._said:
+            self._said = what
+            self._console.print(f"{what} ...", highlight=False)

@@ -1,0 +1,40 @@
+"""Scores as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+
+def in_one_line(text: str) -> str:
+    """A text without line breaks; they are told apart from spaces."""
+    return text.strip().replace("\n", " ⏎ ")
+
+
+def column_name(label: str | int) -> str:
+    """The heading of a label's column: a text in quotes, because its spaces count."""
+    return f"“{label}”" if isinstance(label, str) else str(label)
+
+
+def score_table(
+    items: Sequence[str], labels: Sequence[str | int], scores: Sequence[Sequence[float]], rank_by: int | None = None
+) -> Table:
+    """One row an item, one column a label, the largest score of each row emphasised.
+
+    rank_by: the column to order the rows by, highest first; None: in the order of the request.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("#", justify="right", style="dim")
+    table.add_column("item", overflow="fold")
+    for label in labels:
+        table.add_column(column_name(label), justify="right", no_wrap=True)
+    order = list(range(len(items)))
+    if rank_by is not None:
+        order.sort(key=lambda n: -scores[n][rank_by])
+    for n in order:
+        best = max(scores[n])
+        cells = [Text(f"{score:.4f}", style="bold green" if score == best else "") for score in scores[n]]
+        table.add_row(str(n), Text(in_one_line(items[n]) or "(empty)"), *cells)
+    return table
