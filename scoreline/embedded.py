@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,7 +131,13 @@ class EmbeddedService:
     on_line: called, in threads, with each line that a process logs.
     """
 
-    def __init__(self, settings: EmbeddedSettings, stop: StopRequest, on_line: Callable[[str, LogLine], None]) -> None:
+    def __init__(
+        self,
+        settings: EmbeddedSettings,
+        stop: StopRequest,
+        on_line: Callable[[str, LogLine], None],
+        roles: Mapping[str, str] = ROLES,
+    ) -> None:
         self._settings = settings
         self._stop = stop
         self._on_line = on_line
