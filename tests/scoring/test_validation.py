@@ -10,13 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tokenizers import normalizers
 
 from scoring.errors import RequestError
 from scoring.json_body import parse_json
 from scoring.model_card import ModelCard
 from scoring.prepare import Limits, Prepared, prepare
 from scoring.request import parse_score_request
-from tests.scoring.tokenizers_under_test import llama3, qwen2
+from scoring.tokenization import TextTokenizer
+from tests.scoring.tokenizers_under_test import QWEN2, llama3, qwen2, split_by, train
 
 CARD = ModelCard("small", 32, qwen2().vocabulary, qwen2().fingerprint)
 LIMITS = Limits(
@@ -212,6 +214,40 @@ PRECEDENCE: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("body", "code"), [row[1:] for row in PRECEDENCE], ids=[row[0] for row in PRECEDENCE])
 def test_of_several_errors_the_same_one_is_always_reported(body: dict[str, Any], code: str) -> None:
     assert refusal(body).code == code
+
+
+@pytest.mark.parametrize(
+    ("body", "card", "code", "param"),
+    [
+        (IDS | {"items": [[1]] * 5 + [[0]]}, DELIMITED, "delimiter_in_input", "items[5]"),
+        (TEXT | {"items": ["a"] * 5 + ["<|endoftext|>"]}, DELIMITED, "delimiter_in_input", "items[5]"),
+        (IDS | {"items": [[1]] * 5 + [[1] * 31]}, CARD, "context_length_exceeded", "items[5]"),
+        (TEXT | {"items": ["a"] * 5 + ["x" * 40]}, CARD, "context_length_exceeded", "items[5]"),
+        (TEXT | {"items": ["a"] * 5 + ["x" * 40], "item_first": True}, CARD, "context_length_exceeded", "items[5]"),
+        (
+            TEXT | {"items": [""] * 5 + ["<think>"]},
+            replace(CARD, vocabulary=V - 2),
+            "token_id_exceeds_vocab",
+            "items[5]",
+        ),
+    ],
+)
+def test_places_count_from_the_first_item_however_the_items_are_batched(
+    body: dict[str, Any], card: ModelCard, code: str, param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scoring.tokenization._BATCH_ROWS", 2)
+    monkeypatch.setattr("scoring.prepare._BATCH_TOKENS", 2)
+    error = refusal(body, card, replace(LIMITS, max_tokens=None))
+    assert (error.code, error.param) == (code, param)
+
+
+def test_a_sequence_that_normalises_away_has_nothing_to_score() -> None:
+    backend = train(split_by(QWEN2), normalizer=normalizers.Replace("ab", ""))
+    tokenizer = TextTokenizer(backend)
+    card = replace(CARD, tokenizer_fingerprint=tokenizer.fingerprint)
+    with pytest.raises(RequestError) as raised:
+        prepare(parse_score_request(TEXT | {"query": "a", "items": ["c", "b"]}), card, tokenizer, LIMITS)
+    assert (raised.value.code, raised.value.param) == ("empty_query", "items[1]")
 
 
 def test_too_large_says_what_to_do_instead() -> None:
