@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -55,9 +56,11 @@ class TextTokenizer:
     @classmethod
     def load(cls, directory: Path | str) -> TextTokenizer:
         """The tokenizer in a model directory, as transformers loads it. Raises :class:`ModelFilesError`."""
+        require_directory(Path(directory))
+        # Without torch, which is not wanted here, transformers says on import that models will not be available.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers import AutoTokenizer
 
-        require_directory(Path(directory))
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
         except Exception as error:  # transformers raises anything from OSError to a bare Exception out of Rust
