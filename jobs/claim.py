@@ -55,7 +55,7 @@ def _choose(connection: Connection, model: str, budget_tokens: int, max_chunks: 
     chosen: list[int] = []
     limit = max_chunks
     for row in _candidates(connection, model, max_chunks):
-        if len(chosen) == limit or (chosen and row.token_count > budget_tokens):
+        if chosen and row.token_count > budget_tokens:
             break
         # A chunk of a batch that was lost comes with fewer neighbours the next time.
         room = min(limit, row.batch_limit or limit)
@@ -64,6 +64,8 @@ def _choose(connection: Connection, model: str, budget_tokens: int, max_chunks: 
         chosen.append(row.id)
         limit = room
         budget_tokens -= row.token_count
+        if len(chosen) == limit:  # and no further candidate is looked for
+            break
     return chosen
 
 
