@@ -154,6 +154,16 @@ def test_pieces_of_a_sentence_piece_tokenizer_keep_the_word_marker() -> None:
     assert tokenizer.pieces(tokenizer.encode("the"))[0].startswith("▁")
 
 
+def test_an_item_that_takes_a_token_of_the_query_away_leaves_a_shorter_prefix_and_no_row() -> None:
+    tokenizer = TextTokenizer(
+        under_test.train(under_test.split_by(under_test.QWEN2), normalizer=normalizers.Replace("zz", ""))
+    )
+    ids, rows = tokenizer.encode_rows("!z", ["", "z"])
+    assert ids.tolist() == tokenizer.encode("!") + tokenizer.encode("z")
+    assert rows.prefix_ends.tolist() == [2, 1]
+    assert rows.lengths.tolist() == [0, 0]
+
+
 def test_no_items_make_no_rows() -> None:
     ids, rows = under_test.qwen2().encode_rows("The answer", [])
     assert ids.tolist() == under_test.qwen2().encode("The answer")
