@@ -66,8 +66,8 @@ class Database:
                     url,
                     isolation_level="READ COMMITTED",
                     pool_pre_ping=True,
-                    pool_size=10,
-                    max_overflow=30,
+                    pool_size=5,
+                    max_overflow=15,
                     pool_timeout=BUSY_SECONDS,
                     connect_args={"connect_timeout": 5, "options": "-c idle_in_transaction_session_timeout=60s"},
                 )
@@ -133,7 +133,10 @@ def _naming_outages() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeoutError) as error:
-        raise StorageUnavailable(str(getattr(error, "orig", None) or error)) from error
+        cause = getattr(error, "orig", None)
+        if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+            raise  # SQLite calls wrong SQL an operational error too: that is our fault, and no waiting mends it
+        raise StorageUnavailable(str(cause or error)) from error
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -1,0 +1,222 @@
+"""Any history of submissions, claims, losses and ends, against a model of what must come of it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+
+from jobs.claim import claim
+from jobs.database import Database
+from jobs.ending import cancel, delete
+from jobs.finish import finish
+from jobs.lease import abandon, release, renew
+from jobs.reading import backlog, get_job, read_scores, statuses
+from jobs.records import Claim, JobStatus
+from jobs.sweep import sweep
+from scoring.layout import ChunkWork
+from settings.store import StoreSettings
+from tests.jobs.conftest import HandClock
+from tests.jobs.work import MODEL, score, submit
+
+LEASE = 60.0
+MAX_ATTEMPTS = 2
+
+
+@dataclass
+class Job:
+    """What the model knows of a job. Its prefix is its number, by which a claim's groups are told apart."""
+
+    id: str
+    chunks: int
+    deadline: float | None
+    status: JobStatus = JobStatus.QUEUED
+    done: set[int] = field(default_factory=set)
+    failures: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        return self.status.ended
+
+
+@dataclass
+class Batch:
+    claim: Claim
+    until: float
+    held: list[tuple[Job, int, ChunkWork]]
+    lost: bool = False
+
+    def open(self) -> list[tuple[Job, int, ChunkWork]]:
+        """What a finish would count."""
+        return [part for part in self.held if not (self.lost or part[0].ended or part[1] in part[0].done)]
+
+
+class History(RuleBasedStateMachine):
+    """One store, on a clock turned by hand."""
+
+    folder: Path
+    template: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = HandClock()
+        path = self.folder / "history.db"
+        shutil.copy(self.template, path)
+        given = StoreSettings(database_url=f"sqlite:///{path}", lease_seconds=LEASE, max_attempts=MAX_ATTEMPTS)
+        self.store = Database.open(given, self.clock)
+        self.jobs: list[Job] = []
+        self.taken: list[Batch] = []
+
+    batches = Bundle("batches")
+
+    @rule(chunks=st.integers(0, 5), expires_in=st.sampled_from([None, None, 100.0]))
+    def submit(self, chunks: int, expires_in: float | None) -> None:
+        job_id = submit(self.store, chunks=chunks, prefix=(len(self.jobs),), expires_in=expires_in)
+        deadline = None if expires_in is None else self.clock.now + expires_in
+        self.jobs.append(Job(job_id, chunks, deadline, JobStatus.QUEUED if chunks else JobStatus.SUCCEEDED))
+
+    @rule(target=batches, budget=st.sampled_from([1, 20, 1_000]))
+    def claim(self, budget: int) -> Batch | None:
+        return self.take(budget)
+
+    def take(self, budget: int) -> Batch | None:
+        claimed = claim(self.store, "worker", MODEL, budget)
+        waiting = self.waiting()
+        assert (claimed is None) == (not waiting)
+        if claimed is None:
+            return None
+        held = []
+        for group in claimed.groups:
+            job = self.jobs[int(group.prefix[0])]
+            for work in group.chunks:
+                number = int(work.rows.tokens[0])
+                assert (job, number) in waiting
+                held.append((job, number, work))
+            job.status = JobStatus.RUNNING
+        batch = Batch(claimed, self.clock.now + LEASE, held)
+        self.taken.append(batch)
+        return batch
+
+    def waiting(self) -> list[tuple[Job, int]]:
+        held = {(job.id, number) for batch in self.taken for job, number, _ in batch.open()}
+        return [
+            (job, number)
+            for job in self.jobs
+            if not job.ended
+            for number in range(job.chunks)
+            if number not in job.done and (job.id, number) not in held
+        ]
+
+    @rule(batch=batches, data=st.data())
+    def finish(self, batch: Batch | None, data: Any) -> None:
+        if batch is None:
+            return
+        chosen = [part for part in batch.held if data.draw(st.booleans())]
+        counted = [part for part in chosen if part in batch.open()]
+        finished = finish(self.store, batch.claim.batch_id, [score(work) for _, _, work in chosen])
+        assert finished.fenced == len(chosen) - len(counted)
+        ends = []
+        for job, number, _ in counted:
+            job.done.add(number)
+            if len(job.done) == job.chunks:
+                job.status = JobStatus.SUCCEEDED
+                ends.append(job.id)
+        assert sorted(finished.job_ids) == sorted(ends)
+
+    @rule(batch=batches)
+    def renew(self, batch: Batch | None) -> None:
+        if batch is not None:
+            # A batch of which nothing is left may be forgotten at any time.
+            if renew(self.store, batch.claim.batch_id):
+                assert not batch.lost
+                batch.until = self.clock.now + LEASE
+            else:
+                assert not batch.open()
+
+    @rule(batch=consumes(batches))
+    def release(self, batch: Batch | None) -> None:
+        if batch is not None:
+            assert release(self.store, batch.claim.batch_id).waiting == len(batch.open())
+            batch.lost = True
+
+    @rule(batch=consumes(batches))
+    def abandon(self, batch: Batch | None) -> None:
+        if batch is not None:
+            failed = abandon(self.store, batch.claim.batch_id, "the engine failed").job_ids
+            assert list(failed) == self.lose(batch)
+
+    def lose(self, batch: Batch) -> list[str]:
+        """Give a batch up in the model; the ids of jobs that fail with it."""
+        unfinished = batch.open()
+        batch.lost = True
+        if len(unfinished) != 1:
+            return []
+        job, number, _ = unfinished[0]
+        job.failures[number] = job.failures.get(number, 0) + 1
+        if job.failures[number] < MAX_ATTEMPTS:
+            return []
+        job.status = JobStatus.FAILED
+        return [job.id]
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
+    def turn_the_clock(self, seconds: float) -> None:
+        self.clock.turn(seconds)
+
+    @rule()
+    def sweep(self) -> None:
+        ends = []
+        for batch in self.taken:
+            if batch.until < self.clock.now:
+                ends += self.lose(batch)
+        for job in self.jobs:
+            if not job.ended and job.deadline is not None and job.deadline <= self.clock.now:
+                job.status = JobStatus.EXPIRED
+                ends.append(job.id)
+        assert sorted(sweep(self.store).job_ids) == sorted(ends)
+
+    @rule(data=st.data())
+    def cancel(self, data: Any) -> None:
+        if self.jobs:
+            job = data.draw(st.sampled_from(self.jobs))
+            if not job.ended:
+                job.status = JobStatus.CANCELLED
+            assert cancel(self.store, "default", job.id).status is job.status
+
+    @invariant()
+    def the_store_agrees_with_the_model(self) -> None:
+        found = statuses(self.store, [job.id for job in self.jobs])
+        assert found == {job.id: job.status for job in self.jobs}
+        assert backlog(self.store, MODEL).chunks == len(self.waiting())
+        for job in self.jobs:
+            assert get_job(self.store, "default", job.id).scored_items == len(job.done)
+
+    def teardown(self) -> None:
+        """Whatever happened: what is left can be finished, scores are each item's own, and all of it can be deleted."""
+        self.clock.turn(LEASE + 1)
+        self.sweep()
+        while (batch := self.take(1_000)) is not None:
+            finish(self.store, batch.claim.batch_id, [score(work) for _, _, work in batch.held])
+            for job, number, _ in batch.held:
+                job.done.add(number)
+                job.status = JobStatus.SUCCEEDED if len(job.done) == job.chunks else job.status
+        for job in self.jobs:
+            page = read_scores(self.store, "default", job.id, 0, 10)
+            assert job.ended
+            assert page.job.status is job.status
+            assert page.indices.tolist() == page.scores.logits[:, 0].tolist() == sorted(job.done)
+            delete(self.store, "default", job.id)
+        self.store.close()
+
+
+def test_any_history_ends_as_the_model_says(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(History, "folder", tmp_path, raising=False)
+    monkeypatch.setattr(History, "template", sqlite_template, raising=False)
+    run_state_machine_as_test(History, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))

@@ -1,0 +1,118 @@
+"""Transactions, outages and clocks, where the two databases differ."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
+
+from jobs.database import Database, StorageUnavailable
+from jobs.reading import get_job
+from jobs.records import JobStatus
+from settings.store import StoreSettings
+from tests.jobs.conftest import HandClock
+from tests.jobs.work import finish_all, submit, take
+from tests.services import PostgresServer
+
+
+def test_a_restart_of_the_database_interrupts_and_loses_nothing(
+    postgres: PostgresServer, postgres_store: Database
+) -> None:
+    job_id = submit(postgres_store, chunks=2)
+
+    def interrupted() -> None:
+        with postgres_store.write() as connection:
+            connection.execute(text("DELETE FROM chunks"))
+            postgres.restart()
+            connection.execute(text("DELETE FROM jobs"))
+
+    with pytest.raises(StorageUnavailable):
+        interrupted()
+    assert finish_all(postgres_store, take(postgres_store)).job_ids == (job_id,)
+    postgres.stop()
+    with pytest.raises(StorageUnavailable):
+        get_job(postgres_store, "default", job_id)
+    postgres.start()
+    assert get_job(postgres_store, "default", job_id).status is JobStatus.SUCCEEDED
+
+
+def test_a_failed_transaction_leaves_nothing(store: Database) -> None:
+    job_id = submit(store)
+
+    def fail() -> None:
+        with store.write() as connection:
+            connection.execute(text("DELETE FROM chunks"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert finish_all(store, take(store)).job_ids == (job_id,)
+
+
+def test_a_store_that_stays_locked_is_unavailable(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.database.BUSY_SECONDS", 0.05)
+    store = Database.open(StoreSettings(database_url=sqlite_url))
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageUnavailable, match="locked"):
+        submit(store)
+    other.execute("ROLLBACK")
+    submit(store)
+    other.close()
+    store.close()
+
+
+def test_a_writer_in_another_process_is_waited_for(sqlite_url: str) -> None:
+    """The transaction begins as a writer's. One that turned into a writer later would fail here at once."""
+    store = Database.open(StoreSettings(database_url=sqlite_url))
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    submit(store)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("UPDATE jobs SET cached_tokens = 5")
+    release = threading.Timer(0.1, other.execute, ["COMMIT"])
+    release.start()
+    assert finish_all(store, take(store)).job_ids
+    release.join()
+    other.close()
+    store.close()
+
+
+def test_wrong_sql_is_our_fault_and_no_outage(store: Database) -> None:
+    with pytest.raises(DBAPIError), store.read() as connection:
+        connection.execute(text("SELECT nothing FROM nowhere"))
+
+
+def test_sqlite_is_set_up_to_survive(sqlite_url: str) -> None:
+    store = Database.open(StoreSettings(database_url=sqlite_url))
+    with store.read() as connection:
+        found = [
+            connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one()
+            for pragma in ("journal_mode", "synchronous", "foreign_keys")
+        ]
+    assert found == ["wal", 2, 1]
+    store.close()
+
+
+def test_now_is_unix_seconds_on_the_databases_clock_unless_a_test_has_its_own(
+    store: Database, timed_store: Database, clock: HandClock
+) -> None:
+    with store.read() as connection:
+        assert connection.execute(select(store.now)).scalar_one() == pytest.approx(time.time(), abs=2.0)
+    with timed_store.read() as connection:
+        assert connection.execute(select(timed_store.now)).scalar_one() == clock.now
+
+
+def test_the_folder_of_a_sqlite_store_is_made(tmp_path: Path) -> None:
+    Database.open(StoreSettings(database_url=f"sqlite:///{tmp_path}/a/b/store.db")).close()
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/name"])
+def test_a_store_that_can_not_be_shared_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"must (be a file|name sqlite or postgresql)"):
+        Database.open(StoreSettings(database_url=url))
