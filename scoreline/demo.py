@@ -32,10 +32,11 @@ def demo(console: Console) -> int:
     """
     require_rooms()
     entries: list[dict[str, Any]] = json.loads(DEMONSTRATION_JOBS.read_text(encoding="utf-8"))
-    narrator = Narrator(console, quiet=True)
+    narrator = Narrator(console)
     with tempfile.TemporaryDirectory(prefix="scoreline-demo-") as data, stop_signals() as stop:
         settings = EmbeddedSettings(DEMONSTRATION_MODEL, Path(data), port=0, model_name="demonstration")
         with running(settings, stop, narrator) as service:
+            narrator.shows = lambda line: line.is_trouble
             if not stop:
                 narrator.say(f"Scoreline is running at {service.url}, with the demonstration model.")
                 _score(entries, service.url, narrator, console)

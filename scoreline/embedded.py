@@ -46,6 +46,16 @@ class EmbeddedError(Exception):
     """The service can't be started, or can't go on. One line, for the terminal."""
 
 
+class StartError(EmbeddedError):
+    """A process ended before the service was ready. said: its log, where the message does not tell it all."""
+
+    def __init__(self, child: Child) -> None:
+        refusal = child.refusal()
+        super().__init__(f"the {child.role} did not start: {refusal or child.last_words()}")
+        self.role = child.role
+        self.said = [] if refusal else list(child.said)
+
+
 @dataclass(slots=True)
 class StopRequest:
     """How often this process was told to stop. A signal handler may only count: anything else could block on itself."""
@@ -114,6 +124,12 @@ class Child:
         """Whether it has ended, which no process here does by itself."""
         return self.process.poll() is not None
 
+    def refusal(self) -> str | None:
+        """The reason it gave for not starting, if it gave one."""
+        self._pump.join(1.0)
+        reasons = [line.reason for line in self.said if line.reason is not None]
+        return reasons[-1] if reasons else None
+
     def last_words(self) -> str:
         """Why it ended, as far as it said so."""
         self._pump.join(1.0)
@@ -173,7 +189,7 @@ class EmbeddedService:
             while not self._stop:
                 for child in self._children:
                     if child.crashed:
-                        raise EmbeddedError(f"the {child.role} did not start: {child.last_words()}")
+                        raise StartError(child)
                 # Its own word counts, not the store's: there, a worker that was killed a moment ago still looks live.
                 if self._child("worker").is_ready and _is_ready(client):
                     return True

@@ -45,15 +45,24 @@ class LogLine:
     @property
     def is_news(self) -> bool:
         """Whether somebody who runs the service wants to see this."""
-        return self.level not in QUIET_LEVELS or self.logger.partition(".")[0] in OWN_LOGGERS
+        return self.is_trouble or self.logger.partition(".")[0] in OWN_LOGGERS
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether something is wrong."""
+        return self.level not in QUIET_LEVELS
 
     @property
     def plain(self) -> str:
         """On one line, without time and level: what a failure is reported with."""
         if self.exception:
             return f"{self.event}: {self.exception.strip().splitlines()[-1]}"
-        reason = (self.details or {}).get("reason")
-        return f"{self.event}: {reason}" if reason is not None else self.event.strip()
+        return self.reason or self.event.strip()
+
+    @property
+    def reason(self) -> str | None:
+        """Why a process refuses to start, where it says that with this."""
+        return (self.details or {}).get("reason")
 
     @property
     def is_readiness(self) -> bool:

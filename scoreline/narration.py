@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -10,14 +12,14 @@ from scoreline.log_lines import LogLine
 
 
 class Narrator:
-    """Shows a spinner with progress until ready, then log lines. Where there is no terminal: lines only.
+    """Shows what goes on as a spinner, or, where there is no terminal, as a line.
 
-    quiet: no log lines, except for what goes wrong. :meth:`line` may be called from any thread.
+    shows: which of the lines that the processes log; at first, none. :meth:`line` may be called from any thread.
     """
 
-    def __init__(self, console: Console, *, quiet: bool) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._quiet = quiet
+        self.shows: Callable[[LogLine], bool] = lambda line: False
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._said = ""
@@ -49,12 +51,17 @@ class Narrator:
         steps = line.progress
         if steps is not None:
             self._advance(line.event, *steps)
-        elif line.is_news and not (self._quiet and line.level in ("info", "debug")):
-            self._console.print(line.render(role), soft_wrap=True)
+        elif self.shows(line):
+            self.show(role, [line])
 
     def say(self, text: str | Text = "") -> None:
         """A line of our own, never broken, so that it can be copied."""
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    def show(self, role: str, lines: Iterable[LogLine]) -> None:
+        """Show what a process logged, all of it."""
+        for line in lines:
+            self._console.print(line.render(role), soft_wrap=True)
 
     def _advance(self, what: str, done: int, total: int) -> None:
         progress, task = self._progress, self._task

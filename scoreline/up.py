@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scoreline.client import Client
-from scoreline.embedded import EmbeddedService, EmbeddedSettings, StopRequest
+from scoreline.embedded import EmbeddedService, EmbeddedSettings, StartError, StopRequest
 from scoreline.narration import Narrator
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,11 +46,12 @@ def stop_signals() -> Iterator[StopRequest]:
 
 def up(settings: EmbeddedSettings, console: Console) -> None:
     """Run the service until told to stop. Raises EmbeddedError, ServerMissingError."""
-    narrator = Narrator(console, quiet=False)
+    narrator = Narrator(console)
     with stop_signals() as stop:
         with running(settings, stop, narrator) as service:
             if not stop:
                 _greet(service.url, narrator)
+                narrator.shows = lambda line: line.is_news
                 service.run()
                 narrator.say()
             narrator.say("Stopping.")
@@ -66,6 +67,10 @@ def running(settings: EmbeddedSettings, stop: StopRequest, narrator: Narrator) -
         try:
             service.start()
             service.wait_until_ready()
+        except StartError as error:
+            narrator.end()
+            narrator.show(error.role, error.said)
+            raise
         finally:
             narrator.end()
         yield service

@@ -1,0 +1,49 @@
+"""A model directory without weights, and ``scoreline up`` on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scoreline.client import Client
+from tests.api.tiny_model import make_model_directory
+from tests.command.running import ROOT, Up
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer and a configuration."""
+    return make_model_directory(tmp_path_factory.mktemp("command-model") / "tiny")
+
+
+@pytest.fixture
+def start_up(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    """Start ``scoreline up``; whatever is left of it at the end is killed."""
+    started: list[Up] = []
+
+    def start(*arguments: str, cwd: Path = ROOT, stand_in: str = "") -> Up:
+        folder = tmp_path / f"up-{len(started)}"
+        started.append(Up(model_directory, folder, *arguments, cwd=cwd, stand_in=stand_in))
+        return started[-1]
+
+    yield start
+    for up in started:
+        up.close()
+
+
+@pytest.fixture(scope="session")
+def shared_up(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A running service for tests that only use it."""
+    up = Up(model_directory, tmp_path_factory.mktemp("shared-up"))
+    up.wait_until_ready()
+    yield up
+    up.close()
+
+
+@pytest.fixture
+def client(shared_up: Up) -> Iterator[Client]:
+    """A client of it."""
+    with Client(shared_up.url) as client:
+        yield client

@@ -1,0 +1,87 @@
+"""``scoreline up`` as a user's terminal would run it, with the stand-in worker."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.services import wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+class Up:
+    """A running ``scoreline up``; what it prints goes to a file."""
+
+    def __init__(self, model: Path, folder: Path, *arguments: str, cwd: Path = ROOT, stand_in: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.data = folder / "data"
+        self._output = folder / "output"
+        environment = os.environ | {"STAND_IN": stand_in, "PYTHONPATH": str(ROOT)}
+        environment.pop("SCORELINE_MODEL", None)
+        options = {"--data": str(self.data), "--port": "0", "--model": str(model)}
+        given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "tests.command.stand_in_up", "up"),
+                    *(word for option in (options | given).items() for word in option),
+                ],
+                cwd=cwd,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def url(self) -> str:
+        found = re.search(r"ready at (http://\S+),", self.output)
+        assert found is not None, self.output
+        return found[1]
+
+    def wait_until_ready(self) -> None:
+        self.wait_until_said("Scoreline is ready at")
+        self.wait_until_said("curl")
+
+    def wait_until_said(self, words: str) -> None:
+        def said() -> bool:
+            assert self.process.poll() is None or words in self.output, self.output
+            return words in self.output
+
+        wait_until(said, f"it says “{words}”", 60.0)
+
+    def children(self) -> dict[str, int]:
+        """The process ids of the service's processes, by the module that each runs. They name their parent."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().decode().split("\0")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if "scoreline.child" in words and str(self.process.pid) in words and state != "Z":
+                found[words[words.index(str(self.process.pid)) + 1]] = int(entry.name)
+        return found
+
+    @property
+    def worker(self) -> int:
+        return self.children()["tests.command.stand_in_worker"]
+
+    def end(self, with_signal: signal.Signals) -> int:
+        """Its exit status."""
+        self.process.send_signal(with_signal)
+        return self.process.wait(40)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()

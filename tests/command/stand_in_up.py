@@ -1,0 +1,10 @@
+"""``scoreline`` with the stand-in worker: ``python -m tests.command.stand_in_up up …``."""
+
+from __future__ import annotations
+
+from scoreline import embedded
+from scoreline.command import main
+
+if __name__ == "__main__":
+    embedded.ROLES["worker"] = "tests.command.stand_in_worker"
+    main()

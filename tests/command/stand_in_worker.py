@@ -1,0 +1,65 @@
+"""A worker of the embedded service whose engine makes its scores up. ``STAND_IN`` says how it misbehaves, if at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import structlog
+
+from jobs.records import WorkerRecord
+from scoring.model_files import ModelFilesError, read_model_card
+from scoring.tokenization import TextTokenizer
+from settings.bell import BellSettings
+from settings.engine import EngineSettings
+from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
+from tests.workers.engines import MadeUpEngine
+from workers.logs import configure_logs
+from workers.presence import new_worker_id
+from workers.serving import Stopping, WorkerSettings, end_process, serve
+
+log = structlog.stdlib.get_logger("worker")
+
+
+def misbehave() -> None:
+    """Do what ``STAND_IN`` says; nothing if it says nothing."""
+    match os.environ.get("STAND_IN", "").split(":"):
+        case ["refuses"]:
+            log.error("can't start", reason="the checkpoint is not to my taste")
+            sys.exit(1)
+        case ["loads forever"]:
+            for step in range(1, 4):
+                log.info("compiling", step=step, steps=100)
+            Stopping()
+            time.sleep(3600)
+        case ["ignores signals"]:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            log.info("ready")
+            time.sleep(3600)
+        case ["crashes while there is", path] if Path(path).exists():
+            print("Segmentation fault, or the like", file=sys.stderr, flush=True)
+            os._exit(139)
+
+
+def main() -> int:
+    configure_logs()
+    misbehave()
+    stopping = Stopping()
+    scoring = ScoringSettings()
+    directory = Path(scoring.model)
+    try:
+        card = read_model_card(directory, scoring.model_name, None, TextTokenizer.load(directory))
+    except ModelFilesError as error:
+        log.error("can't start", reason=str(error))
+        return 1
+    worker = WorkerRecord(new_worker_id(), card, "weights", "none", "float32")
+    return serve(MadeUpEngine(), worker, WorkerSettings(StoreSettings(), BellSettings(), EngineSettings()), stopping)
+
+
+if __name__ == "__main__":
+    end_process(main())

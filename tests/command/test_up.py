@@ -1,0 +1,251 @@
+"""``scoreline up`` in a user's hands: it starts, says how to use it, and ends without leaving anything behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scoreline.client import Client
+from tests.command.running import ROOT, Up
+from tests.services import wait_until
+
+StartUp = Callable[..., Up]
+
+
+def gone(process_ids: list[int]) -> bool:
+    """Whether none of these processes runs any more (one that is dead but not yet collected does not)."""
+    for process_id in process_ids:
+        try:
+            state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            return False
+    return True
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_printed_curl_command_works_as_it_stands(shared_up: Up) -> None:
+    command = next(line for line in shared_up.output.splitlines() if line.strip().startswith("curl"))
+    answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, text=True)
+    assert len(json.loads(answer.stdout)["scores"]) == 2, answer.stdout
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything_cleanly(start_up: StartUp, stop: signal.Signals) -> None:
+    up = start_up()
+    up.wait_until_ready()
+    children = up.children()
+    assert len(children) == 2
+    started = time.monotonic()
+    assert up.end(stop) == 0, up.output
+    assert time.monotonic() - started < 5.0
+    assert gone(list(children.values()))
+    assert not (up.data / "bell").exists()
+    assert "Traceback" not in up.output
+
+
+def test_what_waits_is_kept_and_scored_after_the_next_start(start_up: StartUp, tmp_path: Path) -> None:
+    up = start_up("--data", str(tmp_path / "kept"))
+    up.wait_until_ready()
+    with Client(up.url) as client:
+        job_id = client.submit("a", ["b"], label_token_ids=[1]).id
+        before = client.wait(job_id, 20)
+    assert up.end(signal.SIGTERM) == 0
+    up = start_up("--data", str(tmp_path / "kept"))
+    up.wait_until_ready()
+    with Client(up.url) as client:
+        assert client.get(job_id) == before
+
+
+def test_a_killed_up_takes_its_processes_with_it(start_up: StartUp) -> None:
+    up = start_up()
+    up.wait_until_ready()
+    children = list(up.children().values())
+    assert len(children) == 2
+    up.process.kill()
+    up.process.wait()
+    wait_until(lambda: gone(children), "its processes are gone", 5.0)
+
+
+def test_ctrl_c_while_the_model_loads_stops_at_once(start_up: StartUp) -> None:
+    up = start_up(stand_in="loads forever")
+    up.wait_until_said("compiling")
+    children = list(up.children().values())
+    assert len(children) == 2
+    started = time.monotonic()
+    assert up.end(signal.SIGINT) == 0, up.output
+    assert time.monotonic() - started < 5.0
+    assert gone(children)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_process_that_does_not_stop(start_up: StartUp) -> None:
+    up = start_up(stand_in="ignores signals")
+    up.wait_until_ready()
+    children = list(up.children().values())
+    up.process.send_signal(signal.SIGINT)
+    up.wait_until_said("Stopping.")
+    started = time.monotonic()
+    assert up.end(signal.SIGINT) == 0
+    assert time.monotonic() - started < 5.0
+    assert gone(children)
+
+
+def test_a_worker_that_dies_is_started_again(start_up: StartUp) -> None:
+    up = start_up()
+    up.wait_until_ready()
+    first = up.worker
+    os.kill(first, signal.SIGKILL)
+    up.wait_until_said("it is started again")
+    with Client(up.url) as client:
+        assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 30).status == "succeeded"
+    assert up.worker != first
+    assert up.end(signal.SIGTERM) == 0
+
+
+def test_a_worker_that_keeps_dying_is_given_up_with_its_own_words(start_up: StartUp, tmp_path: Path) -> None:
+    curse = tmp_path / "curse"
+    up = start_up(stand_in=f"crashes while there is:{curse}")
+    up.wait_until_ready()
+    children = up.children()
+    curse.touch()
+    os.kill(children["tests.command.stand_in_worker"], signal.SIGKILL)
+    assert up.process.wait(40) == 1
+    assert "scoreline: the worker keeps crashing: Segmentation fault, or the like" in up.output
+    assert gone(list(children.values()))
+
+
+def test_a_worker_that_refuses_to_start_is_reported_in_its_own_words(start_up: StartUp) -> None:
+    up = start_up(stand_in="refuses")
+    assert up.process.wait(40) == 1
+    last = up.output.splitlines()[-1]
+    assert len(up.output.splitlines()) == 2, "that it starts, and that it did not"
+    assert last == "scoreline: the worker did not start: the checkpoint is not to my taste"
+    assert "Traceback" not in up.output
+    assert up.children() == {}
+
+
+def test_a_port_in_use_is_one_clear_line(start_up: StartUp) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        up = start_up("--port", str(taken.getsockname()[1]))
+        assert up.process.wait(20) == 1
+    assert re.fullmatch(
+        r"scoreline: 127.0.0.1 port \d+ can't be used: Address already in use; name another one with --port",
+        up.output.splitlines()[-1],
+    )
+    assert "Traceback" not in up.output
+
+
+def test_a_data_directory_in_use_is_one_clear_line_and_its_owner_goes_on(shared_up: Up, start_up: StartUp) -> None:
+    second = start_up("--data", str(shared_up.data))
+    assert second.process.wait(20) == 1
+    line = second.output.splitlines()[-1]
+    assert line.startswith("scoreline: the data directory")
+    assert f"process {shared_up.process.pid}" in line
+    with Client(shared_up.url) as client:
+        assert client.models()[0].live_workers == 1
+
+
+@pytest.mark.parametrize("data", ["/proc/nowhere", "/dev/null/x"])
+def test_a_data_directory_that_can_not_be_made_is_one_clear_line(start_up: StartUp, data: str) -> None:
+    up = start_up("--data", data)
+    assert up.process.wait(20) == 1
+    assert up.output.splitlines()[-1].startswith(f"scoreline: the data directory {data} can't be used: ")
+    assert "Traceback" not in up.output
+
+
+def test_a_missing_model_directory_is_one_clear_line(start_up: StartUp) -> None:
+    up = start_up("--model", "/nowhere/at/all")
+    assert up.process.wait(20) == 1
+    assert up.output.splitlines()[-1] == "scoreline: there is no model directory /nowhere/at/all"
+
+
+def test_a_directory_that_holds_no_model_is_reported_and_leaves_no_process(start_up: StartUp, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    up = start_up("--model", str(empty))
+    assert up.process.wait(30) == 1
+    assert up.output.splitlines()[-1].startswith("scoreline: the ")
+    assert str(empty) in up.output.splitlines()[-1]
+    assert "Traceback" not in up.output
+    assert up.children() == {}
+
+
+def test_a_data_directory_with_a_long_path_works(start_up: StartUp, tmp_path: Path) -> None:
+    """Longer than a Unix socket's path may be."""
+    before = set(Path(tempfile.gettempdir()).glob("scoreline-*"))
+    up = start_up("--data", str(tmp_path / ("long" * 30)))
+    up.wait_until_ready()
+    with Client(up.url) as client:
+        assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 30).status == "succeeded"
+    assert up.end(signal.SIGTERM) == 0
+    left = set(Path(tempfile.gettempdir()).glob("scoreline-*")) - before
+    assert not [path for path in left if (path / "bell").exists()]
+
+
+def test_packages_of_the_same_names_in_the_current_folder_are_not_taken_for_the_server(
+    start_up: StartUp, tmp_path: Path
+) -> None:
+    for room in ("api", "workers", "jobs"):
+        (tmp_path / "project" / room).mkdir(parents=True)
+        (tmp_path / "project" / room / "__init__.py").write_text("raise RuntimeError('this is not Scoreline')")
+    up = start_up(cwd=tmp_path / "project")
+    up.wait_until_ready()
+    assert up.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("role", ["up", "api", "worker", "migrate", "demo"])
+def test_without_a_checkout_the_server_commands_say_so(tmp_path: Path, role: str) -> None:
+    shutil.copytree(ROOT / "scoreline", tmp_path / "scoreline")
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", "from scoreline.command import main; main()", role],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 1
+    assert "the server is not installed here" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_process_that_watches_its_parent_ends_with_it() -> None:
+    """How it is done where the kernel does not do it."""
+    watching = (
+        "import sys, os; from scoreline.child import _watch; print(os.getpid(), flush=True); _watch(os.getppid())"
+    )
+    parent = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            f"import subprocess, sys; subprocess.run([sys.executable, '-c', {watching!r}])",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: gone([child]), "the child is gone", 5.0)
+
+
+def test_the_default_data_directory_is_in_the_current_folder(start_up: StartUp, tmp_path: Path) -> None:
+    up = start_up("--data", ".scoreline", cwd=tmp_path)
+    up.wait_until_ready()
+    assert (tmp_path / ".scoreline" / "scoreline.db").exists()
+    assert up.end(signal.SIGTERM) == 0
