@@ -180,9 +180,9 @@ def test_batches_follow_one_another_without_a_seam(monkeypatch: pytest.MonkeyPat
 
 
 def test_rows_come_in_bounded_batches_so_that_a_hopeless_request_costs_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 1000)
-    for build, sizes in ((under_test.unsplit, [1, 1, 1]), (under_test.qwen2, [3])):
-        _, batches = build().iterate_rows("word " * 300, ["x"] * 3)
+    monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 3400)
+    for build, sizes in ((under_test.unsplit, [2, 2, 2]), (under_test.qwen2, [6])):
+        _, batches = build().iterate_rows("word " * 300, ["x"] * 6)
         assert [len(batch) for batch in batches] == sizes
 
 
