@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -41,6 +42,8 @@ class Server(uvicorn.Server):
 def main() -> int:
     """Serve until stopped. Returns the exit status: 1, after one line, where the process can't start."""
     configure_logs()
+    # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # uvicorn raises the signal that stopped it once more when it is done: being stopped is not a failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))

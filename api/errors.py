@@ -117,11 +117,10 @@ def _allowed_methods(request: Request) -> str:
 def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI ``responses`` of a route that can fail with ``codes``: one entry a status, one example a code.
 
-    Every route can also fail in the four ways that are no route's own, so those need not be named.
+    ``internal_error`` can befall every route and need not be named.
     """
-    everywhere = (ErrorCode.INTERNAL_ERROR,)
     by_status: dict[int | str, dict[str, Any]] = {}
-    for code in (*codes, *everywhere):
+    for code in (*codes, ErrorCode.INTERNAL_ERROR):
         entry = by_status.setdefault(
             STATUS[code],
             {"model": ErrorEnvelope, "description": "", "content": {"application/json": {"examples": {}}}},

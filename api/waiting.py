@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 import structlog
+from starlette.requests import Request
 
 from jobs.database import StorageUnavailable
 from jobs.records import JobStatus
@@ -98,3 +99,9 @@ class Waiters:
                 # A job that is not there any more was deleted: whoever waits for it is to learn that now.
                 if job_id not in found or found[job_id].ended:
                     self.on_ended(job_id)
+
+
+async def client_left(request: Request) -> None:
+    """Return once a request's client has closed its connection. To be called when its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from api.body import read_body
@@ -19,6 +20,7 @@ from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.service import TENANT, Service, ServiceOf
 from api.submission import read_job
+from api.waiting import Outcome, client_left
 from jobs.accept import accept
 from jobs.ending import cancel, delete
 from jobs.reading import get_job, list_jobs, read_scores
@@ -44,7 +46,17 @@ router = APIRouter(tags=["jobs"])
     "/v1/jobs",
     status_code=202,
     response_model=Job,
-    responses=documented(*SCORING_ERRORS),
+    responses={
+        202: {
+            "description": "accepted, now or (`Idempotency-Replayed: true`) earlier; `Location` is where it is found",
+            "headers": {
+                "Location": {"schema": {"type": "string"}},
+                "Retry-After": {"schema": {"type": "integer"}},
+                "Idempotency-Replayed": {"schema": {"const": "true"}},
+            },
+        },
+        **documented(*SCORING_ERRORS),
+    },
     openapi_extra=json_body(JobBody, EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"}),
 )
 async def submit(
@@ -101,7 +113,9 @@ async def read(
     if wait:
         job = await service.threads.sql(get_job, service.database, TENANT, job_id)
         if not job.status.ended:
-            await service.waiters.wait(job_id, wait)
+            outcome = await service.waiters.wait(job_id, wait, lambda: client_left(request))
+            if outcome is Outcome.DISCONNECTED:
+                raise ClientDisconnect
     return json_response(await service.threads.sql(_read, service, job_id), headers=headers)
 
 

@@ -7,6 +7,7 @@ death costs the caller a moment, and a call that runs out of time has a job to c
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.body import read_body
@@ -14,11 +15,10 @@ from api.errors import documented, error_response
 from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.openapi import json_body
 from api.presentation import encode, job_path, json_response, show_scoring
-from api.request_id import CLIENT_CLOSED_REQUEST
 from api.schemas import ScoreBody, ScoreResponse
 from api.service import TENANT, Service, ServiceOf
 from api.submission import Call, read_call
-from api.waiting import Outcome
+from api.waiting import Outcome, client_left
 from jobs.accept import accept
 from jobs.ending import cancel
 from jobs.reading import get_job, read_scores
@@ -78,34 +78,41 @@ async def score(
     data = await read_body(request, service.api.max_body_bytes)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
     call = await service.threads.text(read_call, service, data, idempotency)
-    accepted = await service.threads.sql(_accept, service, call)
-    service.ringer.ring(service.card.name)
-
-    outcome = await service.waiters.wait(accepted.job_id, call.timeout, lambda: _client_left(request))
-    if outcome is Outcome.DISCONNECTED:
-        if idempotency is None:
-            await service.threads.sql(cancel, service.database, TENANT, accepted.job_id)
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    given_up = outcome is Outcome.TIMED_OUT and call.cancel_on_timeout
-    if given_up:
-        await service.threads.sql(cancel, service.database, TENANT, accepted.job_id)
+    accepted, ended = await service.threads.sql(_accept, service, call)
+    given_up = not ended and await _wait(request, service, call, accepted.job_id)
     return await service.threads.sql(_answer, service, call, accepted, given_up)
 
 
-async def _client_left(request: Request) -> None:
-    """Return once the client has closed its connection. Its body has been read, so nothing else can come."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _wait(request: Request, service: Service, call: Call, job_id: str) -> bool:
+    """Wait until the job has ended or the time is up. Returns whether the job was given up for that.
+
+    Raises ClientDisconnect.
+    """
+    service.ringer.ring(service.card.name)
+    outcome = await service.waiters.wait(job_id, call.timeout, lambda: client_left(request))
+    left = outcome is Outcome.DISCONNECTED
+    given_up = (left and call.submission.idempotency is None) or (
+        outcome is Outcome.TIMED_OUT and call.cancel_on_timeout
+    )
+    if given_up:
+        await service.threads.sql(cancel, service.database, TENANT, job_id)
+    if left:
+        raise ClientDisconnect
+    return given_up
 
 
-def _accept(service: Service, call: Call) -> Accepted:
+def _accept(service: Service, call: Call) -> tuple[Accepted, bool]:
+    """Commit the call's job. Returns it, and whether it has ended already: nobody will announce that again."""
     if call.submission.total_items > 0 and not service.live_workers():
         raise RequestError(
             ErrorCode.MODEL_UNAVAILABLE,
             f"no worker serves {service.card.name} right now; jobs sent to /v1/jobs wait for one",
             retry_after=NO_WORKER_RETRY_SECONDS,
         )
-    return accept(service.database, call.submission)
+    accepted = accept(service.database, call.submission)
+    if call.submission.total_items > 0 and not accepted.replayed:
+        return accepted, False
+    return accepted, get_job(service.database, TENANT, accepted.job_id).status.ended
 
 
 def _answer(service: Service, call: Call, accepted: Accepted, given_up: bool) -> Response:

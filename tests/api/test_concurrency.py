@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from numpy.testing import assert_allclose
+from structlog.testing import capture_logs
 
 from jobs.database import Database
 from scoring.tokenization import TextTokenizer
@@ -106,10 +108,25 @@ def _stays_answering(
 def test_a_caller_that_leaves_cancels_what_has_not_started(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
-    connection, job_id = _call_and_hang(api, {})
-    connection.close()
-    eventually(lambda: api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled", "the job is cancelled")
+    with capture_logs() as logs:
+        connection, job_id = _call_and_hang(api, {})
+        connection.close()
+        eventually(lambda: api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled", "the job is cancelled")
+        eventually(lambda: [entry for entry in logs if entry.get("path") == "/v1/score"], "the call is logged")
     assert api.app.state.service.waiters.job_ids == []
+    assert [entry["status"] for entry in logs if entry.get("path") == "/v1/score"] == [499]
+
+
+def test_a_reader_that_leaves_is_not_waited_for_any_longer(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    job = api.submit(**BODY)
+    waiters = api.app.state.service.waiters
+    with socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2]))) as connection:
+        connection.sendall(f"GET {job['urls']['self']} HTTP/1.1\r\nhost: test\r\nprefer: wait=60\r\n\r\n".encode())
+        eventually(lambda: waiters.job_ids, "the reader waits")
+    eventually(lambda: not waiters.job_ids, "nobody waits any more")
+    assert api.client.get(job["urls"]["self"]).json()["status"] == "queued"
 
 
 def test_a_caller_with_an_idempotency_key_may_leave_and_come_back(fresh: Fresh, model: TinyModel) -> None:
@@ -154,3 +171,18 @@ def test_a_notice_between_commit_and_wait_is_not_lost(model: TinyModel, sqlite_u
         eventually(lambda: api.score(**BODY | {"timeout": 2}), "the worker is connected")
         for n in range(50):
             assert api.score(**BODY | {"query": f"Query {n}", "timeout": 10})["scores"]
+
+
+def test_a_call_whose_job_has_ended_already_is_not_waited_for(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    """Nobody announces an end twice, and lookups are far apart here: a wait would run out of time."""
+    with running_api(model.directory, sqlite_url, tmp_path, waiter_poll_seconds=1000.0) as (api, _):
+        started = time.monotonic()
+        assert api.score(**BODY | {"items": []})["scores"] == []
+        headers = {"Idempotency-Key": "again"}
+        first = api.client.post("/v1/score", json=BODY, headers=headers)
+        # As another process would be, or this one after a restart: it has not heard of the end.
+        api.app.state.service.waiters._ended.clear()
+        assert api.client.post("/v1/score", json=BODY, headers=headers).json() == first.json()
+        assert time.monotonic() - started < 10
