@@ -73,4 +73,4 @@ class Narrator:
     def _say_once(self, what: str) -> None:
         if what != self._said:
             self._said = what
-            self._console.print(f"{what} ...", highlight=False)
+            self.say(f"{what} ...")

@@ -241,7 +241,7 @@ def test_a_process_that_watches_its_parent_ends_with_it() -> None:
     child = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    wait_until(lambda: gone([child]), "the child is gone", 5.0)
+    wait_until(lambda: gone([child]), "the child is gone")
 
 
 def test_the_default_data_directory_is_in_the_current_folder(start_up: StartUp, tmp_path: Path) -> None:
