@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array, lax
 from jax.typing import DTypeLike
@@ -165,7 +166,7 @@ class Body(nnx.Module):
     def _layer(self, index: Array | int) -> Layer:
         """One layer, its parameters sliced out of the stack: no layer is ever copied together with others."""
         graph, stacked = nnx.split(self.layers)
-        return nnx.merge(graph, jax.tree.map(lambda weight: lax.dynamic_index_in_dim(weight, index, 0, False), stacked))
+        return nnx.merge(graph, jax.tree.map(lambda weight: _slice(weight, index), stacked))
 
 
 class Decoder(nnx.Module):
@@ -190,8 +191,9 @@ class Decoder(nnx.Module):
 
 def rotation(positions: Array, config: DecoderConfig) -> tuple[Array, Array]:
     """Cosine and sine of the rotary angles, float32 [..., head_dim / 2], for int32 positions [...]."""
-    exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
-    angles = positions[..., None].astype(jnp.float32) * (1.0 / config.rope_theta**exponents)
+    # In float64 on the host: a power that is a few units off in float32 would grow with the position.
+    frequencies = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
+    angles = positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
     return jnp.cos(angles), jnp.sin(angles)
 
 
@@ -200,6 +202,16 @@ def _rotate(heads: Array, stream: Stream) -> Array:
     cos, sin = stream.cos[:, :, None], stream.sin[:, :, None]
     first, second = jnp.split(heads, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def _slice(stack: Array, index: Array | int) -> Array:
+    """One layer's weight of a stack.
+
+    A stack of uint16 is bf16 as the integers of its bits, which is how the engine holds it: the CPU compiler takes a
+    slice of bf16 by way of float32, and copies the whole stack to float32 on every call for it.
+    """
+    weight = lax.dynamic_index_in_dim(stack, index, 0, keepdims=False)
+    return lax.bitcast_convert_type(weight, jnp.bfloat16) if stack.dtype == jnp.uint16 else weight
 
 
 def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
