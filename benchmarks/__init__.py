@@ -1,0 +1,1 @@
+"""Measurements. They print figures and prove nothing: what must hold is a test."""

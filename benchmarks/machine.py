@@ -1,0 +1,24 @@
+"""What this machine can do, so that figures from different days and machines can be compared as shares of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+
+ROWS, INNER, COLUMNS = 2048, 1024, 3072
+
+
+def bf16_gflops(repeats: int = 15) -> float:
+    """GFLOP/s of bf16 [2048, 1024] x [1024, 3072] products summed in float32: the median of ``repeats`` of them."""
+    left = jax.random.normal(jax.random.key(0), (ROWS, INNER), jnp.bfloat16)
+    right = jax.random.normal(jax.random.key(1), (INNER, COLUMNS), jnp.bfloat16)
+    product = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32)).lower(left, right).compile()
+    seconds = []
+    for _ in range(repeats + 1):
+        started = time.perf_counter()
+        product(left, right).block_until_ready()
+        seconds.append(time.perf_counter() - started)
+    return 2 * ROWS * INNER * COLUMNS / statistics.median(seconds[1:]) / 1e9

@@ -1,0 +1,122 @@
+"""A production deployment as an operator would start it: real processes on a private PostgreSQL and Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.services import free_port, wait_until
+
+ROOT = Path(__file__).parents[2]
+MODEL = Path(os.environ.get("E2E_MODEL", ROOT / "demonstration" / "model"))
+
+
+class Deployment:
+    """API and workers of one deployment, each a process; logs go to files in ``folder``."""
+
+    def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: object) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.environment = os.environ | {
+            "SCORELINE_DATABASE_URL": database_url,
+            "SCORELINE_REDIS_URL": redis_url,
+            "SCORELINE_MODEL": str(MODEL),
+            "SCORELINE_MODEL_NAME": "demo",
+            "SCORELINE_PORT": str(self.port),
+            **{f"SCORELINE_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30.0, trust_env=False)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self, module: str, name: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{name}.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", module], cwd=ROOT, env=self.environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        log.close()
+        self._processes.append(process)
+        return process
+
+    def migrate(self) -> None:
+        """Bring the database to the newest schema."""
+        subprocess.run([sys.executable, "-m", "jobs.migrate"], cwd=ROOT, env=self.environment, check=True)
+
+    def start_api(self) -> subprocess.Popen[bytes]:
+        """Start the API and return once it answers that it is ready."""
+        process = self._start("api", "api")
+        wait_until(lambda: self._alive(process, "api") and self._ready(), "the API to be ready")
+        return process
+
+    def start_worker(self, name: str = "worker") -> subprocess.Popen[bytes]:
+        """Start a worker and return once it says that it is ready. Its log has this name."""
+        process = self._start("workers.scoring", name)
+        wait_until(lambda: self._alive(process, name) and self.events(name, "ready"), f"{name} to be ready", 120)
+        return process
+
+    def events(self, name: str, event: str) -> list[dict[str, Any]]:
+        """The log lines of one event that a process has written so far."""
+        lines = [json.loads(line) for line in self.log(name).splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    def log(self, name: str) -> str:
+        """What a process has written so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _alive(self, process: subprocess.Popen[bytes], name: str) -> bool:
+        assert process.poll() is None, f"{name} ended with {process.returncode}:\n{self.log(name)[-4000:]}"
+        return True
+
+    def _ready(self) -> bool:
+        try:
+            return self.client.get("/readyz").status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    def submit(self, body: Mapping[str, object]) -> str:
+        """Submit a job and return its id."""
+        response = self.client.post("/v1/jobs", json=dict(body))
+        assert response.status_code == 202, response.text
+        return str(response.json()["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """The job object."""
+        response = self.client.get(f"/v1/jobs/{job_id}")
+        assert response.status_code == 200, response.text
+        job: dict[str, Any] = response.json()
+        return job
+
+    def result(self, job_id: str, seconds: float = 120.0) -> dict[str, Any]:
+        """The job's result, once it has succeeded."""
+
+        def finished() -> bool:
+            return self.job(job_id)["status"] not in ("queued", "running")
+
+        wait_until(finished, f"{job_id} to end", seconds)
+        job = self.job(job_id)
+        assert job["status"] == "succeeded", job
+        result: dict[str, Any] = job["result"]
+        return result
