@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import structlog
@@ -22,11 +23,12 @@ log = structlog.stdlib.get_logger("worker")
 def main() -> int:
     """Load the model, then score until stopped. Returns the exit status: 1, after one line, if it can't be loaded."""
     configure_logs()
+    # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     stopping = Stopping()
     # Here, because they take seconds: by now a signal ends the process in good order, and the log says what it does.
-    from model.engine import Engine
-
     from model.config import UnsupportedModelError
+    from model.engine import Engine
     from model.weights import WeightsError
     from scoring.model_files import ModelFilesError, read_model_card
     from scoring.tokenization import TextTokenizer

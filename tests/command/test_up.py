@@ -50,8 +50,10 @@ def test_a_signal_stops_everything_cleanly(start_up: StartUp, stop: signal.Signa
     children = up.children()
     assert len(children) == 2
     started = time.monotonic()
-    assert up.end(stop) == 0, up.output
+    os.killpg(up.process.pid, stop)  # as a terminal does: it knows process groups only
+    assert up.process.wait(40) == 0, up.output
     assert time.monotonic() - started < 5.0
+    assert "told to stop twice" not in up.output
     assert gone(list(children.values()))
     assert not (up.data / "bell").exists()
     assert "Traceback" not in up.output

@@ -26,6 +26,13 @@ class MadeUpEngine:
         self._go_on.set()
         self.broken = False
 
+    @classmethod
+    def held(cls) -> MadeUpEngine:
+        """One that stops in front of its first step."""
+        engine = cls()
+        engine.hold()
+        return engine
+
     def hold(self) -> None:
         """Stop in front of the next step."""
         self.holding.clear()

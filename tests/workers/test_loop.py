@@ -82,8 +82,7 @@ def test_stopping_in_mid_batch_finishes_what_is_scored_and_gives_the_rest_back(
     store: Store, start_worker: StartWorker
 ) -> None:
     job_id = store.submit(chunks=10)
-    worker = start_worker(store)
-    worker.engine.hold()
+    worker = start_worker(store, engine=MadeUpEngine.held())
     wait_until(worker.engine.holding.is_set, "it is being scored")
     worker.loop.stop()
     worker.engine.let_go()
@@ -140,8 +139,7 @@ def test_a_batch_that_was_taken_away_is_dropped_and_the_worker_goes_on(
     later.database.clock = lambda: time.time() + 3600
     job_id = store.submit()
     with capture_logs() as logs:
-        worker = start_worker(store)
-        worker.engine.hold()
+        worker = start_worker(store, engine=MadeUpEngine.held())
         wait_until(worker.engine.holding.is_set, "it is being scored")
         wait_until(lambda: sweep(later.database).models == {MODEL}, "the batch is taken away")
         assert claim(later.database, "another", MODEL, 10**6) is not None
@@ -153,14 +151,26 @@ def test_a_batch_that_was_taken_away_is_dropped_and_the_worker_goes_on(
     assert not said(logs, "could not store scores")
 
 
+def test_a_batch_that_takes_longer_than_its_lease_is_kept(store_url: str, start_worker: StartWorker) -> None:
+    store = Store(store_url, lease_seconds=0.4)
+    job_id = store.submit()
+    worker = start_worker(store, engine=MadeUpEngine.held())
+    wait_until(worker.engine.holding.is_set, "it is being scored")
+    several_leases = time.monotonic() + 1.5
+    while time.monotonic() < several_leases:
+        assert sweep(store.database).models == frozenset()
+    worker.engine.let_go()
+    store.wait_for(job_id)
+    assert len(worker.engine.batches) == 1
+
+
 def said(logs: Sequence[Mapping[str, object]], event: str) -> bool:
     return any(line["event"] == event for line in logs)
 
 
 def test_a_cancelled_job_does_not_disturb_its_batch(store: Store, start_worker: StartWorker) -> None:
     cancelled, other = store.submit(), store.submit()
-    worker = start_worker(store)
-    worker.engine.hold()
+    worker = start_worker(store, engine=MadeUpEngine.held())
     wait_until(worker.engine.holding.is_set, "it is being scored")
     cancel(store.database, "default", cancelled)
     worker.engine.let_go()
@@ -173,8 +183,7 @@ def test_scores_survive_an_outage_of_the_database_shorter_than_the_lease(
 ) -> None:
     store = Store(postgres_url)
     job_id = store.submit(chunks=4)
-    worker = start_worker(store)
-    worker.engine.hold()
+    worker = start_worker(store, engine=MadeUpEngine.held())
     wait_until(worker.engine.holding.is_set, "it is being scored")
     later = store.submit(prefix=(8, 9))  # a commit that is sure to be on disk, and the claim before it with it
     with capture_logs() as logs:
@@ -211,8 +220,7 @@ def test_stopping_is_quick_while_the_database_is_away(
 ) -> None:
     store = Store(postgres_url)
     store.submit(chunks=4)
-    worker = start_worker(store)
-    worker.engine.hold()
+    worker = start_worker(store, engine=MadeUpEngine.held())
     wait_until(worker.engine.holding.is_set, "it is being scored")
     postgres.stop()
     try:

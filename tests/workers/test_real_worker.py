@@ -1,0 +1,151 @@
+"""``python -m workers.scoring`` with a real, tiny checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jobs.reading import read_scores
+from jobs.registry import live_workers
+from model.config import DecoderConfig
+from model.decoder import Decoder
+from model.engine import Engine
+from model.weights import save
+from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from scoring.model_card import ModelCard
+from settings.engine import EngineSettings
+from tests.api.tiny_model import make_model_directory
+from tests.services import wait_until
+from tests.workers.conftest import LABELS, MODEL, Store
+
+ROOT = Path(__file__).parents[2]
+CONFIG = DecoderConfig(
+    vocabulary=512,
+    width=32,
+    layers=2,
+    query_heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp_width=64,
+    context=512,
+    rope_theta=10_000.0,
+    norm_epsilon=1e-6,
+    tied=True,
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with a tokenizer."""
+    directory = make_model_directory(tmp_path_factory.mktemp("checkpoint") / "tiny")
+    save(Decoder(CONFIG, rngs=nnx.Rngs(0)), directory)
+    return directory
+
+
+def worker(model: Path, **settings: object) -> subprocess.Popen[str]:
+    """A worker process that never polls Redis for long, because there is none."""
+    variables = {"model": model, "model_name": MODEL, "warmup": False, "poll_seconds": 0.1, "bell_socket": "/nowhere"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "workers.scoring"],
+        cwd=ROOT,
+        env=os.environ | {f"SCORELINE_{name.upper()}": str(value) for name, value in (variables | settings).items()},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_worker_scores_with_the_real_engine_and_says_what_it_serves(sqlite_url: str, checkpoint: Path) -> None:
+    store = Store(sqlite_url)
+    job_id = store.submit(chunks=3)
+    process = worker(checkpoint, database_url=sqlite_url)
+    try:
+        store.wait_for(job_id)
+        (record,) = live_workers(store.database, 20.0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        _, log = process.communicate()
+    assert "Traceback" not in log
+    assert (record.card.name, record.card.context_length, record.dtype) == (MODEL, 512, "bfloat16")
+    assert len(record.weights_fingerprint) == 64
+
+    engine = Engine.load(checkpoint, EngineSettings(), ModelCard(MODEL, 512, 512, "tokenizer"))
+    rows = Rows.pack([[7, 0], [7, 0, 9], [7, 1], [7, 1, 9], [7, 2], [7, 2, 9]], [2] * 6)
+    chunk = ChunkWork(1, rows, LABELS, Head.LOGPROBS)
+    (expected,) = engine.score([GroupWork("group", np.array([1, 2], np.int32), (chunk,))], lambda: None)
+    page = read_scores(store.database, "default", job_id, 0, 10)
+    assert page.scores.logprobs is not None
+    assert expected.scores.logprobs is not None
+    assert page.scores.logprobs.tobytes() == expected.scores.logprobs.tobytes(), "bit for bit"
+
+
+def _remove_weights(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+
+
+def _truncate_weights(directory: Path) -> None:
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+
+
+def _name_another_family(directory: Path) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+
+
+def _break_configuration(directory: Path) -> None:
+    (directory / "config.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (_remove_weights, "model.safetensors"),
+        (_truncate_weights, "can't be read"),
+        (_name_another_family, "gpt2"),
+        (_break_configuration, "config.json"),
+        (shutil.rmtree, "does not exist"),
+    ],
+)
+def test_a_checkpoint_that_can_not_be_served_is_one_clear_message(
+    sqlite_url: str, checkpoint: Path, tmp_path: Path, harm: Callable[[Path], None], words: str
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(checkpoint, broken)
+    harm(broken)
+    process = worker(broken, database_url=sqlite_url)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 1, log
+    assert "Traceback" not in log
+    errors = [line for line in map(json.loads, log.splitlines()) if line["level"] == "error"]
+    assert len(errors) == 1, log
+    assert errors[0]["event"] == "can't start"
+    assert words in errors[0]["reason"]
+
+
+def test_settings_that_make_no_sense_are_one_clear_message(sqlite_url: str, checkpoint: Path) -> None:
+    process = worker(checkpoint, database_url=sqlite_url, claim_seconds="soon")
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 1, log
+    assert "Traceback" not in log
+    assert "claim_seconds" in log
+
+
+def test_a_signal_while_the_model_loads_ends_the_worker_at_once(sqlite_url: str, checkpoint: Path) -> None:
+    process = worker(checkpoint, database_url=sqlite_url, warmup=True)
+    assert process.stderr is not None
+    wait_until(lambda: "compiling" in process.stderr.readline(), "it compiles")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(5) == 0
+    process.stderr.close()
