@@ -134,7 +134,7 @@ chunks = Table(
     # Every claim leaves dead rows behind; let them be vacuumed long before a fifth of the table is dead.
     postgresql_with={"autovacuum_vacuum_scale_factor": 0.01},
 )
-# Written into the statement, never a parameter: a planner that does not see the value can't use a partial index.
+# Written into the statement, never a parameter: a generic plan does not see parameters, so no partial index either.
 WAITING = chunks.c.state == literal_column(f"'{ChunkState.WAITING.value}'")
 CLAIMED = chunks.c.state == literal_column(f"'{ChunkState.CLAIMED.value}'")
 Index("ix_chunks_waiting", chunks.c.model, chunks.c.due_at, chunks.c.id, postgresql_where=WAITING, sqlite_where=WAITING)

@@ -6,11 +6,12 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from jobs.claim import claim
 from jobs.database import Database
@@ -66,7 +67,7 @@ class History(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = HandClock()
-        path = self.folder / "history.db"
+        path = self.folder / f"{uuid4().hex}.db"
         shutil.copy(self.template, path)
         given = StoreSettings(database_url=f"sqlite:///{path}", lease_seconds=LEASE, max_attempts=MAX_ATTEMPTS)
         self.store = Database.open(given, self.clock)
@@ -129,6 +130,13 @@ class History(RuleBasedStateMachine):
                 ends.append(job.id)
         assert sorted(finished.job_ids) == sorted(ends)
 
+    @precondition(lambda self: any(batch.lost for batch in self.taken))
+    @rule(data=st.data())
+    def finish_too_late(self, data: Any) -> None:
+        batch = data.draw(st.sampled_from([batch for batch in self.taken if batch.lost]))
+        work = [score(work) for _, _, work in batch.held]
+        assert finish(self.store, batch.claim.batch_id, work).fenced == len(work)
+
     @rule(batch=batches)
     def renew(self, batch: Batch | None) -> None:
         if batch is not None:
@@ -139,13 +147,13 @@ class History(RuleBasedStateMachine):
             else:
                 assert not batch.open()
 
-    @rule(batch=consumes(batches))
+    @rule(batch=batches)
     def release(self, batch: Batch | None) -> None:
         if batch is not None:
             assert release(self.store, batch.claim.batch_id).waiting == len(batch.open())
             batch.lost = True
 
-    @rule(batch=consumes(batches))
+    @rule(batch=batches)
     def abandon(self, batch: Batch | None) -> None:
         if batch is not None:
             failed = abandon(self.store, batch.claim.batch_id, "the engine failed").job_ids
@@ -167,6 +175,12 @@ class History(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
     def turn_the_clock(self, seconds: float) -> None:
         self.clock.turn(seconds)
+
+    @rule(target=batches)
+    def replace_all_workers(self) -> Batch | None:
+        self.clock.turn(LEASE + 1)
+        self.sweep()
+        return self.take(1_000)
 
     @rule()
     def sweep(self) -> None:
@@ -219,4 +233,4 @@ def test_any_history_ends_as_the_model_says(
 ) -> None:
     monkeypatch.setattr(History, "folder", tmp_path, raising=False)
     monkeypatch.setattr(History, "template", sqlite_template, raising=False)
-    run_state_machine_as_test(History, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(History, settings=settings(max_examples=50, stateful_step_count=30, deadline=None))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -177,22 +177,17 @@ def test_claims_read_the_head_of_an_index(store: Database) -> None:
         assert "TEMP B-TREE" not in plan
 
 
-def test_a_claim_that_looks_while_others_hold_the_rows_looks_again(postgres_store: Database) -> None:
+def test_a_claim_that_looks_while_others_hold_the_rows_looks_again(
+    postgres_store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A claimant locks for a moment more than it takes; what it leaves must not look like an empty backlog."""
     submit(postgres_store, chunks=2)
-    looked, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with postgres_store.write() as connection:
-            connection.execute(text("SELECT id FROM chunks FOR UPDATE"))
-            looked.set()
-            done.wait(0.003)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    looked.wait()
-    assert take(postgres_store, budget=1)
-    holder.join()
+    with ExitStack() as others:
+        connection = others.enter_context(postgres_store.write())
+        connection.execute(text("SELECT id FROM chunks FOR UPDATE"))
+        # The others let go when the claim has looked and pauses.
+        monkeypatch.setattr("jobs.claim.time.sleep", lambda _: others.close())
+        assert len(take(postgres_store).chunk_ids) == 2
 
 
 def test_submissions_of_thousands_of_chunks_keep_inputs_and_chunks_together(store: Database) -> None:

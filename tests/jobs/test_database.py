@@ -34,6 +34,8 @@ def test_a_restart_of_the_database_interrupts_and_loses_nothing(
     with pytest.raises(StorageUnavailable):
         interrupted()
     assert finish_all(postgres_store, take(postgres_store)).job_ids == (job_id,)
+    postgres.restart()  # connections that were idle meanwhile are found dead before they are used
+    assert get_job(postgres_store, "default", job_id).status is JobStatus.SUCCEEDED
     postgres.stop()
     with pytest.raises(StorageUnavailable):
         get_job(postgres_store, "default", job_id)
