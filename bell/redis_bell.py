@@ -43,9 +43,7 @@ class RedisBell:
             redis_url,
             socket_connect_timeout=SILENCE_SECONDS,
             socket_timeout=SILENCE_SECONDS,
-            # Once, at once: a pooled connection does not know that Redis was restarted.
-            retry=Retry(NoBackoff(), 1),
-            retry_on_error=[redis.ConnectionError],
+            retry=Retry(NoBackoff(), 0),
         )
         self._lock = threading.Lock()
         self._muted_until = 0.0
@@ -68,7 +66,7 @@ class RedisBell:
         # This asks Redis first, so what Celery does next finds it there: Celery's own publishing is slow to give up.
         if self._redis.llen(key_prefix(self._prefix) + queue) >= ENOUGH_RINGS:
             return
-        # Nothing is declared: with bindings in Redis, publishing would fail once they are flushed.
+        # Nothing is declared: a ring goes straight to the queue's list, whatever else of ours is in Redis.
         self._celery.send_task(RING_TASK, queue=queue, declare=[], retry=False, ignore_result=True)
 
     def _publish_ended(self, job_ids: Sequence[str]) -> None:

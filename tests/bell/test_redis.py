@@ -108,20 +108,21 @@ def test_ringing_without_redis_never_raises_and_takes_no_time() -> None:
     bell.close()
 
 
-def test_ringing_a_redis_that_has_stopped_answering_costs_a_second_at_most(
+def test_a_redis_that_has_stopped_answering_costs_one_short_wait_and_not_one_a_ring(
     bell: RedisBell, client: redis.Redis
 ) -> None:
     bell.ring("demo")
     server = process_id(client)
     os.kill(server, signal.SIGSTOP)
     try:
-        for say in (lambda: bell.ring("demo"), lambda: bell.announce(["job_1"])):
-            started = time.monotonic()
-            say()
-            assert time.monotonic() - started < 1.0
+        started = time.monotonic()
+        for _ in range(20):
+            bell.ring("demo")
+            bell.announce(["job_1"])
+        assert time.monotonic() - started < 1.0
     finally:
         os.kill(server, signal.SIGCONT)
-    assert bell.failures == 2
+    assert bell.failures == 40
 
 
 def test_a_bell_rings_again_once_redis_is_back(redis_server: RedisServer, bell: RedisBell) -> None:
@@ -190,7 +191,7 @@ def test_announced_jobs_are_noticed_all_of_them(redis_server: RedisServer, bell:
     heard = Heard()
     with noticing(RedisNotices(redis_server.url, PREFIX), heard):
         wait_until(lambda: _announced(bell, heard, "first"), "the subscription stands")
-        many = [f"job_{n}" for n in range(2_500)]
+        many = [f"job_{n:036d}" for n in range(2_500)]
         bell.announce(many)
         wait_until(lambda: len([job for job in heard.ended if job != "first"]) == len(many), "all are noticed")
     assert sorted(set(heard.ended)) == sorted({"first", *many})
