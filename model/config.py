@@ -45,12 +45,6 @@ class DecoderConfig:
         if self.head_dim % 2:
             raise UnsupportedModelError(f"head_dim {self.head_dim} is odd; rotary positions need pairs")
 
-    @property
-    def body_parameters(self) -> int:
-        """Weights that every token is multiplied with, the head excluded."""
-        attention = 2 * (self.query_heads + self.kv_heads) * self.head_dim
-        return self.layers * self.width * (attention + 3 * self.mlp_width)
-
     @classmethod
     def from_directory(cls, directory: Path) -> DecoderConfig:
         """Read ``config.json``. Raises :class:`UnsupportedModelError`, also where it is missing or broken."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model import weights
-from model.buckets import BodyKey, Buckets, HeadKey, head_rows, label_count
+from model.buckets import BodyKey, Buckets
 from model.config import DecoderConfig
 from model.executables import Executables
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Scored, TokenIds
@@ -80,7 +80,7 @@ class Engine:
         self.device = _device_name()
         self._executables = executables
         self._context = config.context
-        self._buckets = Buckets.of(config, settings.step_tokens)
+        self._buckets = Buckets.of(config.context, settings.step_tokens)
 
     @classmethod
     def load(cls, directory: Path, settings: EngineSettings, card: ModelCard) -> Engine:
@@ -109,16 +109,13 @@ class Engine:
         """
         sheets = [(group.prefix, _Sheet.blank(chunk)) for group in groups for chunk in group.chunks]
         yield from (sheet.scored() for _, sheet in sheets if not sheet.missing)
-        waiting: dict[int, list[_Row]] = defaultdict(list)
+        waiting: dict[BodyKey, list[_Row]] = defaultdict(list)
         for prefix, sheet in sheets:
             for row in self._rows(prefix, sheet):
-                waiting[self._buckets.length(len(row.tokens))].append(row)
-        for length, rows in sorted(waiting.items()):
-            first = 0
-            for size in self._buckets.batches(length, len(rows)):
-                batch = rows[first : first + size]
-                first += size
-                self._step(BodyKey(size, length), batch)
+                waiting[self._buckets.body(len(row.tokens))].append(row)
+        for key, rows in sorted(waiting.items(), key=lambda item: item[0].length):
+            for batch in _batches(rows, key.rows):
+                self._step(key, batch)
                 on_step()
                 yield from _finished(batch)
 
@@ -151,20 +148,22 @@ class Engine:
 
     def _read_off(self, head: Head, label_ids: tuple[int, ...], hidden: Floats, rows: Sequence[_Row]) -> None:
         """Run a head over hidden states, float32 [rows, width], and write the scores where they belong."""
-        size = head_rows(len(rows))
-        key = HeadKey(head, size, label_count(len(label_ids)))
+        key = self._buckets.head(head, len(label_ids))
         labels = np.zeros(key.labels, np.int32)
         labels[: len(label_ids)] = label_ids
-        for first in range(0, len(rows), size):
-            part = rows[first : first + size]
-            padded = np.zeros((size, hidden.shape[1]), np.float32)
-            padded[: len(part)] = hidden[first : first + size]
-            outputs = [np.asarray(output) for output in self._executables.head(key, padded, labels)]
-            for n, row in enumerate(part):
-                row.sheet.logits[row.index] = outputs[0][n, : len(label_ids)]
-                if head is Head.LOGPROBS:
-                    row.sheet.logprobs[row.index] = outputs[1][n, : len(label_ids)]
-                row.sheet.missing -= 1
+        padded = np.zeros((key.rows, hidden.shape[1]), np.float32)
+        padded[: len(rows)] = hidden
+        outputs = [np.asarray(output) for output in self._executables.head(key, padded, labels)]
+        for n, row in enumerate(rows):
+            row.sheet.logits[row.index] = outputs[0][n, : len(label_ids)]
+            if head is Head.LOGPROBS:
+                row.sheet.logprobs[row.index] = outputs[1][n, : len(label_ids)]
+            row.sheet.missing -= 1
+
+
+def _batches(rows: list[_Row], size: int) -> Iterator[list[_Row]]:
+    for first in range(0, len(rows), size):
+        yield rows[first : first + size]
 
 
 def _finished(batch: Sequence[_Row]) -> Iterator[Scored]:

@@ -1,17 +1,9 @@
-"""Products of activations with weights: full precision sums, and bits that do not depend on the company.
-
-A product of few rows takes another path in the compiler than one of many, and sums in another order. So fewer rows than
-:data:`ROW_FLOOR` are padded up to it: above that floor a row's bits do not depend on how many rows there are, which
-``tests/model/test_row_independence.py`` holds for the shapes served.
-"""
+"""Products of activations with weights, and the norm between them: every sum is in float32."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array, lax
-
-ROW_FLOOR = 64
-"""Rows that every product has at least."""
 
 
 def accumulation_precision(dtype: jnp.dtype) -> lax.Precision:
@@ -26,12 +18,8 @@ def project(rows: Array, kernel: Array) -> Array:
     CPU. Returns float32 [..., out].
     """
     flat = rows.reshape(-1, rows.shape[-1]).astype(kernel.dtype)
-    count = flat.shape[0]
-    if count < ROW_FLOOR:
-        flat = jnp.pad(flat, ((0, ROW_FLOOR - count), (0, 0)))
-    out = jnp.matmul(flat, kernel, precision=accumulation_precision(kernel.dtype), preferred_element_type=jnp.float32)[
-        :count
-    ]
+    precision = accumulation_precision(kernel.dtype)
+    out = jnp.matmul(flat, kernel, precision=precision, preferred_element_type=jnp.float32)
     return out.reshape(*rows.shape[:-1], kernel.shape[-1])
 
 

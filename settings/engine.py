@@ -11,7 +11,7 @@ class EngineSettings(SettingsSlice):
     """The engine and the loop around it."""
 
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="weights and activations")
-    step_tokens: PositiveInt = Field(2_048, description="tokens, padding included, that one engine step aims at")
+    step_tokens: PositiveInt = Field(256, description="tokens, padding included, that one engine step aims at")
     claim_seconds: PositiveFloat = Field(4.0, description="work, in estimated seconds, that one claim takes")
     poll_seconds: PositiveFloat = Field(2.0, description="an idle worker looks for work this often, bell or not")
     sweep_seconds: PositiveFloat = Field(5.0, description="how often expired leases and deadlines are swept")
