@@ -104,8 +104,9 @@ class Engine:
     def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
         """Score every row of every chunk; yield a chunk once its last row is in, so not in the order given.
 
-        ``on_step`` is called after every step on the device and may raise to end the work. Raises
-        :class:`EngineError` on a sequence that is empty or longer than the context, and where a score is not a number.
+        ``on_step`` is called after every step on the device, once its chunks are handed over, and may raise to end the
+        work. Raises :class:`EngineError` on a sequence that is empty or longer than the context, and where a score is
+        not a number.
         """
         sheets = [(group.prefix, _Sheet.blank(chunk)) for group in groups for chunk in group.chunks]
         yield from (sheet.scored() for _, sheet in sheets if not sheet.missing)
@@ -116,8 +117,8 @@ class Engine:
         for key, rows in sorted(waiting.items(), key=lambda item: item[0].length):
             for batch in _batches(rows, key.rows):
                 self._step(key, batch)
-                on_step()
                 yield from _finished(batch)
+                on_step()
 
     def _rows(self, prefix: TokenIds, sheet: _Sheet) -> Iterator[_Row]:
         rows = sheet.chunk.rows

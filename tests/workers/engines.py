@@ -52,8 +52,8 @@ class MadeUpEngine:
                 if self.broken:
                     raise RuntimeError("the device is gone")
                 scored = Scored(chunk.id, made_up_scores(group.prefix, chunk), cached_tokens=0)
-                on_step()
                 yield scored
+                on_step()
 
 
 def made_up_scores(prefix: TokenIds, chunk: ChunkWork) -> LabelScores:
