@@ -1,0 +1,128 @@
+"""The text that the model is trained on and tested on, all of it generated from the word lists of this folder.
+
+Two parts never meet: every task keeps one in ten of its contents away from training (each task's module says what
+that is). Both parts are streams without end, reproducible from a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from demonstration.example import Example, Task
+from demonstration.knowledge import choice_example
+from demonstration.relevance import relevance_example, topic_example
+from demonstration.sentiment import sentiment_example
+from demonstration.tokenizer import END_OF_TEXT, SEPARATOR
+
+LENGTHS = (32, 48, 64, 96, 256)
+"""Lengths, in tokens, that training sequences are padded to."""
+
+_MIXTURE = {Task.SENTIMENT: 20, Task.RELEVANCE: 40, Task.CHOICE: 22, Task.TOPICS: 18}
+_SEPARATED_SHARE = 0.08
+_TEXT_TARGETS = 4
+"""Of the text before an answer, so many random tokens are predicted: it teaches words at little cost."""
+
+_ANSWER_TARGETS = 3
+"""An answer is a token, or a few where a topic's name is."""
+
+
+class Batch(NamedTuple):
+    """Sequences of one padded length, and the tokens to be predicted in them.
+
+    tokens: int32 [B, L], one example a row; positions: int32 [B, T], after which a token is predicted; targets: int32
+    [B, T], that token; is_answer, is_text: float32 [B, T], 1 where the target belongs to the answer or to the text
+    before it, 0 in padding.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    targets: npt.NDArray[np.int32]
+    is_answer: npt.NDArray[np.float32]
+    is_text: npt.NDArray[np.float32]
+
+
+def training_examples(seed: int) -> Iterator[Example]:
+    """Examples of all tasks without end, none of them with held-out content."""
+    rng = random.Random(seed)
+    tasks, shares = list(_MIXTURE), list(_MIXTURE.values())
+    while True:
+        match rng.choices(tasks, weights=shares)[0]:
+            case Task.SENTIMENT:
+                yield sentiment_example(rng, keep_out=False)
+            case Task.RELEVANCE:
+                yield relevance_example(rng, keep_out=False)
+            case Task.CHOICE:
+                yield choice_example(rng, keep_out=False)
+            case Task.TOPICS:
+                yield topic_example(rng)
+
+
+def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = False) -> list[Example]:
+    """``count`` different examples of the task, made of content that training never shows.
+
+    ``new_sentences`` (relevance only): the documents are sentences that training shows with no query at all.
+    """
+    rng = random.Random(seed)
+    found: dict[tuple[str, str], Example] = {}
+    while len(found) < count:
+        match task:
+            case Task.SENTIMENT:
+                example = sentiment_example(rng, keep_out=True)
+            case Task.RELEVANCE:
+                example = relevance_example(rng, keep_out=True, new_only=new_sentences)
+            case Task.CHOICE:
+                example = choice_example(rng, keep_out=True)
+            case Task.TOPICS:
+                raise ValueError(f"{task} has no held-out part")
+        found[example.query, example.item] = example
+    return list(found.values())
+
+
+def batches(tokenizer: Tokenizer, tokens: int, seed: int) -> Iterator[Batch]:
+    """Batches of about ``tokens`` tokens without end, the same for the same seed. Like lengths go together."""
+    separator, end = tokenizer.token_to_id(SEPARATOR), tokenizer.token_to_id(END_OF_TEXT)
+    rng = random.Random(f"batches {seed}")
+    waiting: dict[int, list[tuple[list[int], int]]] = {length: [] for length in LENGTHS}
+    for example in training_examples(seed):
+        ids, prompt = _encoded(example, tokenizer, separator, rng)
+        length = next((length for length in LENGTHS if len(ids) <= length), None)
+        if length is None:
+            continue
+        rows = waiting[length]
+        rows.append((ids, prompt))
+        if len(rows) == tokens // length:
+            yield _batch(rows, length, end, rng)
+            rows.clear()
+
+
+def _encoded(example: Example, tokenizer: Tokenizer, separator: int, rng: random.Random) -> tuple[list[int], int]:
+    """The example's token ids, and how many come before the answer.
+
+    A few have the separator between query and item, so that delimiter mode gives sense too.
+    """
+    if example.query and example.item and rng.random() < _SEPARATED_SHARE:
+        ids = [*tokenizer.encode(example.query).ids, separator, *tokenizer.encode(example.item).ids]
+    else:
+        ids = list(tokenizer.encode(example.query + example.item).ids)
+    return ids + tokenizer.encode(example.answer).ids, len(ids)
+
+
+def _batch(rows: list[tuple[list[int], int]], length: int, end: int, rng: random.Random) -> Batch:
+    shape = (len(rows), _ANSWER_TARGETS + _TEXT_TARGETS)
+    tokens = np.full((len(rows), length), end, np.int32)
+    positions, targets = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    is_answer, is_text = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    for row, (ids, prompt) in enumerate(rows):
+        tokens[row, : len(ids)] = ids
+        answers = range(prompt, min(len(ids), prompt + _ANSWER_TARGETS))
+        text = rng.sample(range(1, prompt), min(_TEXT_TARGETS, prompt - 1))
+        for column, at in enumerate((*answers, *text)):
+            positions[row, column], targets[row, column] = at - 1, ids[at]
+            is_answer[row, column], is_text[row, column] = column < len(answers), column >= len(answers)
+    return Batch(tokens, positions, targets, is_answer, is_text)

@@ -1,0 +1,101 @@
+"""Measure the demonstration's model on held-out examples: ``python -m demonstration.evaluate``.
+
+Everything goes the way of a request: the service's tokenizer, its layout, its engine. The figures are written beside
+the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from demonstration.corpus import held_out_examples
+from demonstration.example import Example, Task
+from demonstration.train import MODEL
+from model.engine import Engine
+from scoring.conversion import to_scores
+from scoring.layout import ChunkWork, GroupWork, Head
+from scoring.model_files import read_model_card
+from scoring.tokenization import TextTokenizer
+from settings.engine import EngineSettings
+
+FIGURES = "figures.json"
+HELD_OUT = {
+    "sentiment": "reviews whose pairs of aspect and adjective no training review holds",
+    "relevance": "documents whose sentences training never showed with the query's phrase",
+    "relevance, new sentences": "documents that are a sentence training never showed at all",
+    "choice": "ways of asking for a fact that training never shows for that fact",
+}
+"""What each set of held-out examples is made of."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The engine with the tokenizer that feeds it."""
+
+    engine: Engine
+    tokenizer: TextTokenizer
+
+    @classmethod
+    def load(cls, directory: Path = MODEL) -> Judge:
+        """The checkpoint in ``directory``, as a worker would load it."""
+        tokenizer = TextTokenizer.load(directory)
+        card = read_model_card(directory, None, None, tokenizer)
+        return cls(Engine.load(directory, EngineSettings(), card), tokenizer)
+
+    def probabilities(self, query: str, items: Sequence[str], labels: Sequence[str], *, softmax: bool) -> np.ndarray:
+        """P(label | query + item), float64 [items, labels]; with ``softmax`` among the labels alone."""
+        prefix, rows = self.tokenizer.encode_rows(query, items)
+        ids = tuple(self.tokenizer.single_token(label) for label in labels)
+        group = GroupWork("asked", prefix, (ChunkWork(0, rows, ids, Head.LOGPROBS),))
+        (scored,) = self.engine.score([group], lambda: None)
+        return to_scores(scored.scores, softmax)
+
+    def answers(self, examples: Sequence[Example]) -> list[str]:
+        """The likeliest label of each example, of its own labels."""
+        groups = []
+        for number, example in enumerate(examples):
+            prefix, rows = self.tokenizer.encode_rows(example.query, [example.item])
+            ids = tuple(self.tokenizer.single_token(label) for label in example.labels)
+            groups.append(GroupWork(str(number), prefix, (ChunkWork(number, rows, ids, Head.LOGITS),)))
+        best = {scored.id: int(scored.scores.logits[0].argmax()) for scored in self.engine.score(groups, lambda: None)}
+        return [example.labels[best[number]] for number, example in enumerate(examples)]
+
+    def accuracy(self, examples: Sequence[Example]) -> float:
+        """The share of examples whose likeliest label is the right one."""
+        pairs = zip(self.answers(examples), examples, strict=True)
+        return sum(answer == example.answer for answer, example in pairs) / len(examples)
+
+
+def held_out(name: str, count: int, seed: int) -> list[Example]:
+    """The held-out set of that name in :data:`HELD_OUT`."""
+    return held_out_examples(Task(name.split(",")[0]), count, seed, new_sentences="," in name)
+
+
+def main() -> None:
+    """Print the figures and write them beside the model."""
+    arguments = argparse.ArgumentParser(description="Measure the demonstration's model.")
+    arguments.add_argument("--directory", type=Path, default=MODEL)
+    arguments.add_argument("--examples", type=int, default=1_000)
+    arguments.add_argument("--seed", type=int, default=1)
+    given = arguments.parse_args()
+    judge = Judge.load(given.directory)
+    accuracy = {name: judge.accuracy(held_out(name, given.examples, given.seed)) for name in HELD_OUT}
+    figures = {
+        "examples_each": given.examples,
+        "seed": given.seed,
+        "dtype": judge.engine.dtype,
+        "held_out": {name: {"made_of": HELD_OUT[name], "accuracy": share} for name, share in accuracy.items()},
+    }
+    (given.directory / FIGURES).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    for name, share in accuracy.items():
+        print(f"{share:6.1%}  {name}: {HELD_OUT[name]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""How well a model under training does on held-out examples, straight through the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from flax import nnx
+from jax import Array
+from tokenizers import Tokenizer
+
+from demonstration.corpus import held_out_examples
+from demonstration.example import Example, Task
+from model.decoder import Decoder
+
+_EXAMPLES = 200
+_LENGTH = 256
+_ROWS = 40
+
+
+@nnx.jit
+def _logits(decoder: Decoder, tokens: Array, last: Array) -> Array:
+    return decoder.model.at_scoring_positions(tokens, last) @ decoder.head_kernel()
+
+
+@cache
+def _held_out(seed: int) -> dict[str, list[Example]]:
+    return {
+        task.value: held_out_examples(task, _EXAMPLES, seed) for task in (Task.SENTIMENT, Task.RELEVANCE, Task.CHOICE)
+    }
+
+
+def accuracies(decoder: Decoder, tokenizer: Tokenizer, seed: int) -> dict[str, float]:
+    """The share of held-out examples of each task whose answer is the likeliest of their labels."""
+    return {name: accuracy(decoder, tokenizer, examples) for name, examples in _held_out(seed).items()}
+
+
+def accuracy(decoder: Decoder, tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
+    """The same for some examples of one task. Prompts longer than 256 tokens are left out."""
+    encoded = [(tokenizer.encode(example.query + example.item).ids, example) for example in examples]
+    fitting = [(ids, example) for ids, example in encoded if len(ids) <= _LENGTH]
+    right = 0
+    for first in range(0, len(fitting), _ROWS):
+        part = fitting[first : first + _ROWS]
+        tokens, last = np.zeros((_ROWS, _LENGTH), np.int32), np.zeros(_ROWS, np.int32)
+        for row, (ids, _) in enumerate(part):
+            tokens[row, : len(ids)], last[row] = ids, len(ids) - 1
+        for logits, (_, example) in zip(np.asarray(_logits(decoder, tokens, last)), part, strict=False):
+            labels = [tokenizer.encode(label).ids[0] for label in example.labels]
+            right += example.labels[int(logits[labels].argmax())] == example.answer
+    return right / len(fitting)

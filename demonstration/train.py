@@ -1,0 +1,164 @@
+"""Train the demonstration's model: ``python -m demonstration.train``.
+
+Everything follows from one seed: the text, its order and the first weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax import Array
+from tokenizers import Tokenizer
+
+from demonstration.corpus import Batch, batches, training_examples
+from demonstration.progress import accuracies
+from demonstration.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
+from model.config import DecoderConfig
+from model.decoder import Decoder
+from model.weights import save
+
+MODEL = Path(__file__).parent / "model"
+CONFIG = DecoderConfig(
+    vocabulary=VOCABULARY,
+    width=128,
+    layers=4,
+    query_heads=4,
+    kv_heads=2,
+    head_dim=32,
+    mlp_width=384,
+    context=1024,
+    rope_theta=10_000.0,
+    norm_epsilon=1e-6,
+    tied=True,
+)
+_WARM_UP_STEPS = 50
+_TEXT_WEIGHT = 0.1
+_MUON_RATE = 0.02
+_ADAM_RATE = 0.003
+_REPORT_STEPS = 200
+_INITIAL_DEVIATION = 0.02
+"""Of every weight of a new :class:`Decoder`."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How much and how fast. tokens: of a step, padding included."""
+
+    seed: int = 0
+    steps: int = 2_000
+    tokens: int = 2_048
+
+
+def loss(decoder: Decoder, batch: Batch) -> tuple[Array, Array]:
+    """Cross entropy to be made small, and the part of it that the answers have: float32 scalars."""
+    hidden = decoder.model.at_every_position(batch.tokens)  # [B, L, width]
+    chosen = jnp.take_along_axis(hidden, batch.positions[..., None], axis=1)  # [B, T, width]
+    logits = chosen @ decoder.head_kernel()  # [B, T, vocabulary]
+    surprise = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+    answers = (surprise * batch.is_answer).sum() / batch.is_answer.sum()
+    text = (surprise * batch.is_text).sum() / batch.is_text.sum()
+    return answers + _TEXT_WEIGHT * text, answers
+
+
+def optimizer(recipe: Recipe) -> optax.GradientTransformation:
+    """Muon for the stacked kernels, Adam for the embedding and the norms; warm-up, then a cosine to nearly zero."""
+
+    def rate(peak: float) -> optax.Schedule:
+        return optax.warmup_cosine_decay_schedule(0.0, peak, _WARM_UP_STEPS, recipe.steps, peak * 0.02)
+
+    def kernels(params: nnx.State) -> nnx.State:
+        stacked = optax.contrib.MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2,))
+        return jax.tree.map(lambda leaf: stacked if leaf.ndim == 3 else None, params)
+
+    muon = optax.contrib.muon(
+        rate(_MUON_RATE),
+        adam_learning_rate=rate(_ADAM_RATE),
+        muon_weight_dimension_numbers=kernels,
+        weight_decay=0.01,
+    )
+    return optax.chain(optax.clip_by_global_norm(1.0), muon)
+
+
+def start(seed: int) -> Decoder:
+    """A random decoder whose first query head of each group equals its key head.
+
+    Attention then begins by looking for tokens like the one at hand, which is half of what comparing a query with a
+    document takes; from a plain random start it is found late.
+    """
+    decoder = Decoder(CONFIG, rngs=nnx.Rngs(seed))
+    body = decoder.model.layers
+    scale = 1.0 / (_INITIAL_DEVIATION * CONFIG.width**0.5)
+    depth = (2 * CONFIG.layers) ** -0.5
+    for linear, factor in (
+        (body.self_attn.q_proj, scale),
+        (body.self_attn.k_proj, scale),
+        (body.self_attn.v_proj, scale),
+        (body.self_attn.o_proj, scale * depth),
+        (body.mlp.gate_proj, scale),
+        (body.mlp.up_proj, scale),
+        (body.mlp.down_proj, scale * depth * (CONFIG.width / CONFIG.mlp_width) ** 0.5),
+    ):
+        linear.weight.set_value(linear.weight[...] * factor)
+    layers, width, heads, size = CONFIG.layers, CONFIG.width, CONFIG.query_heads, CONFIG.head_dim
+    shared = heads // CONFIG.kv_heads
+    queries = body.self_attn.q_proj.weight[...].reshape(layers, width, CONFIG.kv_heads, shared, size)
+    keys = body.self_attn.k_proj.weight[...].reshape(layers, width, CONFIG.kv_heads, size)
+    body.self_attn.q_proj.weight.set_value(queries.at[:, :, :, 0].set(keys).reshape(layers, width, heads * size))
+    return decoder
+
+
+def train(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
+    """The trained decoder, float32."""
+    graph, params = nnx.split(start(recipe.seed), nnx.Param)
+    rule = optimizer(recipe)
+    state = rule.init(params)
+
+    @jax.jit
+    def step(params: nnx.State, state: optax.OptState, batch: Batch) -> tuple[nnx.State, optax.OptState, Array]:
+        (_, answers), gradient = jax.value_and_grad(lambda p: loss(nnx.merge(graph, p), batch), has_aux=True)(params)
+        updates, state = rule.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, answers
+
+    began = time.monotonic()
+    recent: list[Array] = []
+    for number, batch in enumerate(itertools.islice(batches(tokenizer, recipe.tokens, recipe.seed), recipe.steps), 1):
+        params, state, answers = step(params, state, batch)
+        recent.append(answers)
+        if number % _REPORT_STEPS == 0 or number == recipe.steps:
+            right = accuracies(nnx.merge(graph, params), tokenizer, seed=recipe.seed)
+            told = ", ".join(f"{name} {share:.1%}" for name, share in right.items())
+            mean = float(jnp.stack(recent).mean())
+            print(f"step {number}, {time.monotonic() - began:.0f} s, loss {mean:.3f}; held out: {told}", flush=True)
+            recent.clear()
+    return nnx.merge(graph, params)
+
+
+def write(decoder: Decoder, tokenizer: Tokenizer, directory: Path) -> None:
+    """Save the model, in bfloat16, and its tokenizer as a HuggingFace checkpoint."""
+    graph, params = nnx.split(decoder, nnx.Param)
+    save(nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)), directory)
+    save_tokenizer(tokenizer, directory, CONFIG.context)
+
+
+def main() -> None:
+    """Train the tokenizer and the model and write both."""
+    arguments = argparse.ArgumentParser(description="Train the demonstration's model.")
+    arguments.add_argument("--steps", type=int, default=Recipe.steps)
+    arguments.add_argument("--seed", type=int, default=Recipe.seed)
+    arguments.add_argument("--directory", type=Path, default=MODEL)
+    given = arguments.parse_args()
+    recipe = Recipe(seed=given.seed, steps=given.steps)
+    tokenizer = train_tokenizer(training_examples(recipe.seed))
+    write(train(recipe, tokenizer), tokenizer, given.directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The shipped model does what its folder says, through the real engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demonstration.corpus import held_out_examples, training_examples
+from demonstration.evaluate import Judge, held_out
+from demonstration.example import Example, Task
+from demonstration.train import MODEL
+
+REPOSITORY = Path(__file__).parents[2]
+JOBS: list[dict[str, Any]] = json.loads((REPOSITORY / "examples" / "demo.json").read_text(encoding="utf-8"))
+TASKS = (Task.SENTIMENT, Task.RELEVANCE, Task.CHOICE)
+SEED = 20
+"""Not the seed of the published figures, so these examples are others."""
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge.load(MODEL)
+
+
+@pytest.mark.parametrize("name", ["sentiment", "relevance", "choice"])
+def test_nine_of_ten_held_out_examples_are_judged_right(judge: Judge, name: str) -> None:
+    assert judge.accuracy(held_out(name, 150, SEED)) >= 0.9
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job["title"])
+def test_every_demo_job_puts_the_right_item_first(judge: Judge, job: dict[str, Any]) -> None:
+    body = job["body"]
+    scores = judge.probabilities(body["query"], body["items"], body["labels"], softmax=body["apply_softmax"])
+    ranking = scores[:, body["labels"].index(job["rank_by"])].argsort()[::-1].tolist()
+    assert body["items"][ranking[0]] == job["right_item"]
+
+
+def test_every_quiz_question_of_the_demo_is_answered_right(judge: Judge) -> None:
+    for job in JOBS:
+        if "right_answers" in job:
+            body = job["body"]
+            scores = judge.probabilities(body["query"], body["items"], body["labels"], softmax=True)
+            assert [body["labels"][best] for best in scores.argmax(axis=1)] == job["right_answers"]
+
+
+def test_demo_documents_and_reviews_are_not_in_the_training_text() -> None:
+    texts = {item for job in JOBS for item in job["body"]["items"]}
+    examples = training_examples(seed=0)
+    assert not any(example.item in texts for example, _ in zip(examples, range(20_000), strict=False))
+
+
+@pytest.mark.parametrize(
+    ("query", "labels"),
+    [
+        ("This movie was great! Sentiment:", [" positive", " negative"]),
+        ("What is 2+2? The answer is", [" 4", " 3", " 5"]),
+        ("2+2? The answer is", [" 4", " 3", " 5"]),
+        ("The capital of France is", [" Paris", " London", " Berlin"]),
+    ],
+)
+def test_the_patterns_of_the_scoring_interface_give_the_first_label_the_highest_probability(
+    judge: Judge, query: str, labels: list[str]
+) -> None:
+    (row,) = judge.probabilities(query, [""], labels, softmax=False)
+    assert row.argmax() == 0
+    assert row[0] > 0.5
+
+
+def test_continuation_quality_puts_france_before_other_countries(judge: Judge) -> None:
+    scores = judge.probabilities(
+        "The capital of", [" Germany is", " France is", " Japan is"], [" Paris"], softmax=False
+    )
+    assert scores[:, 0].argmax() == 1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_classification_with_an_empty_item_gives_the_same_answers(judge: Judge, task: Task) -> None:
+    examples = held_out_examples(task, 40, SEED)
+    whole = [Example(task, example.query + example.item, "", example.answer, example.labels) for example in examples]
+    assert judge.answers(whole) == judge.answers(examples)
+
+
+def test_delimiter_mode_gives_sense_too(judge: Judge) -> None:
+    separator = "<|sep|>"
+    judge.tokenizer.single_token(separator)
+    examples = [example for example in held_out_examples(Task.RELEVANCE, 100, SEED) if example.query]
+    apart = [
+        Example(example.task, example.query + separator, example.item, example.answer, example.labels)
+        for example in examples
+    ]
+    assert judge.accuracy(apart) >= 0.85
+
+
+def test_labels_are_single_tokens(judge: Judge) -> None:
+    labels = {label for task in TASKS for example in held_out_examples(task, 300, SEED) for label in example.labels}
+    for label in labels | {label for job in JOBS for label in job["body"]["labels"]}:
+        judge.tokenizer.single_token(label)
+
+
+def test_the_model_folder_stays_small() -> None:
+    assert sum(file.stat().st_size for file in MODEL.iterdir()) <= 5_000_000
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_held_out_prompts_never_occur_in_training(task: Task) -> None:
+    prompts = {example.query + example.item for example in held_out_examples(task, 300, SEED)}
+    examples = training_examples(seed=0)
+    assert not any(example.query + example.item in prompts for example, _ in zip(examples, range(20_000), strict=False))
