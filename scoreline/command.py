@@ -1,4 +1,7 @@
-"""The ``scoreline`` command."""
+"""The ``scoreline`` command.
+
+What runs a server is imported where it is needed: it takes a Unix, and the rest of the command does not.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,8 @@ import typer
 from rich.console import Console
 
 from scoreline.client import DEFAULT_URL, Client, ScorelineError
-from scoreline.demo import demo
-from scoreline.embedded import EmbeddedError, EmbeddedSettings
-from scoreline.server_rooms import DEMONSTRATION_MODEL, ServerMissingError, become
+from scoreline.server_rooms import DEMONSTRATION_MODEL, CommandError, become
 from scoreline.tables import score_table
-from scoreline.up import up
 
 app = typer.Typer(
     help="Score items against a query with a causal language model.",
@@ -40,7 +40,7 @@ def main() -> None:
     """Run the command. What went wrong is said on one line, with exit status 1."""
     try:
         app()
-    except (EmbeddedError, ServerMissingError, ScorelineError, TimeoutError) as error:
+    except (CommandError, ScorelineError, TimeoutError) as error:
         Console(stderr=True).print(f"scoreline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(1)
 
@@ -53,6 +53,9 @@ def up_command(
     port: Annotated[int, PORT_OPTION] = 8000,
 ) -> None:
     """Run everything in this terminal: the API, one worker, and a SQLite database. Needs nothing else."""
+    from scoreline.embedded import EmbeddedSettings
+    from scoreline.up import up
+
     name = os.environ.get("SCORELINE_MODEL_NAME") or (None if model else "demonstration")
     up(EmbeddedSettings(model or DEMONSTRATION_MODEL, data, host, port, name), Console())
 
@@ -60,6 +63,8 @@ def up_command(
 @app.command("demo")
 def demo_command() -> None:
     """Start the service, score real sentences for several tasks, print the scores, stop."""
+    from scoreline.demo import demo
+
     raise typer.Exit(demo(Console()))
 
 

@@ -16,9 +16,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scoreline.client import Client, Job
-from scoreline.embedded import EmbeddedError, EmbeddedSettings
+from scoreline.embedded import EmbeddedSettings
 from scoreline.narration import Narrator
-from scoreline.server_rooms import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, require_rooms
+from scoreline.server_rooms import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, CommandError, require_rooms
 from scoreline.tables import in_one_line, score_table
 from scoreline.up import running, stop_signals
 
@@ -28,7 +28,7 @@ JOB_SECONDS = 60.0
 def demo(console: Console) -> int:
     """Start the service, submit the jobs of ``examples/demo.json``, print their scores, stop. Returns the exit status.
 
-    Raises EmbeddedError, ServerMissingError, ScorelineError.
+    Raises CommandError, ScorelineError.
     """
     require_rooms()
     entries: list[dict[str, Any]] = json.loads(DEMONSTRATION_JOBS.read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def _score(entries: list[dict[str, Any]], url: str, narrator: Narrator, console:
 def _show(entry: Mapping[str, Any], job: Job, console: Console) -> None:
     if job.result is None:
         code, message = job.error or ("no_result", f"it is {job.status}")
-        raise EmbeddedError(f"the job “{entry['title']}” did not succeed: {code}: {message}")
+        raise CommandError(f"the job “{entry['title']}” did not succeed: {code}: {message}")
     body = entry["body"]
     console.print(Text.assemble((entry["title"], "bold"), ("  " + job.id, "dim")))
     console.print(Text.assemble(("query: ", "dim"), in_one_line(body["query"])))

@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx2
 
 from scoreline.log_lines import LogLine
-from scoreline.server_rooms import environment, python_command, require_rooms
+from scoreline.server_rooms import CommandError, environment, python_command, require_rooms
 
 ROLES = {"api": "api", "worker": "workers.scoring"}
 """The processes of the service, and the modules that they run."""
@@ -42,8 +42,8 @@ LONGEST_SOCKET_PATH = 100
 KEPT_LINES = 30
 
 
-class EmbeddedError(Exception):
-    """The service can't be started, or can't go on. One line, for the terminal."""
+class EmbeddedError(CommandError):
+    """The service can't be started, or can't go on."""
 
 
 class StartError(EmbeddedError):

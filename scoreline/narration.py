@@ -22,16 +22,18 @@ class Narrator:
         self.shows: Callable[[LogLine], bool] = lambda line: False
         self._progress: Progress | None = None
         self._task: TaskID | None = None
+        self._what = ""
         self._said = ""
 
     def begin(self, what: str) -> None:
         """Say what goes on from now on, until :meth:`end`."""
+        self._what = what
         if not self._console.is_terminal:
             self._say_once(what)
             return
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             TimeElapsedColumn(),
             console=self._console,
@@ -48,11 +50,10 @@ class Narrator:
 
     def line(self, role: str, line: LogLine) -> None:
         """Show what a process logged."""
-        steps = line.progress
-        if steps is not None:
-            self._advance(line.event, *steps)
-        elif self.shows(line):
+        if self.shows(line):
             self.show(role, [line])
+        elif line.logger == "worker" and not line.is_trouble:
+            self._tell(line)
 
     def say(self, text: str | Text = "") -> None:
         """A line of our own, never broken, so that it can be copied."""
@@ -63,12 +64,15 @@ class Narrator:
         for line in lines:
             self._console.print(line.render(role), soft_wrap=True)
 
-    def _advance(self, what: str, done: int, total: int) -> None:
+    def _tell(self, line: LogLine) -> None:
+        """Tell how far the worker is."""
+        done, total = line.progress or (None, None)
         progress, task = self._progress, self._task
         if progress is not None and task is not None:
-            progress.update(task, description=f"{what} {done}/{total}", completed=done, total=total)
-        else:
-            self._say_once(f"{what} ({total} steps)")
+            steps = f" {done}/{total}" if total else ""
+            progress.update(task, description=f"{self._what}: {line.event}{steps}", completed=done, total=total)
+        elif total:
+            self._say_once(f"{line.event} ({total} steps)")
 
     def _say_once(self, what: str) -> None:
         if what != self._said:

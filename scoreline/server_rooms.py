@@ -19,7 +19,11 @@ MISSING = (
 )
 
 
-class ServerMissingError(Exception):
+class CommandError(Exception):
+    """Why a command can't do what it was asked to. One line, for the terminal."""
+
+
+class ServerMissingError(CommandError):
     """The server's rooms are not installed beside this package."""
 
 

@@ -45,7 +45,7 @@ def stop_signals() -> Iterator[StopRequest]:
 
 
 def up(settings: EmbeddedSettings, console: Console) -> None:
-    """Run the service until told to stop. Raises EmbeddedError, ServerMissingError."""
+    """Run the service until told to stop. Raises CommandError."""
     narrator = Narrator(console)
     with stop_signals() as stop:
         with running(settings, stop, narrator) as service:
