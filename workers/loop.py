@@ -24,7 +24,7 @@ from workers.lease import Lease
 from workers.progress import Progress
 from workers.throughput import Throughput
 
-ENGINE_FAILED = "the engine failed"
+SCORING_FAILED = "scoring it failed"
 """What the owner of a job is told; the log has the details."""
 
 log = structlog.stdlib.get_logger("worker")
@@ -135,7 +135,7 @@ class ScoringLoop:
         failed = False
         with Lease(self._database, claimed.batch_id, claimed_at) as lease:
             finishing = Finishing(self._database, self._bell, claimed.batch_id, lease, self.stopping)
-            with finishing, self._progress.expected():
+            with self._progress.expected(), finishing:
                 try:
                     self._score(claimed, lease, finishing)
                     unfinished = False
@@ -150,7 +150,7 @@ class ScoringLoop:
                 self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
                 raise EngineBrokenError("the engine fails at anything")
             if failed or finishing.failed:
-                self._give_back(claimed, lambda: abandon(self._database, claimed.batch_id, ENGINE_FAILED))
+                self._give_back(claimed, lambda: abandon(self._database, claimed.batch_id, SCORING_FAILED))
             elif unfinished or finishing.gave_up:
                 self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import threading
+from types import TracebackType
 
 import structlog
 
@@ -26,15 +27,15 @@ def new_worker_id() -> str:
 
 
 class Presence:
-    """A worker's row in the store: there from :meth:`enter` to :meth:`leave`, and kept fresh in between."""
+    """A worker's row in the store: there from :meth:`make_known` to leaving the context, and kept fresh in between."""
 
     def __init__(self, database: Database, worker: WorkerRecord) -> None:
         self._database = database
         self._worker = worker
         self._touching: Repeating | None = None
 
-    def enter(self, stopping: threading.Event) -> None:
-        """Register as soon as the store is there and has this version's schema; give up once ``stopping``."""
+    def make_known(self, stopping: threading.Event) -> bool:
+        """Register as soon as the store is there and has this version's schema. False once ``stopping``, without it."""
         while not stopping.is_set():
             try:
                 self._database.check()
@@ -44,9 +45,15 @@ class Presence:
                 stopping.wait(RETRY_SECONDS)
             else:
                 self._touching = Repeating("touching", TOUCH_SECONDS, self._touch)
-                return
+                return True
+        return False
 
-    def leave(self) -> None:
+    def __enter__(self) -> Presence:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Forget the worker. If the store is away, the row goes stale by itself."""
         if self._touching is None:
             return

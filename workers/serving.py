@@ -35,6 +35,8 @@ BROKEN = 1
 STUCK = 70
 """Exit statuses: stopped on demand; failed in a way a new process may survive; ended because the engine hung."""
 
+NO_PROGRESS = "no progress: the engine hangs, or the database does"
+
 LISTENER_SECONDS = 1.0
 """How long the listener may take to end: it holds nothing that is worth a longer wait."""
 
@@ -84,7 +86,7 @@ def _leave_it_to_the_thread(_number: int, _frame: object) -> None:
 def serve(engine: ScoringEngine, worker: WorkerRecord, settings: WorkerSettings, stopping: Stopping) -> int:
     """Work until stopped. Returns the exit status."""
     database = Database.open(settings.store)
-    progress = Progress(settings.engine.step_timeout_seconds, lambda: end_process(STUCK, "the engine hangs"))
+    progress = Progress(settings.engine.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
     bell, listener = _open_bell(settings.bell, worker.card.name, lambda: loop.wake())
     pace = Pace(settings.engine.claim_seconds, settings.engine.poll_seconds)
     loop = ScoringLoop(database, bell, engine, progress, pace, worker_id=worker.id, model=worker.card.name)
@@ -93,18 +95,16 @@ def serve(engine: ScoringEngine, worker: WorkerRecord, settings: WorkerSettings,
 
     def work() -> None:
         nonlocal status
-        presence = Presence(database, worker)
         try:
-            presence.enter(loop.stopping)
-            sweeping = keep_sweeping(database, bell, settings.engine.sweep_seconds)
-            log.info("ready", worker_id=worker.id, model=worker.card.name)
-            loop.run()
-            sweeping.close()
+            with Presence(database, worker) as presence:
+                if presence.make_known(loop.stopping):
+                    log.info("ready", worker_id=worker.id, model=worker.card.name)
+                keep_sweeping(database, bell, settings.engine.sweep_seconds)
+                loop.run()
             status = STOPPED
         except Exception:
             log.exception("the scoring loop failed")
         finally:
-            presence.leave()
             log.info("stopped")
             # A listener whose Redis has stopped answering would take its time.
             end = threading.Timer(LISTENER_SECONDS, os._exit, (status,))

@@ -14,6 +14,18 @@ from tests.services import wait_until
 ROOT = Path(__file__).parents[2]
 
 
+def gone(process_ids: list[int]) -> bool:
+    """Whether none of these processes runs any more (one that is dead but not yet collected does not)."""
+    for process_id in process_ids:
+        try:
+            state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            return False
+    return True
+
+
 class Up:
     """A running ``scoreline up``; what it prints goes to a file."""
 

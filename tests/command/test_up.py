@@ -18,22 +18,10 @@ from pathlib import Path
 import pytest
 
 from scoreline.client import Client
-from tests.command.running import ROOT, Up
+from tests.command.running import ROOT, Up, gone
 from tests.services import wait_until
 
 StartUp = Callable[..., Up]
-
-
-def gone(process_ids: list[int]) -> bool:
-    """Whether none of these processes runs any more (one that is dead but not yet collected does not)."""
-    for process_id in process_ids:
-        try:
-            state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if state != "Z":
-            return False
-    return True
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -39,7 +39,15 @@ class SlowEngine(MadeUpEngine):
         return super().score(groups, slowly)
 
 
-ENGINES = {"quick": MadeUpEngine, "slow": SlowEngine, "hang": HangingEngine}
+class BrokenEngine(MadeUpEngine):
+    """Fails at anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = True
+
+
+ENGINES = {"broken": BrokenEngine, "quick": MadeUpEngine, "slow": SlowEngine, "hang": HangingEngine}
 
 
 def main() -> int:

@@ -112,7 +112,7 @@ def test_a_poison_job_fails_and_its_neighbours_succeed(store: Store, start_worke
         store.wait_for(job_id)
     error = get_job(store.database, "default", poison).error
     assert error is not None
-    assert "the engine failed" in error.message
+    assert "scoring it failed" in error.message
     assert "chokes" not in error.message, "details are for the log"
     wait_until(lambda: set(worker.bell.ended) == {poison, *before, *after}, "all ends are announced")
 

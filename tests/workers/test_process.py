@@ -200,8 +200,19 @@ def test_a_worker_whose_engine_hangs_ends_itself_and_another_takes_over(
     job_id = store.submit()
     hanging = start_process(store, "hang", step_timeout_seconds=1.0, lease_seconds=1.0)
     assert hanging.process.wait(30) == STUCK, hanging.log
-    assert "the engine hangs" in hanging.log
+    assert "no progress" in hanging.log
     start_process(store, sweep_seconds=0.2, poll_seconds=0.1, lease_seconds=1.0)
+    store.wait_for(job_id)
+
+
+def test_a_worker_whose_device_is_broken_ends_and_leaves_its_work_to_others(
+    store: Store, start_process: StartProcess
+) -> None:
+    job_id = store.submit()
+    broken = start_process(store, "broken")
+    assert broken.process.wait(30) == 1, broken.log
+    assert live_workers(store.database, 60.0) == []
+    start_process(store)
     store.wait_for(job_id)
 
 
