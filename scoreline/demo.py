@@ -19,7 +19,7 @@ from scoreline.client import Client, Job
 from scoreline.embedded import EmbeddedSettings
 from scoreline.narration import Narrator
 from scoreline.server_rooms import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, CommandError, require_rooms
-from scoreline.tables import in_one_line, score_table
+from scoreline.tables import column_name, in_one_line, score_table
 from scoreline.up import running, stop_signals
 
 JOB_SECONDS = 60.0
@@ -64,15 +64,18 @@ def _show(entry: Mapping[str, Any], job: Job, console: Console) -> None:
         code, message = job.error or ("no_result", f"it is {job.status}")
         raise CommandError(f"the job “{entry['title']}” did not succeed: {code}: {message}")
     body = entry["body"]
-    console.print(Text.assemble((entry["title"], "bold"), ("  " + job.id, "dim")))
-    console.print(Text.assemble(("query: ", "dim"), in_one_line(body["query"])))
-    table = score_table(body["items"], body["labels"], job.result.scores, body["labels"].index(entry["rank_by"]))
+    labels = body["labels"]
+    rank_by = labels.index(entry["rank_by"])
+    table = score_table(body["items"], labels, job.result.scores, rank_by)
+    console.print(Text.assemble((entry["title"], "bold"), ("  " + job.id, "dim")), soft_wrap=True)
+    console.print(Text.assemble(("query:  ", "dim"), in_one_line(body["query"])), soft_wrap=True)
+    console.print(Text.assemble(("ranked: ", "dim"), f"by the score of {column_name(labels[rank_by])}"), soft_wrap=True)
     console.print(Padding(table, (0, 0, 1, 2)))
 
 
 def _command() -> str:
     """How to call this command again: by its name where the shell finds it, else by its path."""
     called = Path(sys.argv[0])
-    if shutil.which("scoreline"):
+    if called.name != "scoreline" or shutil.which("scoreline"):
         return "scoreline"
     return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)

@@ -21,7 +21,7 @@ def column_name(label: str | int) -> str:
 def score_table(
     items: Sequence[str], labels: Sequence[str | int], scores: Sequence[Sequence[float]], rank_by: int | None = None
 ) -> Table:
-    """One row an item, one column a label, the largest score of each row emphasised.
+    """One row an item, one column a label, the largest score of each row emphasised where there are several.
 
     rank_by: the column to order the rows by, highest first; None: in the order of the request.
     """
@@ -34,7 +34,7 @@ def score_table(
     if rank_by is not None:
         order.sort(key=lambda n: -scores[n][rank_by])
     for n in order:
-        best = max(scores[n])
+        best = max(scores[n]) if len(labels) > 1 else None
         cells = [Text(f"{score:.4f}", style="bold green" if score == best else "") for score in scores[n]]
         table.add_row(str(n), Text(in_one_line(items[n]) or "(empty)"), *cells)
     return table
