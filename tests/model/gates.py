@@ -1,0 +1,41 @@
+"""The thresholds that scores must hold against HuggingFace, and how a difference is measured against them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import softmax
+
+FLOAT32_LOGPROBS = 1e-4
+"""Largest difference of a float32 log-probability from HuggingFace's float32."""
+BFLOAT16_LARGEST = 0.02
+BFLOAT16_MEAN = 0.01
+"""Largest and mean difference of a bf16 label softmax from HuggingFace's float32."""
+OWN_ERROR = 1.5
+"""And at most so many times the error that HuggingFace's own bf16 has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Between two arrays of label softmax scores."""
+
+    largest: float
+    mean: float
+
+
+def label_softmax_difference(one: np.ndarray, other: np.ndarray, labels: tuple[int, ...]) -> Difference:
+    """How far two sets of log-probabilities [N, vocabulary] are apart once softmaxed over labels, in float64."""
+    scores = [softmax(logprobs[:, labels].astype(np.float64), axis=1) for logprobs in (one, other)]
+    apart = np.abs(scores[0] - scores[1])
+    return Difference(float(apart.max()), float(apart.mean()))
+
+
+def assert_bfloat16(ours: np.ndarray, theirs: np.ndarray, theirs_bfloat16: np.ndarray, labels: tuple[int, ...]) -> None:
+    """Hold a bf16 result to its three gates."""
+    found = label_softmax_difference(ours, theirs, labels)
+    own = label_softmax_difference(theirs_bfloat16, theirs, labels)
+    assert found.largest <= BFLOAT16_LARGEST
+    assert found.mean <= BFLOAT16_MEAN
+    assert found.largest <= OWN_ERROR * own.largest
+    assert found.mean <= OWN_ERROR * own.mean

@@ -1,0 +1,39 @@
+"""Write the stored references: ``python -m tests.model.make_references``, where torch is installed.
+
+Checkpoints and sequences follow from seeds (see :mod:`tests.model.checkpoints`), so a reference holds only what
+HuggingFace said of them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from tests.model import huggingface
+from tests.model.checkpoints import CONFIGS, sequences, tensors, write
+from tests.model.references import FOLDER, LENGTHS, SEED
+
+
+def main() -> None:
+    """One file a checkpoint, and one with the versions that made them."""
+    for name, config in CONFIGS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            directory = write(Path(folder), config, tensors(config, SEED))
+            rows = sequences(config, SEED, LENGTHS)
+            found = {dtype: huggingface.logprobs(directory, rows, dtype) for dtype in ("float32", "bfloat16")}
+        np.savez_compressed(FOLDER / f"{name}.npz", **found)
+        top = np.exp(found["float32"].max(axis=1))
+        entropy = -(np.exp(found["float32"]) * found["float32"]).sum(axis=1)
+        print(f"{name}: top probabilities {np.round(top, 2)}, entropies {np.round(entropy, 1)} nats")
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__}
+    (FOLDER / "versions.json").write_text(json.dumps(versions | {"machine": platform.machine()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What the engine promises to the loop that drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax.monitoring
+import numpy as np
+import pytest
+
+from model.buckets import Buckets
+from model.engine import Engine, EngineError
+from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from tests.model import engines
+from tests.model.checkpoints import CONFIGS, sequences, tensors, write
+from tests.model.engines import DType, chunk, score
+from tests.model.references import SEED
+
+CONFIG = CONFIGS["tied"]
+LABELS = (3, 17, 41)
+PREFIX = sequences(CONFIG, 1, (10,))[0]
+
+Loaded = Callable[[str, DType], Engine]
+
+
+@pytest.fixture
+def tied(engine: Loaded) -> Engine:
+    return engine("tied", "float32")
+
+
+def group(*chunks: ChunkWork, prefix: np.ndarray = PREFIX) -> GroupWork:
+    return GroupWork("group", prefix, chunks)
+
+
+def test_a_row_is_scored_after_its_part_of_the_prefix_and_its_own_tokens(tied: Engine) -> None:
+    items = sequences(CONFIG, 2, (4, 0, 7))
+    ends = [10, 6, 9]
+    work = ChunkWork(5, Rows.pack(items, ends), LABELS, Head.LOGPROBS)
+    found = score(tied, [group(work)])[5].logprobs
+    whole = [np.concatenate([PREFIX[:end], item]) for end, item in zip(ends, items, strict=True)]
+    assert found is not None
+    np.testing.assert_array_equal(found, engines.logprobs(tied, whole)[:, LABELS])
+
+
+def test_both_heads_agree_on_the_logits(tied: Engine) -> None:
+    items = sequences(CONFIG, 2, (4, 9, 7))
+    both = [chunk(n, items, 10, LABELS, head) for n, head in enumerate((Head.LOGPROBS, Head.LOGITS))]
+    found = score(tied, [group(*both)])
+    np.testing.assert_allclose(found[0].logits, found[1].logits, atol=2e-5)
+    assert found[1].logprobs is None
+    differences = found[0].logits - found[0].logprobs
+    np.testing.assert_allclose(differences, differences[:, :1].repeat(3, axis=1), atol=2e-5)
+
+
+def test_log_probabilities_sum_to_one_over_the_vocabulary(tied: Engine) -> None:
+    found = engines.logprobs(tied, sequences(CONFIG, 3, (5, 30)))
+    np.testing.assert_allclose(np.exp(found).sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_every_chunk_comes_back_once_whatever_its_rows(tied: Engine) -> None:
+    chunks = [chunk(n, sequences(CONFIG, n, tuple(range(n % 4 * 20))), 10, LABELS) for n in range(9)]
+    groups = [group(*chunks[:5]), group(prefix=PREFIX[:0]), group(*chunks[5:])]
+    found = [scored.id for scored in tied.score(groups, lambda: None)]
+    assert sorted(found) == list(range(9))
+    assert {len(part.rows) for part in chunks} == {0, 20, 40, 60}
+
+
+def test_a_chunk_is_handed_over_before_the_step_that_finished_it_is_told(tied: Engine) -> None:
+    chunks = [chunk(n, sequences(CONFIG, n, (4,) * 8), 10, LABELS) for n in range(3)]
+    steps: list[None] = []
+    seen = [(scored.id, len(steps)) for scored in tied.score([group(*chunks)], lambda: steps.append(None))]
+    assert seen == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_step_may_end_the_work(tied: Engine) -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    chunks = [chunk(n, sequences(CONFIG, n, (4,) * 8), 10, LABELS) for n in range(3)]
+    scoring = tied.score([group(*chunks)], stop)
+    assert next(scoring).id == 0
+    with pytest.raises(InterruptedError):
+        next(scoring)
+
+
+def test_any_number_of_labels_is_scored(tied: Engine) -> None:
+    rows = sequences(CONFIG, 1, (4, 5))
+    for count in (1, 8, 9, 70, 300):
+        labels = [n % CONFIG.vocabulary for n in range(count)]
+        found = score(tied, [group(chunk(0, rows, 10, labels))])[0].logprobs
+        assert found is not None
+        assert found.shape == (2, count)
+        np.testing.assert_array_equal(found[:, 0], found[:, -1] if labels[-1] == 0 else found[:, 0])
+        np.testing.assert_allclose(found[:, :1], score(tied, [group(chunk(0, rows, 10, [0]))])[0].logprobs, atol=1e-5)
+
+
+def test_a_sequence_as_long_as_the_context_is_scored_and_a_longer_one_refused(tied: Engine) -> None:
+    fits, too_long = sequences(CONFIG, 1, (CONFIG.context, CONFIG.context + 1))
+    assert np.isfinite(engines.logprobs(tied, [fits])).all()
+    with pytest.raises(EngineError, match=r"chunk 0, row 0: 1025 tokens, the context is 1024"):
+        engines.logprobs(tied, [too_long])
+
+
+def test_a_sequence_without_tokens_is_refused(tied: Engine) -> None:
+    with pytest.raises(EngineError, match="chunk 3, row 1: 0 tokens"):
+        score(tied, [group(ChunkWork(3, Rows.pack([[1], []], [0, 0]), LABELS, Head.LOGITS))])
+
+
+@pytest.mark.parametrize("head", Head)
+def test_a_score_that_is_not_a_number_is_never_answered(head: Head, tmp_path: Path) -> None:
+    weights = tensors(CONFIG, SEED)
+    weights["model.layers.1.mlp.down_proj.weight"][0, 0] = np.nan
+    broken = engines.load(write(tmp_path, CONFIG, weights), "float32")
+    with pytest.raises(EngineError, match="chunk 0: a score is not a number"):
+        score(broken, [group(chunk(0, sequences(CONFIG, 1, (4,)), 10, LABELS, head))])
+
+
+def test_nothing_is_compiled_after_the_warm_up(checkpoint: Callable[[str], Path]) -> None:
+    engine = engines.load(checkpoint("tied"), "bfloat16")
+    progress: list[tuple[int, int, str]] = []
+    engine.warm_up(lambda *told: progress.append(told))
+    total = len(Buckets.of(CONFIG.context, 256).warm_set())
+    assert [told[:2] for told in progress] == [(n, total) for n in range(1, total + 1)]
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
+    )
+    try:
+        for head in Head:
+            for length in (1, 40, 90, 120, 190, 240):
+                score(engine, [group(chunk(0, sequences(CONFIG, 2, (length,) * 9), 10, LABELS, head))])
+        assert compiled == []
+        score(engine, [group(chunk(0, sequences(CONFIG, 2, (300,)), 10, LABELS))])
+        assert compiled, "the listener would have heard a compilation"
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+def test_it_says_what_it_is(tied: Engine, engine: Loaded) -> None:
+    assert tied.device.startswith("cpu")
+    assert tied.dtype == "float32"
+    assert len(tied.weights_fingerprint) == 64
+    assert tied.weights_fingerprint == engine("tied", "bfloat16").weights_fingerprint
+    assert tied.weights_fingerprint != engine("untied", "float32").weights_fingerprint

@@ -1,0 +1,116 @@
+"""Scores are HuggingFace's, by stored references; and each bug planted here would be noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from model import attention, decoder
+from model import engine as engine_module
+from model.attention import Attended
+from model.engine import Engine
+from tests.model import engines, references
+from tests.model.checkpoints import CONFIGS, Tensors, sequences, tensors, write
+from tests.model.engines import DType
+from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
+from tests.model.references import LENGTHS, SEED
+
+LABELS = (3, 17, 41, 80)
+SHORT = [n for n, length in enumerate(LENGTHS) if length <= 32]
+"""Sequences of one length bucket: enough to see a planted bug by, and one program to compile."""
+
+Loaded = Callable[[str, DType], Engine]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_references_come_from_spread_logits(name: str) -> None:
+    logprobs = references.read(name).float32
+    entropies = -(np.exp(logprobs) * logprobs).sum(axis=1)
+    assert (np.exp(logprobs.max(axis=1)) > 0.5).sum() >= 3
+    assert entropies.min() < 1.5
+    assert entropies.max() > 3.0
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_float32_logprobs_are_huggingfaces(name: str, engine: Loaded) -> None:
+    found = engines.logprobs(engine(name, "float32"), sequences(CONFIGS[name], SEED, LENGTHS))
+    assert np.abs(found - references.read(name).float32).max() <= FLOAT32_LOGPROBS
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bfloat16_scores_are_as_close_as_huggingfaces_own(name: str, engine: Loaded) -> None:
+    found = engines.logprobs(engine(name, "bfloat16"), sequences(CONFIGS[name], SEED, LENGTHS))
+    reference = references.read(name)
+    assert_bfloat16(found, reference.float32, reference.bfloat16, LABELS)
+
+
+def _swap(one: str, other: str) -> Callable[[Tensors], Tensors]:
+    def swapped(weights: Tensors) -> Tensors:
+        pairs = {name: name.replace(one, other) for name in weights if one in name}
+        pairs |= {new: old for old, new in pairs.items()}
+        return {name: weights[pairs.get(name, name)] for name in weights}
+
+    return swapped
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("input_layernorm", "post_attention_layernorm"),
+        ("q_norm", "k_norm"),
+        ("gate_proj", "up_proj"),
+        ("layers.0.", "layers.1."),
+    ],
+)
+def test_a_swapped_weight_would_be_noticed(one: str, other: str, tmp_path: Path) -> None:
+    weights = _swap(one, other)(tensors(CONFIGS["tied"], SEED))
+    broken = engines.load(write(tmp_path, CONFIGS["tied"], weights), "float32")
+    assert _differs(broken)
+
+
+def test_keys_one_position_off_would_be_noticed(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotate = decoder._rotate
+
+    def keys_off_by_one(heads: Array, stream: decoder.Stream) -> Array:
+        if heads.shape[2] == CONFIGS["tied"].kv_heads:
+            cos, sin = decoder.rotation(jnp.arange(1, heads.shape[1] + 1)[None], CONFIGS["tied"])
+            stream = stream._replace(cos=cos, sin=sin)
+        return rotate(heads, stream)
+
+    monkeypatch.setattr(decoder, "_rotate", keys_off_by_one)
+    assert _differs(engines.load(checkpoint("tied"), "float32"))
+
+
+def test_a_row_that_does_not_see_itself_would_be_noticed(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_sighted(q: Array, k: Array, v: Array, start: Array, stop: Array, **options: bool) -> Attended:
+        return attention.attend(q, k, v, start, jnp.maximum(stop - 1, 1), **options)
+
+    monkeypatch.setattr(decoder, "attend", short_sighted)
+    assert _differs(engines.load(checkpoint("tied"), "float32"))
+
+
+def test_a_score_read_one_position_early_would_be_noticed(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = engine_module.Executables.body
+    monkeypatch.setattr(
+        engine_module.Executables,
+        "body",
+        lambda self, key, tokens, last: body(self, key, tokens, np.maximum(last - 1, 0)),
+    )
+    assert _differs(engines.load(checkpoint("tied"), "float32"))
+
+
+def _differs(broken: Engine) -> bool:
+    rows = sequences(CONFIGS["tied"], SEED, LENGTHS)
+    found = engines.logprobs(broken, [rows[n] for n in SHORT])
+    return bool(np.abs(found - references.read("tied").float32[SHORT]).max() > 100 * FLOAT32_LOGPROBS)

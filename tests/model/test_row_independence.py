@@ -1,0 +1,105 @@
+"""A row's bits follow from its own tokens alone: not from its place, its company or how the work was cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.engine import Engine
+from scoring.layout import GroupWork, Head
+from tests.model import engines
+from tests.model.checkpoints import CONFIGS, sequences, tensors, write
+from tests.model.engines import DType, chunk, score
+
+LABELS = (3, 17, 41)
+OTHER_LABELS = (5, 6, 7, 8, 9, 10, 11, 12, 13)
+LENGTHS = (1, 4, 9, 20, 31, 32, 33, 40, 63, 64, 70, 96, 97, 128, 200)
+NO_PREFIX = np.zeros(0, np.int32)
+DEMONSTRATION = Path(__file__).parents[2] / "demonstration" / "model"
+MODELS = {
+    **CONFIGS,
+    # The widths of Qwen3-0.6B: products this large take other paths than small ones.
+    "wide": replace(
+        CONFIGS["tied"], width=1024, layers=2, query_heads=16, kv_heads=8, head_dim=128, mlp_width=3072, vocabulary=512
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> DType:
+    found: DType = request.param
+    return found
+
+
+@pytest.fixture(scope="module", params=[*MODELS, "demonstration"])
+def engine(request: pytest.FixtureRequest, dtype: DType, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    if request.param == "demonstration":
+        return engines.load(DEMONSTRATION, dtype)
+    config = MODELS[request.param]
+    return engines.load(write(tmp_path_factory.mktemp("model"), config, tensors(config, seed=1)), dtype)
+
+
+@pytest.fixture(scope="module", params=Head)
+def head(request: pytest.FixtureRequest) -> Head:
+    found: Head = request.param
+    return found
+
+
+def bits(engine: Engine, rows: list[np.ndarray], head: Head) -> np.ndarray:
+    """What one chunk of whole sequences scores when nobody else is there: int32 [outputs, N, M], the bits."""
+    return _bits(engine, [GroupWork("g", NO_PREFIX, (chunk(0, rows, 0, LABELS, head),))])
+
+
+def _bits(engine: Engine, groups: list[GroupWork]) -> np.ndarray:
+    found = score(engine, groups)[0]
+    return np.stack([out for out in (found.logits, found.logprobs) if out is not None]).view(np.int32)
+
+
+def test_a_row_alone_has_the_bits_it_has_among_others(engine: Engine, head: Head) -> None:
+    rows = sequences(MODELS["tied"], 3, LENGTHS)
+    together = bits(engine, rows, head)
+    for n, row in enumerate(rows):
+        assert np.array_equal(bits(engine, [row], head), together[:, n : n + 1]), f"{len(row)} tokens"
+
+
+def test_order_does_not_matter(engine: Engine, head: Head) -> None:
+    rows = sequences(MODELS["tied"], 4, tuple(np.random.RandomState(0).choice(LENGTHS[:10], 40)))
+    order = np.random.RandomState(1).permutation(len(rows))
+    shuffled = bits(engine, [rows[n] for n in order], head)
+    assert np.array_equal(shuffled, bits(engine, rows, head)[:, order])
+
+
+def test_strangers_in_the_same_step_do_not_matter(engine: Engine, head: Head) -> None:
+    rows = sequences(MODELS["tied"], 5, (7, 30, 50, 64))
+    work = GroupWork("g", NO_PREFIX, (chunk(0, rows, 0, LABELS, head),))
+    strangers = [
+        chunk(n, sequences(MODELS["tied"], 50 + n, (n, 5 * n, 60)), 0, (OTHER_LABELS, LABELS)[n % 2], list(Head)[n % 2])
+        for n in range(1, 8)
+    ]
+    company = [GroupWork("a", NO_PREFIX, tuple(strangers[:4])), work, GroupWork("b", NO_PREFIX, tuple(strangers[4:]))]
+    assert np.array_equal(_bits(engine, company), _bits(engine, [work]))
+
+
+def test_where_prefix_and_item_meet_does_not_matter(engine: Engine, head: Head) -> None:
+    row = sequences(MODELS["tied"], 6, (60,))[0]
+    whole = bits(engine, [row], head)
+    for cut in (1, 20, 59, 60):
+        work = chunk(0, [row[cut:]], cut, LABELS, head)
+        longer_prefix = np.concatenate([row[:cut], row[:5]])
+        assert np.array_equal(_bits(engine, [GroupWork("g", longer_prefix, (work,))]), whole)
+
+
+def test_another_items_content_does_not_matter(engine: Engine, head: Head) -> None:
+    rows = sequences(MODELS["tied"], 7, (20, 25, 30))
+    changed = [rows[0], sequences(MODELS["tied"], 8, (25,))[0], rows[2]]
+    before, after = bits(engine, rows, head), bits(engine, changed, head)
+    assert np.array_equal(before[:, [0, 2]], after[:, [0, 2]])
+    assert not np.array_equal(before[:, 1], after[:, 1])
+
+
+def test_asking_again_gives_the_same_bits(engine: Engine, head: Head) -> None:
+    rows = sequences(MODELS["tied"], 9, LENGTHS)
+    assert np.array_equal(bits(engine, rows, head), bits(engine, rows, head))

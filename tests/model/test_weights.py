@@ -1,0 +1,168 @@
+"""Loading is strict both ways, streams, and says what it loaded; saving is its inverse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from model import weights
+from model.config import DecoderConfig
+from model.decoder import Decoder
+from model.weights import WeightsError
+from tests.model.checkpoints import CONFIGS, Tensors, tensors, write
+
+CONFIG = CONFIGS["untied"]
+TIED = CONFIGS["tied"]
+Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+
+
+def load(directory: Path, config: DecoderConfig = CONFIG, dtype: str = "float32") -> tuple[Decoder, str]:
+    return weights.load(directory, config, dtype)
+
+
+def shard(directory: Path, found: Tensors) -> None:
+    """Rewrite a checkpoint as two shards and an index."""
+    (directory / "model.safetensors").unlink()
+    names = sorted(found)
+    files = {name: f"model-0000{n % 2 + 1}-of-00002.safetensors" for n, name in enumerate(names)}
+    for file in set(files.values()):
+        save_file({name: found[name] for name in names if files[name] == file}, directory / file)
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+
+
+def test_kernels_are_turned_and_stacked(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    decoder, _ = load(write(tmp_path, CONFIG, found))
+    stack = np.asarray(decoder.model.layers.self_attn.q_proj.weight[...])
+    assert stack.shape == (CONFIG.layers, CONFIG.width, CONFIG.query_heads * CONFIG.head_dim)
+    np.testing.assert_array_equal(stack[1], found[Q_PROJ].T)
+    np.testing.assert_array_equal(
+        decoder.model.layers.mlp.down_proj.weight[0], found["model.layers.0.mlp.down_proj.weight"].T
+    )
+    np.testing.assert_array_equal(decoder.model.embed_tokens.weight[...], found["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_what_is_saved_is_what_was_loaded(config: DecoderConfig, tmp_path: Path) -> None:
+    found = tensors(config, 0)
+    decoder, fingerprint = load(write(tmp_path / "in", config, found), config)
+    weights.save(decoder, tmp_path / "out")
+    saved = load_file(tmp_path / "out" / "model.safetensors")
+    assert saved.keys() == found.keys()
+    for name, tensor in found.items():
+        np.testing.assert_array_equal(saved[name], tensor)
+    assert DecoderConfig.from_directory(tmp_path / "out") == config
+    assert load(tmp_path / "out", config)[1] == fingerprint
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    del found["model.norm.weight"]
+    found["model.layers.0.self_attn.q_proj.bias"] = np.zeros(4, np.float32)
+    found[Q_PROJ] = found[Q_PROJ].T.copy()[:, :-1]
+    found["model.layers.0.mlp.up_proj.weight"] = found["model.layers.0.mlp.up_proj.weight"].astype(np.int8)
+    with pytest.raises(WeightsError) as told:
+        load(write(tmp_path, CONFIG, found))
+    message = str(told.value)
+    assert "missing: model.norm.weight" in message
+    assert "unknown: model.layers.0.self_attn.q_proj.bias" in message
+    assert f"shape of {Q_PROJ}: [96, 95] in the file, [96, 96] by config.json" in message
+    assert "dtype of model.layers.0.mlp.up_proj.weight: I8" in message
+
+
+def test_a_layer_too_many_is_refused(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    with pytest.raises(WeightsError, match=r"unknown: model\.layers\.1\."):
+        load(write(tmp_path, CONFIG, found), replace(CONFIG, layers=1))
+
+
+def test_an_untied_head_is_refused_where_it_is_missing(tmp_path: Path) -> None:
+    found = tensors(TIED, 0)
+    with pytest.raises(WeightsError, match=r"missing: lm_head\.weight"):
+        load(write(tmp_path, TIED, found), replace(TIED, tied=False))
+
+
+def test_a_tied_checkpoint_may_carry_its_head_all_the_same(tmp_path: Path) -> None:
+    found = tensors(TIED, 0)
+    found["lm_head.weight"] = found["model.embed_tokens.weight"].copy()
+    decoder, _ = load(write(tmp_path, TIED, found), TIED)
+    np.testing.assert_array_equal(decoder.head_kernel(), found["model.embed_tokens.weight"].T)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a checkpoint", b"\xff" * 64])
+def test_a_missing_or_broken_file_is_one_clear_error(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"holds neither|can't be read"):
+        load(tmp_path)
+
+
+def test_a_missing_shard_is_one_clear_error(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    shard(write(tmp_path, CONFIG, found), found)
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(WeightsError, match="can't be read"):
+        load(tmp_path)
+
+
+def test_the_fingerprint_is_of_the_values_not_of_the_files(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    directory = write(tmp_path, CONFIG, found)
+    single = load(directory)[1]
+    assert load(directory, dtype="bfloat16")[1] == single
+    shard(directory, found)
+    decoder, sharded = load(directory)
+    assert sharded == single
+    np.testing.assert_array_equal(decoder.model.layers.self_attn.q_proj.weight[1], found[Q_PROJ].T)
+
+
+def test_one_changed_value_changes_the_fingerprint(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    before = load(write(tmp_path, CONFIG, found))[1]
+    found["model.layers.0.self_attn.k_norm.weight"][3] += 1e-3
+    assert load(write(tmp_path, CONFIG, found))[1] != before
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_any_stored_dtype_is_cast_to_the_one_asked_for(stored: str, dtype: str, tmp_path: Path) -> None:
+    as_stored = ml_dtypes.bfloat16 if stored == "bfloat16" else np.dtype(stored)
+    found = {name: tensor.astype(as_stored) for name, tensor in tensors(CONFIG, 0).items()}
+    decoder, _ = load(write(tmp_path, CONFIG, found), dtype=dtype)
+    kernel = decoder.model.layers.self_attn.q_proj.weight[...]
+    assert kernel.dtype == jnp.dtype(dtype)
+    np.testing.assert_array_equal(kernel[1], found[Q_PROJ].T.astype(jnp.dtype(dtype)))
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+import jax
+from model import weights
+from model.config import DecoderConfig
+
+directory = Path(sys.argv[1])
+jax.numpy.zeros(1).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+loaded = weights.load(directory, DecoderConfig.from_directory(directory), "float32")
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def test_a_model_is_never_held_twice(tmp_path: Path) -> None:
+    config = replace(CONFIG, width=512, mlp_width=2048, layers=10, query_heads=8, kv_heads=4, head_dim=64)
+    directory = write(tmp_path, config, tensors(config, 0))
+    size = (directory / "model.safetensors").stat().st_size
+    # The largest parameter, a tenth of it on its way in, and the pages of the file that the system keeps mapped.
+    measured = subprocess.run([sys.executable, "-c", MEASURE, directory], capture_output=True, text=True, check=True)
+    assert size > 150e6
+    assert int(measured.stdout) < 1.5 * size

@@ -1,0 +1,76 @@
+"""Scores against HuggingFace's implementation, computed side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from model import weights
+from model.config import DecoderConfig
+from model.decoder import Decoder
+from tests.model import engines, huggingface, references
+from tests.model.checkpoints import CONFIGS, sequences, tensors, write
+from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
+from tests.model.references import LENGTHS, SEED
+
+pytestmark = pytest.mark.parity
+
+DEMONSTRATION = Path(__file__).parents[2] / "demonstration" / "model"
+FRESH_LENGTHS = (1, 5, 17, 32, 45, 64, 250, 700)
+LABELS = (2, 19, 47, 88)
+SHAPES = {
+    "one head": replace(CONFIGS["untied"], query_heads=1, kv_heads=1, head_dim=64),
+    "every head its own keys": replace(CONFIGS["tied"], query_heads=4, kv_heads=4),
+    "deep": replace(CONFIGS["untied"], layers=6, width=48),
+    "long": replace(CONFIGS["tied"], context=4096),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_stored_references_are_what_huggingface_says_now(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    found = huggingface.logprobs(
+        write(tmp_path, config, tensors(config, SEED)), sequences(config, SEED, LENGTHS), "float32"
+    )
+    np.testing.assert_allclose(found, references.read(name).float32, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", [11, 12])
+def test_float32_logprobs_are_huggingfaces(shape: str, seed: int, tmp_path: Path) -> None:
+    config = SHAPES[shape]
+    directory = write(tmp_path, config, tensors(config, seed))
+    rows = sequences(config, seed, (*FRESH_LENGTHS, config.context) if shape == "long" else FRESH_LENGTHS)
+    ours = engines.logprobs(engines.load(directory, "float32"), rows)
+    assert np.abs(ours - huggingface.logprobs(directory, rows, "float32")).max() <= FLOAT32_LOGPROBS
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bfloat16_scores_are_as_close_as_huggingfaces_own(shape: str, tmp_path: Path) -> None:
+    config = SHAPES[shape]
+    directory = write(tmp_path, config, tensors(config, 13))
+    rows = sequences(config, 13, FRESH_LENGTHS)
+    theirs = [huggingface.logprobs(directory, rows, dtype) for dtype in ("float32", "bfloat16")]
+    assert_bfloat16(engines.logprobs(engines.load(directory, "bfloat16"), rows), *theirs, LABELS)
+
+
+def test_the_demonstration_model_scores_as_in_huggingface() -> None:
+    config = DecoderConfig.from_directory(DEMONSTRATION)
+    rows = sequences(config, 5, (3, 20, 32, 60, 130))
+    ours = engines.logprobs(engines.load(DEMONSTRATION, "float32"), rows)
+    assert np.abs(ours - huggingface.logprobs(DEMONSTRATION, rows, "float32")).max() <= FLOAT32_LOGPROBS
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_huggingface_loads_what_a_decoder_saves(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    decoder = Decoder(config, rngs=nnx.Rngs(3))
+    weights.save(decoder, tmp_path)
+    row = sequences(config, 4, (40,))[0]
+    ours = nnx.log_softmax(decoder.logits(row[None])[0, -1])
+    theirs = huggingface.logprobs(tmp_path, [row], "float32")[0]
+    np.testing.assert_allclose(ours, theirs, atol=FLOAT32_LOGPROBS)
