@@ -25,6 +25,8 @@ LENGTHS = (32, 48, 64, 96, 256)
 
 _MIXTURE = {Task.SENTIMENT: 20, Task.RELEVANCE: 40, Task.CHOICE: 22, Task.TOPICS: 18}
 _SEPARATED_SHARE = 0.08
+_DRAWS = 20
+"""So many draws for each held-out example that is wanted; what has not come up by then hardly will."""
 _TEXT_TARGETS = 4
 """Of the text before an answer, so many random tokens are predicted: it teaches words at little cost."""
 
@@ -64,13 +66,15 @@ def training_examples(seed: int) -> Iterator[Example]:
 
 
 def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = False) -> list[Example]:
-    """``count`` different examples of the task, made of content that training never shows.
+    """Up to ``count`` different examples of the task, made of content that training never shows: there may be fewer.
 
     ``new_sentences`` (relevance only): the documents are sentences that training shows with no query at all.
     """
     rng = random.Random(seed)
     found: dict[tuple[str, str], Example] = {}
-    while len(found) < count:
+    for _ in range(_DRAWS * count):
+        if len(found) == count:
+            break
         match task:
             case Task.SENTIMENT:
                 example = sentiment_example(rng, keep_out=True)

@@ -1,7 +1,7 @@
 """Measure the demonstration's model on held-out examples: ``python -m demonstration.evaluate``.
 
 Everything goes the way of a request: the service's tokenizer, its layout, its engine. The figures are written beside
-the model.
+the model and into this folder's README.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 
 FIGURES = "figures.json"
+README = Path(__file__).parent / "README.md"
+OPENING, CLOSING = "<!-- figures -->", "<!-- /figures -->"
 HELD_OUT = {
     "sentiment": "reviews whose pairs of aspect and adjective no training review holds",
     "relevance": "documents whose sentences training never showed with the query's phrase",
@@ -85,14 +87,24 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=1)
     given = arguments.parse_args()
     judge = Judge.load(given.directory)
-    accuracy = {name: judge.accuracy(held_out(name, given.examples, given.seed)) for name in HELD_OUT}
+    accuracy, count = {}, {}
+    for name in HELD_OUT:
+        examples = held_out(name, given.examples, given.seed)
+        accuracy[name], count[name] = judge.accuracy(examples), len(examples)
     figures = {
-        "examples_each": given.examples,
         "seed": given.seed,
         "dtype": judge.engine.dtype,
-        "held_out": {name: {"made_of": HELD_OUT[name], "accuracy": share} for name, share in accuracy.items()},
+        "held_out": {
+            name: {"made_of": HELD_OUT[name], "examples": count[name], "accuracy": round(share, 4)}
+            for name, share in accuracy.items()
+        },
     }
     (given.directory / FIGURES).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if given.directory == MODEL:
+        rows = [f"| {name} | {HELD_OUT[name]} | {count[name]:,} | {share:.1%} |" for name, share in accuracy.items()]
+        table = "\n".join(["| task | held-out examples | how many | right |", "|---|---|---|---|", *rows])
+        before, _, rest = README.read_text(encoding="utf-8").partition(OPENING)
+        README.write_text(f"{before}{OPENING}\n{table}\n{CLOSING}{rest.partition(CLOSING)[2]}", encoding="utf-8")
     for name, share in accuracy.items():
         print(f"{share:6.1%}  {name}: {HELD_OUT[name]}")
 
