@@ -72,9 +72,9 @@ def test_order_does_not_matter(engine: Engine, head: Head) -> None:
     assert np.array_equal(shuffled, bits(engine, rows, head)[:, order])
 
 
-def test_strangers_in_the_same_step_do_not_matter(engine: Engine, head: Head) -> None:
+def test_strangers_in_the_same_step_do_not_matter(engine: Engine) -> None:
     rows = sequences(MODELS["tied"], 5, (7, 30, 50, 64))
-    work = GroupWork("g", NO_PREFIX, (chunk(0, rows, 0, LABELS, head),))
+    work = GroupWork("g", NO_PREFIX, (chunk(0, rows, 0, LABELS, Head.LOGPROBS),))
     strangers = [
         chunk(n, sequences(MODELS["tied"], 50 + n, (n, 5 * n, 60)), 0, (OTHER_LABELS, LABELS)[n % 2], list(Head)[n % 2])
         for n in range(1, 8)
@@ -83,23 +83,23 @@ def test_strangers_in_the_same_step_do_not_matter(engine: Engine, head: Head) ->
     assert np.array_equal(_bits(engine, company), _bits(engine, [work]))
 
 
-def test_where_prefix_and_item_meet_does_not_matter(engine: Engine, head: Head) -> None:
+def test_where_prefix_and_item_meet_does_not_matter(engine: Engine) -> None:
     row = sequences(MODELS["tied"], 6, (60,))[0]
-    whole = bits(engine, [row], head)
+    whole = bits(engine, [row], Head.LOGPROBS)
     for cut in (1, 20, 59, 60):
-        work = chunk(0, [row[cut:]], cut, LABELS, head)
+        work = chunk(0, [row[cut:]], cut, LABELS, Head.LOGPROBS)
         longer_prefix = np.concatenate([row[:cut], row[:5]])
         assert np.array_equal(_bits(engine, [GroupWork("g", longer_prefix, (work,))]), whole)
 
 
-def test_another_items_content_does_not_matter(engine: Engine, head: Head) -> None:
+def test_another_items_content_does_not_matter(engine: Engine) -> None:
     rows = sequences(MODELS["tied"], 7, (20, 25, 30))
     changed = [rows[0], sequences(MODELS["tied"], 8, (25,))[0], rows[2]]
-    before, after = bits(engine, rows, head), bits(engine, changed, head)
+    before, after = bits(engine, rows, Head.LOGPROBS), bits(engine, changed, Head.LOGPROBS)
     assert np.array_equal(before[:, [0, 2]], after[:, [0, 2]])
     assert not np.array_equal(before[:, 1], after[:, 1])
 
 
-def test_asking_again_gives_the_same_bits(engine: Engine, head: Head) -> None:
+def test_asking_again_gives_the_same_bits(engine: Engine) -> None:
     rows = sequences(MODELS["tied"], 9, LENGTHS)
-    assert np.array_equal(bits(engine, rows, head), bits(engine, rows, head))
+    assert np.array_equal(bits(engine, rows, Head.LOGPROBS), bits(engine, rows, Head.LOGPROBS))
