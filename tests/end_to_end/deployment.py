@@ -16,7 +16,7 @@ import httpx2
 from tests.services import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
-MODEL = Path(os.environ.get("E2E_MODEL", ROOT / "demonstration" / "model"))
+MODEL = ROOT / "demonstration" / "model"
 
 
 class Deployment:
