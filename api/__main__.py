@@ -13,12 +13,12 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from api.application import create_app
-from api.logs import configure_logs
 from api.service import Service
 from scoring.model_files import ModelFilesError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 

@@ -13,6 +13,7 @@ import resource
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,19 +28,6 @@ from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.model_card import ModelCard
 from settings.engine import EngineSettings
 
-_DEMONSTRATION = DecoderConfig(
-    vocabulary=2_048,
-    width=128,
-    layers=4,
-    query_heads=4,
-    kv_heads=2,
-    head_dim=32,
-    mlp_width=384,
-    context=1_024,
-    rope_theta=10_000.0,
-    norm_epsilon=1e-6,
-    tied=True,
-)
 _QWEN3_06B = DecoderConfig(
     vocabulary=151_936,
     width=1_024,
@@ -53,7 +41,8 @@ _QWEN3_06B = DecoderConfig(
     norm_epsilon=1e-6,
     tied=True,
 )
-SHAPES = {"demonstration": _DEMONSTRATION, "qwen3-0.6b": _QWEN3_06B}
+DEMONSTRATION = Path(__file__).parents[1] / "demonstration" / "model"
+SHAPES = {"demonstration": DecoderConfig.from_directory(DEMONSTRATION), "qwen3-0.6b": _QWEN3_06B}
 
 
 def necessary_flop(config: DecoderConfig, lengths: list[int]) -> float:

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from jobs.records import WorkerRecord
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
-from workers.logs import configure_logs
 from workers.presence import new_worker_id
 from workers.serving import BROKEN, Stopping, WorkerSettings, end_process, serve
 

@@ -15,10 +15,10 @@ from scoring.model_files import ModelFilesError, read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from tests.workers.engines import MadeUpEngine
-from workers.logs import configure_logs
 from workers.presence import new_worker_id
 from workers.serving import Stopping, WorkerSettings, end_process, serve
 

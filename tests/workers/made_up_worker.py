@@ -11,10 +11,10 @@ from scoring.layout import GroupWork, Scored
 from scoring.model_card import ModelCard
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.logs import configure_logs
 from settings.store import StoreSettings
 from tests.workers.conftest import MODEL
 from tests.workers.engines import MadeUpEngine
-from workers.logs import configure_logs
 from workers.presence import new_worker_id
 from workers.serving import Stopping, WorkerSettings, end_process, serve
 

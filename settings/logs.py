@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on stderr, the server's and the libraries' alike."""
+"""Structured logs: one JSON object a line on stderr, the service's and the libraries' alike."""
 
 from __future__ import annotations
 
