@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
 import numpy.typing as npt
 
 from model import weights
-from model.buckets import BodyKey, Buckets
+from model.buckets import HEAD_ROWS, BodyKey, Buckets
 from model.config import DecoderConfig
 from model.executables import Executables
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Scored, TokenIds
@@ -28,7 +29,12 @@ from settings.engine import EngineSettings
 COMPILING_THREADS = 2
 """The compiler runs outside Python's lock, mostly on one core."""
 
+READ_TOKENS = 2_048
+"""Tokens, padding included, after which a head runs over what the body has computed since the last one. A head over a
+large vocabulary costs as much for a few rows as for many, but a finished chunk should not wait for long either."""
+
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 
 class EngineError(Exception):
@@ -49,7 +55,16 @@ class _Sheet:
         shape = (len(chunk.rows), len(chunk.label_token_ids))
         return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
 
+    def write(self, index: int, outputs: Sequence[Floats]) -> None:
+        """Enter what the chunk's head said of one row: logits, then log-probabilities where it has them."""
+        for sheet, output in zip((self.logits, self.logprobs), outputs, strict=False):
+            sheet[index] = output
+        self.missing -= 1
+
     def scored(self) -> Scored:
+        """The finished chunk. Raises EngineError where a score is not a number."""
+        if np.isnan(self.logits).any():
+            raise EngineError(f"chunk {self.chunk.id}: a score is not a number")
         asked = self.chunk.head is Head.LOGPROBS
         return Scored(self.chunk.id, LabelScores(self.logits, self.logprobs if asked else None), cached_tokens=0)
 
@@ -80,6 +95,7 @@ class Engine:
         self.device = _device_name()
         self._executables = executables
         self._context = config.context
+        self._width = config.width
         self._buckets = Buckets.of(config.context, settings.step_tokens)
 
     @classmethod
@@ -114,11 +130,17 @@ class Engine:
         for prefix, sheet in sheets:
             for row in self._rows(prefix, sheet):
                 waiting[self._buckets.body(len(row.tokens))].append(row)
+        unread: list[tuple[_Row, Floats]] = []
+        unread_tokens = 0
         for key, rows in sorted(waiting.items(), key=lambda item: item[0].length):
             for batch in _batches(rows, key.rows):
-                self._step(key, batch)
-                yield from _finished(batch)
+                unread += zip(batch, self._hidden_states(key, batch), strict=False)
+                unread_tokens += key.rows * key.length
+                if len(unread) >= HEAD_ROWS or unread_tokens >= READ_TOKENS:
+                    yield from self._read_scores(unread)
+                    unread, unread_tokens = [], 0
                 on_step()
+        yield from self._read_scores(unread)
 
     def _rows(self, prefix: TokenIds, sheet: _Sheet) -> Iterator[_Row]:
         rows = sheet.chunk.rows
@@ -133,48 +155,43 @@ class Engine:
                 )
             yield _Row(tokens, sheet, index)
 
-    def _step(self, key: BodyKey, batch: Sequence[_Row]) -> None:
-        """Run one batch through the body and, for each set of labels asked for in it, a head."""
+    def _hidden_states(self, key: BodyKey, batch: Sequence[_Row]) -> Floats:
+        """One step: float32 [key.rows, width], of the scoring positions of ``batch`` and then of padding."""
         tokens = np.zeros((key.rows, key.length), np.int32)
         last = np.zeros(key.rows, np.int32)
         for n, row in enumerate(batch):
             tokens[n, : len(row.tokens)] = row.tokens
             last[n] = len(row.tokens) - 1
-        hidden = np.asarray(self._executables.body(key, tokens, last))
-        asked: dict[tuple[Head, tuple[int, ...]], list[int]] = defaultdict(list)
-        for n, row in enumerate(batch):
-            asked[row.sheet.chunk.head, row.sheet.chunk.label_token_ids].append(n)
-        for (head, label_ids), places in asked.items():
-            self._read_off(head, label_ids, hidden[places], [batch[n] for n in places])
+        return np.asarray(self._executables.body(key, tokens, last))
 
-    def _read_off(self, head: Head, label_ids: tuple[int, ...], hidden: Floats, rows: Sequence[_Row]) -> None:
-        """Run a head over hidden states, float32 [rows, width], and write the scores where they belong."""
+    def _read_scores(self, unread: Sequence[tuple[_Row, Floats]]) -> Iterator[Scored]:
+        """Run a head for each set of labels asked for by these rows, and hand over the chunks finished by it."""
+        asked: dict[tuple[Head, tuple[int, ...]], list[tuple[_Row, Floats]]] = defaultdict(list)
+        for row, hidden in unread:
+            asked[row.sheet.chunk.head, row.sheet.chunk.label_token_ids].append((row, hidden))
+        for (head, label_ids), part in asked.items():
+            for few in _batches(part, HEAD_ROWS):
+                self._run_head(head, label_ids, few)
+        for sheet in {id(row.sheet): row.sheet for row, _ in unread}.values():
+            if not sheet.missing:
+                yield sheet.scored()
+
+    def _run_head(self, head: Head, label_ids: tuple[int, ...], part: Sequence[tuple[_Row, Floats]]) -> None:
+        """Score at most HEAD_ROWS rows and write the scores where they belong."""
         key = self._buckets.head(head, len(label_ids))
         labels = np.zeros(key.labels, np.int32)
         labels[: len(label_ids)] = label_ids
-        padded = np.zeros((key.rows, hidden.shape[1]), np.float32)
-        padded[: len(rows)] = hidden
-        outputs = [np.asarray(output) for output in self._executables.head(key, padded, labels)]
-        for n, row in enumerate(rows):
-            row.sheet.logits[row.index] = outputs[0][n, : len(label_ids)]
-            if head is Head.LOGPROBS:
-                row.sheet.logprobs[row.index] = outputs[1][n, : len(label_ids)]
-            row.sheet.missing -= 1
+        hidden = np.zeros((key.rows, self._width), np.float32)
+        for n, (_, state) in enumerate(part):
+            hidden[n] = state
+        outputs = [np.asarray(output) for output in self._executables.head(key, hidden, labels)]
+        for n, (row, _) in enumerate(part):
+            row.sheet.write(row.index, [output[n, : len(label_ids)] for output in outputs])
 
 
-def _batches(rows: list[_Row], size: int) -> Iterator[list[_Row]]:
+def _batches(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for first in range(0, len(rows), size):
         yield rows[first : first + size]
-
-
-def _finished(batch: Sequence[_Row]) -> Iterator[Scored]:
-    """The chunks whose last row was in this batch, each once."""
-    for sheet in {id(row.sheet): row.sheet for row in batch}.values():
-        if sheet.missing:
-            continue
-        if np.isnan(sheet.logits).any():
-            raise EngineError(f"chunk {sheet.chunk.id}: a score is not a number")
-        yield sheet.scored()
 
 
 def _device_name() -> str:

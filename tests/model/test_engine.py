@@ -9,8 +9,8 @@ import jax.monitoring
 import numpy as np
 import pytest
 
-from model.buckets import Buckets
-from model.engine import Engine, EngineError
+from model.buckets import HEAD_ROWS, Buckets
+from model.engine import READ_TOKENS, Engine, EngineError
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
@@ -67,21 +67,33 @@ def test_every_chunk_comes_back_once_whatever_its_rows(tied: Engine) -> None:
 
 
 def test_a_chunk_is_handed_over_before_the_step_that_finished_it_is_told(tied: Engine) -> None:
-    chunks = [chunk(n, sequences(CONFIG, n, (4,) * 8), 10, LABELS) for n in range(3)]
+    rows = HEAD_ROWS // 2
+    chunks = [chunk(n, sequences(CONFIG, n, (4,) * rows), 10, LABELS) for n in range(3)]
     steps: list[None] = []
     seen = [(scored.id, len(steps)) for scored in tied.score([group(*chunks)], lambda: steps.append(None))]
-    assert seen == [(0, 0), (1, 1), (2, 2)]
+    per_chunk = rows * 32 // 256
+    assert rows * 32 == READ_TOKENS, "each chunk is as much as a head waits for"
+    assert seen == [(n, (n + 1) * per_chunk - 1) for n in range(3)]
 
 
-def test_a_step_may_end_the_work(tied: Engine) -> None:
+def test_a_step_may_end_the_work_and_what_was_finished_before_it_stays(tied: Engine) -> None:
+    chunks = [chunk(n, sequences(CONFIG, n, (4,) * (HEAD_ROWS // 2)), 10, LABELS) for n in range(3)]
+    steps = iter(range(1000))
+
     def stop() -> None:
-        raise InterruptedError
+        if next(steps) == 7:
+            raise InterruptedError
 
-    chunks = [chunk(n, sequences(CONFIG, n, (4,) * 8), 10, LABELS) for n in range(3)]
     scoring = tied.score([group(*chunks)], stop)
     assert next(scoring).id == 0
     with pytest.raises(InterruptedError):
         next(scoring)
+
+
+def test_more_rows_than_a_head_takes_are_all_scored(tied: Engine) -> None:
+    rows = sequences(CONFIG, 4, (3,) * (2 * HEAD_ROWS + 5))
+    found = engines.logprobs(tied, rows)
+    np.testing.assert_array_equal(found[::50], np.concatenate([engines.logprobs(tied, [row]) for row in rows[::50]]))
 
 
 def test_any_number_of_labels_is_scored(tied: Engine) -> None:
