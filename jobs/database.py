@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from settings.store import StoreSettings
 
 BUSY_SECONDS = 15.0
 """How long a writer waits for SQLite's one write lock, or any thread for a connection of the pool."""
+
+_LOCK_POLL_SECONDS = 0.01
 
 _NOW = {
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
@@ -141,8 +144,23 @@ def _naming_outages() -> Iterator[None]:
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # the driver begins no transaction by itself: _begin_sqlite does
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    _use_write_ahead_log(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    # The one change that does not wait for the lock by itself: of several processes that open a new file, some fail.
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOCK_POLL_SECONDS)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

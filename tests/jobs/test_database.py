@@ -20,6 +20,30 @@ from tests.jobs.work import finish_all, submit, take
 from tests.services import PostgresServer
 
 
+def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    errors: list[Exception] = []
+
+    def open_and_write(path: Path, together: threading.Barrier) -> None:
+        database = Database.open(StoreSettings(database_url=f"sqlite:///{path}"))
+        together.wait()
+        try:
+            with database.write():
+                pass
+        except StorageUnavailable as error:
+            errors.append(error)
+        database.close()
+
+    for attempt in range(60):  # one in about twenty-five failed before the change of journal was tried again
+        together = threading.Barrier(6)
+        arguments = (tmp_path / f"{attempt}.db", together)
+        threads = [threading.Thread(target=open_and_write, args=arguments) for _ in range(together.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+
+
 def test_a_restart_of_the_database_interrupts_and_loses_nothing(
     postgres: PostgresServer, postgres_store: Database
 ) -> None:
