@@ -109,13 +109,19 @@ class Engine:
         return cls(Executables(decoder), config, settings, card, fingerprint)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
-        """Compile the core set of programs. ``on_progress(done, total, program)`` is told after each."""
+        """Compile the core set of programs. ``on_progress(done, total, program)`` is told after each.
+
+        What ``on_progress`` raises ends it: no further program is begun.
+        """
         keys = self._buckets.warm_set()
-        with ThreadPoolExecutor(COMPILING_THREADS) as pool:
+        pool = ThreadPoolExecutor(COMPILING_THREADS)
+        try:
             compiling = {pool.submit(self._executables.compiled, key): key for key in keys}
             for done, future in enumerate(as_completed(compiling), start=1):
                 future.result()
                 on_progress(done, len(keys), str(compiling[future]))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
         """Score every row of every chunk; yield a chunk once its last row is in, so not in the order given.

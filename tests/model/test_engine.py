@@ -9,8 +9,9 @@ import jax.monitoring
 import numpy as np
 import pytest
 
-from model.buckets import HEAD_ROWS, Buckets
+from model.buckets import HEAD_ROWS, Buckets, Key
 from model.engine import READ_TOKENS, Engine, EngineError
+from model.executables import Executables
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
@@ -147,6 +148,20 @@ def test_nothing_is_compiled_after_the_warm_up(checkpoint: Callable[[str], Path]
         assert compiled, "the listener would have heard a compilation"
     finally:
         jax.monitoring.clear_event_listeners()
+
+
+def test_a_warm_up_can_be_ended(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Key] = []
+    compile_program = Executables._compile
+    monkeypatch.setattr(Executables, "_compile", lambda self, key: begun.append(key) or compile_program(self, key))
+    engine = engines.load(checkpoint("tied"), "float32")
+
+    def stop(done: int, total: int, program: str) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        engine.warm_up(stop)
+    assert len(begun) < len(Buckets.of(CONFIG.context, 256).warm_set())
 
 
 def test_it_says_what_it_is(tied: Engine, engine: Loaded) -> None:
