@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scoring.model_card import ModelCard
 
@@ -20,20 +21,47 @@ def read_model_card(directory: Path, name: str | None, delimiter: int | None, to
     """The card of the checkpoint in ``directory``.
 
     name: what requests call it; None: the directory's name. delimiter: token id of delimiter mode, or None.
-    The context is the configuration's ``max_position_embeddings`` (tokens), the vocabulary the tokenizer's, at most
-    the model's logit width. Raises :class:`ModelFilesError`.
+    The context is :func:`context_length`, the vocabulary the tokenizer's, at most the model's logit width. Raises
+    :class:`ModelFilesError`.
     """
-    config = _read_config(directory)
-    vocabulary = min(tokenizer.vocabulary, _positive(config, "vocab_size", directory))
+    config = read_config(directory)
+    vocabulary = min(tokenizer.vocabulary, positive(config, "vocab_size"))
     if delimiter is not None and not 0 <= delimiter < vocabulary:
         raise ModelFilesError(f"delimiter {delimiter} is no token of {directory}: ids are 0 to {vocabulary - 1}")
     return ModelCard(
         name=name if name is not None else directory.resolve().name,
-        context_length=_positive(config, "max_position_embeddings", directory),
+        context_length=context_length(config),
         vocabulary=vocabulary,
         tokenizer_fingerprint=tokenizer.fingerprint,
         delimiter=delimiter,
     )
+
+
+def context_length(config: Mapping[str, Any]) -> int:
+    """The longest sequence in tokens that a ``config.json`` allows: its ``max_position_embeddings``.
+
+    With YaRN, that field names the length before or after stretching, depending on who wrote the file, so the stretched
+    length ``factor * original_max_position_embeddings`` counts where it is the longer one (YaRN, arXiv:2309.00071).
+    Raises :class:`ModelFilesError`.
+    """
+    longest = positive(config, "max_position_embeddings")
+    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(scaling, Mapping) or scaling.get("rope_type", scaling.get("type")) != "yarn":
+        return longest
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    if type(original) is not int or type(factor) not in (int, float):
+        return longest
+    return max(longest, int(factor * original))
+
+
+def positive(config: Mapping[str, Any], field: str) -> int:
+    """A field of ``config.json`` that must be a positive integer. Raises :class:`ModelFilesError`."""
+    if field not in config:
+        raise ModelFilesError(f"config.json lacks {field}")
+    value = config[field]
+    if type(value) is not int or value <= 0:
+        raise ModelFilesError(f"config.json: {field} must be a positive integer, not {value!r}")
+    return value
 
 
 def require_directory(directory: Path) -> None:
@@ -42,7 +70,8 @@ def require_directory(directory: Path) -> None:
         raise ModelFilesError(f"model directory {directory} does not exist")
 
 
-def _read_config(directory: Path) -> dict[str, object]:
+def read_config(directory: Path) -> dict[str, Any]:
+    """The fields of the ``config.json`` in ``directory``. Raises :class:`ModelFilesError`."""
     require_directory(directory)
     path = directory / "config.json"
     try:
@@ -54,10 +83,3 @@ def _read_config(directory: Path) -> dict[str, object]:
     if not isinstance(config, dict):
         raise ModelFilesError(f"{path} is not a JSON object")
     return config
-
-
-def _positive(config: dict[str, object], field: str, directory: Path) -> int:
-    value = config.get(field)
-    if type(value) is not int or value <= 0:
-        raise ModelFilesError(f"{directory / 'config.json'}: {field} must be a positive integer, not {value!r}")
-    return value

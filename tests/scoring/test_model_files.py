@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scoring.model_card import ModelCard
-from scoring.model_files import ModelFilesError, read_model_card
+from scoring.model_files import ModelFilesError, context_length, read_model_card
 from tests.scoring.tokenizers_under_test import qwen2
 
 CONFIG = {"max_position_embeddings": 2048, "vocab_size": 4096}
@@ -75,3 +75,16 @@ def test_a_missing_directory_or_configuration_is_named(tmp_path: Path) -> None:
         read_model_card(tmp_path / "nowhere", None, None, qwen2())
     with pytest.raises(ModelFilesError, match=r"holds no config\.json"):
         read_model_card(tmp_path, None, None, qwen2())
+
+
+@pytest.mark.parametrize("field", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize(("written", "longest"), [(32768, 131072), (131072, 131072), (262144, 262144)])
+def test_yarn_stretches_the_context_unless_it_is_written_stretched(field: str, written: int, longest: int) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    assert context_length({"max_position_embeddings": written, field: yarn}) == longest
+
+
+def test_other_scalings_leave_the_context_as_it_is_written() -> None:
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+    assert context_length({"max_position_embeddings": 131072, "rope_scaling": llama3}) == 131072
+    assert context_length({"max_position_embeddings": 131072, "rope_scaling": None}) == 131072
