@@ -24,6 +24,7 @@ from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.engine import Engine
 from model.executables import Executables
+from model.rope import Rope
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.model_card import ModelCard
 from settings.engine import EngineSettings
@@ -37,7 +38,7 @@ _QWEN3_06B = DecoderConfig(
     head_dim=128,
     mlp_width=3_072,
     context=40_960,
-    rope_theta=1e6,
+    rope=Rope(1e6),
     norm_epsilon=1e-6,
     tied=True,
 )

@@ -23,6 +23,7 @@ from demonstration.progress import accuracies
 from demonstration.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
 from model.config import DecoderConfig
 from model.decoder import Decoder
+from model.rope import Rope
 from model.weights import save
 
 MODEL = Path(__file__).parent / "model"
@@ -35,7 +36,7 @@ CONFIG = DecoderConfig(
     head_dim=32,
     mlp_width=384,
     context=1024,
-    rope_theta=10_000.0,
+    rope=Rope(10_000.0),
     norm_epsilon=1e-6,
     tied=True,
 )

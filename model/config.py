@@ -1,20 +1,54 @@
 """The shape of a decoder, read from a HuggingFace ``config.json``.
 
 What the decoder does not implement is refused here by the field's name, since a checkpoint that loads but computes
-something else is worse than one that does not load. A family is a function in :data:`FAMILIES`.
+something else is worse than one that does not load. A family is an entry of :data:`FAMILIES`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.fields import Fields, UnsupportedModelError
+from model.rope import Rope
+from scoring.model_files import context_length, read_config
 
-class UnsupportedModelError(Exception):
-    """A checkpoint that this decoder does not implement. The message names the field."""
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What sets a family of decoders apart from the others, as HuggingFace implements it.
+
+    architecture: the class that computes next-token logits; head_norms: queries and keys are normed head by head;
+    always_biased: queries, keys and values have biases whatever the configuration says; bias_fields: which fields may
+    switch on biases; head_dim, kv_heads: what they are where the configuration leaves them out (None: width / query
+    heads, and as many as query heads); window_switch: the sliding window counts only where ``use_sliding_window`` says
+    so.
+    """
+
+    architecture: str
+    head_norms: bool = False
+    always_biased: bool = False
+    bias_fields: frozenset[str] = frozenset()
+    head_dim: int | None = None
+    kv_heads: int | None = None
+    window_switch: bool = False
+
+
+FAMILIES = {
+    "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
+    "mistral": Family("MistralForCausalLM", kv_heads=8),
+    "qwen2": Family("Qwen2ForCausalLM", always_biased=True, window_switch=True),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        head_norms=True,
+        bias_fields=frozenset({"attention_bias"}),
+        head_dim=128,
+        window_switch=True,
+    ),
+}
+"""By ``model_type``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +56,8 @@ class DecoderConfig:
     """Sizes of a decoder-only model with grouped-query attention and a gated MLP.
 
     vocabulary: width of the logits, padding rows included; width: of the residual stream; mlp_width: of the gated MLP;
-    context: longest sequence in tokens; tied: the head is the embedding, transposed.
+    context: longest sequence in tokens; tied: the head is the embedding, transposed; family: a key of
+    :data:`FAMILIES`; attention_bias: all four projections of attention have biases; mlp_bias: those of the MLP have.
     """
 
     vocabulary: int
@@ -33,9 +68,12 @@ class DecoderConfig:
     head_dim: int
     mlp_width: int
     context: int
-    rope_theta: float
+    rope: Rope
     norm_epsilon: float
     tied: bool
+    family: str = "qwen3"
+    attention_bias: bool = False
+    mlp_bias: bool = False
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
@@ -45,34 +83,58 @@ class DecoderConfig:
         if self.head_dim % 2:
             raise UnsupportedModelError(f"head_dim {self.head_dim} is odd; rotary positions need pairs")
 
+    @property
+    def head_norms(self) -> bool:
+        """Whether queries and keys are normed, head by head."""
+        return FAMILIES[self.family].head_norms
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether the projections to queries, keys and values have biases."""
+        return self.attention_bias or FAMILIES[self.family].always_biased
+
     @classmethod
     def from_directory(cls, directory: Path) -> DecoderConfig:
-        """Read ``config.json``. Raises :class:`UnsupportedModelError`, also where it is missing or broken."""
-        path = directory / "config.json"
-        try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UnsupportedModelError(f"{path} can't be read: {error}") from error
-        if not isinstance(fields, dict):
-            raise UnsupportedModelError(f"{path} is not a JSON object")
-        return cls.from_huggingface(fields)
+        """Read ``config.json``. Raises :class:`scoring.model_files.ModelFilesError`; see :meth:`from_huggingface`."""
+        return cls.from_huggingface(read_config(directory))
 
     @classmethod
-    def from_huggingface(cls, fields: Mapping[str, Any]) -> DecoderConfig:
-        """The same from the fields of a ``config.json``."""
-        model_type = fields.get("model_type")
-        if model_type not in FAMILIES:
-            raise UnsupportedModelError(f"model_type {model_type!r} is not implemented; known: {', '.join(FAMILIES)}")
-        try:
-            return FAMILIES[model_type](fields)
-        except KeyError as missing:
-            raise UnsupportedModelError(f"config.json lacks {missing}") from missing
+    def from_huggingface(cls, config: Mapping[str, Any]) -> DecoderConfig:
+        """The same from the fields of a ``config.json``. Raises :class:`UnsupportedModelError` by a field's name."""
+        fields = Fields(config)
+        name = fields.get("model_type")
+        if name not in FAMILIES:
+            raise UnsupportedModelError(f"model_type {name!r} is not implemented; known: {', '.join(FAMILIES)}")
+        family = FAMILIES[name]
+        _refuse_what_is_not_implemented(fields, family)
+        width, query_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+        kv_heads = fields.integer("num_key_value_heads", family.kv_heads or query_heads)
+        if "head_dim" not in fields and family.head_dim is None and width % query_heads:
+            raise UnsupportedModelError(f"hidden_size {width} is no multiple of num_attention_heads {query_heads}")
+        return cls(
+            vocabulary=fields.integer("vocab_size"),
+            width=width,
+            layers=fields.integer("num_hidden_layers"),
+            query_heads=query_heads,
+            kv_heads=kv_heads,
+            head_dim=fields.integer("head_dim", family.head_dim or width // query_heads),
+            mlp_width=fields.integer("intermediate_size"),
+            context=context_length(config),
+            rope=Rope.from_huggingface(fields),
+            norm_epsilon=fields.number("rms_norm_eps"),
+            tied=fields.flag("tie_word_embeddings", False),
+            family=name,
+            attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", False),
+            mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
+        )
 
     def to_huggingface(self) -> dict[str, object]:
-        """The fields of a Qwen3 ``config.json`` that HuggingFace loads as the same model."""
+        """The fields of a ``config.json`` that HuggingFace loads as the same model."""
+        family = FAMILIES[self.family]
+        biases = {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
         return {
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
+            "architectures": [family.architecture],
+            "model_type": self.family,
             "vocab_size": self.vocabulary,
             "hidden_size": self.width,
             "num_hidden_layers": self.layers,
@@ -81,68 +143,41 @@ class DecoderConfig:
             "head_dim": self.head_dim,
             "intermediate_size": self.mlp_width,
             "max_position_embeddings": self.context,
-            "rope_theta": self.rope_theta,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "rope_theta": self.rope.theta,
+            "rope_parameters": self.rope.to_huggingface(),
             "rms_norm_eps": self.norm_epsilon,
             "tie_word_embeddings": self.tied,
             "hidden_act": "silu",
-            "attention_bias": False,
-            "use_sliding_window": False,
+            **{field: biases[field] for field in sorted(family.bias_fields)},
+            **({"use_sliding_window": False} if family.window_switch else {"sliding_window": None}),
         }
 
 
-def _qwen3(fields: Mapping[str, Any]) -> DecoderConfig:
-    _require(fields, "architectures", ["Qwen3ForCausalLM"], ["Qwen3ForCausalLM"])
-    _require(fields, "hidden_act", "silu", "silu")
-    _require(fields, "attention_bias", False, False)
-    _require(fields, "use_sliding_window", False, False)
-    _require(fields, "quantization_config", None, None)
+def _refuse_what_is_not_implemented(fields: Fields, family: Family) -> None:
+    fields.require("architectures", [family.architecture])
+    fields.require("hidden_act", "silu")
+    for bias in ("attention_bias", "mlp_bias"):
+        if bias not in family.bias_fields and not family.always_biased:
+            fields.require(bias, False)
+    if "quantization_config" in fields:
+        method = fields.section("quantization_config").get("quant_method")
+        raise UnsupportedModelError(f"quantization_config: weights quantised by {method!r} are not implemented")
     layer_types = fields.get("layer_types") or []
-    if set(layer_types) - {"full_attention"}:
-        raise UnsupportedModelError(f"layer_types {sorted(set(layer_types))} is not implemented, only full_attention")
-    return DecoderConfig(
-        vocabulary=_positive(fields, "vocab_size"),
-        width=_positive(fields, "hidden_size"),
-        layers=_positive(fields, "num_hidden_layers"),
-        query_heads=_positive(fields, "num_attention_heads"),
-        kv_heads=_positive(fields, "num_key_value_heads"),
-        head_dim=_positive(fields, "head_dim") if "head_dim" in fields else QWEN3_HEAD_DIM,
-        mlp_width=_positive(fields, "intermediate_size"),
-        context=_positive(fields, "max_position_embeddings"),
-        rope_theta=_rope_theta(fields),
-        norm_epsilon=float(fields["rms_norm_eps"]),
-        tied=bool(fields.get("tie_word_embeddings", False)),
-    )
+    if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
+        raise UnsupportedModelError(f"layer_types {layer_types!r} is not implemented, only full_attention")
+    if (window := _window_in_use(fields, family)) is not None:
+        raise UnsupportedModelError(f"sliding_window {window} is in use, which is not implemented")
 
 
-QWEN3_HEAD_DIM = 128
-"""What HuggingFace's Qwen3 takes where ``head_dim`` is left out; not ``hidden_size / num_attention_heads``."""
-
-FAMILIES: dict[str, Callable[[Mapping[str, Any]], DecoderConfig]] = {"qwen3": _qwen3}
-"""By ``model_type``."""
-
-
-def _rope_theta(fields: Mapping[str, Any]) -> float:
-    """The rotary base. HuggingFace moved it into ``rope_parameters``; older files have it at the top."""
-    for name in ("rope_parameters", "rope_scaling"):
-        scaling = fields.get(name) or {}
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind != "default":
-            raise UnsupportedModelError(f"{name}: rope_type {kind!r} is not implemented, only 'default'")
-        if scaling.get("partial_rotary_factor", 1.0) != 1.0:
-            raise UnsupportedModelError(f"{name}: partial_rotary_factor is not implemented")
-    parameters = fields.get("rope_parameters") or {}
-    return float(parameters["rope_theta"] if "rope_theta" in parameters else fields["rope_theta"])
-
-
-def _require(fields: Mapping[str, Any], name: str, only: object, default: object) -> None:
-    value = fields.get(name, default)
-    if value != only:
-        raise UnsupportedModelError(f"{name} {value!r} is not implemented, only {only!r}")
-
-
-def _positive(fields: Mapping[str, Any], name: str) -> int:
-    value = fields[name]
-    if type(value) is not int or value <= 0:
-        raise UnsupportedModelError(f"{name} must be a positive integer, not {value!r}")
-    return value
+def _window_in_use(fields: Fields, family: Family) -> int | None:
+    """The sliding window, if any layer has one and any sequence is longer than it. Defaults are HuggingFace's."""
+    if family.window_switch:
+        if not fields.flag("use_sliding_window", False):
+            return None
+        # The layers before this one have no window.
+        if fields.integer("max_window_layers", 28, least=0) >= fields.integer("num_hidden_layers"):
+            return None
+    if "sliding_window" in fields.values and "sliding_window" not in fields:
+        return None
+    window = fields.integer("sliding_window", 4096)
+    return window if window < context_length(fields.values) else None

@@ -1,4 +1,4 @@
-"""The Qwen3 decoder in Flax NNX: parameters under HuggingFace's names, layers stacked.
+"""The decoder of all families in Flax NNX: parameters under HuggingFace's names, layers stacked.
 
 ``model.layers.self_attn.q_proj.weight`` here is ``model.layers.{i}.self_attn.q_proj.weight`` there, for all ``i`` at
 once: [layers, in, out]. One compiled layer then serves every layer, which keeps compile times small. Kernels are stored
@@ -46,13 +46,17 @@ class Norm(nnx.Module):
 
 
 class Linear(nnx.Module):
-    """A projection without bias: [*stack, in, out]."""
+    """A projection: [*stack, in, out], and [*stack, out] where it has a bias."""
 
-    def __init__(self, size: int, out: int, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, size: int, out: int, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs, *, biased: bool = False
+    ) -> None:
         self.weight = nnx.Param(_normal(rngs, (*stack, size, out), dtype))
+        self.bias = nnx.Param(jnp.zeros((*stack, out), dtype)) if biased else None
 
     def __call__(self, values: Array) -> Array:
-        return project(values, self.weight[...])
+        out = project(values, self.weight[...])
+        return out if self.bias is None else out + self.bias[...].astype(jnp.float32)
 
 
 class Embedding(nnx.Module):
@@ -66,23 +70,26 @@ class Embedding(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention with normed queries and keys, and rotary positions."""
+    """Grouped-query attention with rotary positions, and normed queries and keys where the family has them."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         heads, kv_heads, head_dim = config.query_heads, config.kv_heads, config.head_dim
         self.head_dim = head_dim
-        self.q_proj = Linear(config.width, heads * head_dim, stack, dtype, rngs)
-        self.k_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs)
-        self.v_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs)
-        self.o_proj = Linear(heads * head_dim, config.width, stack, dtype, rngs)
-        self.q_norm = Norm(head_dim, stack, config, dtype)
-        self.k_norm = Norm(head_dim, stack, config, dtype)
+        qkv = {"biased": config.qkv_bias}
+        self.q_proj = Linear(config.width, heads * head_dim, stack, dtype, rngs, **qkv)
+        self.k_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
+        self.v_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
+        self.o_proj = Linear(heads * head_dim, config.width, stack, dtype, rngs, biased=config.attention_bias)
+        self.q_norm = Norm(head_dim, stack, config, dtype) if config.head_norms else None
+        self.k_norm = Norm(head_dim, stack, config, dtype) if config.head_norms else None
 
     def __call__(self, rows: Stream, seen: Stream, start: Array, stop: Array, differentiable: bool) -> Array:
         """``rows`` look at ``seen``; both normed. Returns float32 [B, Q, width]."""
         dtype = self.q_proj.weight.dtype
-        queries = _rotate(self.q_norm(self._heads(self.q_proj(rows.hidden))), rows).astype(dtype)
-        keys = _rotate(self.k_norm(self._heads(self.k_proj(seen.hidden))), seen).astype(dtype)
+        queries, keys = self._heads(self.q_proj(rows.hidden)), self._heads(self.k_proj(seen.hidden))
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        queries, keys = _rotate(queries, rows).astype(dtype), _rotate(keys, seen).astype(dtype)
         values = self._heads(self.v_proj(seen.hidden)).astype(dtype)
         out = attend(queries, keys, values, start, stop, differentiable=differentiable).out
         return self.o_proj(out.reshape(*out.shape[:2], -1))
@@ -95,9 +102,10 @@ class MLP(nnx.Module):
     """The gated MLP."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs)
-        self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs)
-        self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs)
+        biased = config.mlp_bias
+        self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
+        self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
+        self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
 
     def __call__(self, values: Array) -> Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(values)) * self.up_proj(values))
@@ -191,10 +199,9 @@ class Decoder(nnx.Module):
 
 def rotation(positions: Array, config: DecoderConfig) -> tuple[Array, Array]:
     """Cosine and sine of the rotary angles, float32 [..., head_dim / 2], for int32 positions [...]."""
-    # In float64 on the host: a power that is a few units off in float32 would grow with the position.
-    frequencies = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
-    angles = positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
-    return jnp.cos(angles), jnp.sin(angles)
+    frequencies = config.rope.frequencies(config.head_dim).astype(np.float32)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
+    return config.rope.magnitude * jnp.cos(angles), config.rope.magnitude * jnp.sin(angles)
 
 
 def _rotate(heads: Array, stream: Stream) -> Array:

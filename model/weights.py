@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from safetensors.numpy import save_file
 
 from model.config import DecoderConfig
 from model.decoder import Decoder
+from scoring.model_files import ModelFilesError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -32,8 +34,11 @@ HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 STORED_DTYPES = ("BF16", "F16", "F32")
 
+ALIGNMENT = 64
+"""Bytes. jax takes over host memory that is aligned so on a CPU, and copies anything else."""
 
-class WeightsError(Exception):
+
+class WeightsError(ModelFilesError):
     """A checkpoint that can't be loaded as its configuration says. The message lists everything that is wrong."""
 
 
@@ -57,26 +62,40 @@ def parameters(decoder: Decoder) -> list[Parameter]:
     return [_parameter(path, param.shape) for path, param in sorted(_params(decoder).items())]
 
 
-def load(directory: Path, config: DecoderConfig, dtype: DTypeLike) -> tuple[Decoder, str]:
+def load(
+    directory: Path,
+    config: DecoderConfig,
+    dtype: DTypeLike,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Decoder, str]:
     """The decoder with the weights of a checkpoint directory, cast to ``dtype``, and the fingerprint of the weights.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
-    over names, dtypes, shapes and bytes as stored: sharding and ``dtype`` do not change it. Raises
-    :class:`WeightsError`.
+    over names, dtypes, shapes and bytes as stored: sharding and ``dtype`` do not change it. After every tensor,
+    ``on_progress(done, total)`` is told of the bytes read. Raises :class:`WeightsError`.
     """
     decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
     wanted = parameters(decoder)
     digest = hashlib.sha256()
     with _open(directory) as tensors:
         _check(wanted, tensors, config, directory)
+        total = sum(_stored_bytes(tensors[name]) for parameter in wanted for name in parameter.names)
+        done = 0
         for parameter in wanted:
-            buffer = _read(parameter, tensors, np.dtype(dtype), digest)
-            _params(decoder)[parameter.path].set_value(jax.device_put(buffer))
+            buffer = _buffer(parameter, np.dtype(dtype))
+            for slot, name in zip(buffer, parameter.names, strict=True):
+                tensor = _tensor(tensors, name, directory)
+                digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+                digest.update(tensor.reshape(-1).view(np.uint8).data)
+                slot[...] = tensor.T if parameter.transposed else tensor
+                done += tensor.nbytes
+                on_progress(done, total)
+            _params(decoder)[parameter.path].set_value(jax.device_put(buffer if parameter.stacked else buffer[0]))
     return decoder, digest.hexdigest()
 
 
 def save(decoder: Decoder, directory: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` as HuggingFace's Qwen3 reads them. The folder is created."""
+    """Write ``config.json`` and ``model.safetensors`` as HuggingFace reads them. The folder is created."""
     directory.mkdir(parents=True, exist_ok=True)
     config = decoder.config.to_huggingface()
     tensors: dict[str, npt.NDArray[Any]] = {}
@@ -111,10 +130,8 @@ def _parameter(path: tuple[str, ...], shape: tuple[int, ...]) -> Parameter:
 
 def _check(wanted: list[Parameter], tensors: dict[str, Any], config: DecoderConfig, directory: Path) -> None:
     shapes = {name: parameter.shape for parameter in wanted for name in parameter.names}
-    # A tied checkpoint may carry its head all the same; it has to be the embedding then, which HuggingFace assumes too.
-    ignored = {HEAD} if config.tied else set()
     faults = [f"missing: {name}" for name in shapes if name not in tensors]
-    faults += [f"unknown: {name}" for name in sorted(tensors) if name not in shapes and name not in ignored]
+    faults += [f"unknown: {name}" for name in sorted(tensors) if name not in shapes and not _ignored(name, config)]
     for name, shape in shapes.items():
         if name not in tensors:
             continue
@@ -128,18 +145,36 @@ def _check(wanted: list[Parameter], tensors: dict[str, Any], config: DecoderConf
         raise WeightsError(f"weights in {directory} do not fit:\n  " + "\n  ".join(shown))
 
 
-def _read(
-    parameter: Parameter, tensors: dict[str, Any], dtype: np.dtype[Any], digest: hashlib._Hash
-) -> npt.NDArray[Any]:
-    """Stream the tensors of one parameter into its buffer."""
-    shape = parameter.shape[::-1] if parameter.transposed else parameter.shape
-    buffer = np.empty((len(parameter.names), *shape), dtype)
-    for slot, name in zip(buffer, parameter.names, strict=True):
-        tensor = tensors[name][...]
-        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-        digest.update(tensor.reshape(-1).view(np.uint8))
-        slot[...] = tensor.T if parameter.transposed else tensor
-    return buffer if parameter.stacked else buffer[0]
+def _ignored(name: str, config: DecoderConfig) -> bool:
+    """Whether a tensor is known and of no use, as HuggingFace has it.
+
+    A tied checkpoint may carry its head all the same, and old Llama checkpoints carry the rotary frequencies, which
+    follow from the configuration.
+    """
+    return (config.tied and name == HEAD) or name.endswith(".rotary_emb.inv_freq")
+
+
+def _buffer(parameter: Parameter, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Room for the tensors of one parameter, in the decoder's orientation: [names, ...]."""
+    shape = (len(parameter.names), *(parameter.shape[::-1] if parameter.transposed else parameter.shape))
+    size = math.prod(shape) * dtype.itemsize
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size].view(dtype).reshape(shape)
+
+
+def _tensor(tensors: dict[str, Any], name: str, directory: Path) -> npt.NDArray[Any]:
+    try:
+        tensor: npt.NDArray[Any] = tensors[name][...]
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{name} in {directory} can't be read: {error}") from error
+    return tensor
+
+
+def _stored_bytes(tensor: Any) -> int:
+    """Of a lazy slice, by its header."""
+    size = 4 if tensor.get_dtype() == "F32" else 2
+    return size * int(math.prod(tensor.get_shape()))
 
 
 @contextmanager

@@ -45,13 +45,21 @@ def context_length(config: Mapping[str, Any]) -> int:
     Raises :class:`ModelFilesError`.
     """
     longest = positive(config, "max_position_embeddings")
-    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    scaling = config.get(rope_section(config))
     if not isinstance(scaling, Mapping) or scaling.get("rope_type", scaling.get("type")) != "yarn":
         return longest
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
-    if type(original) is not int or type(factor) not in (int, float):
+    if not isinstance(original, int) or not isinstance(factor, int | float):
         return longest
     return max(longest, int(factor * original))
+
+
+def rope_section(config: Mapping[str, Any]) -> str:
+    """The field of a ``config.json`` that says how rotary positions are stretched: the older one, where both are there.
+
+    So HuggingFace reads them; files that carry both are old ones that somebody has added to.
+    """
+    return "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
 
 
 def positive(config: Mapping[str, Any], field: str) -> int:

@@ -27,9 +27,7 @@ def main() -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     stopping = Stopping()
     # Here, because they take seconds: by now a signal ends the process in good order, and the log says what it does.
-    from model.config import UnsupportedModelError
     from model.engine import Engine
-    from model.weights import WeightsError
     from scoring.model_files import ModelFilesError, read_model_card
     from scoring.tokenization import TextTokenizer
 
@@ -41,7 +39,7 @@ def main() -> int:
         tokenizer = TextTokenizer.load(directory)
         card = read_model_card(directory, scoring.model_name, scoring.multi_item_scoring_delimiter, tokenizer)
         engine = Engine.load(directory, settings.engine, card)
-    except (ModelFilesError, UnsupportedModelError, WeightsError, ValidationError) as error:
+    except (ModelFilesError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN
     if settings.engine.warmup:

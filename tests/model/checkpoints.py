@@ -1,4 +1,4 @@
-"""Small Qwen3 checkpoints whose logits are spread, made from a seed alone.
+"""Small checkpoints of every family whose logits are spread, made from a seed alone.
 
 A plain random model gives every token a probability of about one in the vocabulary, and any bug passes. So norms are
 perturbed, kernels are large enough to matter, and the head is scaled until the top probability is often above a half.
@@ -8,12 +8,14 @@ numpy's ``RandomState`` is frozen, so the same seed is the same checkpoint on ev
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from model.config import DecoderConfig
+from model.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 
 CONFIGS = {
     # Grouped heads, a head_dim that is not width / heads, a tied head.
@@ -26,7 +28,7 @@ CONFIGS = {
         head_dim=32,
         mlp_width=160,
         context=1024,
-        rope_theta=10_000.0,
+        rope=Rope(10_000.0),
         norm_epsilon=1e-6,
         tied=True,
     ),
@@ -40,13 +42,43 @@ CONFIGS = {
         head_dim=16,
         mlp_width=200,
         context=1024,
-        rope_theta=1_000_000.0,
+        rope=Rope(1_000_000.0),
         norm_epsilon=1e-5,
         tied=False,
     ),
 }
+_SMALL = DecoderConfig(
+    vocabulary=96,
+    width=64,
+    layers=2,
+    query_heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp_width=160,
+    context=1024,
+    rope=Rope(10_000.0),
+    norm_epsilon=1e-5,
+    tied=False,
+)
+VARIANTS = {
+    "qwen3 biased": replace(_SMALL, attention_bias=True),
+    "qwen2 tied": replace(_SMALL, family="qwen2", tied=True, rope=Rope(1_000_000.0)),
+    "qwen2 yarn": replace(_SMALL, family="qwen2", rope=Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 256, True, 1.1386))),
+    "llama": replace(_SMALL, family="llama", kv_heads=4),
+    "llama3 scaled": replace(_SMALL, family="llama", tied=True, rope=Rope(500_000.0, Llama3Scaling(8.0, 1.0, 4.0, 64))),
+    "llama biased": replace(
+        _SMALL, family="llama", attention_bias=True, mlp_bias=True, rope=Rope(10_000.0, LinearScaling(4.0))
+    ),
+    "mistral": replace(_SMALL, family="mistral"),
+    "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
+}
+"""The families, and what their configurations can vary; stretched so far that short sequences tell."""
+
+EVERY = CONFIGS | VARIANTS
+
 _LOGIT_SPREAD = 2.4
-"""Standard deviation that the logits aim at."""
+_VARIANT_SPREAD = 3.6
+"""Standard deviation that the logits aim at; two layers and biases take some of it away."""
 _GAIN = 0.4
 """Of a layer's kernels: large enough for a bug to show, small enough for bf16 to stay within its gates."""
 
@@ -60,28 +92,42 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
     def kernel(out: int, size: int, gain: float = _GAIN) -> np.ndarray:
         return (random.standard_normal((out, size)) * gain / np.sqrt(size)).astype(np.float32)
 
+    def bias(size: int) -> np.ndarray:
+        return (0.15 * random.standard_normal(size)).astype(np.float32)
+
     def norm(size: int, around: float = 1.0) -> np.ndarray:
         return (around * (1.0 + 0.4 * random.standard_normal(size))).astype(np.float32)
 
     D, width = config.head_dim, config.width
+    spread = _VARIANT_SPREAD if config in VARIANTS.values() and not config.tied else _LOGIT_SPREAD
     found: Tensors = {}
     for i in range(config.layers):
         layer = f"model.layers.{i}."
         found[layer + "input_layernorm.weight"] = norm(width)
-        found[layer + "self_attn.q_proj.weight"] = kernel(config.query_heads * D, width)
-        found[layer + "self_attn.k_proj.weight"] = kernel(config.kv_heads * D, width)
-        found[layer + "self_attn.v_proj.weight"] = kernel(config.kv_heads * D, width)
+        heads = {"q": config.query_heads * D, "k": config.kv_heads * D, "v": config.kv_heads * D}
+        for letter, size in heads.items():
+            found[layer + f"self_attn.{letter}_proj.weight"] = kernel(size, width)
+            if config.qkv_bias:
+                found[layer + f"self_attn.{letter}_proj.bias"] = bias(size)
         found[layer + "self_attn.o_proj.weight"] = kernel(width, config.query_heads * D)
-        found[layer + "self_attn.q_norm.weight"] = norm(D)
-        found[layer + "self_attn.k_norm.weight"] = norm(D)
+        if config.attention_bias:
+            found[layer + "self_attn.o_proj.bias"] = bias(width)
+        if config.head_norms:
+            found[layer + "self_attn.q_norm.weight"] = norm(D)
+            found[layer + "self_attn.k_norm.weight"] = norm(D)
         found[layer + "post_attention_layernorm.weight"] = norm(width)
-        found[layer + "mlp.gate_proj.weight"] = kernel(config.mlp_width, width)
-        found[layer + "mlp.up_proj.weight"] = kernel(config.mlp_width, width)
-        found[layer + "mlp.down_proj.weight"] = kernel(width, config.mlp_width)
+        for name, out, size in (
+            ("gate", config.mlp_width, width),
+            ("up", config.mlp_width, width),
+            ("down", width, config.mlp_width),
+        ):
+            found[layer + f"mlp.{name}_proj.weight"] = kernel(out, size)
+            if config.mlp_bias:
+                found[layer + f"mlp.{name}_proj.bias"] = bias(out)
     found["model.norm.weight"] = norm(width)
-    found["model.embed_tokens.weight"] = kernel(config.vocabulary, width, _LOGIT_SPREAD / 2 if config.tied else 1.0)
+    found["model.embed_tokens.weight"] = kernel(config.vocabulary, width, spread / 2 if config.tied else 1.0)
     if not config.tied:
-        found["lm_head.weight"] = kernel(config.vocabulary, width, _LOGIT_SPREAD)
+        found["lm_head.weight"] = kernel(config.vocabulary, width, spread)
     return found
 
 

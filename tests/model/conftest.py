@@ -10,19 +10,19 @@ import pytest
 
 from model.engine import Engine
 from tests.model import engines
-from tests.model.checkpoints import CONFIGS, tensors, write
+from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.engines import DType
 from tests.model.references import SEED
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The directory of a checkpoint by its name in CONFIGS."""
+    """The directory of a checkpoint by its name in EVERY."""
 
     @cache
     def directory(name: str) -> Path:
-        config = CONFIGS[name]
-        return write(tmp_path_factory.mktemp("checkpoints") / name, config, tensors(config, SEED))
+        config = EVERY[name]
+        return write(tmp_path_factory.mktemp("checkpoints") / name.replace(" ", "_"), config, tensors(config, SEED))
 
     return directory
 

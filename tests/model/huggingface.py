@@ -20,3 +20,8 @@ def logprobs(directory: Path, rows: Sequence[np.ndarray], dtype: str) -> np.ndar
     with torch.inference_mode():
         logits = [model(torch.tensor(row[None].astype(np.int64))).logits[0, -1].float() for row in rows]
         return torch.log_softmax(torch.stack(logits), dim=-1).numpy()
+
+
+def resave(directory: Path, to: Path, shard_size: str) -> None:
+    """Have HuggingFace load a checkpoint and write it in its own words, in shards of at most ``shard_size``."""
+    AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).save_pretrained(to, max_shard_size=shard_size)

@@ -15,24 +15,26 @@ import numpy as np
 import torch
 import transformers
 
-from tests.model import huggingface
-from tests.model.checkpoints import CONFIGS, sequences, tensors, write
-from tests.model.references import FOLDER, LENGTHS, SEED
+from tests.model import huggingface, references
+from tests.model.checkpoints import EVERY, tensors, write
+from tests.model.references import SEED
 
 
 def main() -> None:
     """One file a checkpoint, and one with the versions that made them."""
-    for name, config in CONFIGS.items():
+    for name, config in EVERY.items():
         with tempfile.TemporaryDirectory() as folder:
             directory = write(Path(folder), config, tensors(config, SEED))
-            rows = sequences(config, SEED, LENGTHS)
+            rows = references.rows(name)
             found = {dtype: huggingface.logprobs(directory, rows, dtype) for dtype in ("float32", "bfloat16")}
-        np.savez_compressed(FOLDER / f"{name}.npz", **found)
+        np.savez_compressed(references.path(name), **found)
         top = np.exp(found["float32"].max(axis=1))
         entropy = -(np.exp(found["float32"]) * found["float32"]).sum(axis=1)
         print(f"{name}: top probabilities {np.round(top, 2)}, entropies {np.round(entropy, 1)} nats")
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__}
-    (FOLDER / "versions.json").write_text(json.dumps(versions | {"machine": platform.machine()}, indent=2) + "\n")
+    (references.FOLDER / "versions.json").write_text(
+        json.dumps(versions | {"machine": platform.machine()}, indent=2) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -2,32 +2,79 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from model.config import DecoderConfig, UnsupportedModelError
-from tests.model.checkpoints import CONFIGS
+from model.config import DecoderConfig
+from model.fields import UnsupportedModelError
+from model.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from scoring.model_files import ModelFilesError
+from tests.model.checkpoints import CONFIGS, EVERY
 
 FIELDS = CONFIGS["tied"].to_huggingface()
+LLAMA = EVERY["llama"].to_huggingface()
+MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 def read(**changes: Any) -> DecoderConfig:
     return DecoderConfig.from_huggingface(FIELDS | changes)
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("config", EVERY.values(), ids=EVERY)
 def test_what_is_written_reads_back_the_same(config: DecoderConfig) -> None:
     assert DecoderConfig.from_huggingface(config.to_huggingface()) == config
 
 
 def test_the_rotary_base_is_read_from_its_new_place_first() -> None:
-    assert read(rope_theta=1.0, rope_parameters={"rope_type": "default", "rope_theta": 5e5}).rope_theta == 5e5
+    assert read(rope_theta=1.0, rope_parameters={"rope_type": "default", "rope_theta": 5e5}).rope == Rope(5e5)
 
 
 def test_the_rotary_base_is_read_from_its_old_place_too() -> None:
-    assert read(rope_theta=7e5, rope_parameters=None, rope_scaling=None).rope_theta == 7e5
+    assert read(rope_theta=7e5, rope_parameters=None, rope_scaling=None).rope == Rope(7e5)
+
+
+def test_the_first_llama_checkpoints_name_no_rotary_base_and_no_key_heads() -> None:
+    left_out = ("rope_theta", "rope_parameters", "num_key_value_heads", "head_dim")
+    fields = {name: value for name, value in LLAMA.items() if name not in left_out}
+    config = DecoderConfig.from_huggingface(fields)
+    assert (config.rope, config.kv_heads, config.head_dim) == (Rope(10_000.0), config.query_heads, 16)
+
+
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_stretched_positions_are_read_from_either_place_under_either_name(key: str) -> None:
+    scaling = {key: "linear", "factor": 2.0}
+    old = read(rope_theta=1e4, rope_scaling=scaling, rope_parameters=None)
+    new = read(rope_parameters=scaling | {"rope_theta": 1e4})
+    assert old.rope == new.rope == Rope(1e4, LinearScaling(2.0))
+
+
+def test_llama_3_1s_own_fields_are_read() -> None:
+    scaling = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    }
+    config = DecoderConfig.from_huggingface(LLAMA | {"rope_theta": 5e5, "rope_scaling": scaling})
+    assert config.rope == Rope(5e5, Llama3Scaling(8.0, 1.0, 4.0, 8192))
+
+
+def test_what_a_yarn_configuration_leaves_out_is_huggingfaces_default() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    config = read(rope_theta=1e6, rope_scaling=scaling, rope_parameters=None)
+    assert config.rope == Rope(1e6, YarnScaling(4.0, 32.0, 1.0, 256, True, 0.1 * math.log(4.0) + 1.0))
+    assert config.context == 1024
+
+
+def test_yarn_may_give_its_magnitude_by_two_scales() -> None:
+    scaling = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 256, "rope_theta": 1e4}
+    config = read(rope_parameters=scaling | {"mscale": 1.0, "mscale_all_dim": 0.5})
+    assert config.rope.magnitude == pytest.approx((0.1 * math.log(40) + 1) / (0.05 * math.log(40) + 1))
 
 
 def test_a_left_out_head_dim_is_huggingfaces_default() -> None:
@@ -36,23 +83,50 @@ def test_a_left_out_head_dim_is_huggingfaces_default() -> None:
 
 
 @pytest.mark.parametrize(
+    "unused",
+    [
+        {"use_sliding_window": False, "sliding_window": 64},
+        {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3},
+        {"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 0},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 2048},
+    ],
+)
+def test_a_sliding_window_that_is_not_in_use_is_accepted(unused: dict[str, Any]) -> None:
+    assert read(**unused).context == 1024
+
+
+@pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"model_type": "mamba"}, "model_type 'mamba'"),
+        ({"model_type": "qwen3_moe"}, "model_type 'qwen3_moe'"),
+        ({"model_type": None}, "model_type None"),
         ({"architectures": ["Qwen3ForSequenceClassification"]}, "architectures"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 2}, "sliding_window 512 is in use"),
+        ({**MISTRAL, "max_position_embeddings": 32768, "sliding_window": 4096}, "sliding_window 4096 is in use"),
+        ({**MISTRAL, "attention_bias": True}, "attention_bias True"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling: rope_type 'yarn'"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "rope_parameters: rope_type 'llama3'"),
-        ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"layer_types": "full_attention"}, "layer_types"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config: .* 'gptq'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling.rope_type 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1.0}}, "rope_parameters.rope_type 'longrope'"),
+        ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
+        ({"rope_scaling": {"type": "linear"}}, "lacks rope_scaling.factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor must be a positive number"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "low_freq_factor 4 is not below high_freq_factor 4"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
         ({"head_dim": 31}, "head_dim 31"),
         ({"hidden_size": "64"}, "hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"vocab_size": True}, "vocab_size"),
+        ({"rms_norm_eps": -1e-6}, "rms_norm_eps must be a positive number"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps must be a positive number"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
@@ -60,10 +134,10 @@ def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], nam
         read(**changes)
 
 
-@pytest.mark.parametrize("field", ["hidden_size", "rms_norm_eps", "num_key_value_heads"])
+@pytest.mark.parametrize("field", ["hidden_size", "rms_norm_eps", "vocab_size", "max_position_embeddings"])
 def test_a_missing_field_is_named(field: str) -> None:
     fields = {name: value for name, value in FIELDS.items() if name != field}
-    with pytest.raises(UnsupportedModelError, match=f"lacks '{field}'"):
+    with pytest.raises(ModelFilesError, match=f"lacks {field}"):
         DecoderConfig.from_huggingface(fields)
 
 
@@ -71,5 +145,5 @@ def test_a_missing_field_is_named(field: str) -> None:
 def test_a_missing_or_broken_file_is_one_clear_error(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UnsupportedModelError, match=r"config\.json"):
+    with pytest.raises(ModelFilesError, match=r"config\.json"):
         DecoderConfig.from_directory(tmp_path)

@@ -18,7 +18,7 @@ from model import weights
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.weights import WeightsError
-from tests.model.checkpoints import CONFIGS, Tensors, tensors, write
+from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
 
 CONFIG = CONFIGS["untied"]
 TIED = CONFIGS["tied"]
@@ -51,7 +51,7 @@ def test_kernels_are_turned_and_stacked(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decoder.model.embed_tokens.weight[...], found["model.embed_tokens.weight"])
 
 
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("config", EVERY.values(), ids=EVERY)
 def test_what_is_saved_is_what_was_loaded(config: DecoderConfig, tmp_path: Path) -> None:
     found = tensors(config, 0)
     decoder, fingerprint = load(write(tmp_path / "in", config, found), config)
@@ -96,6 +96,23 @@ def test_a_tied_checkpoint_may_carry_its_head_all_the_same(tmp_path: Path) -> No
     found["lm_head.weight"] = found["model.embed_tokens.weight"].copy()
     decoder, _ = load(write(tmp_path, TIED, found), TIED)
     np.testing.assert_array_equal(decoder.head_kernel(), found["model.embed_tokens.weight"].T)
+
+
+def test_the_rotary_frequencies_of_old_checkpoints_are_passed_over(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    fingerprint = load(write(tmp_path / "new", CONFIG, found))[1]
+    found["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(8, np.float32)
+    assert load(write(tmp_path / "old", CONFIG, found))[1] == fingerprint
+
+
+def test_progress_is_told_in_bytes_and_ends_at_the_total(tmp_path: Path) -> None:
+    found = tensors(CONFIG, 0)
+    told: list[tuple[int, int]] = []
+    weights.load(write(tmp_path, CONFIG, found), CONFIG, "bfloat16", lambda done, total: told.append((done, total)))
+    size = sum(tensor.nbytes for tensor in found.values())
+    assert len(told) == len(found)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (size, size)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a checkpoint", b"\xff" * 64])

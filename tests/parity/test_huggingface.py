@@ -13,14 +13,15 @@ from model import weights
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from tests.model import engines, huggingface, references
-from tests.model.checkpoints import CONFIGS, sequences, tensors, write
+from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, sequences, tensors, write
 from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
-from tests.model.references import LENGTHS, SEED
+from tests.model.references import SEED
 
 pytestmark = pytest.mark.parity
 
 DEMONSTRATION = Path(__file__).parents[2] / "demonstration" / "model"
 FRESH_LENGTHS = (1, 5, 17, 32, 45, 64, 250, 700)
+FAMILY_LENGTHS = (1, 2, 9, 25, 30, 32, 129, 160, 250)
 LABELS = (2, 19, 47, 88)
 SHAPES = {
     "one head": replace(CONFIGS["untied"], query_heads=1, kv_heads=1, head_dim=64),
@@ -30,12 +31,11 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", EVERY)
 def test_stored_references_are_what_huggingface_says_now(name: str, tmp_path: Path) -> None:
-    config = CONFIGS[name]
-    found = huggingface.logprobs(
-        write(tmp_path, config, tensors(config, SEED)), sequences(config, SEED, LENGTHS), "float32"
-    )
+    config = EVERY[name]
+    directory = write(tmp_path, config, tensors(config, SEED))
+    found = huggingface.logprobs(directory, references.rows(name), "float32")
     np.testing.assert_allclose(found, references.read(name).float32, atol=2e-5)
 
 
@@ -65,9 +65,28 @@ def test_the_demonstration_model_scores_as_in_huggingface() -> None:
     assert np.abs(ours - huggingface.logprobs(DEMONSTRATION, rows, "float32")).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_familys_float32_logprobs_are_huggingfaces(name: str, tmp_path: Path) -> None:
+    config = VARIANTS[name]
+    directory = write(tmp_path, config, tensors(config, 11))
+    rows = sequences(config, 11, FAMILY_LENGTHS)
+    ours = engines.logprobs(engines.load(directory, "float32"), rows)
+    assert np.abs(ours - huggingface.logprobs(directory, rows, "float32")).max() <= FLOAT32_LOGPROBS
+
+
+@pytest.mark.parametrize("name", ["qwen2 tied", "qwen2 yarn", "llama3 scaled", "llama biased", "mistral wide heads"])
+def test_what_huggingface_saves_in_shards_is_loaded_as_it_is(name: str, tmp_path: Path) -> None:
+    config = VARIANTS[name]
+    huggingface.resave(write(tmp_path / "ours", config, tensors(config, 17)), tmp_path / "theirs", "60KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
+    rows = sequences(config, 17, (3, 30))
+    ours = engines.logprobs(engines.load(tmp_path / "theirs", "float32"), rows)
+    assert np.abs(ours - huggingface.logprobs(tmp_path / "theirs", rows, "float32")).max() <= FLOAT32_LOGPROBS
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_huggingface_loads_what_a_decoder_saves(name: str, tmp_path: Path) -> None:
-    config = CONFIGS[name]
+    config = EVERY[name]
     decoder = Decoder(config, rngs=nnx.Rngs(3))
     weights.save(decoder, tmp_path)
     row = sequences(config, 4, (40,))[0]

@@ -20,6 +20,7 @@ from jobs.registry import live_workers
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.engine import Engine
+from model.rope import Rope
 from model.weights import save
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.model_card import ModelCard
@@ -38,7 +39,7 @@ CONFIG = DecoderConfig(
     head_dim=16,
     mlp_width=64,
     context=512,
-    rope_theta=10_000.0,
+    rope=Rope(10_000.0),
     norm_epsilon=1e-6,
     tied=True,
 )

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.model.checkpoints import CONFIGS, EVERY, sequences
+
 FOLDER = Path(__file__).parent
 SEED = 7
 LENGTHS = (1, 2, 3, 5, 7, 12, 20, 25, 31, 32, 33, 50, 64, 200, 255, 256, 513, 700, 1024)
 """Tokens of each sequence: around the edges of length buckets and of attention tiles."""
+FEW_LENGTHS = (1, 5, 12, 20, 24, 31, 32, 140, 200, 255, 256)
+"""The same for what varies by family: two buckets, and far enough for stretched positions to tell."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +25,17 @@ class Reference:
     bfloat16: np.ndarray
 
 
+def rows(name: str) -> list[np.ndarray]:
+    """The sequences that a checkpoint's reference is about, int32 [length] each."""
+    return sequences(EVERY[name], SEED, LENGTHS if name in CONFIGS else FEW_LENGTHS)
+
+
 def read(name: str) -> Reference:
     """The stored reference of a checkpoint."""
-    with np.load(FOLDER / f"{name}.npz") as stored:
+    with np.load(path(name)) as stored:
         return Reference(stored["float32"], stored["bfloat16"])
+
+
+def path(name: str) -> Path:
+    """Where a checkpoint's reference is stored."""
+    return FOLDER / f"{name.replace(' ', '_')}.npz"
