@@ -13,37 +13,20 @@ import resource
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from benchmarks.machine import bf16_gflops
+from benchmarks.shapes import SHAPES
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.engine import Engine
 from model.executables import Executables
-from model.rope import Rope
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.model_card import ModelCard
 from settings.engine import EngineSettings
-
-_QWEN3_06B = DecoderConfig(
-    vocabulary=151_936,
-    width=1_024,
-    layers=28,
-    query_heads=16,
-    kv_heads=8,
-    head_dim=128,
-    mlp_width=3_072,
-    context=40_960,
-    rope=Rope(1e6),
-    norm_epsilon=1e-6,
-    tied=True,
-)
-DEMONSTRATION = Path(__file__).parents[1] / "demonstration" / "model"
-SHAPES = {"demonstration": DecoderConfig.from_directory(DEMONSTRATION), "qwen3-0.6b": _QWEN3_06B}
 
 
 def necessary_flop(config: DecoderConfig, lengths: list[int]) -> float:

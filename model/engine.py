@@ -99,13 +99,21 @@ class Engine:
         self._buckets = Buckets.of(config.context, settings.step_tokens)
 
     @classmethod
-    def load(cls, directory: Path, settings: EngineSettings, card: ModelCard) -> Engine:
+    def load(
+        cls,
+        directory: Path,
+        settings: EngineSettings,
+        card: ModelCard,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Engine:
         """Load the checkpoint in ``directory``; ``card`` is what API and worker say of it.
 
-        Raises :class:`model.config.UnsupportedModelError` or :class:`model.weights.WeightsError`.
+        ``on_progress(done, total)`` is told of the bytes read. Raises :class:`scoring.model_files.ModelFilesError`:
+        of the configuration :class:`model.fields.UnsupportedModelError`, of the weights
+        :class:`model.weights.WeightsError`.
         """
         config = DecoderConfig.from_directory(directory)
-        decoder, fingerprint = weights.load(directory, config, settings.dtype)
+        decoder, fingerprint = weights.load(directory, config, settings.dtype, on_progress)
         return cls(Executables(decoder), config, settings, card, fingerprint)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:

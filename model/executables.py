@@ -15,7 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from model.buckets import BodyKey, HeadKey, Key
 from model.decoder import Decoder
-from model.programs import HEADS, body, head_kernel
+from model.programs import HEADS, body
 
 COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"cpu": {"xla_backend_optimization_level": "1"}}
 """By platform. On a CPU: a third less time to compile, and no slower (the products are library calls)."""
@@ -26,7 +26,7 @@ class Executables:
 
     def __init__(self, decoder: Decoder) -> None:
         self._body = body(decoder)
-        self._head_kernel = head_kernel(decoder)
+        self._head_kernel = decoder.head_kernel()
         self._width = decoder.config.width
         self._options = COMPILER_OPTIONS.get(jax.devices()[0].platform, {})
         self._lock = threading.Lock()

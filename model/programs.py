@@ -43,16 +43,6 @@ def body(decoder: Decoder) -> Body:
     return Body(run, tuple(_bits(leaf) if path[0].key == "layers" else leaf for path, leaf in leaves))
 
 
-def head_kernel(decoder: Decoder) -> Array:
-    """The head as [width, vocabulary]: a tied one is copied, transposed, since products want it that way round."""
-    if decoder.lm_head is not None:
-        untied: Array = decoder.lm_head.weight[...]
-        return untied
-    embedding = np.asarray(decoder.model.embed_tokens.weight[...])
-    tied: Array = jax.device_put(np.ascontiguousarray(embedding.T))
-    return tied
-
-
 def logprobs_head(kernel: Array, hidden: Array, labels: Array) -> tuple[Array, Array]:
     """Label logits and log-probabilities over the full logit width.
 

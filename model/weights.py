@@ -34,6 +34,9 @@ HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 STORED_DTYPES = ("BF16", "F16", "F32")
 
+READ_BYTES = 2**24
+"""Of a tensor at a time: a large embedding must not stand in memory beside its copy."""
+
 ALIGNMENT = 64
 """Bytes. jax takes over host memory that is aligned so on a CPU, and copies anything else."""
 
@@ -59,7 +62,8 @@ class Parameter:
 
 def parameters(decoder: Decoder) -> list[Parameter]:
     """Every parameter of ``decoder``, whose values may be abstract, in a fixed order."""
-    return [_parameter(path, param.shape) for path, param in sorted(_params(decoder).items())]
+    tied = decoder.lm_head is None
+    return [_parameter(path, param.shape, tied) for path, param in sorted(_params(decoder).items())]
 
 
 def load(
@@ -71,8 +75,8 @@ def load(
     """The decoder with the weights of a checkpoint directory, cast to ``dtype``, and the fingerprint of the weights.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
-    over names, dtypes, shapes and bytes as stored: sharding and ``dtype`` do not change it. After every tensor,
-    ``on_progress(done, total)`` is told of the bytes read. Raises :class:`WeightsError`.
+    over names, dtypes, shapes and bytes as stored: sharding and ``dtype`` do not change it.
+    ``on_progress(done, total)`` is told of the bytes read so far. Raises :class:`WeightsError`.
     """
     decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
     wanted = parameters(decoder)
@@ -84,12 +88,11 @@ def load(
         for parameter in wanted:
             buffer = _buffer(parameter, np.dtype(dtype))
             for slot, name in zip(buffer, parameter.names, strict=True):
-                tensor = _tensor(tensors, name, directory)
-                digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-                digest.update(tensor.reshape(-1).view(np.uint8).data)
-                slot[...] = tensor.T if parameter.transposed else tensor
-                done += tensor.nbytes
-                on_progress(done, total)
+                file_order = slot.T if parameter.transposed else slot
+                for rows, tensor in _read(tensors[name], name, directory, digest):
+                    file_order[rows] = tensor
+                    done += tensor.nbytes
+                    on_progress(done, total)
             _params(decoder)[parameter.path].set_value(jax.device_put(buffer if parameter.stacked else buffer[0]))
     return decoder, digest.hexdigest()
 
@@ -113,11 +116,11 @@ def _params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
     return {tuple(map(str, path)): param for path, param in found}
 
 
-def _parameter(path: tuple[str, ...], shape: tuple[int, ...]) -> Parameter:
+def _parameter(path: tuple[str, ...], shape: tuple[int, ...], tied: bool) -> Parameter:
     """Our names are HuggingFace's but for the layer's number, so the table of names is this rule."""
     stacked = path[:2] == ("model", "layers")
     own_shape = shape[1:] if stacked else shape
-    transposed = path[-2].endswith("_proj") or path[-2] == "lm_head"
+    transposed = path[-2].endswith("_proj") or path[-2] == "lm_head" or (tied and path[-2] == "embed_tokens")
     rest = ".".join(path[2:])
     return Parameter(
         path=path,
@@ -163,12 +166,20 @@ def _buffer(parameter: Parameter, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return room[start : start + size].view(dtype).reshape(shape)
 
 
-def _tensor(tensors: dict[str, Any], name: str, directory: Path) -> npt.NDArray[Any]:
-    try:
-        tensor: npt.NDArray[Any] = tensors[name][...]
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{name} in {directory} can't be read: {error}") from error
-    return tensor
+def _read(tensor: Any, name: str, directory: Path, digest: hashlib._Hash) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+    """The rows of a lazy slice, a bounded number at a time, and where they belong."""
+    shape = tuple(tensor.get_shape())
+    count = max(1, READ_BYTES * shape[0] // max(1, _stored_bytes(tensor)))
+    for start in range(0, shape[0], count):
+        rows = slice(start, min(start + count, shape[0]))
+        try:
+            part = tensor[rows]
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{name} in {directory} can't be read: {error}") from error
+        if start == 0:
+            digest.update(f"{name} {part.dtype} {shape}\n".encode())
+        digest.update(part.reshape(-1).view(np.uint8).data)
+        yield rows, part
 
 
 def _stored_bytes(tensor: Any) -> int:

@@ -110,7 +110,7 @@ def test_progress_is_told_in_bytes_and_ends_at_the_total(tmp_path: Path) -> None
     told: list[tuple[int, int]] = []
     weights.load(write(tmp_path, CONFIG, found), CONFIG, "bfloat16", lambda done, total: told.append((done, total)))
     size = sum(tensor.nbytes for tensor in found.values())
-    assert len(told) == len(found)
+    assert len(told) >= len(found)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1] == (size, size)
 
@@ -181,5 +181,5 @@ def test_a_model_is_never_held_twice(tmp_path: Path) -> None:
     directory = write(tmp_path, config, tensors(config, 0))
     size = (directory / "model.safetensors").stat().st_size
     assert size > 150e6
-    load_it = [sys.executable, "-c", LOAD_WITH_LITTLE_ROOM, directory, str(int(1.5 * size))]
+    load_it = [sys.executable, "-c", LOAD_WITH_LITTLE_ROOM, directory, str(int(1.2 * size))]
     subprocess.run(load_it, check=True, timeout=120)

@@ -1,0 +1,206 @@
+"""A checkpoint of full width: how long it takes to load, in how much memory, and how close its bf16 scores are.
+
+``PYTHONPATH=.parity python -m benchmarks.checkpoint`` (torch is needed to compare; ``make parity`` installs it).
+
+The weights are random, with perturbed norms and logits so far apart that probabilities are not uniform: on a plain
+random model every score is about the same, and so is every error. Loading runs in a process of its own, and its memory is the
+largest private memory seen above what the process had before: pages of the mapped file are the kernel's to take back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+from scipy.special import log_softmax, softmax
+
+from benchmarks.shapes import SHAPES
+from model.config import DecoderConfig
+from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from scoring.model_card import ModelCard
+from settings.engine import EngineSettings
+
+GAIN = 0.4
+"""Of a layer's kernels, relative to one that keeps a vector's size."""
+LOGIT_SPREAD = 6.0
+"""Standard deviation that the logits aim at: over 150,000 tokens, one stands out only from about 5 up."""
+LENGTHS = (8, 20, 32, 60, 100, 120, 200, 250)
+LABELS = (9454, 2753, 40, 311, 7414, 902, 15, 130000)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """seconds: from the call to weights on the device; peak_gb, held_gb: private memory at most, and in the end."""
+
+    seconds: float
+    weights_gb: float
+    peak_gb: float
+    held_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Label softmax scores against HuggingFace's float32 ones."""
+
+    largest: float
+    mean: float
+
+
+def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
+    """A random bf16 checkpoint as HuggingFace reads it."""
+    random = np.random.default_rng(seed)
+
+    def kernel(out: int, size: int, gain: float = GAIN) -> np.ndarray:
+        values = random.standard_normal((out, size), np.float32)
+        values *= gain / np.sqrt(size)
+        return values.astype(ml_dtypes.bfloat16)
+
+    def norm(size: int) -> np.ndarray:
+        return (1.0 + 0.4 * random.standard_normal(size)).astype(ml_dtypes.bfloat16)
+
+    width, heads, kv_heads = config.width, config.query_heads * config.head_dim, config.kv_heads * config.head_dim
+    tensors = {"model.norm.weight": norm(width)}
+    tensors["model.embed_tokens.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD / 2 if config.tied else 1.0)
+    if not config.tied:
+        tensors["lm_head.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD)
+    sizes = {
+        "self_attn.q_proj": (heads, width),
+        "self_attn.k_proj": (kv_heads, width),
+        "self_attn.v_proj": (kv_heads, width),
+        "self_attn.o_proj": (width, heads),
+        "mlp.gate_proj": (config.mlp_width, width),
+        "mlp.up_proj": (config.mlp_width, width),
+        "mlp.down_proj": (width, config.mlp_width),
+    }
+    for i in range(config.layers):
+        for name, (out, size) in sizes.items():
+            tensors[f"model.layers.{i}.{name}.weight"] = kernel(out, size)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{i}.{name}.weight"] = norm(width)
+        for name in ("q_norm", "k_norm") if config.head_norms else ():
+            tensors[f"model.layers.{i}.self_attn.{name}.weight"] = norm(config.head_dim)
+    (directory / "config.json").write_text(json.dumps(config.to_huggingface() | {"dtype": "bfloat16"}))
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+def private_bytes() -> int:
+    """This process's memory that is no page of a file."""
+    found = re.search(r"RssAnon:\s+([0-9]+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def load(directory: Path, results: multiprocessing.Queue[Loading]) -> None:
+    """Load a checkpoint into an engine, and say what that took."""
+    import jax
+
+    from model.engine import Engine
+
+    jax.numpy.zeros(1).block_until_ready()
+    config = DecoderConfig.from_directory(directory)
+    before, peak = private_bytes(), 0
+    loaded = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not loaded.wait(0.002):
+            peak = max(peak, private_bytes())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    started = time.perf_counter()
+    card = ModelCard("benchmark", config.context, config.vocabulary, "")
+    engine = Engine.load(directory, EngineSettings(), card)
+    seconds = time.perf_counter() - started
+    held = private_bytes()
+    loaded.set()
+    watching.join()
+    size = (directory / "model.safetensors").stat().st_size
+    del engine
+    results.put(Loading(*(round(x, 3) for x in (seconds, size / 1e9, (peak - before) / 1e9, (held - before) / 1e9))))
+
+
+def our_logprobs(directory: Path, rows: list[np.ndarray]) -> np.ndarray:
+    """Label log-probabilities [N, labels] of the engine in bf16."""
+    from model.engine import Engine
+
+    config = DecoderConfig.from_directory(directory)
+    engine = Engine.load(directory, EngineSettings(), ModelCard("benchmark", config.context, config.vocabulary, ""))
+    work = ChunkWork(0, Rows.pack(rows, [0] * len(rows)), LABELS, Head.LOGPROBS)
+    (scored,) = engine.score([GroupWork("all", np.zeros(0, np.int32), (work,))], lambda: None)
+    assert scored.scores.logprobs is not None
+    return scored.scores.logprobs
+
+
+def their_logprobs(directory: Path, rows: list[np.ndarray], dtype: str) -> np.ndarray:
+    """The same from HuggingFace, with log-probabilities of the whole vocabulary taken in float64."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype)).eval()
+    with torch.inference_mode():
+        logits = [model(torch.tensor(row[None].astype(np.int64))).logits[0, -1].double().numpy() for row in rows]
+    found = log_softmax(np.stack(logits), axis=1)
+    print(f"HuggingFace {dtype}: top probabilities {np.exp(found.max(axis=1)).round(2)}", file=sys.stderr)
+    return found[:, LABELS]
+
+
+def apart(one: np.ndarray, reference: np.ndarray) -> Apart:
+    """How far label softmax scores are from the reference's."""
+    difference = np.abs(softmax(one.astype(np.float64), axis=1) - softmax(reference, axis=1))
+    return Apart(round(float(difference.max()), 5), round(float(difference.mean()), 5))
+
+
+def main() -> None:
+    """Measure, and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
+    parser.add_argument("--loads", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=4, help="sequences of each length")
+    options = parser.parse_args()
+    config = SHAPES[options.shape]
+    random = np.random.default_rng(1)
+    rows = [random.integers(0, config.vocabulary, n, np.int32) for n in LENGTHS * options.repeats]
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write(Path(folder), config, seed=0)
+        fresh = multiprocessing.get_context("spawn")
+        loadings = []
+        for _ in range(options.loads):
+            results: multiprocessing.Queue[Loading] = fresh.Queue()
+            process = fresh.Process(target=load, args=(directory, results))
+            process.start()
+            loadings.append(results.get(timeout=600))
+            process.join()
+            print(loadings[-1], file=sys.stderr)
+        ours = our_logprobs(directory, rows)
+        exact, theirs = (their_logprobs(directory, rows, dtype) for dtype in ("float32", "bfloat16"))
+    median = sorted(loadings, key=lambda loading: loading.seconds)[len(loadings) // 2]
+    print(
+        json.dumps(
+            {
+                "checkpoint": options.shape,
+                "load": asdict(median) | {"peak_over_weights": round(median.peak_gb / median.weights_gb, 3)},
+                "scores": {
+                    "sequences": len(rows),
+                    "bf16": asdict(apart(ours, exact)),
+                    "huggingface_bf16": asdict(apart(theirs, exact)),
+                },
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
