@@ -3,8 +3,8 @@
 ``PYTHONPATH=.parity python -m benchmarks.checkpoint`` (torch is needed to compare; ``make parity`` installs it).
 
 The weights are random, with perturbed norms and logits so far apart that probabilities are not uniform: on a plain
-random model every score is about the same, and so is every error. Loading runs in a process of its own, and its memory is the
-largest private memory seen above what the process had before: pages of the mapped file are the kernel's to take back.
+random model every score is about the same, and so is every error. Loading runs in a process of its own, and its memory
+is the largest private memory seen above what the process had before: pages of the mapped file are the kernel's.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
 
     width, heads, kv_heads = config.width, config.query_heads * config.head_dim, config.kv_heads * config.head_dim
     tensors = {"model.norm.weight": norm(width)}
-    tensors["model.embed_tokens.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD / 2 if config.tied else 1.0)
+    tensors["model.embed_tokens.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD if config.tied else 1.0)
     if not config.tied:
         tensors["lm_head.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD)
     sizes = {
