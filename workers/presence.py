@@ -26,6 +26,11 @@ def new_worker_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
+def host_of(worker_id: str) -> str:
+    """The host in an id of :func:`new_worker_id`. It may hold dashes itself."""
+    return worker_id.rsplit("-", 2)[0]
+
+
 class Presence:
     """A worker's row in the store: there from :meth:`make_known` to leaving the context, and kept fresh in between."""
 

@@ -1,0 +1,76 @@
+"""A container's health check says whether its worker is live, and costs little."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from jobs.database import Database
+from jobs.records import WorkerRecord
+from jobs.registry import register
+from scoring.model_card import ModelCard
+from settings.store import StoreSettings
+from tests.services import free_port
+from workers.presence import host_of, new_worker_id
+
+ROOT = Path(__file__).parents[2]
+
+
+def check_health(url: str, *before: str) -> subprocess.CompletedProcess[str]:
+    """Run the check on a store; ``before`` is Python that runs it instead of ``-m``."""
+    return subprocess.run(
+        [sys.executable, *(before or ("-m", "workers.health"))],
+        cwd=ROOT,
+        env=os.environ | {"SCORELINE_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def make_known(url: str, worker_id: str, *, seen_seconds_ago: float = 0.0) -> None:
+    database = Database.open(StoreSettings(database_url=url), clock=lambda: time.time() - seen_seconds_ago)
+    register(database, WorkerRecord(worker_id, ModelCard("demo", 64, 1000, "tokenizer"), "weights", "none", "float32"))
+    database.close()
+
+
+def assert_unhealthy(outcome: subprocess.CompletedProcess[str], reason: str) -> None:
+    assert (outcome.returncode, outcome.stdout) == (1, "")
+    (line,) = outcome.stderr.splitlines()
+    assert reason in line
+
+
+def test_a_worker_of_this_host_is_found_on_either_database(store_url: str) -> None:
+    assert_unhealthy(check_health(store_url), "no live worker")
+    make_known(store_url, new_worker_id())
+    outcome = check_health(store_url)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+def test_the_workers_of_other_hosts_and_those_long_silent_do_not_count(sqlite_url: str) -> None:
+    make_known(sqlite_url, "elsewhere-7-0a1b2c3d")
+    make_known(sqlite_url, f"{socket.gethostname()}-2-7-0a1b2c3d")  # its host's name begins with this one's
+    make_known(sqlite_url, new_worker_id(), seen_seconds_ago=60.0)
+    assert_unhealthy(check_health(sqlite_url), "no live worker")
+
+
+def test_a_store_that_can_not_be_asked_is_one_line(tmp_path: Path) -> None:
+    absent = f"postgresql+psycopg://scoreline@127.0.0.1:{free_port()}/scoreline"
+    assert_unhealthy(check_health(absent), "can't look")
+    assert_unhealthy(check_health(f"sqlite:///{tmp_path}/never-migrated.db"), "can't look")
+    assert_unhealthy(check_health("nonsense"), "can't look")
+
+
+def test_it_loads_no_accelerator_library(sqlite_url: str) -> None:
+    code = "import sys, workers.health; workers.health.main(); print(sorted({'jax', 'flax', 'model'} & set(sys.modules)))"
+    assert check_health(sqlite_url, "-c", code).stdout == "[]\n"
+
+
+def test_a_host_may_have_dashes() -> None:
+    assert host_of(new_worker_id()) == socket.gethostname()
+    assert host_of("gpu-7-west-1234-0a1b2c3d") == "gpu-7-west"
