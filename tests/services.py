@@ -99,9 +99,9 @@ class PostgresServer:
         """The SQLAlchemy URL of one of its databases."""
         return f"postgresql+psycopg://scoreline@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self, template: str | None = None) -> str:
-        """Make a database, as a copy of another where one is named. Returns its name."""
-        name = f"test_{next(self._names)}"
+    def create_database(self, template: str | None = None, name: str | None = None) -> str:
+        """Make a database, as a copy of another where one is named. Returns its name, by default one of its own."""
+        name = name or f"test_{next(self._names)}"
         source = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
         with self._administer() as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + source)

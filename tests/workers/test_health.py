@@ -67,7 +67,9 @@ def test_a_store_that_can_not_be_asked_is_one_line(tmp_path: Path) -> None:
 
 
 def test_it_loads_no_accelerator_library(sqlite_url: str) -> None:
-    code = "import sys, workers.health; workers.health.main(); print(sorted({'jax', 'flax', 'model'} & set(sys.modules)))"
+    code = (
+        "import sys, workers.health; workers.health.main(); print(sorted({'jax', 'flax', 'model'} & set(sys.modules)))"
+    )
     assert check_health(sqlite_url, "-c", code).stdout == "[]\n"
 
 

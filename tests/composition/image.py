@@ -1,0 +1,101 @@
+"""``Dockerfile`` and ``.dockerignore``, read without Docker."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """``COPY a b`` is the instruction COPY of ``a b``."""
+
+    name: str
+    value: str
+
+    def copies(self) -> tuple[list[str], str]:
+        """Sources and destination of a COPY from the build's context."""
+        *sources, destination = self.value.split()
+        return sources, destination
+
+    def words(self) -> list[str]:
+        """An exec form's words. Raises ValueError for the shell form."""
+        words: list[str] = json.loads(self.value)
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """base: an image, or another stage; name: empty for the last one, which is the image."""
+
+    name: str
+    base: str
+    instructions: tuple[Instruction, ...]
+
+    def all(self, name: str) -> list[Instruction]:
+        """Its instructions of one name, in order."""
+        return [instruction for instruction in self.instructions if instruction.name == name]
+
+    def last(self, name: str) -> Instruction:
+        """Its last instruction of a name: of those that replace each other, the one that holds."""
+        return self.all(name)[-1]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What ENV sets."""
+        return dict(pair.split("=", 1) for one in self.all("ENV") for pair in one.value.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Dockerfile:
+    """arguments: those before the first stage, with their defaults."""
+
+    arguments: Mapping[str, str]
+    stages: tuple[Stage, ...]
+
+    @property
+    def final(self) -> Stage:
+        """The stage that becomes the image."""
+        return self.stages[-1]
+
+    def line(self, stage: Stage, accelerator: str) -> list[Stage]:
+        """A stage and the stages it is built upon, in the order in which they are built."""
+        named = {other.name: other for other in self.stages}
+        line = [stage]
+        while (base := line[0].base.replace("${ACCELERATOR}", accelerator)) in named:
+            line.insert(0, named[base])
+        return line
+
+
+def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
+    """Parse it: comments, continued lines, stages."""
+    text = "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    lines = [line.strip() for line in re.sub(r"\\\n", " ", text).splitlines()]
+    arguments: dict[str, str] = {}
+    stages: list[Stage] = []
+    for name, _, value in (line.partition(" ") for line in lines if line):
+        if name == "FROM":
+            base, _, stage = value.partition(" AS ")
+            stages.append(Stage(stage, base, ()))
+        elif not stages:
+            assert name == "ARG", name
+            argument, _, default = value.partition("=")
+            arguments[argument] = default
+        else:
+            last = stages[-1]
+            stages[-1] = Stage(last.name, last.base, (*last.instructions, Instruction(name, value.strip())))
+    return Dockerfile(arguments, tuple(stages))
+
+
+def let_in(path: Path = ROOT / ".dockerignore") -> list[str]:
+    """What a ``.dockerignore`` that starts by refusing everything lets in."""
+    rules = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    assert rules[0] == "*", "it begins by refusing everything"
+    allowed = [rule[1:] for rule in rules if rule.startswith("!")]
+    assert [rule for rule in rules[1:] if not rule.startswith("!")] == ["**/__pycache__"]
+    return allowed

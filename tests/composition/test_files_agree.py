@@ -1,0 +1,241 @@
+"""The composition, the image and the project name the same things."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from scoreline.command import app
+from settings.api import ApiSettings
+from settings.bell import BellSettings
+from settings.engine import EngineSettings
+from settings.scoring import ScoringSettings
+from settings.slice import SettingsSlice
+from settings.store import StoreSettings
+from tests.composition.compose_file import (
+    COMPOSE_FILE,
+    ENVIRONMENT_EXAMPLE,
+    Composition,
+    CompositionError,
+    Service,
+    interpolate,
+    read_composition,
+    read_environment_file,
+    referenced,
+)
+from tests.composition.image import Dockerfile, read_dockerfile
+
+ROOT = Path(__file__).parents[2]
+WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu": ("tpu", "tpu")}
+"""Service to its profile and the ACCELERATOR of its image."""
+
+READS: Mapping[str, set[type[SettingsSlice]]] = {
+    "migrate": {StoreSettings},
+    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings},
+    **dict.fromkeys(WORKERS, {StoreSettings, ScoringSettings, BellSettings, EngineSettings}),
+}
+READS_BESIDES = {"SCORELINE_SWEEP_SECONDS", "SCORELINE_WORKER_FRESH_SECONDS"}
+"""Settings of one role that others read too: an API sweeps, and a worker's health check asks what counts as fresh."""
+
+NOT_COMPOSED = {"SCORELINE_BELL_SOCKET"}
+"""The bell of `scoreline up`."""
+
+
+def variables(slices: set[type[SettingsSlice]]) -> set[str]:
+    return {f"SCORELINE_{name.upper()}" for one in slices for name in one.model_fields} - NOT_COMPOSED
+
+
+@pytest.fixture(scope="module")
+def example() -> dict[str, str]:
+    return read_environment_file(ENVIRONMENT_EXAMPLE)
+
+
+@pytest.fixture(scope="module")
+def composition(example: dict[str, str]) -> Composition:
+    return read_composition(example)
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> Dockerfile:
+    return read_dockerfile()
+
+
+@pytest.fixture(scope="module")
+def roles(composition: Composition) -> dict[str, Service]:
+    """The services that run this project's image."""
+    return {name: service for name, service in composition.services.items() if service.accelerator is not None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain", "plain"),
+        ("${SET}", "value"),
+        ("a ${SET:-b} c ${UNSET:-d e}", "a value c d e"),
+        ("${EMPTY:-default}", "default"),
+        ("${EMPTY}", ""),
+        ("$$HOME", "$HOME"),
+        ("${SET:?message}", "value"),
+    ],
+)
+def test_variables_are_replaced_as_docker_compose_does(text: str, expected: str) -> None:
+    assert interpolate(text, {"SET": "value", "EMPTY": ""}) == expected
+
+
+@pytest.mark.parametrize("text", ["${UNSET}", "${UNSET:?message}", "$SET", "${SET-x}", "${SET:-${OTHER}}", "${", "5 $"])
+def test_what_is_unset_or_not_understood_is_refused(text: str) -> None:
+    with pytest.raises(CompositionError):
+        interpolate(text, {"SET": "value"})
+
+
+def test_every_role_is_a_command_of_the_project(roles: dict[str, Service], dockerfile: Dockerfile) -> None:
+    assert roles.keys() == READS.keys()
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for service in roles.values():
+        (name,) = service.command
+        assert name in commands, service.name
+    assert dockerfile.final.last("ENTRYPOINT").words() == ["scoreline"]
+    module, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["scoreline"].split(
+        ":"
+    )
+    script = next(run.value for run in dockerfile.final.all("RUN") if run.value.startswith("printf"))
+    assert f"from {module} import {function}\\n{function}()" in script
+
+
+def test_every_setting_can_be_set_and_nothing_else_is(roles: dict[str, Service]) -> None:
+    known = variables(set(SettingsSlice.__subclasses__()))
+    for service in roles.values():
+        named = {name for name in {*service.environment, *service.passed_on} if name.startswith("SCORELINE_")}
+        assert named <= known, f"{service.name}: no settings"
+        wanted = variables(READS[service.name])
+        assert wanted <= named, f"docker-compose.yml: {service.name} is not given {sorted(wanted - named)}"
+        assert named - wanted <= READS_BESIDES, f"{service.name} does not read {sorted(named - wanted)}"
+
+
+def test_api_and_workers_get_the_same_of_what_they_share(example: dict[str, str]) -> None:
+    """Whatever is set: a limit that only one of them knew would be enforced by one of them."""
+    shared = variables({StoreSettings, ScoringSettings, BellSettings}) | READS_BESIDES | {"HF_TOKEN", "PGPASSWORD"}
+    everything = {name: f"of {name}" for name in shared} | {"POSTGRES_PASSWORD": "secret"}
+    services = read_composition(example | everything).services
+    for worker in WORKERS:
+        for name in sorted(shared):
+            assert services["api"].environment[name] == services[worker].environment[name], name
+    assert services["migrate"].environment.items() <= services["api"].environment.items()
+
+
+def test_without_a_setting_the_projects_own_default_holds(composition: Composition) -> None:
+    """The example sets the demonstration; every other setting is not set at all, rather than set to nothing."""
+    for service in composition.services.values():
+        assert "" not in service.environment.values(), service.name
+        for name in service.passed_on & service.environment.keys():
+            assert name in read_environment_file(ENVIRONMENT_EXAMPLE)
+
+
+def test_the_example_sets_what_the_composition_reads(example: dict[str, str], composition: Composition) -> None:
+    read = set(referenced(yaml.safe_load(COMPOSE_FILE.read_text())))
+    read |= {name for service in composition.services.values() for name in service.passed_on} | {"COMPOSE_PROFILES"}
+    assert example.keys() <= read, "the example sets what nothing reads"
+    with pytest.raises(CompositionError, match=r"\.env\.example"):
+        read_composition({})
+
+
+def test_addresses_agree(composition: Composition, dockerfile: Dockerfile) -> None:
+    api, postgres = composition.services["api"], composition.services["postgres"]
+    assert (api.environment["SCORELINE_HOST"], api.environment["SCORELINE_PORT"]) == ("0.0.0.0", "8000")
+    assert [inside for _, _, inside in api.ports] == [api.environment["SCORELINE_PORT"]]
+    assert dockerfile.final.last("EXPOSE").value == api.environment["SCORELINE_PORT"]
+    user, database = postgres.environment["POSTGRES_USER"], postgres.environment["POSTGRES_DB"]
+    url = f"postgresql+psycopg://{user}@postgres:5432/{database}"
+    assert api.environment["SCORELINE_DATABASE_URL"] == url
+    assert api.environment["PGPASSWORD"] == postgres.environment["POSTGRES_PASSWORD"]
+    assert api.environment["SCORELINE_REDIS_URL"] == "redis://redis:6379/0"
+    assert {f"--username={user}", f"--dbname={database}"} <= set(postgres.healthcheck)
+
+
+def test_only_the_api_is_published_and_to_this_machine_alone(example: dict[str, str]) -> None:
+    for given in (example, {"POSTGRES_PASSWORD": "secret"}):
+        services = read_composition(given).services
+        assert {name: service.ports for name, service in services.items() if service.ports} == {
+            "api": [("127.0.0.1", "8000", "8000")]
+        }
+        assert not any(service.raw.get("network_mode") for service in services.values())
+    elsewhere = example | {"SCORELINE_HOST": "10.0.0.7", "SCORELINE_PORT": "9000"}
+    assert read_composition(elsewhere).services["api"].ports == [("10.0.0.7", "9000", "8000")]
+
+
+def test_a_profile_is_one_kind_of_worker(
+    composition: Composition, example: dict[str, str], dockerfile: Dockerfile
+) -> None:
+    stages = {stage.name for stage in dockerfile.stages}
+    for name, (profile, accelerator) in WORKERS.items():
+        service = composition.services[name]
+        assert (service.profiles, service.accelerator) == ({profile}, accelerator)
+        assert accelerator in stages
+        assert {other.name for other in composition.start_order(profile) if other.name in WORKERS} == {name}
+    assert dockerfile.arguments == {"ACCELERATOR": "cpu"}
+    assert example["COMPOSE_PROFILES"] == "cpu"
+
+
+def test_one_image_name_is_one_build(roles: dict[str, Service]) -> None:
+    for service in roles.values():
+        assert service.raw["image"] == f"scoreline:{service.accelerator}"
+        assert service.raw["build"]["context"] == "."
+
+
+def test_devices_are_for_the_workers_that_use_them(composition: Composition) -> None:
+    (devices,) = composition.services["worker-gpu"].raw["deploy"]["resources"]["reservations"]["devices"]
+    assert (devices["driver"], devices["capabilities"]) == ("nvidia", ["gpu"])
+    assert [name for name, service in composition.services.items() if service.raw.get("privileged")] == ["worker-tpu"]
+
+
+def test_the_start_order(composition: Composition) -> None:
+    order = [service.name for service in composition.start_order("cpu")]
+    assert order.index("postgres") < order.index("migrate") < min(order.index("api"), order.index("worker"))
+    assert composition.services["migrate"].waits_for == {"postgres": "service_healthy"}
+    for name in ("api", *WORKERS):
+        assert composition.services[name].waits_for["migrate"] == "service_completed_successfully"
+    for service in composition.services.values():
+        for other, condition in service.waits_for.items():
+            if condition == "service_healthy":
+                assert composition.services[other].healthcheck, f"{service.name} waits for the health of {other}"
+
+
+def test_all_that_keeps_running_is_checked_restarted_and_given_time_to_stop(composition: Composition) -> None:
+    for service in composition.services.values():
+        lasting = service.name != "migrate"
+        assert service.raw["restart"] == ("unless-stopped" if lasting else "no"), service.name
+        assert bool(service.healthcheck) == lasting, service.name
+    for service in composition.services.values():
+        if service.accelerator is not None:
+            assert service.raw["init"] is True, "signals that a process does not handle yet end it"
+    assert {composition.services[name].raw["stop_grace_period"] for name in WORKERS} == {"60s"}
+
+
+def test_health_is_checked_with_what_the_image_holds(roles: dict[str, Service]) -> None:
+    for service in roles.values():
+        match service.healthcheck:
+            case ("python", "-m", module):
+                assert importlib.util.find_spec(module) is not None, service.name
+            case ("python", "-c", code):
+                ast.parse(code)
+            case other:
+                assert not other, f"{service.name}: {other}"
+
+
+def test_volumes_are_named_and_mounted_where_they_are_read(composition: Composition, dockerfile: Dockerfile) -> None:
+    mounted = set()
+    for service in composition.services.values():
+        targets = {volume["target"]: volume for volume in service.raw.get("volumes", [])}
+        mounted |= {volume["source"] for volume in targets.values() if volume["type"] == "volume"}
+        if service.command and service.command[0] in ("api", "worker"):
+            assert targets[dockerfile.final.environment["HF_HOME"]]["source"] == "hub-cache"
+            assert targets["/models"]["read_only"] is True
+            assert len(targets) == 2
+    assert mounted == composition.volumes == {"postgres-data", "hub-cache"}

@@ -1,0 +1,105 @@
+"""The image holds what the service runs on, and no more."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.composition.image import Dockerfile, let_in, read_dockerfile
+
+ROOT = Path(__file__).parents[2]
+ACCELERATORS = ("cpu", "cuda", "tpu")
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> Dockerfile:
+    return read_dockerfile()
+
+
+def test_the_context_is_the_rooms_and_what_they_read() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    rooms = set(project["tool"]["importlinter"]["root_packages"])
+    packages = {"requirements.txt", "requirements-cuda.txt", "requirements-tpu.txt"}
+    allowed = let_in()
+    assert set(allowed) == rooms | packages | {"alembic.ini", "migrations", "demonstration/model", "LICENSE"}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in allowed:
+        assert any(file == name or file.startswith(f"{name}/") for file in tracked.splitlines()), f"{name} is no more"
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_packages_are_installed_from_pins_before_any_source(dockerfile: Dockerfile, accelerator: str) -> None:
+    (packages,) = (stage for stage in dockerfile.stages if stage.name == "packages")
+    copied, installed = [], []
+    for stage in dockerfile.line(packages, accelerator):
+        for instruction in stage.instructions:
+            if instruction.name == "COPY":
+                sources, destination = instruction.copies()
+                assert destination == "./"
+                copied += sources
+            elif found := re.search(r"-r (\S+)", instruction.value):
+                assert {"--no-deps", "--only-binary=:all:", "--no-cache-dir"} <= set(instruction.value.split())
+                assert found[1] in copied, "it is there when it is read"
+                installed.append(found[1])
+    expected = ["requirements.txt"] + ([] if accelerator == "cpu" else [f"requirements-{accelerator}.txt"])
+    assert copied == installed == expected
+    for name in expected:
+        assert (ROOT / name).is_file()
+        assert name in let_in()
+
+
+def test_the_accelerators_packages_are_of_the_same_jax() -> None:
+    def pins(name: str) -> dict[str, str]:
+        lines = (ROOT / name).read_text().splitlines()
+        return dict(line.split("==") for line in lines if line and not line.startswith(("#", "-r ")))
+
+    version = pins("requirements.txt")["jax"]
+    cuda, tpu = pins("requirements-cuda.txt"), pins("requirements-tpu.txt")
+    assert (cuda["jax-cuda12-plugin"], cuda["jax-cuda12-pjrt"]) == (version, version)
+    assert "libtpu" in tpu
+    for accelerated in ("requirements-cuda.txt", "requirements-tpu.txt"):
+        assert "-r requirements.txt" in (ROOT / accelerated).read_text().splitlines()
+        assert not pins(accelerated).keys() & pins("requirements.txt").keys(), "a package is pinned in one place"
+        assert f"=={version}" in (ROOT / accelerated).read_text().splitlines()[0]
+
+
+def test_the_image_runs_as_nobody_special_and_is_told_to_stop_directly(dockerfile: Dockerfile) -> None:
+    final = dockerfile.final
+    user = final.last("USER").value
+    assert user == "scoreline"
+    assert any(f"--uid 10001 --create-home {user}" in run.value for run in final.all("RUN"))
+    assert [one.name for one in final.instructions].index("USER") > max(
+        n for n, one in enumerate(final.instructions) if one.name in ("RUN", "COPY")
+    ), "nothing that is built belongs to the user that runs it"
+    assert final.last("STOPSIGNAL").value == "SIGTERM"
+    assert final.last("ENTRYPOINT").words()
+    assert final.last("CMD").words()
+
+
+def test_the_image_has_no_tools_of_building(dockerfile: Dockerfile) -> None:
+    assert dockerfile.final.base == "base"
+    (base,) = (stage for stage in dockerfile.stages if stage.name == "base")
+    assert re.fullmatch(r"python:3\.1[1-9]\.\d+-slim-\w+", base.base), "an exact version"
+    assert not base.instructions
+    everything = " ".join(one.value for stage in dockerfile.stages for one in stage.instructions)
+    assert not re.search(r"apt-get|gcc|build-essential", everything)
+
+
+def test_models_from_the_hub_are_kept_where_the_user_may_write(dockerfile: Dockerfile) -> None:
+    final = dockerfile.final
+    assert any(
+        f"install --directory --owner=scoreline --group=scoreline {final.environment['HF_HOME']}" in run.value
+        for run in final.all("RUN")
+    )
+    assert final.environment["PYTHONUNBUFFERED"] == "1"
+    assert final.environment["PYTHONPATH"] == final.last("WORKDIR").value == "/app"
+    assert final.environment["PATH"].startswith("/opt/scoreline/bin:")
+
+
+def test_files_of_secrets_and_checkpoints_stay_out_of_the_repository() -> None:
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"/.env", "/models/"} <= set(ignored)
