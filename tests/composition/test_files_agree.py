@@ -30,7 +30,7 @@ from tests.composition.compose_file import (
     read_environment_file,
     referenced,
 )
-from tests.composition.image import Dockerfile, read_dockerfile
+from tests.composition.image import Dockerfile, let_in, read_dockerfile
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu": ("tpu", "tpu")}
@@ -39,7 +39,7 @@ WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu"
 READS: Mapping[str, set[type[SettingsSlice]]] = {
     "migrate": {StoreSettings},
     "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings},
-    **dict.fromkeys(WORKERS, {StoreSettings, ScoringSettings, BellSettings, EngineSettings}),
+    **{name: {StoreSettings, ScoringSettings, BellSettings, EngineSettings} for name in WORKERS},
 }
 READS_BESIDES = {"SCORELINE_SWEEP_SECONDS", "SCORELINE_WORKER_FRESH_SECONDS"}
 """Settings of one role that others read too: an API sweeps, and a worker's health check asks what counts as fresh."""
@@ -144,6 +144,14 @@ def test_the_example_sets_what_the_composition_reads(example: dict[str, str], co
     assert example.keys() <= read, "the example sets what nothing reads"
     with pytest.raises(CompositionError, match=r"\.env\.example"):
         read_composition({})
+
+
+def test_the_demonstration_is_what_the_example_serves(example: dict[str, str]) -> None:
+    served = Path(example["SCORELINE_MODEL"])
+    assert served.as_posix() in let_in(), "it is in the image, by its path from the working folder"
+    assert (ROOT / served / "config.json").is_file()
+    assert ROOT / served == ROOT / ScoringSettings.model_fields["model"].default
+    assert example["SCORELINE_MODEL_NAME"] == "demonstration"
 
 
 def test_addresses_agree(composition: Composition, dockerfile: Dockerfile) -> None:

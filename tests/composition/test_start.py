@@ -17,7 +17,7 @@ from tests.composition.image import read_dockerfile
 from tests.services import PostgresServer, RedisServer, find_binary, free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 120.0
+START_SECONDS = 60.0
 CHECK_SECONDS = 30.0
 BODY = {
     "query": "Review: The room was spotless and the staff were lovely.\nSentiment:",
