@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import httpx2
 import pytest
 
 from tests.composition.compose_file import ENVIRONMENT_EXAMPLE, Service, read_composition, read_environment_file
-from tests.composition.image import read_dockerfile
+from tests.composition.image import let_in, read_dockerfile
 from tests.services import PostgresServer, RedisServer, find_binary, free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,7 @@ class Machine:
     def __init__(self, folder: Path, postgres: PostgresServer, redis_server: RedisServer) -> None:
         self.folder = folder
         self.port = free_port()
+        self._app = self._copy_context()
         self._image = read_dockerfile().final
         self._servers = {"postgres": postgres.port, "redis": redis_server.port}
         self._places = {
@@ -44,6 +46,17 @@ class Machine:
             "8000": str(self.port),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _copy_context(self) -> Path:
+        """Lay out the files that enter the image, and no others, as the image has them."""
+        app = self.folder / "app"
+        for name in let_in():
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                app.mkdir(exist_ok=True)
+                shutil.copy(ROOT / name, app / name)
+        return app
 
     def environment(self, service: Service) -> dict[str, str]:
         """The image's and the service's variables, and nothing of this process's."""
@@ -56,7 +69,7 @@ class Machine:
             composed = {name: value.replace(place, here) for name, value in composed.items()}
         return self._image.environment | {
             "PATH": os.pathsep.join(programs),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(self._app),
             "HF_HOME": str(self.folder),
             "HOME": str(self.folder),
             **composed,
@@ -69,7 +82,7 @@ class Machine:
         with (self.folder / f"{service.name}.log").open("wb") as log:
             self.processes[service.name] = subprocess.Popen(
                 [*self._image.last("ENTRYPOINT").words(), *service.command],
-                cwd=ROOT,
+                cwd=self._app,
                 env=self.environment(service),
                 stdout=log,
                 stderr=log,
@@ -88,7 +101,9 @@ class Machine:
                 environment["PGPORT"] = str(self._servers["postgres"])
             case "redis":
                 command[1:1] = ["-p", str(self._servers["redis"])]
-        return subprocess.run(command, cwd=ROOT, env=environment, timeout=CHECK_SECONDS, check=False).returncode == 0
+        return (
+            subprocess.run(command, cwd=self._app, env=environment, timeout=CHECK_SECONDS, check=False).returncode == 0
+        )
 
     def wait_for(self, service: Service, condition: str) -> None:
         """Return once a condition of ``depends_on`` holds."""
