@@ -128,6 +128,7 @@ def _job_row(
 
 
 def _store_chunks(connection: Connection, submission: Submission, job_id: str, prefix_id: int, due_at: float) -> None:
+    shared_ids = (int(submission.prefix.max(initial=0)), *submission.label_token_ids)
     stored = connection.execute(
         insert(chunks).returning(chunks.c.id, chunks.c.first_item),
         [
@@ -142,6 +143,9 @@ def _store_chunks(connection: Connection, submission: Submission, job_id: str, p
                 "item_count": len(rows),
                 "token_count": int(rows.sequence_lengths.sum()),
                 "failures": 0,
+                "tokenizer_fingerprint": submission.tokenizer_fingerprint,
+                "longest_sequence": int(rows.sequence_lengths.max(initial=0)),
+                "highest_token": max(int(rows.tokens.max(initial=0)), *shared_ids),
             }
             for first_item, rows in submission.chunks
         ],

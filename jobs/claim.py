@@ -12,10 +12,11 @@ from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, upd
 from jobs.database import Database
 from jobs.identifiers import new_batch_id
 from jobs.packing import unpack_ids, unpack_options
-from jobs.reading import has_waiting
+from jobs.reading import has_waiting, takes
 from jobs.records import Claim, JobStatus
 from jobs.tables import WAITING, ChunkState, batches, chunk_inputs, chunks, jobs, prefixes
 from scoring.layout import ChunkWork, GroupWork, Rows
+from scoring.model_card import ModelCard
 
 MAX_CHUNKS = 1_024
 """Chunks in one batch at most: it bounds every transaction that handles a batch."""
@@ -25,28 +26,31 @@ TRIES = 5
 PAUSE_SECONDS = 0.005
 
 
-def claim(db: Database, worker_id: str, model: str, budget_tokens: int, max_chunks: int = MAX_CHUNKS) -> Claim | None:
-    """Claim waiting chunks of a model, up to a budget of tokens over all their sequences; None if none wait.
+def claim(
+    db: Database, worker_id: str, card: ModelCard, budget_tokens: int, max_chunks: int = MAX_CHUNKS
+) -> Claim | None:
+    """Claim waiting chunks for a worker, up to a budget of tokens over all their sequences; None if none wait.
 
-    The most urgent chunk comes first, with all that waits of its group (model and prefix), then further groups in the
-    order of their most urgent chunk. A first chunk larger than the budget comes alone. Of concurrent claims each chunk
-    goes to one.
+    card: what the worker serves. What was tokenised for another tokenizer, or is more than its model takes, waits for a
+    worker that can. The most urgent chunk comes first, with all that waits of its group (prefix), then further groups
+    in the order of their most urgent chunk. A first chunk larger than the budget comes alone. Of concurrent claims each
+    chunk goes to one.
     """
     for attempt in range(TRIES):
         # A crash of the database may undo the claim; then its batch id is unknown, and the fence keeps its work out.
         with db.write(durable=False) as connection:
-            chosen = _choose(connection, model, budget_tokens, max_chunks)
+            chosen = _choose(connection, card, budget_tokens, max_chunks)
             claimed = _take(connection, db, worker_id, chosen) if chosen else None
         if claimed is not None:
             return claimed
         # Other claimants may hold for a moment what they look at and will not take.
-        if attempt + 1 == TRIES or not has_waiting(db, model):
+        if attempt + 1 == TRIES or not has_waiting(db, card):
             break
         time.sleep(PAUSE_SECONDS)
     return None
 
 
-def _choose(connection: Connection, model: str, budget_tokens: int, max_chunks: int) -> list[int]:
+def _choose(connection: Connection, card: ModelCard, budget_tokens: int, max_chunks: int) -> list[int]:
     """The ids of the chunks to take, with their rows locked where the database locks rows."""
     if connection.dialect.name == "postgresql":
         # One query may fill most of the backlog. Told so by its statistics, the planner would rather sort the table
@@ -54,7 +58,7 @@ def _choose(connection: Connection, model: str, budget_tokens: int, max_chunks: 
         connection.execute(text("SET LOCAL enable_sort TO off"))
     chosen: list[int] = []
     limit = max_chunks
-    for row in _candidates(connection, model, max_chunks):
+    for row in _candidates(connection, card, max_chunks):
         if chosen and row.token_count > budget_tokens:
             break
         # A chunk of a batch that was lost comes with fewer neighbours the next time.
@@ -69,7 +73,7 @@ def _choose(connection: Connection, model: str, budget_tokens: int, max_chunks: 
     return chosen
 
 
-def _candidates(connection: Connection, model: str, count: int) -> Iterator[Row[Any]]:
+def _candidates(connection: Connection, card: ModelCard, count: int) -> Iterator[Row[Any]]:
     """Waiting chunks, group by group, more than ``count`` of them if the backlog has them. A generator: groups that
     the budget does not reach are not looked for.
     """
@@ -78,7 +82,7 @@ def _candidates(connection: Connection, model: str, count: int) -> Iterator[Row[
         return list(
             connection.execute(
                 select(chunks.c.id, chunks.c.prefix_id, chunks.c.token_count, chunks.c.batch_limit)
-                .where(WAITING, chunks.c.model == model, *which)
+                .where(WAITING, takes(card), *which)
                 .order_by(chunks.c.due_at, chunks.c.id)
                 .limit(limit)
                 .with_for_update(skip_locked=True)

@@ -20,7 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import Table
 from sqlalchemy.sql.elements import ColumnClause
 
-from jobs.schema import schema_head, schema_revision
+from jobs.schema import known_revisions, schema_head, schema_revision
 from settings.store import StoreSettings
 
 BUSY_SECONDS = 15.0
@@ -116,10 +116,13 @@ class Database:
         return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
 
     def check(self) -> None:
-        """Raise StorageUnavailable unless the store answers and has the schema of this version."""
+        """Raise StorageUnavailable unless the store answers and has the schema of this version, or of a later one.
+
+        A migration leaves the version before it working: it comes first, and then process after process is replaced.
+        """
         with self.read() as connection:
             found = schema_revision(connection)
-        if found != self._head:
+        if found != self._head and (found is None or found in known_revisions()):
             raise StorageUnavailable(f"the database is at migration {found}, this version needs {self._head}")
 
     @cached_property

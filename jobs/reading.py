@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Row, exists, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
 
 from jobs.database import Database
 from jobs.packing import unpack_ids, unpack_options, unpack_scores
@@ -14,6 +14,7 @@ from jobs.records import Backlog, JobError, JobRecord, JobStatus, Origin, ScoreP
 from jobs.tables import WAITING, ChunkState, chunk_scores, chunks, jobs
 from scoring.errors import ErrorCode, RequestError
 from scoring.layout import Head, LabelScores
+from scoring.model_card import ModelCard
 from scoring.options import Priority
 
 IDS_PER_QUERY = 5_000
@@ -121,14 +122,29 @@ def statuses(db: Database, job_ids: Iterable[str]) -> dict[str, JobStatus]:
     return found
 
 
-def has_waiting(db: Database, model: str) -> bool:
-    """Whether there is work for a model's workers."""
+def takes(card: ModelCard) -> ColumnElement[bool]:
+    """Whether a chunk can be scored, and scored rightly, by a worker that serves this: it holds ids of this tokenizer,
+    and no sequence or id that the model is too small for.
+    """
+    return and_(
+        chunks.c.model == card.name,
+        chunks.c.tokenizer_fingerprint == card.tokenizer_fingerprint,
+        chunks.c.longest_sequence <= card.context_length,
+        chunks.c.highest_token < card.vocabulary,
+    )
+
+
+def has_waiting(db: Database, card: ModelCard) -> bool:
+    """Whether there is work for workers that serve this."""
     with db.read() as connection:
-        return bool(connection.scalar(select(exists().where(WAITING, chunks.c.model == model))))
+        return bool(connection.scalar(select(exists().where(WAITING, takes(card)))))
 
 
 def backlog(db: Database, model: str) -> Backlog:
-    """How much work waits for a model's workers. Counts it all: meant for gauges, not for every request."""
+    """How much work waits for a model's workers, whether or not one that can take it is live.
+
+    Counts it all: meant for gauges, not for every request.
+    """
     with db.read() as connection:
         waiting, tokens = connection.execute(
             select(func.count(), func.sum(chunks.c.token_count)).where(WAITING, chunks.c.model == model)

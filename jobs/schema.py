@@ -27,6 +27,11 @@ def schema_head() -> str:
     return head
 
 
+def known_revisions() -> frozenset[str]:
+    """The revisions that this version knows of: its own and those before."""
+    return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
 def schema_revision(connection: Connection) -> str | None:
     """The revision of a store; None if it was never migrated."""
     return MigrationContext.configure(connection).get_current_revision()

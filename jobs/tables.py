@@ -26,6 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
     literal_column,
+    text,
 )
 
 metadata = MetaData(
@@ -131,13 +132,27 @@ chunks = Table(
     # How often a batch that held nothing but this chunk was lost, and how many chunks its next batch may hold.
     Column("failures", SmallInteger, nullable=False),
     Column("batch_limit", Integer),
+    # What a chunk needs of its worker: the tokenizer whose ids it holds, as much context, a larger vocabulary. 0: not
+    # known, of a chunk accepted by the version before. The defaults are for that version's API; see migration 0002.
+    Column("tokenizer_fingerprint", String(64), nullable=False, server_default=text("''")),
+    Column("longest_sequence", Integer, nullable=False, server_default="0"),
+    Column("highest_token", Integer, nullable=False, server_default="0"),
     # Every claim leaves dead rows behind; let them be vacuumed long before a fifth of the table is dead.
     postgresql_with={"autovacuum_vacuum_scale_factor": 0.01},
 )
 # Written into the statement, never a parameter: a generic plan does not see parameters, so no partial index either.
 WAITING = chunks.c.state == literal_column(f"'{ChunkState.WAITING.value}'")
 CLAIMED = chunks.c.state == literal_column(f"'{ChunkState.CLAIMED.value}'")
-Index("ix_chunks_waiting", chunks.c.model, chunks.c.due_at, chunks.c.id, postgresql_where=WAITING, sqlite_where=WAITING)
+Index(
+    "ix_chunks_waiting",
+    chunks.c.model,
+    chunks.c.tokenizer_fingerprint,
+    chunks.c.due_at,
+    chunks.c.id,
+    postgresql_where=WAITING,
+    sqlite_where=WAITING,
+)
+# Without the tokenizer: a prefix is of one.
 Index(
     "ix_chunks_waiting_group",
     chunks.c.model,

@@ -19,6 +19,7 @@ from jobs.lease import abandon, release
 from jobs.reading import has_waiting
 from jobs.records import Claim, Returned
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, Scored
+from scoring.model_card import ModelCard
 from workers.finishing import Finishing
 from workers.lease import Lease
 from workers.progress import Progress
@@ -62,7 +63,10 @@ def _nothing() -> None:
 
 
 class ScoringLoop:
-    """Works for one model until stopped. :meth:`wake` and :meth:`stop` may be called from any thread."""
+    """Works until stopped on what a worker of ``card`` can score.
+
+    :meth:`wake` and :meth:`stop` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class ScoringLoop:
         pace: Pace,
         *,
         worker_id: str,
-        model: str,
+        card: ModelCard,
     ) -> None:
         self._database = database
         self._bell = bell
@@ -81,7 +85,7 @@ class ScoringLoop:
         self._progress = progress
         self._pace = pace
         self._worker_id = worker_id
-        self._model = model
+        self._card = card
         self._throughput = Throughput()
         self._woken = threading.Event()
         self._database_away = False
@@ -113,7 +117,7 @@ class ScoringLoop:
     def _claim(self) -> Claim | None:
         budget = self._throughput.budget(self._pace.claim_seconds)
         try:
-            claimed = claim(self._database, self._worker_id, self._model, budget)
+            claimed = claim(self._database, self._worker_id, self._card, budget)
         except StorageUnavailable as error:
             if not self._database_away:
                 log.warning("the database is away; looking for work until it is back", error=str(error))
@@ -125,10 +129,13 @@ class ScoringLoop:
         return claimed
 
     def _ring_for_the_rest(self) -> None:
-        """Ring if a claim left work behind: someone else can begin with it."""
+        """Ring if a claim left work behind: someone else can begin with it.
+
+        Work that this worker can't take does not count: it would be rung for again and again.
+        """
         with contextlib.suppress(StorageUnavailable):
-            if has_waiting(self._database, self._model):
-                self._bell.ring(self._model)
+            if has_waiting(self._database, self._card):
+                self._bell.ring(self._card.name)
 
     def _work_on(self, claimed: Claim, claimed_at: float) -> None:
         unfinished = True
@@ -201,4 +208,4 @@ class ScoringLoop:
         if returned.job_ids:
             self._bell.announce(returned.job_ids)
         if returned.waiting:
-            self._bell.ring(self._model)
+            self._bell.ring(self._card.name)

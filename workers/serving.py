@@ -89,7 +89,7 @@ def serve(engine: ScoringEngine, worker: WorkerRecord, settings: WorkerSettings,
     progress = Progress(settings.engine.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
     bell, listener = _open_bell(settings.bell, worker.card.name, lambda: loop.wake())
     pace = Pace(settings.engine.claim_seconds, settings.engine.poll_seconds)
-    loop = ScoringLoop(database, bell, engine, progress, pace, worker_id=worker.id, model=worker.card.name)
+    loop = ScoringLoop(database, bell, engine, progress, pace, worker_id=worker.id, card=worker.card)
     stopping.calls(loop.stop)
     status = BROKEN
 

@@ -74,7 +74,7 @@ class StandInWorker(threading.Thread):
         self.budget = 100_000
         self.score_chunk = score_chunk
         self._database = Database.open(store)
-        self._model = card.name
+        self._card = card
         self._rung = threading.Event()
         self._stopped = threading.Event()
         self._bell = LocalBell(bell_socket, card.name, self._rung.set)
@@ -106,7 +106,7 @@ class StandInWorker(threading.Thread):
         assert not self.is_alive()
 
     def _work(self) -> bool:
-        claimed = claim(self._database, self._id, self._model, self.budget)
+        claimed = claim(self._database, self._id, self._card, self.budget)
         if claimed is None:
             return False
         if self.fails:

@@ -24,7 +24,7 @@ from jobs.sweep import sweep
 from scoring.layout import ChunkWork
 from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import MODEL, score, submit
+from tests.jobs.work import CARD, MODEL, score, submit
 
 LEASE = 60.0
 MAX_ATTEMPTS = 2
@@ -87,7 +87,7 @@ class History(RuleBasedStateMachine):
         return self.take(budget)
 
     def take(self, budget: int) -> Batch | None:
-        claimed = claim(self.store, "worker", MODEL, budget)
+        claimed = claim(self.store, "worker", CARD, budget)
         waiting = self.waiting()
         assert (claimed is None) == (not waiting)
         if claimed is None:

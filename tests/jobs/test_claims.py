@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import Connection, Select, event, text
 
+from jobs.accept import accept
 from jobs.claim import claim
 from jobs.database import Database
-from jobs.reading import backlog, get_job
+from jobs.reading import backlog, get_job, has_waiting
 from jobs.records import JobStatus
-from scoring.layout import Head
+from scoring.layout import Head, Rows
+from scoring.model_card import ModelCard
 from scoring.options import Priority, ScoreOptions
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import MODEL, at_once, finish_all, submission, submit, take
+from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission, submit, take
 
 
 def prefixes_of(claimed: Any) -> list[list[int]]:
@@ -37,7 +42,7 @@ def test_eight_claimants_race_and_every_chunk_goes_to_one(
     def claim_all(number: int) -> list[int]:
         mine: list[int] = []
         while backlog(store, MODEL).chunks:
-            claimed = claim(store, f"worker {number}", MODEL, budget_tokens=40)
+            claimed = claim(store, f"worker {number}", CARD, budget_tokens=40)
             mine += claimed.chunk_ids if claimed else []
         return mine
 
@@ -74,7 +79,7 @@ def test_shuffled_single_item_jobs_are_claimed_as_groups(store: Database) -> Non
     for query in queries:
         submit(store, prefix=query)
     first, second = take(store), take(store)
-    assert claim(store, "worker", MODEL, 100) is None
+    assert claim(store, "worker", CARD, 100) is None
     # A claim takes 1,024 chunks at most: all of the most urgent group, then a few of the other, then its rest.
     one, other = list(queries[0]), [3 - token for token in queries[0]]
     assert prefixes_of(first) == [one, other]
@@ -135,7 +140,85 @@ def test_far_members_of_a_group_are_gathered_from_a_deep_backlog(store: Database
 
 def test_a_worker_gets_its_own_models_work_only(store: Database) -> None:
     submit(store, model="other")
-    assert claim(store, "worker", MODEL, 100) is None
+    assert claim(store, "worker", CARD, 100) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CARD, tokenizer_fingerprint="0" * 64),
+        replace(CARD, context_length=6),
+        replace(CARD, vocabulary=60),
+    ],
+    ids=["another tokenizer", "a shorter context", "a smaller vocabulary"],
+)
+def test_work_that_a_worker_would_score_wrongly_waits_for_another(store: Database, other: ModelCard) -> None:
+    """Of the same model by name, and with work of its own behind it."""
+    job_id = submit(store, row_tokens=4, prefix=(1, 2, 60))  # 7 tokens
+    assert not has_waiting(store, other)
+    assert claim(store, "other", other, 1_000) is None
+    fitting = submit(store, row_tokens=1, tokenizer_fingerprint=other.tokenizer_fingerprint)
+    claimed = claim(store, "other", other, 1_000)
+    assert claimed is not None
+    assert prefixes_of(claimed) == [[1, 2, 3]]
+    finish_all(store, claimed)
+    assert get_job(store, "default", fitting).status is JobStatus.SUCCEEDED
+    assert get_job(store, "default", job_id).status is JobStatus.QUEUED
+    assert not has_waiting(store, other)
+    assert prefixes_of(take(store)) == [[1, 2, 60]]
+
+
+@pytest.mark.parametrize("place", ["prefix", "row", "label"])
+def test_a_token_past_a_workers_vocabulary_is_seen_wherever_it_is(store: Database, place: str) -> None:
+    card = replace(CARD, vocabulary=60)
+    chunks = [(0, Rows.pack([[60 if place == "row" else 5]], [2]))]
+    prefix = np.array([1, 60 if place == "prefix" else 2], np.int32)
+    accept(
+        store,
+        replace(
+            submission(), prefix=prefix, chunks=chunks, label_token_ids=(60 if place == "label" else 7,), total_items=1
+        ),
+    )
+    assert claim(store, "worker", card, 1_000) is None
+    assert claim(store, "worker", replace(card, vocabulary=61), 1_000) is not None
+
+
+def test_workers_of_several_kinds_share_a_backlog_and_each_gets_what_it_can_score(store: Database) -> None:
+    """All at once, with groups in common, until nothing waits that one of them can take."""
+    cards = [
+        replace(CARD, tokenizer_fingerprint=tokenizer * 64, context_length=context)
+        for tokenizer in "ab"
+        for context in (5, 10)
+    ]
+    chance = random.Random(11)
+    wanted: dict[str, tuple[str, int]] = {}
+    for _ in range(200):
+        tokenizer, row_tokens = chance.choice("abc"), chance.choice([1, 4, 20])
+        prefix = (1, chance.randrange(4), 3)
+        job_id = submit(store, prefix=prefix, row_tokens=row_tokens, tokenizer_fingerprint=tokenizer * 64)
+        wanted[job_id] = (tokenizer, len(prefix) + row_tokens)
+
+    def work(number: int) -> list[tuple[str, int]]:
+        card = cards[number % len(cards)]
+        mine: list[tuple[str, int]] = []
+        while has_waiting(store, card):
+            claimed = claim(store, f"worker {number}", card, budget_tokens=40)
+            for group in claimed.groups if claimed else ():
+                _, fingerprint, _ = group.key.split(":")
+                assert fingerprint == card.tokenizer_fingerprint
+                lengths = [int(length) for chunk in group.chunks for length in chunk.rows.sequence_lengths]
+                assert max(lengths) <= card.context_length
+                mine += [(fingerprint[0], length) for length in lengths]
+            if claimed:
+                finish_all(store, claimed)
+        return mine
+
+    scored = [one for many in at_once(8, work) for one in many]
+    possible = [(tokenizer, length) for tokenizer, length in wanted.values() if tokenizer != "c" and length <= 10]
+    assert Counter(scored) == Counter(possible)
+    for job_id, kind in wanted.items():
+        expected = JobStatus.SUCCEEDED if kind in possible else JobStatus.QUEUED
+        assert get_job(store, "default", job_id).status is expected
 
 
 def test_chunks_of_one_group_keep_their_own_labels_and_heads(store: Database) -> None:
@@ -149,7 +232,9 @@ def test_chunks_of_one_group_keep_their_own_labels_and_heads(store: Database) ->
 
 
 def test_claims_read_the_head_of_an_index(store: Database) -> None:
-    """However deep the backlog: no claim may sort it."""
+    """However deep the backlog, also another tokenizer's in front of it: no claim may sort it or read past it."""
+    for _ in range(2):
+        submit(store, chunks=1_000, row_tokens=1, tokenizer_fingerprint="0" * 64)
     for _ in range(8):
         submit(store, chunks=1_000, row_tokens=1)
     finish_all(store, take(store))
@@ -173,6 +258,11 @@ def test_claims_read_the_head_of_an_index(store: Database) -> None:
     event.remove(store.engine, "before_cursor_execute", record)
     for plan in plans:
         assert "ix_chunks_waiting" in plan
+        # Searched by the tokenizer, or by the prefix, which is of one tokenizer.
+        condition = r"\(model=\? AND (\w+)" if store.is_sqlite else r"Index Cond: .*?AND \(+(\w+)"
+        searched = re.search(condition, plan)
+        assert searched is not None, plan
+        assert searched[1] in ("tokenizer_fingerprint", "prefix_id")
         assert "Sort" not in plan
         assert "TEMP B-TREE" not in plan
 
@@ -192,11 +282,9 @@ def test_a_claim_that_looks_while_others_hold_the_rows_looks_again(
 
 def test_submissions_of_thousands_of_chunks_keep_inputs_and_chunks_together(store: Database) -> None:
     job = submission(chunks=2_500, row_tokens=1)
-    from jobs.accept import accept
-
     accept(store, job)
     seen = 0
-    while claimed := claim(store, "worker", MODEL, 10_000_000):
+    while claimed := claim(store, "worker", CARD, 10_000_000):
         first_items = [int(chunk.rows.tokens[0]) for group in claimed.groups for chunk in group.chunks]
         assert first_items == list(range(seen, seen + len(first_items)))
         seen += len(first_items)

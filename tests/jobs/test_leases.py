@@ -13,7 +13,7 @@ from jobs.records import JobStatus, Returned
 from jobs.sweep import sweep
 from scoring.errors import ErrorCode
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import MODEL, finish_all, score, scored, submit, take
+from tests.jobs.work import CARD, MODEL, finish_all, score, scored, submit, take
 
 
 def test_the_work_of_a_silent_worker_goes_to_another_and_the_late_write_is_fenced(
@@ -101,7 +101,7 @@ def test_a_poison_chunk_is_bisected_until_it_is_alone_and_fails_its_own_job_only
     poison = [1, 11]
     sizes: list[int] = []
     failed: list[str] = []
-    while claimed := claim(timed_store, "worker", MODEL, 10_000):
+    while claimed := claim(timed_store, "worker", CARD, 10_000):
         fatal = [group for group in claimed.groups if group.prefix.tolist() == poison]
         if not fatal:
             finish_all(timed_store, claimed)
@@ -128,7 +128,7 @@ def test_a_failed_job_keeps_what_was_scored_and_takes_its_other_chunks_from_the_
     finish(timed_store, claimed.batch_id, scored(claimed)[:2])
     abandon(timed_store, claimed.batch_id, "broken")
     ended: tuple[str, ...] = ()
-    while bad := claim(timed_store, "worker", MODEL, 1):
+    while bad := claim(timed_store, "worker", CARD, 1):
         ended += abandon(timed_store, bad.batch_id, "broken").job_ids
     assert ended == (job_id,)
     assert get_job(timed_store, "default", job_id).status is JobStatus.FAILED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from scoring.errors import ErrorCode, RequestError
 from scoring.layout import Head
 from scoring.options import Priority, ScoreOptions
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import LABELS, MODEL, finish_all, scored, submission, submit, take
+from tests.jobs.work import CARD, LABELS, MODEL, finish_all, scored, submission, submit, take
 
 
 def missing(error: pytest.ExceptionInfo[RequestError]) -> bool:
@@ -64,7 +66,7 @@ def test_a_job_without_items_succeeds_at_once(store: Database) -> None:
     job = get_job(store, "default", job_id)
     assert (job.status, job.total_items) == (JobStatus.SUCCEEDED, 0)
     assert job.finished_at is not None
-    assert claim(store, "worker", MODEL, 100) is None
+    assert claim(store, "worker", CARD, 100) is None
     assert len(read_scores(store, "default", job_id, 0, 10).scores) == 0
 
 
@@ -154,14 +156,14 @@ def test_jobs_are_listed_newest_first_in_pages_by_status(store: Database) -> Non
 
 
 def test_the_backlog_counts_what_waits(store: Database) -> None:
-    assert not has_waiting(store, MODEL)
+    assert not has_waiting(store, CARD)
     submit(store, chunks=2, rows=3, row_tokens=4)
-    assert has_waiting(store, MODEL)
-    assert not has_waiting(store, "other")
+    assert has_waiting(store, CARD)
+    assert not has_waiting(store, replace(CARD, name="other"))
     assert backlog(store, MODEL) == Backlog(chunks=2, tokens=2 * 3 * (3 + 4))
     take(store)
     assert backlog(store, MODEL) == Backlog(0, 0)
-    assert not has_waiting(store, MODEL)
+    assert not has_waiting(store, CARD)
 
 
 def test_cancelling_twice_is_cancelling_once(timed_store: Database, clock: HandClock) -> None:
@@ -172,7 +174,7 @@ def test_cancelling_twice_is_cancelling_once(timed_store: Database, clock: HandC
     clock.turn(10)
     assert cancel(timed_store, "default", job_id) == first
     assert first.status is JobStatus.CANCELLED
-    assert claim(timed_store, "worker", MODEL, 1_000) is None
+    assert claim(timed_store, "worker", CARD, 1_000) is None
     assert finish(timed_store, claimed.batch_id, scored(claimed)[1:]).fenced == 2
     assert get_job(timed_store, "default", job_id) == first
     assert read_scores(timed_store, "default", job_id, 0, 10).indices.tolist() == [0]

@@ -26,7 +26,7 @@ from jobs.tables import batches, chunks, jobs
 from scoring.errors import RequestError
 from scoring.options import Priority
 from settings.store import StoreSettings
-from tests.jobs.work import MODEL, at_once, finish_all, scored, submission, submit, take
+from tests.jobs.work import CARD, MODEL, at_once, finish_all, scored, submission, submit, take
 from tests.services import wait_until
 
 PRIORITIES = list(Priority)
@@ -136,7 +136,7 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
     def worker(chance: random.Random) -> None:
         while not submitting.is_set() or backlog(store, MODEL).chunks or unfinished():
             assert time.monotonic() < deadline, "the backlog does not drain"
-            claimed = claim(store, "worker", MODEL, chance.choice([1, 60, 500]))
+            claimed = claim(store, "worker", CARD, chance.choice([1, 60, 500]))
             if claimed is None:
                 time.sleep(0.005)
                 continue

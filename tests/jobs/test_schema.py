@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from alembic import command
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
+from jobs.claim import claim
 from jobs.database import Database, StorageUnavailable
+from jobs.lease import release
 from jobs.migrate import migrate
 from jobs.schema import alembic_config
 from jobs.tables import metadata
 from settings.store import StoreSettings
+from tests.jobs.work import CARD, submit, take
 from tests.services import PostgresServer
 
 
@@ -50,6 +54,60 @@ def test_a_downgrade_leaves_nothing_behind(store_url: str) -> None:
         command.downgrade(alembic_config(connection), "base")
     assert inspect(database.engine).get_table_names() == ["alembic_version"]
     database.close()
+
+
+def test_an_upgrade_says_of_waiting_work_which_tokenizer_it_is_for(store: Database) -> None:
+    """The downgrade takes away what chunks need, so this is a backlog as the version before left it."""
+    submit(store, chunks=2)
+    submit(store, prefix=(4,), tokenizer_fingerprint="0" * 64)
+    with store.write() as connection:
+        command.downgrade(alembic_config(connection), "0001")
+    with pytest.raises(StorageUnavailable, match="at migration 0001"):
+        store.check()
+    with store.write() as connection:
+        command.upgrade(alembic_config(connection), "head")
+    store.check()
+    assert len(take(store).chunk_ids) == 2
+    assert claim(store, "worker", CARD, 1_000) is None
+    other = claim(store, "worker", replace(CARD, tokenizer_fingerprint="0" * 64), 1_000)
+    assert other is not None
+    assert [group.prefix.tolist() for group in other.groups] == [[4]]
+
+
+def test_work_that_a_worker_held_during_the_upgrade_can_be_claimed_once_it_is_lost(store: Database) -> None:
+    submit(store)
+    claimed = take(store)
+    with store.write() as connection:
+        command.downgrade(alembic_config(connection), "0001")
+        command.upgrade(alembic_config(connection), "head")
+    release(store, claimed.batch_id)
+    assert take(store).chunk_ids == claimed.chunk_ids
+
+
+def test_an_api_of_the_version_before_may_go_on_accepting(store: Database) -> None:
+    """It says nothing of what a chunk needs: the tokenizer is that of its prefix, and nobody is kept out otherwise."""
+    submit(store)
+    [first] = take(store).chunk_ids
+    columns = "job_id, tenant, model, prefix_id, due_at, item_count, token_count, failures"
+    with store.write() as connection:
+        copied = f"INSERT INTO chunks (state, first_item, {columns}) SELECT 'waiting', 1, {columns} FROM chunks"
+        connection.execute(text(copied))
+        connection.execute(
+            text(
+                "INSERT INTO chunk_inputs (chunk_id, rows) SELECT chunks.id, chunk_inputs.rows"
+                " FROM chunks, chunk_inputs WHERE chunks.state = 'waiting'"
+            )
+        )
+    assert claim(store, "worker", replace(CARD, tokenizer_fingerprint="0" * 64), 1_000) is None
+    [second] = take(store).chunk_ids
+    assert first != second
+
+
+def test_the_schema_of_a_later_version_will_do(store: Database) -> None:
+    """It is migrated to first, and then process after process is replaced."""
+    with store.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    store.check()
 
 
 def test_a_store_that_was_never_migrated_is_not_ready(tmp_path: object) -> None:

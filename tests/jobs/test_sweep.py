@@ -19,7 +19,7 @@ from jobs.tables import batches, chunks, idempotency_keys, jobs, prefixes, worke
 from scoring.errors import RequestError
 from scoring.model_card import ModelCard
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import MODEL, at_once, finish_all, submission, submit, take
+from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take
 
 DAY = 86_400.0
 
@@ -38,7 +38,7 @@ def test_a_job_past_its_deadline_expires_with_its_scores_kept(timed_store: Datab
     assert sweep(timed_store).job_ids == (job_id,)
     assert sweep(timed_store).job_ids == ()
     assert get_job(timed_store, "default", job_id).status is JobStatus.EXPIRED
-    assert claim(timed_store, "worker", MODEL, 100) is None
+    assert claim(timed_store, "worker", CARD, 100) is None
     assert read_scores(timed_store, "default", job_id, 0, 10).indices.tolist() == [0]
 
 
@@ -71,7 +71,7 @@ def test_more_than_one_step_can_take_is_removed_in_several(timed_store: Database
     submit(timed_store, chunks=2 * CHUNKS_PER_STEP + 1, row_tokens=1)
     for _ in range(JOBS_PER_STEP + 1):
         submit(timed_store, chunks=0)
-    while claimed := claim(timed_store, "worker", MODEL, 10_000_000):
+    while claimed := claim(timed_store, "worker", CARD, 10_000_000):
         finish_all(timed_store, claimed)
     clock.turn(7 * DAY)
     assert sweep(timed_store) == Swept((), frozenset(), JOBS_PER_STEP + 2)
@@ -110,13 +110,13 @@ def test_spent_batches_are_forgotten(timed_store: Database, clock: HandClock) ->
 def test_sweeps_at_once_return_each_batch_once(timed_store: Database, clock: HandClock) -> None:
     ids = [submit(timed_store, prefix=(number,)) for number in range(24)]
     for _ in range(2):
-        while take_one := claim(timed_store, "worker", MODEL, 1):
+        while take_one := claim(timed_store, "worker", CARD, 1):
             assert len(take_one.chunk_ids) == 1
         clock.turn(61)
         at_once(4, lambda _: sweep(timed_store))
     # Twice lost alone; were a loss counted twice, every job would have failed by now.
     assert {get_job(timed_store, "default", job_id).status for job_id in ids} == {JobStatus.RUNNING}
-    while claim(timed_store, "worker", MODEL, 1):
+    while claim(timed_store, "worker", CARD, 1):
         pass
     clock.turn(61)
     swept = at_once(4, lambda _: sweep(timed_store))

@@ -14,10 +14,13 @@ from jobs.database import Database
 from jobs.finish import finish
 from jobs.records import Claim, Finished, Submission
 from scoring.layout import ChunkWork, LabelScores, Rows, Scored
+from scoring.model_card import ModelCard
 
 Result = TypeVar("Result")
 
 MODEL = "tiny"
+CARD = ModelCard(MODEL, context_length=4096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
+"""What the worker serves that :func:`take` claims for: it can score every :func:`submission`."""
 LABELS = (7, 9)
 
 
@@ -35,7 +38,7 @@ def submission(
     ]
     values: dict[str, Any] = {
         "model": MODEL,
-        "tokenizer_fingerprint": "f" * 64,
+        "tokenizer_fingerprint": CARD.tokenizer_fingerprint,
         "prefix": prefix_ids,
         "chunks": parts,
         "label_token_ids": LABELS,
@@ -52,7 +55,7 @@ def submit(store: Database, **given: Any) -> str:
 
 def take(store: Database, budget: int = 1_000_000, **given: Any) -> Claim:
     """Claim, and insist on getting something."""
-    claimed = claim(store, "worker", MODEL, budget, **given)
+    claimed = claim(store, "worker", CARD, budget, **given)
     assert claimed is not None
     return claimed
 

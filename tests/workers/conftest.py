@@ -12,6 +12,7 @@ from jobs.database import Database
 from jobs.reading import get_job
 from jobs.records import JobStatus, Submission
 from scoring.layout import Rows
+from scoring.model_card import ModelCard
 from settings.store import StoreSettings
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine
@@ -19,6 +20,8 @@ from workers.loop import Pace, ScoringLoop
 from workers.progress import Progress
 
 MODEL = "demo"
+CARD = ModelCard(MODEL, context_length=64, vocabulary=1000, tokenizer_fingerprint="tokenizer")
+"""What the workers here serve, unless told otherwise."""
 LABELS = (3, 5)
 EAGER = Pace(claim_seconds=4.0, poll_seconds=0.05)
 SLEEPY = Pace(claim_seconds=4.0, poll_seconds=600.0)
@@ -48,12 +51,19 @@ class Store:
     def __init__(self, url: str, **settings: float) -> None:
         self.database = Database.open(StoreSettings(database_url=url, **settings))
 
-    def submit(self, chunks: int = 1, *, token: int = 7, prefix: Sequence[int] = (1, 2)) -> str:
+    def submit(
+        self,
+        chunks: int = 1,
+        *,
+        token: int = 7,
+        prefix: Sequence[int] = (1, 2),
+        tokenizer: str = CARD.tokenizer_fingerprint,
+    ) -> str:
         """A job of so many chunks of two items each; ``token`` is in all of them."""
         rows = [(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
         submission = Submission(
             model=MODEL,
-            tokenizer_fingerprint="tokenizer",
+            tokenizer_fingerprint=tokenizer,
             prefix=Rows.pack([prefix], [0]).tokens,
             chunks=rows,
             label_token_ids=LABELS,
@@ -82,7 +92,7 @@ class Worker:
         self.progress = Progress(30.0, self.stuck.set)
         self.failure: BaseException | None = None
         self.loop = ScoringLoop(
-            store.database, self.bell, self.engine, self.progress, pace, worker_id="worker", model=MODEL
+            store.database, self.bell, self.engine, self.progress, pace, worker_id="worker", card=CARD
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jobs.records import WorkerRecord
 from scoring.layout import GroupWork, Scored
-from scoring.model_card import ModelCard
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
 from settings.logs import configure_logs
 from settings.store import StoreSettings
-from tests.workers.conftest import MODEL
+from tests.workers.conftest import CARD
 from tests.workers.engines import MadeUpEngine
 from workers.presence import new_worker_id
 from workers.serving import Stopping, WorkerSettings, end_process, serve
@@ -55,7 +54,7 @@ def main() -> int:
     stopping = Stopping()
     if sys.argv[1] == "loading":
         time.sleep(3600)
-    worker = WorkerRecord(new_worker_id(), ModelCard(MODEL, 64, 1000, "tokenizer"), "weights", "none", "float32")
+    worker = WorkerRecord(new_worker_id(), CARD, "weights", "none", "float32")
     settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
     return serve(ENGINES[sys.argv[1]](), worker, settings, stopping)
 

@@ -16,7 +16,7 @@ from jobs.records import JobStatus
 from jobs.sweep import sweep
 from scoring.layout import GroupWork, Scored
 from tests.services import PostgresServer, wait_until
-from tests.workers.conftest import MODEL, SLEEPY, Store, Worker
+from tests.workers.conftest import CARD, MODEL, SLEEPY, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
 from workers.loop import EngineBrokenError, Pace
 from workers.progress import Progress
@@ -90,7 +90,7 @@ def test_stopping_in_mid_batch_finishes_what_is_scored_and_gives_the_rest_back(
     assert store.scored_items(job_id) == 2, "the step under way is not lost"
 
     # Nobody is to blame, so nothing about the next claim is smaller than before.
-    given_back = claim(store.database, "another", MODEL, 10**6)
+    given_back = claim(store.database, "another", CARD, 10**6)
     assert given_back is not None
     assert len(given_back.chunk_ids) == 9
 
@@ -141,7 +141,7 @@ def test_a_batch_that_was_taken_away_is_dropped_and_the_worker_goes_on(
         worker = start_worker(store, engine=MadeUpEngine.held())
         wait_until(worker.engine.holding.is_set, "it is being scored")
         wait_until(lambda: sweep(later.database).models == {MODEL}, "the batch is taken away")
-        assert claim(later.database, "another", MODEL, 10**6) is not None
+        assert claim(later.database, "another", CARD, 10**6) is not None
         wait_until(lambda: said(logs, "lost a batch: its lease had run out"), "the loss is noticed")
         worker.engine.let_go()
         wait_until(lambda: said(logs, "dropping a lost batch"), "no more work goes into it")

@@ -20,7 +20,7 @@ from jobs.records import JobStatus
 from jobs.registry import live_workers
 from tests.bell.hearing import Heard, noticing
 from tests.services import PostgresServer, RedisServer, free_port, wait_until
-from tests.workers.conftest import MODEL, Store
+from tests.workers.conftest import CARD, MODEL, Store
 from workers.serving import STUCK
 
 ROOT = Path(__file__).parents[2]
@@ -178,7 +178,7 @@ def test_a_worker_told_to_stop_in_mid_batch_gives_the_rest_back(store: Store, st
     status, seconds = worker.end(signal.SIGTERM)
     assert (status, seconds < 2.0) == (0, True), worker.log
     assert 0 < store.scored_items(job_id) < 800
-    assert has_waiting(store.database, MODEL)
+    assert has_waiting(store.database, CARD)
     start_process(store)
     store.wait_for(job_id)
 

@@ -24,6 +24,7 @@ from model.rope import Rope
 from model.weights import save
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.model_card import ModelCard
+from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 from tests.api.tiny_model import make_model_directory
 from tests.services import wait_until
@@ -67,7 +68,7 @@ def worker(model: Path, **settings: object) -> subprocess.Popen[str]:
 
 def test_a_worker_scores_with_the_real_engine_and_says_what_it_serves(sqlite_url: str, checkpoint: Path) -> None:
     store = Store(sqlite_url)
-    job_id = store.submit(chunks=3)
+    job_id = store.submit(chunks=3, tokenizer=TextTokenizer.load(checkpoint).fingerprint)
     process = worker(checkpoint, database_url=sqlite_url)
     try:
         store.wait_for(job_id)
