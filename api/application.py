@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from api.errors import install_error_handlers
+from api.handshake import Handshake
 from api.openapi import install_openapi
 from api.request_id import RequestContext
 from api.ringing import Ringer
@@ -61,7 +62,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service = Service(api, scoring, database, tokenizer, card, Threads(), Waiters(), Ringer(doorbell))
+        handshake = Handshake(database, card, api.worker_fresh_seconds)
+        service = Service(api, scoring, database, tokenizer, card, handshake, Threads(), Waiters(), Ringer(doorbell))
         app.state.service = service
         tasks = [
             asyncio.create_task(_keep_running(name, start))

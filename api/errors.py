@@ -139,7 +139,7 @@ def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
 _EXAMPLES = {
     ErrorCode.MISSING_QUERY: "query is required",
     ErrorCode.CONTEXT_LENGTH_EXCEEDED: "items[3] makes a sequence of 5000 tokens; the model takes 4096",
-    ErrorCode.MODEL_UNAVAILABLE: "no worker serves this model right now",
+    ErrorCode.MODEL_UNAVAILABLE: "the workers of qwen3 serve something else than this server; see /readyz",
     ErrorCode.TIMEOUT: "not scored within 60 s; job job_0198… goes on",
     ErrorCode.INTERNAL_ERROR: "internal error; please quote request id 5b0c…",
     ErrorCode.JOB_NOT_FOUND: "there is no such job",

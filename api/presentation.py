@@ -7,15 +7,17 @@ all, to float32's precision) is written as ``null``, and so would an infinite lo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from api.handshake import Standing
 from jobs.records import JobRecord, ScorePage, WorkerRecord
 from scoring.conversion import to_scores
 from scoring.layout import LabelScores
-from scoring.model_card import ModelCard
+from scoring.model_card import ModelCard, shorten
 from scoring.options import ScoreOptions
 
 EMBEDDED_ITEMS = 1_000
@@ -93,8 +95,8 @@ def show_page(page: ScorePage) -> dict[str, Any]:
     return {"object": "list", "data": show_lines(page), "has_more": page.has_more}
 
 
-def show_model(card: ModelCard, workers: list[WorkerRecord]) -> dict[str, Any]:
-    """A served model and who serves it."""
+def show_model(card: ModelCard, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
+    """A served model and who serves just that."""
     return {
         "id": card.name,
         "object": "model",
@@ -104,6 +106,22 @@ def show_model(card: ModelCard, workers: list[WorkerRecord]) -> dict[str, Any]:
         "vocabulary": card.vocabulary,
         "delimiter": card.delimiter,
         "live_workers": len(workers),
+    }
+
+
+def show_readiness(card: ModelCard, standing: Standing) -> dict[str, Any]:
+    """What a process that is ready serves, and how the live workers compare."""
+    return {
+        "status": "ok",
+        "model": {
+            "id": card.name,
+            "tokenizer": shorten(card.tokenizer_fingerprint),
+            "vocabulary": card.vocabulary,
+            "max_model_len": card.context_length,
+            "delimiter": card.delimiter,
+        },
+        "workers": {"live": standing.live, "matching": len(standing.matching)},
+        "warnings": list(standing.warnings),
     }
 
 

@@ -196,7 +196,7 @@ class Model(Shape):
     max_model_len: int = Field(description="longest sequence, in tokens")
     vocabulary: int = Field(description="token ids are below this")
     delimiter: int | None = Field(description="the token between query and items in delimiter mode")
-    live_workers: int
+    live_workers: int = Field(description="workers seen lately that serve just this, with the same tokenizer")
 
 
 class ModelList(Shape):
@@ -214,6 +214,28 @@ class Tokens(Shape):
 
 class Health(Shape):
     status: Literal["ok"] = "ok"
+
+
+class ReadyModel(Shape):
+    id: str
+    tokenizer: str = Field(description="the beginning of the tokenizer's fingerprint")
+    vocabulary: int
+    max_model_len: int
+    delimiter: int | None
+
+
+class ReadyWorkers(Shape):
+    live: int = Field(description="workers of this model's name that were seen lately")
+    matching: int = Field(description="those with this server's tokenizer, vocabulary, context and delimiter")
+
+
+class Readiness(Shape):
+    """What a server that is ready serves, and how the workers compare."""
+
+    status: Literal["ok"] = "ok"
+    model: ReadyModel
+    workers: ReadyWorkers
+    warnings: list[str] = Field(description="what differs among the workers and does not keep work from being scored")
 
 
 class ErrorShape(Shape):

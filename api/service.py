@@ -7,12 +7,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.handshake import Handshake
 from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting import Waiters
 from jobs.database import Database
-from jobs.records import WorkerRecord
-from jobs.registry import live_workers
 from scoring.errors import ErrorCode, RequestError
 from scoring.model_card import ModelCard
 from scoring.tokenization import TextTokenizer
@@ -25,13 +24,14 @@ TENANT = "default"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """One API process: its settings, the store, the served model's card and tokenizer, and how it waits and rings."""
+    """One API process: its settings, the store, the served model and who else serves it, and how it waits and rings."""
 
     api: ApiSettings
     scoring: ScoringSettings
     database: Database
     tokenizer: TextTokenizer
     card: ModelCard
+    handshake: Handshake
     threads: Threads
     waiters: Waiters
     ringer: Ringer
@@ -46,15 +46,6 @@ class Service:
             raise RequestError(
                 ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:200]!r}; see /v1/models", param="model"
             )
-
-    def live_workers(self) -> list[WorkerRecord]:
-        """Workers seen lately that serve the model with this process's tokenizer. Blocks on the database."""
-        return [
-            worker
-            for worker in live_workers(self.database, self.api.worker_fresh_seconds)
-            if worker.card.name == self.card.name
-            and worker.card.tokenizer_fingerprint == self.card.tokenizer_fingerprint
-        ]
 
 
 def _service_of(request: Request) -> Service:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_SHOWN_CHARACTERS = 12
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
@@ -18,3 +20,26 @@ class ModelCard:
     vocabulary: int
     tokenizer_fingerprint: str
     delimiter: int | None = None
+
+    def differences(self, other: ModelCard) -> tuple[str, ...]:
+        """How another card of this model differs, in lines for a person: which value here, which there."""
+        lines = []
+        if self.tokenizer_fingerprint != other.tokenizer_fingerprint:
+            here, there = shorten(self.tokenizer_fingerprint), shorten(other.tokenizer_fingerprint)
+            lines.append(f"tokenizer: {here} here, {there} there")
+        if self.vocabulary != other.vocabulary:
+            lines.append(f"vocabulary: {self.vocabulary} tokens here, {other.vocabulary} there")
+        if self.context_length != other.context_length:
+            lines.append(f"context: {self.context_length} tokens here, {other.context_length} there")
+        if self.delimiter != other.delimiter:
+            lines.append(f"delimiter: {_or_none(self.delimiter)} here, {_or_none(other.delimiter)} there")
+        return tuple(lines)
+
+
+def shorten(fingerprint: str) -> str:
+    """As much of a fingerprint as a person compares."""
+    return fingerprint[:_SHOWN_CHARACTERS]
+
+
+def _or_none(token: int | None) -> str:
+    return "none" if token is None else str(token)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from api.errors import documented
-from api.presentation import json_response
-from api.schemas import Health
-from api.service import ServiceOf
-from scoring.errors import ErrorCode
+from api.handshake import RETRY_SECONDS
+from api.presentation import json_response, show_readiness
+from api.schemas import Health, Readiness
+from api.service import Service, ServiceOf
+from scoring.errors import ErrorCode, RequestError
 
 router = APIRouter(tags=["health"])
 
@@ -20,8 +23,28 @@ async def livez() -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/readyz", response_model=Health, responses=documented(ErrorCode.STORAGE_UNAVAILABLE))
+@router.get(
+    "/readyz",
+    response_model=Readiness,
+    responses=documented(ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.MODEL_UNAVAILABLE),
+)
 async def readyz(service: ServiceOf) -> Response:
-    """Ready: the database answers and has this version's schema."""
-    await service.threads.sql(service.database.check)
-    return json_response({"status": "ok"})
+    """Ready: the database answers and has this version's schema, and the workers serve what this process does.
+
+    Also without workers: jobs are accepted, and wait. With workers of which none has this process's tokenizer,
+    vocabulary, context and delimiter it is not ready, and the error's message says what differs.
+    """
+    return json_response(await service.threads.sql(_readiness, service))
+
+
+def _readiness(service: Service) -> dict[str, Any]:
+    service.database.check()
+    standing = service.handshake.look()
+    if standing.mismatched:
+        raise RequestError(
+            ErrorCode.MODEL_UNAVAILABLE,
+            f"the workers of {service.card.name} serve something else than this server: "
+            + "; ".join(standing.differences),
+            retry_after=RETRY_SECONDS,
+        )
+    return show_readiness(service.card, standing)

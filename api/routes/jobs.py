@@ -200,6 +200,8 @@ def _wants_lines(request: Request) -> bool:
 
 
 def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobRecord]:
+    if submission.total_items > 0:
+        service.handshake.check(waits=True)
     accepted = accept(service.database, submission)
     return accepted, get_job(service.database, TENANT, accepted.job_id)
 

@@ -17,5 +17,5 @@ router = APIRouter(tags=["models"])
 @router.get("/v1/models", response_model=ModelList, responses=documented(ErrorCode.STORAGE_UNAVAILABLE))
 async def list_models(service: ServiceOf) -> Response:
     """The served model. Without live workers it still takes jobs; they wait."""
-    workers = await service.threads.sql(service.live_workers)
-    return json_response({"object": "list", "data": [show_model(service.card, workers)]})
+    standing = await service.threads.sql(service.handshake.look)
+    return json_response({"object": "list", "data": [show_model(service.card, standing.matching)]})

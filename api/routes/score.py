@@ -25,9 +25,6 @@ from jobs.reading import get_job, read_scores
 from jobs.records import Accepted, JobRecord, JobStatus
 from scoring.errors import ErrorCode, RequestError
 
-NO_WORKER_RETRY_SECONDS = 5.0
-"""What a caller is told to wait when no worker is live: workers register as soon as their model is loaded."""
-
 router = APIRouter(tags=["scoring"])
 
 SCORING_ERRORS = (
@@ -51,6 +48,7 @@ SCORING_ERRORS = (
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ErrorCode.IDEMPOTENCY_KEY_REUSED,
     ErrorCode.STORAGE_UNAVAILABLE,
+    ErrorCode.MODEL_UNAVAILABLE,
 )
 """How a request to score can fail, waited for or not."""
 
@@ -60,9 +58,7 @@ EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids"
 @router.post(
     "/v1/score",
     response_model=ScoreResponse,
-    responses=documented(
-        *SCORING_ERRORS, ErrorCode.MODEL_UNAVAILABLE, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT
-    ),
+    responses=documented(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
     openapi_extra=json_body(ScoreBody, EXAMPLE),
 )
 async def score(
@@ -103,12 +99,8 @@ async def _wait(request: Request, service: Service, call: Call, job_id: str) -> 
 
 def _accept(service: Service, call: Call) -> tuple[Accepted, bool]:
     """Commit the call's job. Returns it, and whether it has ended already: nobody will announce that again."""
-    if call.submission.total_items > 0 and not service.live_workers():
-        raise RequestError(
-            ErrorCode.MODEL_UNAVAILABLE,
-            f"no worker serves {service.card.name} right now; jobs sent to /v1/jobs wait for one",
-            retry_after=NO_WORKER_RETRY_SECONDS,
-        )
+    if call.submission.total_items > 0:
+        service.handshake.check(waits=False)
     accepted = accept(service.database, call.submission)
     if call.submission.total_items > 0 and not accepted.replayed:
         return accepted, False

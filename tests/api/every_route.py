@@ -14,6 +14,7 @@ from api.schemas import (
     Job,
     JobList,
     ModelList,
+    Readiness,
     ScoreList,
     ScoreResponse,
     Tokens,
@@ -51,7 +52,7 @@ OPERATIONS = [
     Operation("get", "/v1/models", 200, ModelList),
     Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}),
     Operation("get", "/livez", 200, Health),
-    Operation("get", "/readyz", 200, Health),
+    Operation("get", "/readyz", 200, Readiness),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 from jobs.claim import claim
 from jobs.ending import cancel
 from jobs.reading import get_job, read_scores
-from jobs.records import JobStatus
+from jobs.records import Claim, JobStatus
 from jobs.sweep import sweep
 from scoring.layout import GroupWork, Scored
 from tests.services import PostgresServer, wait_until
@@ -63,6 +64,34 @@ def test_a_claim_that_leaves_work_behind_rings_for_another_worker(store: Store, 
     worker.loop.wake()
     store.wait_for(job_id)
     assert worker.bell.rings == [MODEL], "one chunk was left behind once"
+
+
+def test_work_for_another_tokenizer_keeps_no_worker_busy(
+    store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can't take it, so it looks once a ring, and neither rings nor looks again by itself."""
+    looked: list[bool] = []
+
+    def counted(*given: Any) -> Claim | None:
+        claimed = claim(*given)
+        looked.append(claimed is not None)
+        return claimed
+
+    monkeypatch.setattr("workers.loop.claim", counted)
+    others = store.submit(chunks=3, tokenizer="another")
+    worker = start_worker(store, SLEEPY)
+    for rings in range(1, 5):
+        wait_until(lambda rings=rings: len(looked) >= rings, "it has looked")
+        worker.loop.wake()
+    wait_until(lambda: len(looked) >= 5, "it has looked")
+    assert looked == [False] * 5
+    mine = store.submit()
+    worker.loop.wake()
+    store.wait_for(mine)
+    wait_until(lambda: len(looked) >= 7, "it has looked for more")
+    assert looked == [False] * 5 + [True, False]
+    assert worker.bell.rings == []
+    assert store.status(others) is JobStatus.QUEUED
 
 
 def test_scores_are_committed_while_the_batch_is_still_being_scored(store: Store, start_worker: StartWorker) -> None:

@@ -1,0 +1,264 @@
+"""API and workers must serve the same: what the API says and does where they do not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from structlog.testing import capture_logs
+
+from api.handshake import compare
+from jobs.database import Database
+from jobs.records import WorkerRecord
+from jobs.registry import register, unregister
+from scoring.model_card import ModelCard
+from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
+from tests.api.tiny_model import TinyModel
+
+BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
+PATHS = ["/v1/jobs", "/v1/score"]
+
+Change = Callable[[ModelCard], ModelCard]
+CHANGES: dict[str, tuple[Change, str]] = {
+    "tokenizer": (lambda card: replace(card, tokenizer_fingerprint="0123456789abcdef"), " here, 0123456789ab there"),
+    "vocabulary": (lambda card: replace(card, vocabulary=99), "tokens here, 99 there"),
+    "context": (lambda card: replace(card, context_length=64), "context: 512 tokens here, 64 there"),
+    "delimiter": (lambda card: replace(card, delimiter=0), "delimiter: none here, 0 there"),
+}
+
+
+class Workers:
+    """Rows of workers that say they are live, as far as an API can tell."""
+
+    def __init__(self, database: Database, card: ModelCard) -> None:
+        self.database = database
+        self.card = card
+
+    def add(self, name: str, change: Change = lambda card: card, **facts: str) -> None:
+        values = {"weights_fingerprint": "w" * 64, "device": "none", "dtype": "float32"} | facts
+        register(self.database, WorkerRecord(name, change(self.card), **values))
+
+    def remove(self, name: str) -> None:
+        unregister(self.database, name)
+
+
+@pytest.fixture
+def alone(model: TinyModel, sqlite_template: Path, tmp_path: Path) -> Iterator[tuple[RunningApi, Workers]]:
+    """A server without a worker."""
+    path = tmp_path / "scoreline.db"
+    shutil.copy(sqlite_template, path)
+    with running_api(model.directory, f"sqlite:///{path}", tmp_path, with_worker=False) as (api, _):
+        service = api.app.state.service
+        yield api, Workers(service.database, service.card)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("path", PATHS)
+def test_work_is_refused_while_the_workers_serve_something_else(
+    alone: tuple[RunningApi, Workers], path: str, what: str
+) -> None:
+    api, workers = alone
+    change, says = CHANGES[what]
+    workers.add("other", change)
+    response = api.client.post(path, json=BODY)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (503, "model_unavailable")
+    assert int(response.headers["retry-after"]) >= 1
+    assert "serve something else" in error["message"]
+    assert "\n" not in error["message"]
+    assert api.client.get("/v1/jobs").json()["data"] == []
+
+    response = api.client.get("/readyz")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (503, "model_unavailable")
+    assert what in error["message"]
+    assert says in error["message"]
+    assert int(response.headers["retry-after"]) >= 1
+    assert api.client.get("/v1/models").json()["data"][0]["live_workers"] == 0
+
+
+def test_what_differs_is_logged_once_a_change_and_not_once_a_request(alone: tuple[RunningApi, Workers]) -> None:
+    api, workers = alone
+    workers.add("other", CHANGES["tokenizer"][0])
+    with capture_logs() as logs:
+
+        def lines() -> list[tuple[str, Any]]:
+            ours = [entry for entry in logs if entry["event"] != "request"]
+            return [(entry["log_level"], entry.get("differences")) for entry in ours]
+
+        for path in PATHS * 3:
+            assert api.client.post(path, json=BODY).status_code == 503
+        here = api.app.state.service.card.tokenizer_fingerprint[:12]
+        tokenizer = f"tokenizer: {here} here, 0123456789ab there"
+        assert lines() == [("error", [tokenizer])]
+        workers.add("another like it", CHANGES["tokenizer"][0])
+        assert api.client.get("/readyz").status_code == 503
+        assert len(lines()) == 1
+        workers.add("a third", CHANGES["context"][0])
+        for path in PATHS:
+            assert api.client.post(path, json=BODY).status_code == 503
+        assert lines()[1:] == [("error", ["context: 512 tokens here, 64 there", tokenizer])]
+        for name in ("other", "another like it", "a third"):
+            workers.remove(name)
+        for _ in range(2):
+            api.submit(**BODY)
+        assert lines()[2:] == [("info", None)]
+
+
+def test_one_worker_that_serves_the_same_is_enough(alone: tuple[RunningApi, Workers]) -> None:
+    api, workers = alone
+    workers.add("other", CHANGES["tokenizer"][0])
+    assert api.client.post("/v1/jobs", json=BODY).status_code == 503
+    worker = api.worker()
+    worker.start()
+    try:
+        # At once: a refusal is never from memory.
+        assert api.wait(api.submit(**BODY)["id"])["status"] == "succeeded"
+        assert api.score(**BODY)["scores"]
+        ready = api.client.get("/readyz")
+        assert (ready.status_code, ready.json()["workers"]) == (200, {"live": 2, "matching": 1})
+        (warning,) = ready.json()["warnings"]
+        assert "0123456789ab there" in warning
+        assert api.client.get("/v1/models").json()["data"][0]["live_workers"] == 1
+    finally:
+        worker.stop()
+
+
+def test_without_workers_jobs_are_taken_and_the_server_is_ready(alone: tuple[RunningApi, Workers]) -> None:
+    api, _ = alone
+    assert api.submit(**BODY)["status"] == "queued"
+    response = api.client.post("/v1/score", json=BODY)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "model_unavailable")
+    assert "wait for one" in response.json()["error"]["message"]
+    card = api.app.state.service.card
+    assert api.client.get("/readyz").json() == {
+        "status": "ok",
+        "model": {
+            "id": "tiny",
+            "tokenizer": card.tokenizer_fingerprint[:12],
+            "vocabulary": card.vocabulary,
+            "max_model_len": 512,
+            "delimiter": None,
+        },
+        "workers": {"live": 0, "matching": 0},
+        "warnings": [],
+    }
+
+
+def test_workers_of_other_models_do_not_count(alone: tuple[RunningApi, Workers]) -> None:
+    api, workers = alone
+    workers.add("other", lambda card: replace(card, name="another", tokenizer_fingerprint="0"))
+    assert api.submit(**BODY)["status"] == "queued"
+    assert api.client.get("/readyz").json()["workers"] == {"live": 0, "matching": 0}
+
+
+def test_a_worker_that_is_gone_does_not_count(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, worker_fresh_seconds=20.0) as (api, _):
+        service = api.app.state.service
+        workers = Workers(service.database, service.card)
+        service.database.clock = lambda: 1_000.0
+        workers.add("other", CHANGES["tokenizer"][0])
+        assert api.client.get("/readyz").status_code == 503
+        service.database.clock = lambda: 1_021.0
+        assert api.client.get("/readyz").status_code == 200
+        assert api.submit(**BODY)["status"] == "queued"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_request_without_items_needs_no_worker(alone: tuple[RunningApi, Workers], path: str) -> None:
+    """There is nothing that could be scored wrongly."""
+    api, workers = alone
+    workers.add("other", CHANGES["tokenizer"][0])
+    assert api.client.post(path, json=BODY | {"items": []}).is_success
+
+
+def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(alone: tuple[RunningApi, Workers]) -> None:
+    api, workers = alone
+    workers.add("same")
+    asked: list[str] = []
+
+    def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "FROM workers" in statement and statement.startswith("SELECT") and "started_at" in statement:
+            asked.append(statement)
+
+    handshake = api.app.state.service.handshake
+    event.listen(workers.database.engine, "before_cursor_execute", record)
+    api.submit(**BODY)
+    seen_at, standing = handshake._seen
+    handshake._seen = (seen_at + 3600, standing)  # time stands still
+    for _ in range(20):
+        api.submit(**BODY)
+    assert len(asked) == 1
+    handshake._seen = (seen_at - 2, standing)
+    api.submit(**BODY)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"weights_fingerprint": "5" * 64}, f"weights differ among workers ({'5' * 12}, {'w' * 12})"),
+        ({"dtype": "bfloat16"}, "dtypes differ among workers (bfloat16, float32)"),
+    ],
+)
+def test_workers_with_two_versions_of_the_weights_are_warned_of(
+    alone: tuple[RunningApi, Workers], facts: dict[str, str], says: str
+) -> None:
+    api, workers = alone
+    workers.add("one")
+    assert api.client.get("/readyz").json()["warnings"] == []
+    workers.add("two", **facts)
+    with capture_logs() as logs:
+        for _ in range(3):
+            ready = api.client.get("/readyz")
+            assert (ready.status_code, ready.json()["workers"]) == (200, {"live": 2, "matching": 2})
+            (warning,) = ready.json()["warnings"]
+            assert says in warning
+        assert api.submit(**BODY)["status"] == "queued"
+    assert [entry["warnings"] for entry in logs if entry["log_level"] == "warning"] == [[warning]]
+
+
+def test_weights_of_workers_that_serve_something_else_are_not_compared() -> None:
+    card = ModelCard("tiny", 512, 400, "here")
+    one = WorkerRecord("one", card, "w", "none", "float32")
+    other = WorkerRecord("two", replace(card, tokenizer_fingerprint="there"), "x", "none", "bfloat16")
+    (warning,) = compare(card, [one, other]).warnings
+    assert "weights" not in warning
+    assert "tokenizer" in warning
+
+
+def test_a_worker_with_another_tokenizer_is_kept_from_what_was_accepted(
+    fresh: tuple[RunningApi, StandInWorker], model: TinyModel
+) -> None:
+    """Accepted while the right worker was live; when it is gone, the job waits, and is right once it is back."""
+    api, right = fresh
+    right.gate.clear()
+    job = api.submit(**BODY)
+    service = api.app.state.service
+    changed = CHANGES["tokenizer"][0](service.card)
+    wrong = StandInWorker(api.store, changed, api.bell.bell_socket or "")
+    claims: list[bool] = []
+    work = wrong._work
+
+    def counted() -> bool:
+        claims.append(work())
+        return claims[-1]
+
+    wrong._work = counted  # type: ignore[method-assign]
+    wrong.start()
+    try:
+        eventually(lambda: len(claims) >= 3, "it has looked for work")
+        assert not any(claims)
+        assert api.client.get(job["urls"]["self"]).json()["status"] == "queued"
+        right.gate.set()
+        done = api.wait(job["id"])
+        assert done["status"] == "succeeded"
+        (expected,) = model.text_scores(BODY["query"], BODY["items"], [70])
+        assert done["result"]["scores"] == [pytest.approx(expected.tolist())]
+    finally:
+        wrong.stop()
