@@ -40,7 +40,7 @@ class Presence:
         self._touching: Repeating | None = None
 
     def make_known(self, stopping: threading.Event) -> bool:
-        """Register as soon as the store is there and has this version's schema. False once ``stopping``, without it."""
+        """Register as soon as the store is there with a schema that will do. False once ``stopping``, without it."""
         while not stopping.is_set():
             try:
                 self._database.check()

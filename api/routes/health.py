@@ -29,7 +29,7 @@ async def livez() -> Response:
     responses=documented(ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.MODEL_UNAVAILABLE),
 )
 async def readyz(service: ServiceOf) -> Response:
-    """Ready: the database answers and has this version's schema, and the workers serve what this process does.
+    """Ready: the database answers and has a schema that will do, and the workers serve what this process does.
 
     Also without workers: jobs are accepted, and wait. With workers of which none has this process's tokenizer,
     vocabulary, context and delimiter it is not ready, and the error's message says what differs.

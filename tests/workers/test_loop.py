@@ -94,6 +94,19 @@ def test_work_for_another_tokenizer_keeps_no_worker_busy(
     assert store.status(others) is JobStatus.QUEUED
 
 
+def test_a_row_longer_than_the_workers_context_waits_and_its_neighbours_are_scored(
+    store: Store, start_worker: StartWorker
+) -> None:
+    """The limit was lowered when it was accepted already. A worker with the old limit may still come."""
+    too_long = store.submit(prefix=range(CARD.context_length))
+    neighbours = [store.submit(prefix=range(CARD.context_length - 3)) for _ in range(3)]
+    worker = start_worker(store)
+    for job_id in neighbours:
+        store.wait_for(job_id)
+    assert store.status(too_long) is JobStatus.QUEUED
+    assert len(worker.engine.batches) == 1, "they were one batch, and nothing was tried twice"
+
+
 def test_scores_are_committed_while_the_batch_is_still_being_scored(store: Store, start_worker: StartWorker) -> None:
     class HoldsBeforeTheSecond(MadeUpEngine):
         def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
