@@ -177,7 +177,9 @@ def test_a_request_without_items_needs_no_worker(alone: tuple[RunningApi, Worker
     assert api.client.post(path, json=BODY | {"items": []}).is_success
 
 
-def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(alone: tuple[RunningApi, Workers]) -> None:
+def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(
+    alone: tuple[RunningApi, Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     api, workers = alone
     workers.add("same")
     asked: list[str] = []
@@ -186,15 +188,12 @@ def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(alone: tupl
         if "FROM workers" in statement and statement.startswith("SELECT") and "started_at" in statement:
             asked.append(statement)
 
-    handshake = api.app.state.service.handshake
+    monkeypatch.setattr("api.handshake.GOOD_FOR_SECONDS", 3600.0)
     event.listen(workers.database.engine, "before_cursor_execute", record)
-    api.submit(**BODY)
-    seen_at, standing = handshake._seen
-    handshake._seen = (seen_at + 3600, standing)  # time stands still
     for _ in range(20):
         api.submit(**BODY)
     assert len(asked) == 1
-    handshake._seen = (seen_at - 2, standing)
+    monkeypatch.setattr("api.handshake.GOOD_FOR_SECONDS", 0.0)
     api.submit(**BODY)
     assert len(asked) == 2
 
