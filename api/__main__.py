@@ -44,9 +44,9 @@ def main() -> int:
     configure_logs()
     # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # uvicorn raises the signal that stopped it once more when it is done: being stopped is not a failure.
+    # The model may have to be downloaded first, in threads that an orderly exit would wait for.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: os._exit(0))
     try:
         settings = ApiSettings()
         app = create_app(
@@ -59,6 +59,9 @@ def main() -> int:
     except (ModelFilesError, ValidationError, ValueError) as error:
         log.error("can't start", reason=str(error))
         return 1
+    # uvicorn raises the signal that stopped it once more when it is done: being stopped is not a failure.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
     config = uvicorn.Config(
         app,
         host=settings.host,

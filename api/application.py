@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
@@ -29,6 +28,7 @@ from jobs.database import Database, StorageUnavailable
 from jobs.reading import statuses
 from jobs.records import JobStatus
 from jobs.sweep import sweep
+from scoring.checkpoint import Contents, find_checkpoint
 from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
@@ -51,12 +51,18 @@ def create_app(
 
     sweep_seconds: how often this process looks for expired leases and deadlines, as every other process does.
 
-    Raises ModelFilesError if the model's tokenizer or configuration can't be read, ValueError for a database URL that
-    names no supported store.
+    Raises ModelFilesError if the model's tokenizer or configuration can't be had or read, ValueError for a database
+    URL that names no supported store.
     """
-    directory = Path(scoring.model)
-    tokenizer = TextTokenizer.load(directory)
-    card = read_model_card(directory, scoring.model_name, scoring.multi_item_scoring_delimiter, tokenizer)
+    checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION)
+    tokenizer = TextTokenizer.load(checkpoint.directory)
+    card = read_model_card(
+        checkpoint.directory,
+        checkpoint.name if scoring.model_name is None else scoring.model_name,
+        scoring.multi_item_scoring_delimiter,
+        tokenizer,
+        scoring.context_length,
+    )
     database = Database.open(store)
     doorbell, notices = _open_bell(bell)
 

@@ -27,9 +27,12 @@ app = typer.Typer(
 )
 
 ModelOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        "--model", envvar="SCORELINE_MODEL", help="Directory of a HuggingFace checkpoint.  [default: the demonstration]"
+        "--model",
+        envvar="SCORELINE_MODEL",
+        help="Folder of a HuggingFace checkpoint, or a model on the hub, such as Qwen/Qwen3-0.6B.  "
+        "[default: the demonstration]",
     ),
 ]
 HOST_OPTION = typer.Option("--host", envvar="SCORELINE_HOST", help="Address to bind.")
@@ -57,7 +60,7 @@ def up_command(
     from scoreline.up import up
 
     name = os.environ.get("SCORELINE_MODEL_NAME") or (None if model else "demonstration")
-    up(EmbeddedSettings(model or DEMONSTRATION_MODEL, data, host, port, name), Console())
+    up(EmbeddedSettings(model or str(DEMONSTRATION_MODEL), data, host, port, name), Console())
 
 
 @app.command("demo")

@@ -34,7 +34,7 @@ def demo(console: Console) -> int:
     entries: list[dict[str, Any]] = json.loads(DEMONSTRATION_JOBS.read_text(encoding="utf-8"))
     narrator = Narrator(console)
     with tempfile.TemporaryDirectory(prefix="scoreline-demo-") as data, stop_signals() as stop:
-        settings = EmbeddedSettings(DEMONSTRATION_MODEL, Path(data), port=0, model_name="demonstration")
+        settings = EmbeddedSettings(str(DEMONSTRATION_MODEL), Path(data), port=0, model_name="demonstration")
         with running(settings, stop, narrator) as service:
             narrator.shows = lambda line: line.is_trouble
             if not stop:

@@ -68,9 +68,12 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedSettings:
-    """What to serve and where. port 0: a free one; model_name None: the directory's name."""
+    """What to serve and where.
 
-    model: Path
+    model: a folder, or the id of a model on the hub; port 0: a free one; model_name None: the folder's name or the id.
+    """
+
+    model: str
     data: Path
     host: str = "127.0.0.1"
     port: int = 8000
@@ -172,8 +175,6 @@ class EmbeddedService:
     def start(self) -> None:
         """Migrate, and start the processes. Raises EmbeddedError, ServerMissingError."""
         require_rooms()
-        if not self._settings.model.is_dir():
-            raise EmbeddedError(f"there is no model directory {self._settings.model}")
         self._lock = _lock_data(self._settings.data)
         self._port = _free_port(self._settings.host, self._settings.port)
         variables = environment(**self._variables())
@@ -231,7 +232,7 @@ class EmbeddedService:
         variables = {
             "SCORELINE_DATABASE_URL": f"sqlite:///{data / 'scoreline.db'}",
             "SCORELINE_BELL_SOCKET": str(bell),
-            "SCORELINE_MODEL": str(settings.model.resolve()),
+            "SCORELINE_MODEL": _absolute_if_local(settings.model),
             "SCORELINE_HOST": settings.host,
             "SCORELINE_PORT": str(self._port),
             "SCORELINE_LEASE_SECONDS": os.environ.get("SCORELINE_LEASE_SECONDS", str(LEASE_SECONDS)),
@@ -258,6 +259,12 @@ class EmbeddedService:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _absolute_if_local(model: str) -> str:
+    """A folder by its absolute path; anything else as it is: the processes say what is wrong with it, if anything."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.exists() else model
 
 
 def _lock_data(data: Path) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-OWN_LOGGERS = ("api", "worker", "bell")
+OWN_LOGGERS = ("api", "worker", "bell", "scoring")
 """What these say is shown from level info on; libraries are heard only when something is wrong."""
 
 QUIET_LEVELS = ("debug", "info")
@@ -68,6 +68,11 @@ class LogLine:
     def is_readiness(self) -> bool:
         """Whether a worker says with this that it is ready."""
         return self.event == "ready" and self.logger == "worker"
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether the steps of its progress are bytes."""
+        return (self.details or {}).get("unit") == "bytes"
 
     @property
     def progress(self) -> tuple[int, int] | None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from scoreline.log_lines import LogLine
+
+PROGRESS_LOGGERS = ("worker", "scoring")
+"""Who tells how far a worker is until it is ready."""
 
 
 class Narrator:
@@ -52,8 +56,12 @@ class Narrator:
         """Show what a process logged."""
         if self.shows(line):
             self.show(role, [line])
-        elif line.logger == "worker" and not line.is_trouble:
-            self._tell(line)
+        elif role == "worker" and line.logger in PROGRESS_LOGGERS:
+            # The API reads the same model and would say the same again.
+            if line.level == "warning":
+                self.show(role, [line])
+            elif not line.is_trouble:
+                self._tell(line)
 
     def say(self, text: str | Text = "") -> None:
         """A line of our own, never broken, so that it can be copied."""
@@ -69,8 +77,11 @@ class Narrator:
         done, total = line.progress or (None, None)
         progress, task = self._progress, self._task
         if progress is not None and task is not None:
-            steps = f" {done}/{total}" if total else ""
+            steps = f" {_steps(done or 0, total, line.counts_bytes)}" if total else ""
             progress.update(task, description=f"{self._what}: {line.event}{steps}", completed=done, total=total)
+        elif line.counts_bytes:
+            # How much there is may only become known bit by bit.
+            self._say_once(line.event)
         elif total:
             self._say_once(f"{line.event} ({total} steps)")
 
@@ -78,3 +89,7 @@ class Narrator:
         if what != self._said:
             self._said = what
             self.say(f"{what} ...")
+
+
+def _steps(done: int, total: int, are_bytes: bool) -> str:
+    return f"{decimal(done)} of {decimal(total)}" if are_bytes else f"{done}/{total}"

@@ -63,7 +63,7 @@ def running(settings: EmbeddedSettings, stop: StopRequest, narrator: Narrator) -
     """The service, ready, unless it is told to stop before it is."""
     service = EmbeddedService(settings, stop, narrator.line)
     try:
-        narrator.begin(f"Starting Scoreline with the model in {settings.model}")
+        narrator.begin(f"Starting Scoreline with the model {settings.model}")
         try:
             service.start()
             service.wait_until_ready()

@@ -7,34 +7,72 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from scoring.model_card import ModelCard
 
 if TYPE_CHECKING:
     from scoring.tokenization import TextTokenizer
+
+log = structlog.stdlib.get_logger("scoring")
 
 
 class ModelFilesError(Exception):
     """A model directory that can't be served, said in one line."""
 
 
-def read_model_card(directory: Path, name: str | None, delimiter: int | None, tokenizer: TextTokenizer) -> ModelCard:
+def read_model_card(
+    directory: Path,
+    name: str | None,
+    delimiter: int | None,
+    tokenizer: TextTokenizer,
+    longest: int | None = None,
+) -> ModelCard:
     """The card of the checkpoint in ``directory``.
 
-    name: what requests call it; None: the directory's name. delimiter: token id of delimiter mode, or None.
-    The context is :func:`context_length`, the vocabulary the tokenizer's, at most the model's logit width. Raises
-    :class:`ModelFilesError`.
+    name: what requests call it; None: the directory's name. delimiter: token id of delimiter mode, or None. longest:
+    sequence in tokens that is served; None: :func:`context_length`, which it may only lower. The vocabulary is the
+    tokenizer's, at most the model's logit width. Raises :class:`ModelFilesError`.
     """
     config = read_config(directory)
-    vocabulary = min(tokenizer.vocabulary, positive(config, "vocab_size"))
+    vocabulary = _scorable_vocabulary(tokenizer, positive(config, "vocab_size"), directory)
     if delimiter is not None and not 0 <= delimiter < vocabulary:
         raise ModelFilesError(f"delimiter {delimiter} is no token of {directory}: ids are 0 to {vocabulary - 1}")
+    context = context_length(config)
+    if longest is not None and longest > context:
+        raise ModelFilesError(
+            f"context_length {longest} is more than the {context} tokens of the checkpoint in {directory}: "
+            "SCORELINE_CONTEXT_LENGTH may only lower it"
+        )
     return ModelCard(
         name=name if name is not None else directory.resolve().name,
-        context_length=context_length(config),
+        context_length=longest if longest is not None else context,
         vocabulary=vocabulary,
         tokenizer_fingerprint=tokenizer.fingerprint,
         delimiter=delimiter,
     )
+
+
+def _scorable_vocabulary(tokenizer: TextTokenizer, width: int, directory: Path) -> int:
+    """The tokens that the model has logits for. A width beyond them is padding, which is usual.
+
+    Tokens of the vocabulary proper beyond the width mean that the tokenizer is another model's: refused. Added tokens
+    beyond it occur in published checkpoints (a padding token that was added without growing the model): those are
+    not tokens here, and a text that spells one is refused as ``token_id_exceeds_vocab``.
+    """
+    if tokenizer.base_vocabulary > width:
+        raise ModelFilesError(
+            f"tokenizer and model in {directory} do not belong together: the tokenizer has token ids up to "
+            f"{tokenizer.base_vocabulary - 1}, and the model's vocab_size is {width}"
+        )
+    if beyond := tokenizer.added_tokens_from(width):
+        log.warning(
+            "the model has no logits for some added tokens: inputs with them are refused",
+            tokens=len(beyond),
+            first=beyond[0],
+            vocab_size=width,
+        )
+    return min(tokenizer.vocabulary, width)
 
 
 def context_length(config: Mapping[str, Any]) -> int:

@@ -50,6 +50,8 @@ class TextTokenizer:
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
         self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
+        self.base_vocabulary = max(self._backend.get_vocab(with_added_tokens=False).values(), default=-1) + 1
+        """The same of the vocabulary proper, added tokens excluded."""
         self.fingerprint = _fingerprint({**definition, "encode_special_tokens": special_tokens_split})
         """SHA-256 over all that decides how text is encoded: equal fingerprints, equal tokens."""
 
@@ -69,6 +71,11 @@ class TextTokenizer:
         if not tokenizer.is_fast:
             raise ModelFilesError(f"the tokenizer of {directory} has no fast (tokenizers library) form")
         return cls(tokenizer.backend_tokenizer, special_tokens_split=bool(tokenizer.split_special_tokens))
+
+    def added_tokens_from(self, width: int) -> list[str]:
+        """The added tokens with ids of ``width`` and more, in the order of their ids."""
+        added = self._backend.get_added_tokens_decoder()
+        return [added[token].content for token in sorted(added) if token >= width]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``, with the special tokens the tokenizer adds to a plain text unless told otherwise."""

@@ -40,3 +40,6 @@ def configure_logs(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(True)
+    # Of each request that it sends it logs the whole address, which may be a signed one.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -8,8 +8,17 @@ from settings.slice import SettingsSlice
 class ScoringSettings(SettingsSlice):
     """The model and the request limits that API and worker must agree on."""
 
-    model: str = Field("demonstration/model", description="directory of a HuggingFace checkpoint")
-    model_name: str | None = Field(None, description="name in requests; default: the directory's name")
+    model: str = Field(
+        "./demonstration/model",
+        description="folder of a HuggingFace checkpoint, or the id of a model on the hub, such as `Qwen/Qwen3-0.6B`",
+    )
+    model_revision: str | None = Field(
+        None, description="branch, tag or commit of a model on the hub; default: its main branch"
+    )
+    model_name: str | None = Field(None, description="name in requests; default: the hub id, or the folder's name")
+    context_length: PositiveInt | None = Field(
+        None, description="longest sequence in tokens that is served; default: the checkpoint's"
+    )
     max_labels: PositiveInt = Field(256, description="labels a request may name")
     max_items: PositiveInt = Field(100_000, description="items one job may have")
     max_items_per_call: PositiveInt = Field(1_000, description="items one `/v1/score` call may have")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
@@ -28,17 +27,24 @@ def main() -> int:
     stopping = Stopping()
     # Here, because they take seconds: by now a signal ends the process in good order, and the log says what it does.
     from model.engine import Engine
+    from scoring.checkpoint import Contents, find_checkpoint
     from scoring.model_files import ModelFilesError, read_model_card
     from scoring.tokenization import TextTokenizer
 
     try:
         scoring = ScoringSettings()
         settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
-        directory = Path(scoring.model)
-        log.info("loading", model=scoring.model, dtype=settings.engine.dtype)
-        tokenizer = TextTokenizer.load(directory)
-        card = read_model_card(directory, scoring.model_name, scoring.multi_item_scoring_delimiter, tokenizer)
-        engine = Engine.load(directory, settings.engine, card)
+        checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
+        log.info("loading", model=scoring.model, commit=checkpoint.commit, dtype=settings.engine.dtype)
+        tokenizer = TextTokenizer.load(checkpoint.directory)
+        card = read_model_card(
+            checkpoint.directory,
+            checkpoint.name if scoring.model_name is None else scoring.model_name,
+            scoring.multi_item_scoring_delimiter,
+            tokenizer,
+            scoring.context_length,
+        )
+        engine = Engine.load(checkpoint.directory, settings.engine, card)
     except (ModelFilesError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import structlog
 
 from scoring.model_card import ModelCard
 from scoring.model_files import ModelFilesError, context_length, read_model_card
@@ -36,9 +37,41 @@ def test_the_name_of_a_relative_directory_is_its_own(tmp_path: Path, monkeypatch
     assert read_model_card(Path("."), None, None, qwen2()).name == "small-model"
 
 
-def test_the_vocabulary_is_at_most_the_models_logit_width(tmp_path: Path) -> None:
-    directory = checkpoint(tmp_path, CONFIG | {"vocab_size": 100})
-    assert read_model_card(directory, None, None, qwen2()).vocabulary == 100
+def test_padding_rows_of_the_model_are_no_tokens(tmp_path: Path) -> None:
+    assert qwen2().vocabulary < CONFIG["vocab_size"]
+    assert read_model_card(checkpoint(tmp_path), None, None, qwen2()).vocabulary == qwen2().vocabulary
+
+
+def test_a_tokenizer_of_another_model_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    base = qwen2().base_vocabulary
+    with pytest.raises(ModelFilesError, match=f"up to {base - 1}, and the model's vocab_size is {base - 1}"):
+        read_model_card(checkpoint(tmp_path, CONFIG | {"vocab_size": base - 1}), None, None, qwen2())
+
+
+def test_added_tokens_beyond_the_model_are_told_and_are_no_tokens(tmp_path: Path) -> None:
+    base = qwen2().base_vocabulary
+    assert base < qwen2().vocabulary
+    with structlog.testing.capture_logs() as logged:
+        card = read_model_card(checkpoint(tmp_path, CONFIG | {"vocab_size": base}), None, None, qwen2())
+    assert card.vocabulary == base
+    (warning,) = logged
+    assert (warning["log_level"], warning["tokens"], warning["first"], warning["vocab_size"]) == (
+        "warning",
+        qwen2().vocabulary - base,
+        qwen2().pieces([base])[0],
+        base,
+    )
+
+
+@pytest.mark.parametrize("longest", [None, 1, 2048])
+def test_the_context_may_be_lowered(tmp_path: Path, longest: int | None) -> None:
+    card = read_model_card(checkpoint(tmp_path), None, None, qwen2(), longest)
+    assert card.context_length == (2048 if longest is None else longest)
+
+
+def test_a_context_beyond_the_checkpoints_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ModelFilesError, match="context_length 2049 is more than the 2048 tokens"):
+        read_model_card(checkpoint(tmp_path), None, None, qwen2(), 2049)
 
 
 def test_delimiter_zero_is_a_delimiter(tmp_path: Path) -> None:
@@ -57,12 +90,12 @@ def test_a_delimiter_outside_the_vocabulary_is_refused(tmp_path: Path, beyond: i
     [
         ("{", "can't be read"),
         ("[]", "not a JSON object"),
-        ({"vocab_size": 10}, "max_position_embeddings"),
+        ({"vocab_size": 4096}, "max_position_embeddings"),
         ({"max_position_embeddings": 10}, "vocab_size"),
-        ({"max_position_embeddings": 0, "vocab_size": 10}, "max_position_embeddings"),
-        ({"max_position_embeddings": 2048.0, "vocab_size": 10}, "max_position_embeddings"),
-        ({"max_position_embeddings": True, "vocab_size": 10}, "max_position_embeddings"),
-        ({"max_position_embeddings": "2048", "vocab_size": 10}, "max_position_embeddings"),
+        ({"max_position_embeddings": 0, "vocab_size": 4096}, "max_position_embeddings"),
+        ({"max_position_embeddings": 2048.0, "vocab_size": 4096}, "max_position_embeddings"),
+        ({"max_position_embeddings": True, "vocab_size": 4096}, "max_position_embeddings"),
+        ({"max_position_embeddings": "2048", "vocab_size": 4096}, "max_position_embeddings"),
     ],
 )
 def test_a_broken_configuration_is_named(tmp_path: Path, config: object, reason: str) -> None:

@@ -1,0 +1,314 @@
+"""A model is found in a folder or on the hub; what can't be had is one line that says what to do.
+
+The hub is a small server of the tests', and the finding is done in processes of their own, since the library reads its
+variables (``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, …) when it is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoring.checkpoint import Contents, find_checkpoint, is_hub_id
+from scoring.download_progress import DownloadProgress
+from scoring.hub_errors import explain, is_definite
+from scoring.model_files import ModelFilesError
+from tests.scoring.hub_server import Hub, Repository, commit_of
+
+ID = "tiny-org/tiny"
+WEIGHTS = bytes(range(256)) * 4096
+FILES = {
+    "config.json": b'{"vocab_size": 1}',
+    "tokenizer.json": b'{"model": {}}',
+    "tokenizer_config.json": b'{"tokenizer_class": "None"}',
+    "model-00001-of-00002.safetensors": WEIGHTS,
+    "model-00002-of-00002.safetensors": WEIGHTS[::-1],
+    "model.safetensors.index.json": b'{"weight_map": {}}',
+    # None of these is needed, and some are as large as the rest together.
+    "consolidated.safetensors": WEIGHTS + b"c",
+    "consolidated-00001-of-00002.safetensors": WEIGHTS + b"d",
+    "original/model.safetensors": WEIGHTS + b"o",
+    "original/config.json": b"{}",
+    "pytorch_model.bin": b"pickle",
+    "consolidated.00.pth": b"pickle",
+    "model.pt": b"pickle",
+    "model-q4.gguf": b"GGUF",
+    "README.md": b"# Tiny",
+}
+DESCRIPTION = ["config.json", "tokenizer.json", "tokenizer_config.json"]
+ALL = sorted(
+    [*DESCRIPTION, *(name for name in FILES if name.startswith("model") and name.endswith(("tensors", "index.json")))]
+)
+
+FIND = """
+import json, sys
+from settings.logs import configure_logs
+configure_logs()
+from scoring.checkpoint import Contents, find_checkpoint
+from scoring.model_files import ModelFilesError
+model, revision, contents = sys.argv[1:]
+try:
+    found = find_checkpoint(model, revision or None, Contents[contents])
+except ModelFilesError as refusal:
+    print(json.dumps({"refusal": str(refusal)}))
+else:
+    files = {str(path.relative_to(found.directory)): path.stat().st_size for path in found.directory.rglob("*")}
+    print(json.dumps({"name": found.name, "commit": found.commit, "files": files, "directory": str(found.directory)}))
+"""
+
+
+@dataclass
+class Found:
+    """What a process found, or refused; and what it logged."""
+
+    answer: dict[str, Any]
+    log: list[dict[str, Any]]
+
+    @property
+    def refusal(self) -> str:
+        line: str = self.answer["refusal"]
+        assert "\n" not in line
+        return line
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(self.answer["files"])
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.log if line["event"] == event]
+
+
+Find = Callable[..., Found]
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub({ID: Repository({"main": FILES})})
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def find(hub: Hub, tmp_path: Path) -> Find:
+    """Find a model in a new process that knows this hub, and no token."""
+
+    def run(model: str = ID, revision: str = "", contents: Contents = Contents.WEIGHTS, **variables: str) -> Found:
+        hub.requests.clear()
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+        done = subprocess.run(
+            [sys.executable, "-c", FIND, model, revision, contents.name],
+            env=clean | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")} | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return Found(json.loads(done.stdout), [json.loads(line) for line in done.stderr.splitlines()])
+
+    return run
+
+
+def test_a_worker_fetches_the_weights_and_nothing_it_does_not_read(hub: Hub, find: Find) -> None:
+    found = find()
+    assert found.files == hub.downloads() == ALL
+    assert found.answer["files"]["model-00001-of-00002.safetensors"] == len(WEIGHTS)
+    assert found.answer["name"] == ID
+    assert found.answer["commit"] == commit_of(FILES)
+    assert [line["commit"] for line in found.logged("checkpoint")] == [commit_of(FILES)]
+
+
+def test_the_api_fetches_no_weights(hub: Hub, find: Find) -> None:
+    found = find(contents=Contents.DESCRIPTION)
+    assert found.files == hub.downloads() == DESCRIPTION
+
+
+def test_what_the_api_has_fetched_the_worker_does_not_fetch_again(hub: Hub, find: Find) -> None:
+    find(contents=Contents.DESCRIPTION)
+    find()
+    assert hub.downloads() == [name for name in ALL if name not in DESCRIPTION]
+
+
+def test_what_is_cached_is_not_fetched_again(hub: Hub, find: Find) -> None:
+    first = find()
+    second = find()
+    assert second.answer == first.answer
+    assert hub.downloads() == []
+
+
+def test_a_branch_that_moves_is_followed_at_the_next_start_and_a_commit_is_not(hub: Hub, find: Find) -> None:
+    old = find().answer["commit"]
+    hub.repositories[ID].revisions = {"main": FILES | {"config.json": b'{"vocab_size": 2}'}, "v1": FILES}
+    new = find().answer
+    assert new["commit"] != old
+    assert hub.downloads() == ["config.json"], "the weights are the same"
+    pinned = find(revision=old)
+    assert pinned.answer["commit"] == old
+    assert hub.repository_requests() == [], "a commit that is cached needs no hub"
+    assert find(revision="v1").answer["commit"] == old
+
+
+def test_a_cached_model_needs_no_network_when_offline(hub: Hub, find: Find) -> None:
+    online = find()
+    offline = find(HF_HUB_OFFLINE="1")
+    assert offline.answer == online.answer
+    assert hub.requests == []
+    assert not [line for line in offline.log if line["level"] == "warning"]
+
+
+@pytest.mark.parametrize("cached", [None, Contents.DESCRIPTION])
+def test_offline_a_model_that_is_not_cached_whole_is_refused(find: Find, cached: Contents | None) -> None:
+    if cached is not None:
+        find(contents=cached)
+    assert "HF_HUB_OFFLINE is set: unset it, or fetch the model first" in find(HF_HUB_OFFLINE="1").refusal
+
+
+def test_the_token_is_sent_and_a_private_model_needs_it(hub: Hub, find: Find) -> None:
+    hub.repositories[ID].token = "hf_secret"
+    assert "HF_TOKEN" in find().refusal
+    hub.bearers.clear()
+    assert find(HF_TOKEN="hf_secret").files == ALL
+    assert hub.bearers == {"Bearer hf_secret"}
+
+
+@pytest.mark.parametrize(
+    ("model", "revision", "token", "says"),
+    [
+        ("tiny-org/none", "", "", "neither a folder nor a model on the hub named tiny-org/none"),
+        ("tiny-org/none", "", "hf_any", "neither a folder nor a model on the hub named tiny-org/none"),
+        (ID, "v9", "", "no revision 'v9': set SCORELINE_MODEL_REVISION"),
+        (ID, "0" * 40, "", "no revision"),
+        (ID, "", "wrong", "refuses access to tiny-org/tiny (401): set HF_TOKEN to a valid token"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(find: Find, model: str, revision: str, token: str, says: str) -> None:
+    assert says in find(model, revision, **({"HF_TOKEN": token} if token else {})).refusal
+
+
+def test_a_gated_model_is_refused_with_the_way_in_even_if_an_old_copy_is_there(hub: Hub, find: Find) -> None:
+    hub.repositories[ID].gated = True
+    assert f"is gated: accept its terms on {hub.url}/{ID}, and set HF_TOKEN" in find().refusal
+
+
+def test_a_refusal_is_not_hidden_by_a_cached_copy(hub: Hub, find: Find) -> None:
+    find()
+    hub.repositories[ID].token = "hf_new"
+    assert "HF_TOKEN" in find().refusal
+
+
+def test_a_download_that_is_cut_short_is_taken_up_where_it_ended(hub: Hub, find: Find) -> None:
+    hub.cut = 2
+    found = find()
+    assert found.files == ALL
+    for name in ALL:
+        assert (Path(found.answer["directory"]) / name).read_bytes() == FILES[name]
+
+
+@pytest.mark.parametrize("how", ["gone", "broken"])
+def test_without_the_hub_a_cached_copy_is_used_with_a_warning(hub: Hub, find: Find, how: str) -> None:
+    online = find()
+    if how == "gone":
+        hub.close()
+    hub.broken = True
+    found = find()
+    assert found.answer == online.answer
+    (warning,) = found.logged("using the cached copy of the model")
+    assert (warning["level"], warning["commit"]) == ("warning", commit_of(FILES))
+    assert ("can't be reached" if how == "gone" else "503") in warning["why"]
+
+
+@pytest.mark.parametrize("cached", [None, Contents.DESCRIPTION])
+def test_without_the_hub_and_without_a_whole_copy_it_is_one_line(hub: Hub, find: Find, cached: Contents | None) -> None:
+    if cached is not None:
+        find(contents=cached)
+    hub.close()
+    assert find().refusal.startswith(f"{hub.url} can't be reached for {ID}")
+
+
+def test_a_cache_that_can_not_be_used_is_one_line(find: Find, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    refusal = find(HF_HUB_CACHE=str(tmp_path / "file" / "hub")).refusal
+    assert f"{tmp_path / 'file' / 'hub'} can't be used" in refusal
+    assert "HF_HOME" in refusal
+
+
+def test_a_full_disk_is_one_line_wherever_it_is_noticed() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    wrapped = RuntimeError("I/O error: No space left on device (os error 28)")
+    for error in (full, wrapped):
+        assert explain(error, ID, None).startswith("the disk is full: tiny-org/tiny does not fit into")
+    assert is_definite(full)
+
+
+def test_what_is_logged_is_json_without_a_bar_and_says_how_far_it_is(find: Find) -> None:
+    found = find(HF_HUB_DISABLE_PROGRESS_BARS="0")  # every line of the log has been parsed
+    reports = found.logged("downloading")
+    total = sum(len(FILES[name]) for name in ALL)
+    assert reports
+    assert {(line["steps"], line["unit"], line["model"]) for line in reports} == {(total, "bytes", ID)}
+    assert reports[-1]["step"] == total
+
+
+def test_progress_is_told_once_a_second_and_at_the_end() -> None:
+    now = 0.0
+    told: list[tuple[int, int]] = []
+    progress = DownloadProgress(lambda: 100, lambda done, total: told.append((done, total)), lambda: now)
+    for step in range(1, 101):
+        now = step / 25
+        progress.advance(step, 50)
+    assert told == [(1, 100), (26, 100), (51, 100), (76, 100), (100, 100)]
+
+
+def test_where_the_total_is_not_known_what_was_announced_counts() -> None:
+    told: list[tuple[int, int]] = []
+    progress = DownloadProgress(lambda: None, lambda done, total: told.append((done, total)), iter(range(9)).__next__)
+    progress.advance(5, 10)
+    progress.advance(4, 10)
+    progress.advance(12, 10)
+    assert told == [(5, 10), (12, 12)]
+
+
+def test_a_folder_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for model in ("owner/name", "./owner/name", str(tmp_path / "owner/name"), "~/owner/name"):
+        found = find_checkpoint(model, None, Contents.WEIGHTS)
+        assert found.directory.samefile(tmp_path / "owner" / "name")
+        assert (found.name, found.commit) == ("name", None)
+
+
+def test_a_revision_of_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFilesError, match="unset SCORELINE_MODEL_REVISION"):
+        find_checkpoint(str(tmp_path), "main", Contents.WEIGHTS)
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    shutil.copy(__file__, tmp_path / "model.gguf")
+    with pytest.raises(ModelFilesError, match="is a file; name the folder"):
+        find_checkpoint(str(tmp_path / "model.gguf"), None, Contents.WEIGHTS)
+
+
+PATHS = ["./x", "../x", "/x", "/x/y", "~/x", "x/", "a/b/c", "a//b", ".x/y", "a/.y", "gpt2", "", ".", "a/b--c", "a b/c"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_looks_like_a_path_is_never_looked_up_on_the_hub(path: str) -> None:
+    assert not is_hub_id(path)
+    if path not in ("", "."):
+        with pytest.raises(ModelFilesError, match="does not exist"):
+            find_checkpoint(path.replace("x", "nowhere-at-all"), None, Contents.WEIGHTS)
+
+
+@pytest.mark.parametrize("hub_id", ["Qwen/Qwen3-0.6B", "mistralai/Mistral-7B-v0.1", "01-ai/Yi-6B", "a/_b"])
+def test_ids_of_the_hub_are_recognised(hub_id: str) -> None:
+    assert is_hub_id(hub_id)
