@@ -1,4 +1,4 @@
-"""``scoreline up`` as a user's terminal would run it, with the stand-in worker."""
+"""``scoreline up`` as a user's terminal would run it, with the stand-in worker or the real one."""
 
 from __future__ import annotations
 
@@ -26,21 +26,36 @@ def gone(process_ids: list[int]) -> bool:
     return True
 
 
+STAND_IN = ("-m", "tests.command.stand_in_up")
+REAL = ("-c", "from scoreline.command import main; main()")
+"""Python's arguments for the command with the stand-in worker, and as it is."""
+
+
 class Up:
     """A running ``scoreline up``; what it prints goes to a file."""
 
-    def __init__(self, model: Path, folder: Path, *arguments: str, cwd: Path = ROOT, stand_in: str = "") -> None:
+    def __init__(
+        self,
+        model: Path | str,
+        folder: Path,
+        *arguments: str,
+        cwd: Path = ROOT,
+        stand_in: str = "",
+        command: tuple[str, str] = STAND_IN,
+        **variables: str,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.data = folder / "data"
         self._output = folder / "output"
         environment = os.environ | {"STAND_IN": stand_in, "PYTHONPATH": str(ROOT)}
         environment.pop("SCORELINE_MODEL", None)
+        environment |= variables
         options = {"--data": str(self.data), "--port": "0", "--model": str(model)}
         given = dict(zip(arguments[::2], arguments[1::2], strict=True))
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-m", "tests.command.stand_in_up", "up"),
+                    *(sys.executable, "-P", *command, "up"),
                     *(word for option in (options | given).items() for word in option),
                 ],
                 cwd=cwd,

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from jobs.records import WorkerRecord
+from scoring.checkpoint import Contents, find_checkpoint
 from scoring.model_files import ModelFilesError, read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.bell import BellSettings
@@ -51,8 +52,8 @@ def main() -> int:
     misbehave()
     stopping = Stopping()
     scoring = ScoringSettings()
-    directory = Path(scoring.model)
     try:
+        directory = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION).directory
         card = read_model_card(directory, scoring.model_name, None, TextTokenizer.load(directory))
     except ModelFilesError as error:
         log.error("can't start", reason=str(error))

@@ -162,8 +162,10 @@ def test_a_data_directory_that_can_not_be_made_is_one_clear_line(start_up: Start
 
 def test_a_missing_model_directory_is_one_clear_line(start_up: StartUp) -> None:
     up = start_up("--model", "/nowhere/at/all")
-    assert up.process.wait(20) == 1
-    assert up.output.splitlines()[-1] == "scoreline: there is no model directory /nowhere/at/all"
+    assert up.process.wait(30) == 1
+    said = "did not start: model directory /nowhere/at/all does not exist; a model on the hub is named by its id"
+    assert said in up.output.splitlines()[-1]
+    assert up.children() == {}
 
 
 def test_a_directory_that_holds_no_model_is_reported_and_leaves_no_process(start_up: StartUp, tmp_path: Path) -> None:

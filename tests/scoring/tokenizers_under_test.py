@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import cache
+from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -145,6 +147,14 @@ def around(before: str = "", after: str = "") -> processors.PostProcessor:
 def qwen2() -> TextTokenizer:
     """Qwen2 and Qwen3: NFC, digits one by one, no special tokens around."""
     return TextTokenizer(train(split_by(QWEN2), normalizer=normalizers.NFC()))
+
+
+def save_qwen2(directory: Path) -> Path:
+    """Write :func:`qwen2` into a checkpoint's directory, as Qwen's repositories hold it."""
+    train(split_by(QWEN2), normalizer=normalizers.NFC()).save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return directory
 
 
 @cache

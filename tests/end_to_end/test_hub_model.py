@@ -1,0 +1,128 @@
+"""``scoreline up --model owner/name``: from a model on the hub to scores over HTTP."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.config import DecoderConfig
+from scoreline.client import Client
+from scoring.conversion import to_scores
+from scoring.layout import ChunkWork, GroupWork, Head
+from scoring.model_files import read_model_card
+from scoring.tokenization import TextTokenizer
+from settings.engine import EngineSettings
+from tests.command.running import REAL, Up, gone
+from tests.model.checkpoints import tensors, write
+from tests.scoring.hub_server import Hub, Repository, commit_of
+from tests.scoring.tokenizers_under_test import save_qwen2
+from tests.services import wait_until
+
+ID = "tiny-org/tiny-qwen3"
+CONFIG = DecoderConfig(
+    vocabulary=1024,
+    width=64,
+    layers=2,
+    query_heads=4,
+    kv_heads=2,
+    head_dim=16,
+    mlp_width=96,
+    context=256,
+    rope_theta=10_000.0,
+    norm_epsilon=1e-6,
+    tied=True,
+)
+QUERY, ITEMS, LABELS = "The answer", [" is", " document: 12"], ["the", " a"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 with a tokenizer."""
+    return save_qwen2(write(tmp_path_factory.mktemp("checkpoint"), CONFIG, tensors(CONFIG, seed=7)))
+
+
+@pytest.fixture
+def hub(checkpoint: Path) -> Iterator[Hub]:
+    files = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+    hub = Hub({ID: Repository({"main": files | {"pytorch_model.bin": b"never"}})})
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hub"),
+        "SCORELINE_WARMUP": "false",
+        "SCORELINE_DTYPE": "float32",
+        "SCORELINE_CONTEXT_LENGTH": "32",
+    }
+
+
+def expected_scores(directory: Path) -> np.ndarray:
+    from model.engine import Engine
+
+    tokenizer = TextTokenizer.load(directory)
+    card = read_model_card(directory, None, None, tokenizer)
+    prefix, rows = tokenizer.encode_rows(QUERY, ITEMS)
+    labels = tuple(tokenizer.single_token(label) for label in LABELS)
+    group = GroupWork("only", prefix, (ChunkWork(0, rows, labels, Head.LOGPROBS),))
+    (scored,) = Engine.load(directory, EngineSettings(dtype="float32"), card).score([group], lambda: None)
+    return to_scores(scored.scores, False)
+
+
+def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
+    hub: Hub, checkpoint: Path, variables: dict[str, str], tmp_path: Path
+) -> None:
+    up = Up(ID, tmp_path / "up", command=REAL, **variables)
+    try:
+        up.wait_until_ready()
+        with Client(up.url) as client:
+            (served,) = client.models()
+            result = client.score(QUERY, ITEMS, labels=LABELS)
+            assert served.id == ID
+            np.testing.assert_allclose(result.scores, expected_scores(checkpoint), rtol=1e-5)
+            with pytest.raises(Exception, match="context"):
+                client.score(QUERY, [" a" * 40], labels=LABELS)
+        assert up.end(signal.SIGTERM) == 0
+    finally:
+        up.close()
+    assert hub.downloads() == sorted(path.name for path in checkpoint.iterdir())
+    assert "downloading ..." in up.output
+    assert "Traceback" not in up.output
+    snapshots = tmp_path / "hub" / "hub" / "models--tiny-org--tiny-qwen3" / "snapshots"
+    files = hub.repositories[ID].revisions["main"]
+    assert [path.name for path in snapshots.iterdir()] == [commit_of(files)]
+
+
+def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, str], tmp_path: Path) -> None:
+    hub.stalled = threading.Event()
+    up = Up(ID, tmp_path / "up", command=REAL, **variables)
+    try:
+        # The API and the worker each wait for a file by now.
+        wait_until(lambda: len(hub.downloads()) > 1, "both download")
+        children = list(up.children().values())
+        started = time.monotonic()
+        assert up.end(signal.SIGINT) == 0, up.output
+        assert time.monotonic() - started < 5.0
+        assert gone(children)
+    finally:
+        up.close()
+
+
+def test_a_model_that_is_not_there_is_one_clear_line(variables: dict[str, str], tmp_path: Path) -> None:
+    up = Up("tiny-org/none", tmp_path / "up", command=REAL, **variables)
+    try:
+        assert up.process.wait(60) == 1
+        assert "did not start: there is neither a folder nor a model on the hub" in up.output.splitlines()[-1]
+        assert "Traceback" not in up.output
+        assert up.children() == {}
+    finally:
+        up.close()
