@@ -9,8 +9,8 @@ isolated), map each piece to ids by itself, add special tokens around the whole.
 it only if
 
 - the normaliser is absent or NFC;
-- the pre-tokeniser is one of :data:`KNOWN_PATTERNS` (GPT-2's, Llama 3's, Qwen2's and Qwen3's, Qwen3.5's), over bytes,
-  without a prefix space;
+- the pre-tokeniser is one of :data:`KNOWN_PATTERNS` (GPT-2's, Llama 3's, Qwen2's and Qwen3's, Qwen3.5's, Mistral's
+  tekken), over bytes, without a prefix space;
 - the model is BPE without dropout, so each piece maps to ids by itself, the same way every time;
 - the post-processor adds nothing, or fixed tokens before the text;
 - no added token absorbs whitespace (``lstrip``, ``rstrip``), asks for word boundaries (``single_word``), or contains a
@@ -41,7 +41,10 @@ The last cut of the query is the one used.
   a match that starts before the cut ends at or before it, and since matches follow each other without gaps, one ends
   exactly at the cut. (b) That match does not depend on what follows: greedy runs stop at the cut whether ``y`` or the
   end of the text stands there, and the one look-ahead, ``\s+(?!\S)``, is asked only within and at the end of a run of
-  whitespace, which ``x`` is not. Right of the cut nothing looks behind, so the matches are those of the tail alone.
+  whitespace, which ``x`` is not. Where a run has to give characters back (tekken tells capitals from small letters, and
+  asks for a small one at the end of its first alternative), how many depends on the run alone: it is a run of letters
+  and marks, which ends at the cut in either case, since neither ``y`` nor the end of the text is one.
+  Right of the cut nothing looks behind, so the matches are those of the tail alone.
 - *Model and post-processor.* Each piece maps to ids by itself; special tokens come before everything.
 
 Python's idea of whitespace (``str.isspace``) contains the regular expression engine's, so ``x`` is never taken for more
@@ -69,6 +72,10 @@ KNOWN_PATTERNS = frozenset(
         # Qwen3.5
         _CONTRACTIONS
         + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        # Mistral Nemo and later (tekken)
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     }
 )
 """The split expressions for which the facts (a) and (b) above have been checked, by hand."""

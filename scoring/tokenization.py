@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ class TextTokenizer:
         definition: dict[str, Any] = json.loads(self._backend.to_str())
         self._cutter = QueryCutter.for_tokenizer(definition)
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
+        self._marks_beginnings = _marks_beginnings(definition["normalizer"]) or _marks_beginnings(
+            definition["pre_tokenizer"]
+        )
         self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
         self.base_vocabulary = max(self._backend.get_vocab(with_added_tokens=False).values(), default=-1) + 1
@@ -58,18 +61,27 @@ class TextTokenizer:
     @classmethod
     def load(cls, directory: Path | str) -> TextTokenizer:
         """The tokenizer in a model directory, as transformers loads it. Raises :class:`ModelFilesError`."""
-        require_directory(Path(directory))
+        directory = Path(directory)
+        require_directory(directory)
+        _require_tokenizer_files(directory)
         # Without torch, which is not wanted here, transformers says on import that models will not be available.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+            # Told that code in a checkpoint is not trusted, it refuses; else it would ask whoever sits at the terminal.
+            tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises anything from OSError to a bare Exception out of Rust
             reason = " ".join(str(error).split())
-            raise ModelFilesError(f"no tokenizer can be loaded from {directory}: {reason}") from error
+            raise ModelFilesError(
+                f"no tokenizer can be loaded from {_tokenizer_file(directory)}: {reason}; get the file again, or check "
+                "that it belongs to the model"
+            ) from error
         if not tokenizer.is_fast:
-            raise ModelFilesError(f"the tokenizer of {directory} has no fast (tokenizers library) form")
+            raise ModelFilesError(
+                f"the tokenizer of {directory} ({type(tokenizer).__name__}) has no fast form, which is the only one "
+                "served: tokenizer_class in tokenizer_config.json must name one that reads tokenizer.json"
+            )
         return cls(tokenizer.backend_tokenizer, special_tokens_split=bool(tokenizer.split_special_tokens))
 
     def added_tokens_from(self, width: int) -> list[str]:
@@ -89,12 +101,30 @@ class TextTokenizer:
         return [self._spelling(token) if "\ufffd" in text else text for token, text in zip(ids, texts, strict=True)]
 
     def single_token(self, text: str) -> int:
-        """The one token that ``text`` is. Raises :class:`RequestError` ``label_not_single_token`` with its pieces."""
-        ids = self.encode(text, add_special_tokens=False)
+        """The one token that ``text`` is where it follows other text, as a label does.
+
+        For byte-level tokenizers that is ``encode(text)``. SentencePiece's put a marker before a text, as if a space
+        stood there, and so ``encode("Yes")`` is ``▁Yes``: the token for ``" Yes"`` behind other text. Here, what is
+        written is what follows: ``" Yes"`` is ``▁Yes`` and ``"Yes"`` is ``Yes``, the token that continues a word or
+        follows a line feed, and a label means the same with every family of tokenizers.
+
+        Raises :class:`RequestError` ``label_not_single_token`` with its pieces.
+        """
+        ids = self._encode_behind_text(text)
         if len(ids) != 1:
             message = f"label {text!r} is {len(ids)} tokens, not one: {self.pieces(ids)}"
             raise RequestError(ErrorCode.LABEL_NOT_SINGLE_TOKEN, message)
         return ids[0]
+
+    def _encode_behind_text(self, text: str) -> list[int]:
+        """Token ids of ``text``, without what the tokenizer puts at the beginning of a text."""
+        if self._marks_beginnings:
+            # A line feed: SentencePiece has no longer pieces with one, so nothing grows together with it.
+            before = self.encode("\n", add_special_tokens=False)
+            ids = self.encode("\n" + text, add_special_tokens=False)
+            if ids[: len(before)] == before:
+                return ids[len(before) :]
+        return self.encode(text, add_special_tokens=False)
 
     def encode_rows(self, query: str, items: Sequence[str]) -> tuple[TokenIds, Rows]:
         """``encode(query)``, and for each item what ``encode(query + item)`` adds to the prefix they share."""
@@ -146,6 +176,37 @@ class TextTokenizer:
 
     def _spelling(self, token: int) -> str:
         return self._backend.id_to_token(token) or ""
+
+
+def _tokenizer_file(directory: Path) -> Path:
+    """What a complaint should name: the file that is read where it is there."""
+    path = directory / "tokenizer.json"
+    return path if path.exists() else directory
+
+
+def _require_tokenizer_files(directory: Path) -> None:
+    """Raise :class:`ModelFilesError` where a tokenizer is missing, or is only there in a form that is not served."""
+    if (directory / "tokenizer.json").exists() or all((directory / n).exists() for n in ("vocab.json", "merges.txt")):
+        return
+    found = [name for name in ("tokenizer.model", "tekken.json", "vocab.json") if (directory / name).exists()]
+    if not found:
+        raise ModelFilesError(f"{directory} holds no tokenizer.json: add the model's tokenizer files to it")
+    raise ModelFilesError(
+        f"{directory} holds {' and '.join(found)} but no tokenizer.json, which is the form that is served: add the "
+        "model's tokenizer.json, or have transformers write one (AutoTokenizer, save_pretrained)"
+    )
+
+
+def _marks_beginnings(step: Mapping[str, Any] | None) -> bool:
+    """Whether a step of the pipeline puts something before a text, as if a space stood there."""
+    match step:
+        case {"type": "Prepend"} | {"type": "Metaspace", "prepend_scheme": "always" | "first"}:
+            return True
+        case {"type": "ByteLevel", "add_prefix_space": True}:
+            return True
+        case {"type": "Sequence", "normalizers": steps} | {"type": "Sequence", "pretokenizers": steps}:
+            return any(map(_marks_beginnings, steps))
+    return False
 
 
 def _fingerprint(definition: dict[str, Any]) -> str:

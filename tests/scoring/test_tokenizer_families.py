@@ -1,0 +1,235 @@
+"""Every family's tokenizer gives what transformers gives, the quick way and the plain one, on any text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import normalizers
+
+from scoring import query_cut
+from scoring.errors import ErrorCode, RequestError
+from scoring.model_files import ModelFilesError, read_model_card
+from scoring.tokenization import TextTokenizer
+from tests.scoring import tokenizer_families as families
+from tests.scoring.tokenizer_families import CUTTABLE, FAMILIES, SENTENCE_PIECE, Family, family
+from tests.scoring.tokenizers_under_test import FRAGMENTS
+
+MARKS = ("\u0301", "\u0308", "e\u0301", "E\u0301", "\u093c")
+LETTERS = ("A", "b", "C", "dé", "É", "ǅ", "ʰ", "日", "か", "ß", "İ")
+PIECES = st.sampled_from(
+    (*FRAGMENTS, *MARKS, *LETTERS, "/", "//", "/\n", "▁", "<0x0A>", "ans", "[L]", "[R]", "cafe\u0301")
+)
+NAMES = st.sampled_from(sorted(FAMILIES))
+
+
+def texts(replica: Family) -> st.SearchStrategy[str]:
+    """Text that is awkward for everybody, and for this tokenizer's own tokens."""
+    own = st.sampled_from(replica.fragments)
+    return st.one_of(
+        st.lists(PIECES | own, max_size=10).map("".join),
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=10),
+        st.lists(st.sampled_from(("A", "b", "É", "\u0301", " ", "\n", "/", ".", "日", "1", *replica.fragments))).map(
+            "".join
+        ),
+    )
+
+
+def reference(replica: Family, text: str) -> list[int]:
+    ids: list[int] = replica.transformers(text)["input_ids"]
+    return ids
+
+
+def assert_as_transformers(replica: Family, query: str, items: list[str]) -> None:
+    """Both ways are the other's, token for token."""
+    ids, rows = replica.ours.encode_rows(query, items)
+    plain_ids, plain = replica.ours.encode_rows_plainly(query, items)
+    assert ids.tolist() == plain_ids.tolist() == reference(replica, query)
+    assert rows.to_bytes() == plain.to_bytes()
+    for n, item in enumerate(items):
+        whole = [*ids[: rows.prefix_ends[n]].tolist(), *rows.row(n).tolist()]
+        assert whole == reference(replica, query + item)
+
+
+@settings(max_examples=1200, deadline=None)
+@given(name=NAMES, data=st.data())
+def test_rows_are_the_tokens_that_transformers_gives_to_query_and_item(name: str, data: st.DataObject) -> None:
+    replica = family(name)
+    query = data.draw(texts(replica))
+    assert_as_transformers(replica, query, data.draw(st.lists(texts(replica), max_size=3)))
+
+
+@settings(max_examples=600, deadline=None)
+@given(name=NAMES, data=st.data())
+def test_wherever_a_text_is_split_into_query_and_item(name: str, data: st.DataObject) -> None:
+    replica = family(name)
+    text = data.draw(texts(replica))
+    boundary = data.draw(st.integers(0, len(text)))
+    assert_as_transformers(replica, text[:boundary], [text[boundary:]])
+
+
+@settings(max_examples=800, deadline=None)
+@given(
+    query=st.text("AbCÉéǅʰ日か\u0301 \n/.,1", max_size=14),
+    item=st.text("AbCÉéǅʰ日か\u0301 \n/.,1", max_size=8),
+)
+@example(query="ABC", item="d")
+@example(query="ABC.", item="d")
+@example(query="CamelCASE", item="case")
+@example(query="a//", item="\n/")
+@example(query="日本。", item="\u0301")
+def test_tekken_is_cut_where_capitals_and_small_letters_meet_as_anywhere(query: str, item: str) -> None:
+    assert_as_transformers(family("nemo"), query, [item])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_can_be_cut_is_cut_and_the_rest_takes_the_plain_way(name: str) -> None:
+    cut = family(name).ours._cutter.cut("Judge the answer. Question: what is it? Document:")
+    assert (cut is not None) == (name in CUTTABLE)
+
+
+def test_the_published_expressions_are_those_that_are_known() -> None:
+    assert families.TEKKEN in query_cut.KNOWN_PATTERNS
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_beginning_of_text_is_there_once_and_only_where_the_tokenizer_puts_it(name: str) -> None:
+    replica = family(name)
+    for text in ("", "Yes", " Yes", "\n", "日本"):
+        ids = replica.ours.encode(text)
+        assert ids.count(replica.bos) == (0 if replica.bos is None else 1)
+        assert replica.bos is None or ids[0] == replica.bos
+    ids, rows = replica.ours.encode_rows("The answer is", [" Yes", ""])
+    assert [*ids.tolist(), *rows.tokens.tolist()].count(replica.bos) == (0 if replica.bos is None else 1)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("label", [" Yes", " No", " yes", " positive"])
+def test_a_label_is_the_token_that_follows_when_it_is_written_behind_a_text(name: str, label: str) -> None:
+    replica = family(name)
+    token = replica.ours.single_token(label)
+    before = reference(replica, "The answer:")
+    assert reference(replica, "The answer:" + label) == [*before, token]
+
+
+@pytest.mark.parametrize("name", SENTENCE_PIECE)
+def test_a_label_without_a_space_is_not_the_one_with_a_space(name: str) -> None:
+    """SentencePiece would take ``"c"`` at the beginning of a text for ``" c"``."""
+    tokenizer = family(name).ours
+    bare = tokenizer.single_token("c")
+    assert tokenizer.pieces([bare]) == ["c"]
+    assert tokenizer.pieces([tokenizer.single_token(" Yes")]) == ["▁Yes"]
+    assert tokenizer.pieces([tokenizer.single_token("\n")]) == ["<0x0A>"]
+    assert reference(family(name), "The answer\nc")[-1] == bare
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_special_token_is_a_label_and_several_tokens_are_not(name: str) -> None:
+    replica = family(name)
+    eos = replica.transformers.eos_token
+    assert replica.ours.single_token(eos) == replica.transformers.convert_tokens_to_ids(eos)
+    for text in ("", "Yes No", "🧿"):
+        with pytest.raises(RequestError) as raised:
+            replica.ours.single_token(text)
+        assert raised.value.code is ErrorCode.LABEL_NOT_SINGLE_TOKEN
+
+
+@pytest.mark.parametrize("name", SENTENCE_PIECE)
+def test_pieces_of_sentence_piece_show_markers_and_bytes(name: str) -> None:
+    tokenizer = family(name).ours
+    pieces = tokenizer.pieces(tokenizer.encode("The answer\n🧿</s>", add_special_tokens=False))
+    assert pieces == ["▁The", "▁answer", "<0x0A>", "<0xF0>", "<0x9F>", "<0xA7>", "<0xBF>", "</s>"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_files_make_a_card(name: str) -> None:
+    replica = family(name)
+    card = read_model_card(replica.directory, None, None, replica.ours)
+    assert card.vocabulary == len(replica.transformers)
+    assert card.tokenizer_fingerprint == TextTokenizer.load(replica.directory).fingerprint
+
+
+def test_a_mistral_vocabulary_of_the_real_size_is_encoded_as_by_its_file(tmp_path: Path) -> None:
+    """Beyond 100,000 tokens, transformers looks for a wrong expression in Mistral's files, and may change it."""
+    large = families.nemo(tmp_path / "large", padding=130_000)
+    assert large.ours.vocabulary > 130_000
+    for text in ("The answer is 42", "CamelCase//\n", "日本 🧿"):
+        ids = large.ours.encode(text)
+        assert ids == reference(large, text) == family("nemo").ours.encode(text)
+    assert large.ours._cutter.cut("The answer:") is not None
+
+
+def broken(tmp_path: Path, name: str, **files: bytes | None) -> Path:
+    """A copy of a replica with some files changed or, where None, removed."""
+    directory = shutil.copytree(family(name).directory, tmp_path / "model")
+    for file, content in files.items():
+        path = directory / file.replace("__", ".")
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+    return directory
+
+
+ONLY_SENTENCE_PIECE: dict[str, Any] = {"tokenizer__json": None, "tokenizer__model": b"\x0a\x05<unk>"}
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"tokenizer__json": None}, "holds no tokenizer.json: add the model's tokenizer files"),
+        (ONLY_SENTENCE_PIECE, "holds tokenizer.model but no tokenizer.json"),
+        ({"tokenizer__json": None, "tekken__json": b"{}"}, "holds tekken.json but no tokenizer.json"),
+        ({"tokenizer__json": b"{"}, "tokenizer.json: "),
+        ({"tokenizer__json": b""}, "tokenizer.json: "),
+        ({"tokenizer__json": b'{"model": {"type": "BPE", "vocab": {}'}, "tokenizer.json: "),
+        ({"tokenizer__json": b'{"version": "9", "model": {"type": "Magic"}}'}, "tokenizer.json: "),
+        ({"tokenizer__json": b"\xff\xfe"}, "tokenizer.json: "),
+        (
+            {"tokenizer_config__json": b'{"tokenizer_class": "ByT5Tokenizer"}', "config__json": b"{}"},
+            "(ByT5Tokenizer) has no fast form",
+        ),
+        (
+            {"tokenizer_config__json": b'{"auto_map": {"AutoTokenizer": ["code.Own", null]}}', "config__json": b"{}"},
+            "trust_remote_code",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["mistral_v01", "llama3"])
+def test_a_tokenizer_that_can_not_be_had_is_one_line_that_names_file_and_remedy(
+    tmp_path: Path, name: str, files: dict[str, bytes | None], says: str
+) -> None:
+    directory = broken(tmp_path, name, **files)
+    with pytest.raises(ModelFilesError) as raised:
+        TextTokenizer.load(directory)
+    message = str(raised.value)
+    assert says in message
+    assert str(directory) in message
+    assert "\n" not in message
+
+
+def test_a_tokenizer_of_vocabulary_and_merges_alone_is_taken(tmp_path: Path) -> None:
+    """As Qwen's first repositories have it."""
+    replica = family("qwen2_5")
+    model = json.loads((replica.directory / "tokenizer.json").read_text())["model"]
+    merges = "\n".join(" ".join(merge) for merge in model["merges"])
+    directory = broken(
+        tmp_path,
+        "qwen2_5",
+        tokenizer__json=None,
+        vocab__json=json.dumps(model["vocab"]).encode(),
+        merges__txt=f"#version: 0.2\n{merges}\n".encode(),
+    )
+    assert TextTokenizer.load(directory).encode("The answer is Yes") == replica.ours.encode("The answer is Yes")
+
+
+def test_a_tokenizer_that_is_normalised_otherwise_is_not_taken_for_its_family(tmp_path: Path) -> None:
+    tokenizer = families.byte_level(families.TEKKEN)
+    tokenizer.normalizer = normalizers.Lowercase()
+    families.write(tmp_path, tokenizer, "mistral", "PreTrainedTokenizerFast")
+    assert TextTokenizer.load(tmp_path)._cutter.cut("The answer:") is None
