@@ -69,10 +69,15 @@ class TextTokenizer:
         from transformers import AutoTokenizer
 
         try:
-            # Told that code in a checkpoint is not trusted, it refuses; else it would ask whoever sits at the terminal.
+            # Told that code in a checkpoint is not trusted, it refuses; else it would ask at the terminal.
             tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers raises anything from OSError to a bare Exception out of Rust
             reason = " ".join(str(error).split())
+            if "trust_remote_code" in reason:
+                raise ModelFilesError(
+                    f"the tokenizer of {directory} is code in the checkpoint (auto_map in tokenizer_config.json), which "
+                    "is not run here: save it as a tokenizer.json"
+                ) from error
             raise ModelFilesError(
                 f"no tokenizer can be loaded from {_tokenizer_file(directory)}: {reason}; get the file again, or check "
                 "that it belongs to the model"

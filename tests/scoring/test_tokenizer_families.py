@@ -196,7 +196,7 @@ ONLY_SENTENCE_PIECE: dict[str, Any] = {"tokenizer__json": None, "tokenizer__mode
         ),
         (
             {"tokenizer_config__json": b'{"auto_map": {"AutoTokenizer": ["code.Own", null]}}', "config__json": b"{}"},
-            "trust_remote_code",
+            "is code in the checkpoint (auto_map in tokenizer_config.json), which is not run here",
         ),
     ],
 )
