@@ -90,7 +90,7 @@ def find_checkpoint(model: str, revision: str | None, contents: Contents) -> Che
             f"model directory {directory} does not exist; a model on the hub is named by its id, owner/name"
         )
     snapshot = _fetch(model, revision, contents)
-    log.info("checkpoint", model=model, revision=revision or "main", commit=snapshot.name)
+    log.info("resolved", model=model, revision=revision or "main", commit=snapshot.name)
     return Checkpoint(snapshot, model, snapshot.name)
 
 

@@ -75,8 +75,8 @@ class TextTokenizer:
             reason = " ".join(str(error).split())
             if "trust_remote_code" in reason:
                 raise ModelFilesError(
-                    f"the tokenizer of {directory} is code in the checkpoint (auto_map in tokenizer_config.json), which "
-                    "is not run here: save it as a tokenizer.json"
+                    f"the tokenizer of {directory} is code in the checkpoint (auto_map in tokenizer_config.json), "
+                    "which is not run here: save it as a tokenizer.json"
                 ) from error
             raise ModelFilesError(
                 f"no tokenizer can be loaded from {_tokenizer_file(directory)}: {reason}; get the file again, or check "

@@ -124,7 +124,7 @@ def test_a_worker_fetches_the_weights_and_nothing_it_does_not_read(hub: Hub, fin
     assert found.answer["files"]["model-00001-of-00002.safetensors"] == len(WEIGHTS)
     assert found.answer["name"] == ID
     assert found.answer["commit"] == commit_of(FILES)
-    assert [line["commit"] for line in found.logged("checkpoint")] == [commit_of(FILES)]
+    assert [line["commit"] for line in found.logged("resolved")] == [commit_of(FILES)]
 
 
 def test_the_api_fetches_no_weights(hub: Hub, find: Find) -> None:
@@ -256,6 +256,15 @@ def test_what_is_logged_is_json_without_a_bar_and_says_how_far_it_is(find: Find)
     assert reports
     assert {(line["steps"], line["unit"], line["model"]) for line in reports} == {(total, "bytes", ID)}
     assert reports[-1]["step"] == total
+
+
+def test_a_warning_of_the_library_is_a_line_of_the_log_too() -> None:
+    """It warns of a disk that is too small in Python's way, which is plain text on stderr."""
+    code = "import warnings; from settings.logs import configure_logs; configure_logs(); warnings.warn('not enough')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert line["level"] == "warning"
+    assert "not enough" in line["event"]
 
 
 def test_progress_is_told_once_a_second_and_at_the_end() -> None:

@@ -202,8 +202,9 @@ ONLY_SENTENCE_PIECE: dict[str, Any] = {"tokenizer__json": None, "tokenizer__mode
 )
 @pytest.mark.parametrize("name", ["mistral_v01", "llama3"])
 def test_a_tokenizer_that_can_not_be_had_is_one_line_that_names_file_and_remedy(
-    tmp_path: Path, name: str, files: dict[str, bytes | None], says: str
+    tmp_path: Path, name: str, files: dict[str, bytes | None], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks whoever sits at the terminal"))
     directory = broken(tmp_path, name, **files)
     with pytest.raises(ModelFilesError) as raised:
         TextTokenizer.load(directory)
