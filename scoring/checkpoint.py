@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from scoring.download_progress import DownloadProgress
+from scoring.byte_progress import ByteProgress
 from scoring.hub_errors import explain, is_definite
 from scoring.model_files import ModelFilesError
 
@@ -129,7 +129,7 @@ def _fetch(hub_id: str, revision: str | None, contents: Contents) -> Path:
 def _snapshot(hub_id: str, revision: str | None, contents: Contents, *, cached_only: bool = False) -> Path:
     from huggingface_hub import snapshot_download
 
-    progress = DownloadProgress(
+    progress = ByteProgress(
         lambda: _missing_bytes(hub_id, revision, contents),
         lambda done, total: log.info("downloading", model=hub_id, step=done, steps=total, unit="bytes"),
     )

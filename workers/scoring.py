@@ -27,6 +27,7 @@ def main() -> int:
     stopping = Stopping()
     # Here, because they take seconds: by now a signal ends the process in good order, and the log says what it does.
     from model.engine import Engine
+    from scoring.byte_progress import ByteProgress
     from scoring.checkpoint import Contents, find_checkpoint
     from scoring.model_files import ModelFilesError, read_model_card
     from scoring.tokenization import TextTokenizer
@@ -44,7 +45,10 @@ def main() -> int:
             tokenizer,
             scoring.context_length,
         )
-        engine = Engine.load(checkpoint.directory, settings.engine, card)
+        loading = ByteProgress(
+            lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
+        )
+        engine = Engine.load(checkpoint.directory, settings.engine, card, loading.advance)
     except (ModelFilesError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN

@@ -6,12 +6,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from model.config import DecoderConfig
 from scoreline.client import Client
 from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head
@@ -19,25 +19,13 @@ from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 from tests.command.running import REAL, Up, gone
-from tests.model.checkpoints import tensors, write
+from tests.model.checkpoints import CONFIGS, tensors, write
 from tests.scoring.hub_server import Hub, Repository, commit_of
 from tests.scoring.tokenizers_under_test import save_qwen2
 from tests.services import wait_until
 
 ID = "tiny-org/tiny-qwen3"
-CONFIG = DecoderConfig(
-    vocabulary=1024,
-    width=64,
-    layers=2,
-    query_heads=4,
-    kv_heads=2,
-    head_dim=16,
-    mlp_width=96,
-    context=256,
-    rope_theta=10_000.0,
-    norm_epsilon=1e-6,
-    tied=True,
-)
+CONFIG = replace(CONFIGS["tied"], vocabulary=1024)
 QUERY, ITEMS, LABELS = "The answer", [" is", " document: 12"], ["the", " a"]
 
 
@@ -95,7 +83,7 @@ def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
     finally:
         up.close()
     assert hub.downloads() == sorted(path.name for path in checkpoint.iterdir())
-    assert "downloading ..." in up.output
+    assert "downloading ...\nloading ..." in up.output
     assert "Traceback" not in up.output
     snapshots = tmp_path / "hub" / "hub" / "models--tiny-org--tiny-qwen3" / "snapshots"
     files = hub.repositories[ID].revisions["main"]

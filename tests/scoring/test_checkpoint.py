@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from scoring.byte_progress import ByteProgress
 from scoring.checkpoint import Contents, find_checkpoint, is_hub_id
-from scoring.download_progress import DownloadProgress
 from scoring.hub_errors import explain, is_definite
 from scoring.model_files import ModelFilesError
 from tests.scoring.hub_server import Hub, Repository, commit_of
@@ -270,7 +270,7 @@ def test_a_warning_of_the_library_is_a_line_of_the_log_too() -> None:
 def test_progress_is_told_once_a_second_and_at_the_end() -> None:
     now = 0.0
     told: list[tuple[int, int]] = []
-    progress = DownloadProgress(lambda: 100, lambda done, total: told.append((done, total)), lambda: now)
+    progress = ByteProgress(lambda: 100, lambda done, total: told.append((done, total)), lambda: now)
     for step in range(1, 101):
         now = step / 25
         progress.advance(step, 50)
@@ -279,7 +279,7 @@ def test_progress_is_told_once_a_second_and_at_the_end() -> None:
 
 def test_where_the_total_is_not_known_what_was_announced_counts() -> None:
     told: list[tuple[int, int]] = []
-    progress = DownloadProgress(lambda: None, lambda done, total: told.append((done, total)), iter(range(9)).__next__)
+    progress = ByteProgress(lambda: None, lambda done, total: told.append((done, total)), iter(range(9)).__next__)
     progress.advance(5, 10)
     progress.advance(4, 10)
     progress.advance(12, 10)

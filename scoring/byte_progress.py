@@ -1,4 +1,4 @@
-"""How far a download is, told now and then, instead of progress bars drawn into a log."""
+"""How many bytes of something long are done, told now and then: a log takes no progress bars."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 REPORT_SECONDS = 1.0
-"""The least time between two reports of one download."""
+"""The least time between two reports."""
 
 
-class DownloadProgress:
-    """Collects what the hub library would draw, and reports bytes done and bytes in all.
+class ByteProgress:
+    """Passes on bytes done and bytes in all, as often as a reader wants to know.
 
-    total: asked once, when the first bytes have come; None: what the library has announced so far counts, which
-    grows file by file. report: told at most once in :data:`REPORT_SECONDS`, and at the end.
+    total: asked once, when the first bytes have come; None: what was announced so far counts, which may grow. report:
+    told at most once in :data:`REPORT_SECONDS`, and at the end.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class DownloadProgress:
             total = max(done, announced if self._total is None else self._total)
             now = self._clock()
             due = self._reported_at is None or now - self._reported_at >= REPORT_SECONDS
-            if due or done == self._total:
+            if due or done == total:
                 self._reported_at = now
                 self._report(done, total)
 
     def bars(self) -> type[Any]:
-        """A class of progress bars for the library, which are never drawn and tell this of the bytes they count."""
+        """A class of progress bars for the hub library, which are never drawn and tell this of the bytes they count."""
         from tqdm import tqdm
 
         progress = self
