@@ -48,6 +48,7 @@ _NEVER = ["*/*", "consolidated*.safetensors", "adapter_model*.safetensors"]
 """Folders (``original/``, ``onnx/``), and safetensors that repeat the weights under other names or change others."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?/[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 HUB_SECONDS = 10.0
 """How long the hub may take to answer before the cached copy is used."""
@@ -102,15 +103,15 @@ def is_hub_id(model: str) -> bool:
 def _fetch(hub_id: str, revision: str | None, contents: Contents) -> Path:
     """The folder of one commit in the cache, complete."""
     from huggingface_hub import HfApi, is_offline_mode
-    from huggingface_hub.file_download import REGEX_COMMIT_HASH
 
     with _library_logs_joined():
         try:
             if is_offline_mode():
                 return _snapshot(hub_id, revision, contents, cached_only=True)
-            # A commit never changes: where it is cached, the hub need not be asked anything.
-            if revision is None or not REGEX_COMMIT_HASH.fullmatch(revision):
-                # The library would fall back on the cache without a word, also where the hub's answer was no.
+            # A commit never changes: what is in it is known once and for all.
+            if revision is None or not _COMMIT.fullmatch(revision) or _listing(hub_id, revision) is None:
+                # The library would fall back on the cache without a word, also where the hub's answer was no, and it
+                # would wait without end for a hub that takes connections and does not answer.
                 HfApi().model_info(hub_id, revision=revision, timeout=HUB_SECONDS)
             return _snapshot(hub_id, revision, contents)
         # The library and the transports below it raise a dozen classes with no common parent.
@@ -146,20 +147,29 @@ def _snapshot(hub_id: str, revision: str | None, contents: Contents, *, cached_o
 
 def _missing_bytes(hub_id: str, revision: str | None, contents: Contents) -> int | None:
     """How much is to be downloaded, by the listing that the library has just fetched; None if it has none."""
-    from huggingface_hub import get_cached_repo_tree, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
+
+    files = _listing(hub_id, revision)
+    if files is None:
+        return None
+    return sum(
+        size
+        for name, size in files.items()
+        if any(fnmatchcase(name, pattern) for pattern in contents.value)
+        and not any(fnmatchcase(name, pattern) for pattern in _NEVER)
+        and not isinstance(try_to_load_from_cache(hub_id, name, revision=revision), str)
+    )
+
+
+def _listing(hub_id: str, revision: str | None) -> dict[str, int] | None:
+    """The files of a revision and their sizes, where the cache knows them."""
+    from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
     try:
-        files = get_cached_repo_tree(hub_id, revision=revision)
+        return {file.path: file.size for file in get_cached_repo_tree(hub_id, revision=revision)}
     except CachedRepoTreeNotFoundError:
         return None
-    return sum(
-        file.size
-        for file in files
-        if any(fnmatchcase(file.path, pattern) for pattern in contents.value)
-        and not any(fnmatchcase(file.path, pattern) for pattern in _NEVER)
-        and not isinstance(try_to_load_from_cache(hub_id, file.path, revision=revision), str)
-    )
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class Hub:
 
     bearers: the Authorization headers of those that were about a model;
     cut: how many downloads from now on end after half of their bytes; stalled: downloads wait until this is set;
-    broken: every answer is a 503.
+    silent: no answer about a model before this is set; broken: every answer is a 503.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class Hub:
     bearers: set[str | None] = field(default_factory=set)
     cut: int = 0
     broken: bool = False
+    silent: threading.Event | None = None
     stalled: threading.Event | None = None
 
     def __post_init__(self) -> None:
@@ -67,8 +68,9 @@ class Hub:
 
     def close(self) -> None:
         """Be gone: connections are refused from now on."""
-        if self.stalled is not None:
-            self.stalled.set()
+        for waiting in (self.stalled, self.silent):
+            if waiting is not None:
+                waiting.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -94,6 +96,8 @@ class Hub:
         repository = self.repositories.get(hub_id)
         if repository is not None:
             self.bearers.add(bearer)
+            if self.silent is not None:
+                self.silent.wait(60)
         if bearer == "Bearer wrong":
             return request.refuse(401, message="Invalid credentials in Authorization header")
         if repository is None or (repository.token is not None and bearer != f"Bearer {repository.token}"):

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +55,10 @@ FIND = """
 import json, sys
 from settings.logs import configure_logs
 configure_logs()
+from scoring import checkpoint
 from scoring.checkpoint import Contents, find_checkpoint
 from scoring.model_files import ModelFilesError
+checkpoint.HUB_SECONDS = 1.0
 model, revision, contents = sys.argv[1:]
 try:
     found = find_checkpoint(model, revision or None, Contents[contents])
@@ -232,6 +235,12 @@ def test_without_the_hub_and_without_a_whole_copy_it_is_one_line(hub: Hub, find:
         find(contents=cached)
     hub.close()
     assert find().refusal.startswith(f"{hub.url} can't be reached for {ID}")
+
+
+@pytest.mark.parametrize("revision", ["", "0" * 40])
+def test_a_hub_that_does_not_answer_is_not_waited_for_without_end(hub: Hub, find: Find, revision: str) -> None:
+    hub.silent = threading.Event()
+    assert "can't be reached" in find(revision=revision).refusal
 
 
 def test_a_cache_that_can_not_be_used_is_one_line(find: Find, tmp_path: Path) -> None:
