@@ -94,9 +94,9 @@ class Engine:
         self.dtype: str = settings.dtype
         self.device = _device_name()
         self._executables = executables
-        self._context = config.context
+        self._context = card.context_length
         self._width = config.width
-        self._buckets = Buckets.of(config.context, settings.step_tokens)
+        self._buckets = Buckets.of(card.context_length, settings.step_tokens)
 
     @classmethod
     def load(

@@ -26,7 +26,7 @@ def main() -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     stopping = Stopping()
     # Here, because they take seconds: by now a signal ends the process in good order, and the log says what it does.
-    from model.engine import Engine
+    from model.config import DecoderConfig
     from scoring.byte_progress import ByteProgress
     from scoring.checkpoint import Contents, find_checkpoint
     from scoring.model_files import ModelFilesError, read_model_card
@@ -37,6 +37,8 @@ def main() -> int:
         settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
         log.info("loading", model=scoring.model, commit=checkpoint.commit, dtype=settings.engine.dtype)
+        # What can be refused at once is, before anything large is imported or read.
+        DecoderConfig.from_directory(checkpoint.directory)
         tokenizer = TextTokenizer.load(checkpoint.directory)
         card = read_model_card(
             checkpoint.directory,
@@ -45,6 +47,8 @@ def main() -> int:
             tokenizer,
             scoring.context_length,
         )
+        from model.engine import Engine
+
         loading = ByteProgress(
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
         )

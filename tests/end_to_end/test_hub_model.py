@@ -13,12 +13,8 @@ import numpy as np
 import pytest
 
 from scoreline.client import Client
-from scoring.conversion import to_scores
-from scoring.layout import ChunkWork, GroupWork, Head
-from scoring.model_files import read_model_card
-from scoring.tokenization import TextTokenizer
-from settings.engine import EngineSettings
 from tests.command.running import REAL, Up, gone
+from tests.end_to_end.small_models import expected_scores
 from tests.model.checkpoints import CONFIGS, tensors, write
 from tests.scoring.hub_server import Hub, Repository, commit_of
 from tests.scoring.tokenizers_under_test import save_qwen2
@@ -54,18 +50,6 @@ def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def expected_scores(directory: Path) -> np.ndarray:
-    from model.engine import Engine
-
-    tokenizer = TextTokenizer.load(directory)
-    card = read_model_card(directory, None, None, tokenizer)
-    prefix, rows = tokenizer.encode_rows(QUERY, ITEMS)
-    labels = tuple(tokenizer.single_token(label) for label in LABELS)
-    group = GroupWork("only", prefix, (ChunkWork(0, rows, labels, Head.LOGPROBS),))
-    (scored,) = Engine.load(directory, EngineSettings(dtype="float32"), card).score([group], lambda: None)
-    return to_scores(scored.scores, False)
-
-
 def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
     hub: Hub, checkpoint: Path, variables: dict[str, str], tmp_path: Path
 ) -> None:
@@ -76,7 +60,7 @@ def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
             (served,) = client.models()
             result = client.score(QUERY, ITEMS, labels=LABELS)
             assert served.id == ID
-            np.testing.assert_allclose(result.scores, expected_scores(checkpoint), rtol=1e-5)
+            np.testing.assert_allclose(result.scores, expected_scores(checkpoint, QUERY, ITEMS, LABELS), rtol=1e-5)
             with pytest.raises(Exception, match="context"):
                 client.score(QUERY, [" a" * 40], labels=LABELS)
         assert up.end(signal.SIGTERM) == 0
