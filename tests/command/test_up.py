@@ -221,7 +221,9 @@ def test_without_a_checkout_the_server_commands_say_so(tmp_path: Path, role: str
 def test_a_process_that_watches_its_parent_ends_with_it() -> None:
     """How it is done where the kernel does not do it."""
     watching = (
-        "import sys, os; from scoreline.child import _watch; print(os.getpid(), flush=True); _watch(os.getppid())"
+        # The parent is asked for first: once the id is printed, it may be killed.
+        "import os; from scoreline.child import _watch; parent = os.getppid(); "
+        "print(os.getpid(), flush=True); _watch(parent)"
     )
     parent = subprocess.Popen(
         [
