@@ -71,7 +71,8 @@ def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
 
     width, heads, kv_heads = config.width, config.query_heads * config.head_dim, config.kv_heads * config.head_dim
     tensors = {"model.norm.weight": norm(width)}
-    tensors["model.embed_tokens.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD if config.tied else 1.0)
+    # A tied head finds the last token's own vector in what comes out: too wide, and that token has all the probability.
+    tensors["model.embed_tokens.weight"] = kernel(config.vocabulary, width, 0.65 * LOGIT_SPREAD if config.tied else 1.0)
     if not config.tied:
         tensors["lm_head.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD)
     sizes = {
