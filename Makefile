@@ -40,7 +40,7 @@ $(PARITY)/.installed: requirements-parity.txt
 	@touch $@
 
 bench: install
-	$(BIN)/python -m benchmarks.serial
+	$(BIN)/python -m benchmarks.engine --shape demonstration --workload 300x100x20
 
 clean:
 	rm -rf $(VENV) $(PARITY) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

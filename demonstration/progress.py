@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -21,7 +22,8 @@ _ROWS = 40
 
 @nnx.jit
 def _logits(decoder: Decoder, tokens: Array, last: Array) -> Array:
-    return decoder.model.at_scoring_positions(tokens, last) @ decoder.head_kernel()
+    hidden = decoder.model.at_every_position(tokens)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0] @ decoder.head_kernel()
 
 
 @cache

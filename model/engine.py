@@ -1,102 +1,82 @@
-"""The engine: rows of whole sequences in, label scores out. The serial algorithm, batched and padded.
+"""The engine: groups of rows in, label scores out, by the algorithm that suits each row.
 
-Rows of all chunks are sorted into length buckets and run in batches, whoever they belong to. What a row scores depends
-on its own tokens alone, bit for bit: its length picks the program, and neither its place nor its company in the batch
-changes its bits (``tests/model/test_row_independence.py``).
+Whoever's rows suit the same program run together. In ``serial`` and ``prefill_extend`` what a row scores depends on its
+own tokens alone, bit for bit: its prefix and length pick the algorithm and the program, and neither its place nor its
+company changes its bits (``tests/model/test_row_independence.py``). In packed sequences company shows in rounding.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import jax
 import numpy as np
-import numpy.typing as npt
+import structlog
 
 from model import weights
-from model.buckets import HEAD_ROWS, BodyKey, Buckets
+from model.attention import Attention
+from model.buckets import BLOCK_TOKENS, Buckets, RowsKey, packed_reads
 from model.config import DecoderConfig
+from model.decoder import Decoder
 from model.executables import Executables
-from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Scored, TokenIds
+from model.packing import pack
+from model.prefixes import Prefix, Prefixes, pool_shape
+from model.reading import EngineError, Read, Reader, Row, Sheet, batches
+from scoring.algorithms import Algorithm, Choice, Policy, choose
+from scoring.layout import GroupWork, Scored, TokenIds
 from scoring.model_card import ModelCard
 from settings.engine import EngineSettings
 
 COMPILING_THREADS = 2
 """The compiler runs outside Python's lock, mostly on one core."""
 
-READ_TOKENS = 2_048
-"""Tokens, padding included, after which a head runs over what the body has computed since the last one. A head over a
-large vocabulary costs as much for a few rows as for many, but a finished chunk should not wait for long either."""
+Step = tuple[list[Read], int]
+"""What a step on the device has brought: rows' final states, and the tokens it computed, padding included."""
 
-Floats = npt.NDArray[np.float32]
-T = TypeVar("T")
-
-
-class EngineError(Exception):
-    """Work that the engine can't do or must not answer: a fault of ours, never of a validated request."""
-
-
-@dataclass(slots=True, eq=False)
-class _Sheet:
-    """A chunk's scores as they come in: logits and log-probabilities, float32 [N, M]."""
-
-    chunk: ChunkWork
-    logits: Floats
-    logprobs: Floats
-    missing: int
-
-    @classmethod
-    def blank(cls, chunk: ChunkWork) -> _Sheet:
-        shape = (len(chunk.rows), len(chunk.label_token_ids))
-        return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
-
-    def write(self, index: int, outputs: Sequence[Floats]) -> None:
-        """Enter what the chunk's head said of one row: logits, then log-probabilities where it has them."""
-        for sheet, output in zip((self.logits, self.logprobs), outputs, strict=False):
-            sheet[index] = output
-        self.missing -= 1
-
-    def scored(self) -> Scored:
-        """The finished chunk. Raises EngineError where a score is not a number."""
-        if np.isnan(self.logits).any():
-            raise EngineError(f"chunk {self.chunk.id}: a score is not a number")
-        asked = self.chunk.head is Head.LOGPROBS
-        return Scored(self.chunk.id, LabelScores(self.logits, self.logprobs if asked else None), cached_tokens=0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    """One sequence to score: int32 [length], and where its scores go."""
-
-    tokens: TokenIds
-    sheet: _Sheet
-    index: int
+log = structlog.stdlib.get_logger("engine")
 
 
 class Engine:
-    """A loaded model on a device. One caller at a time scores; compiling is safe from any thread."""
+    """A loaded model on a device. One caller at a time scores; compiling is safe from any thread.
+
+    scored_rows: how many rows each algorithm has scored; fallbacks: how often each reason kept a row from the algorithm
+    that was asked for.
+    """
 
     def __init__(
         self,
-        executables: Executables,
-        config: DecoderConfig,
+        decoder: Decoder,
         settings: EngineSettings,
         card: ModelCard,
         weights_fingerprint: str,
+        attention: Attention | None = None,
     ) -> None:
+        itemsize = np.dtype(settings.dtype).itemsize
+        pool = pool_shape(decoder.config, card.context_length, itemsize, settings.prefix_cache_bytes)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
         self.dtype: str = settings.dtype
         self.device = _device_name()
-        self._executables = executables
+        self.scored_rows: Counter[Algorithm] = Counter()
+        self.fallbacks: Counter[str] = Counter()
+        self._executables = Executables(decoder, pool, attention)
         self._context = card.context_length
-        self._width = config.width
         self._buckets = Buckets.of(card.context_length, settings.step_tokens)
+        self._prefixes = Prefixes(self._executables)
+        self._keeps_prefixes = settings.enable_scoring_cache
+        self._policy = Policy(
+            algorithm=settings.multi_item_algorithm,
+            mask=settings.multi_item_mask_impl,
+            prefill_extend_enabled=settings.multi_item_enable_prefill_extend,
+            shortest_prefix=settings.multi_item_algorithm_query_threshold,
+            longest_prefix=pool.longest * BLOCK_TOKENS,
+            longest_packed=settings.max_multi_item_seq_len,
+        )
 
     @classmethod
     def load(
@@ -114,7 +94,7 @@ class Engine:
         """
         config = DecoderConfig.from_directory(directory)
         decoder, fingerprint = weights.load(directory, config, settings.dtype, on_progress)
-        return cls(Executables(decoder), config, settings, card, fingerprint)
+        return cls(decoder, settings, card, fingerprint)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the core set of programs. ``on_progress(done, total, program)`` is told after each.
@@ -138,74 +118,132 @@ class Engine:
         work. Raises :class:`EngineError` on a sequence that is empty or longer than the context, and where a score is
         not a number.
         """
-        sheets = [(group.prefix, _Sheet.blank(chunk)) for group in groups for chunk in group.chunks]
-        yield from (sheet.scored() for _, sheet in sheets if not sheet.missing)
-        waiting: dict[BodyKey, list[_Row]] = defaultdict(list)
-        for prefix, sheet in sheets:
-            for row in self._rows(prefix, sheet):
-                waiting[self._buckets.body(len(row.tokens))].append(row)
-        unread: list[tuple[_Row, Floats]] = []
-        unread_tokens = 0
-        for key, rows in sorted(waiting.items(), key=lambda item: item[0].length):
-            for batch in _batches(rows, key.rows):
-                unread += zip(batch, self._hidden_states(key, batch), strict=False)
-                unread_tokens += key.rows * key.length
-                if len(unread) >= HEAD_ROWS or unread_tokens >= READ_TOKENS:
-                    yield from self._read_scores(unread)
-                    unread, unread_tokens = [], 0
-                on_step()
-        yield from self._read_scores(unread)
+        sheets = [(group, [Sheet.blank(chunk) for chunk in group.chunks]) for group in groups]
+        yield from (sheet.scored() for _, of_group in sheets for sheet in of_group if not sheet.missing)
+        reader = Reader(self._executables, self._buckets)
+        for found, tokens in self._steps(sheets):
+            yield from reader.take(found, tokens)
+            on_step()
+        yield from reader.rest()
 
-    def _rows(self, prefix: TokenIds, sheet: _Sheet) -> Iterator[_Row]:
+    def _steps(self, sheets: Sequence[tuple[GroupWork, Sequence[Sheet]]]) -> Iterator[Step]:
+        """Everything that the device has to do below the heads, a step at a time."""
+        work: dict[Algorithm, list[tuple[GroupWork, list[Row]]]] = defaultdict(list)
+        for group, of_group in sheets:
+            for algorithm, rows in self._sorted(group, of_group).items():
+                work[algorithm].append((group, rows))
+        yield from self._serial(work[Algorithm.SERIAL])
+        for group, rows in work[Algorithm.PREFILL_EXTEND]:
+            yield from self._prefill_extend(group, rows)
+        for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
+            yield from self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
+
+    def _sorted(self, group: GroupWork, sheets: Sequence[Sheet]) -> dict[Algorithm, list[Row]]:
+        """A group's rows by the algorithm that scores them."""
+        found: dict[Algorithm, list[Row]] = defaultdict(list)
+        choices: Counter[Choice] = Counter()
+        for sheet in sheets:
+            for row in self._rows(sheet, len(group.prefix)):
+                choice = choose(self._policy, len(group.prefix), row.prefix_end, len(row.tokens))
+                found[choice.algorithm].append(row)
+                choices[choice] += 1
+        for choice, count in choices.items():
+            self.scored_rows[choice.algorithm] += count
+            if choice.fallback:
+                self.fallbacks[choice.reason] += count
+                log.warning("fallback", algorithm=choice.algorithm, reason=choice.reason, rows=count)
+        return found
+
+    def _rows(self, sheet: Sheet, prefix_length: int) -> Iterator[Row]:
         rows = sheet.chunk.rows
         starts = np.cumsum(rows.lengths) - rows.lengths
         for index, (start, length, prefix_end) in enumerate(
             zip(starts.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True)
         ):
-            tokens = np.concatenate([prefix[:prefix_end], rows.tokens[start : start + length]])
-            if not 0 < len(tokens) <= self._context:
+            if not (0 < prefix_end + length <= self._context and 0 <= prefix_end <= prefix_length):
                 raise EngineError(
-                    f"chunk {sheet.chunk.id}, row {index}: {len(tokens)} tokens, the context is {self._context}"
+                    f"chunk {sheet.chunk.id}, row {index}: {length} tokens behind {prefix_end} of a prefix of "
+                    f"{prefix_length}, the context is {self._context}"
                 )
-            yield _Row(tokens, sheet, index)
+            yield Row(rows.tokens[start : start + length], prefix_end, sheet, index)
 
-    def _hidden_states(self, key: BodyKey, batch: Sequence[_Row]) -> Floats:
-        """One step: float32 [key.rows, width], of the scoring positions of ``batch`` and then of padding."""
-        tokens = np.zeros((key.rows, key.length), np.int32)
-        last = np.zeros(key.rows, np.int32)
-        for n, row in enumerate(batch):
-            tokens[n, : len(row.tokens)] = row.tokens
-            last[n] = len(row.tokens) - 1
-        return np.asarray(self._executables.body(key, tokens, last))
+    def _serial(self, work: Sequence[tuple[GroupWork, list[Row]]]) -> Iterator[Step]:
+        """Whole sequences, which stand alone."""
+        whole = [
+            _Extension(row, np.concatenate([group.prefix[: row.prefix_end], row.tokens]), 0)
+            for group, rows in work
+            for row in rows
+        ]
+        yield from self._extend(whole, np.zeros(self._executables.pool.longest, np.int32))
 
-    def _read_scores(self, unread: Sequence[tuple[_Row, Floats]]) -> Iterator[Scored]:
-        """Run a head for each set of labels asked for by these rows, and hand over the chunks finished by it."""
-        asked: dict[tuple[Head, tuple[int, ...]], list[tuple[_Row, Floats]]] = defaultdict(list)
-        for row, hidden in unread:
-            asked[row.sheet.chunk.head, row.sheet.chunk.label_token_ids].append((row, hidden))
-        for (head, label_ids), part in asked.items():
-            for few in _batches(part, HEAD_ROWS):
-                self._run_head(head, label_ids, few)
-        for sheet in {id(row.sheet): row.sheet for row, _ in unread}.values():
-            if not sheet.missing:
-                yield sheet.scored()
+    def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[Step]:
+        """The prefix once, unless it is still there from an earlier time; then items against it."""
+        key = f"{group.key}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
+        prefix = self._prefixes.find(key)
+        _count_shared(rows if prefix is not None else rows[1:])
+        if prefix is None:
+            with self._prefixes.prefilling(group.prefix) as prefilling:
+                while computed := prefilling.step():
+                    yield [], computed
+            prefix = prefilling.finished()
+            self._prefixes.keep(key, prefix)
+        try:
+            yield [(row, prefix.hidden) for row in rows if _is_read_off(row, prefix)], 0
+            extensions = [_extension(row, group.prefix) for row in rows if not _is_read_off(row, prefix)]
+            yield from self._extend(extensions, prefix.table)
+        finally:
+            if not self._keeps_prefixes:
+                self._prefixes.drop(key)
 
-    def _run_head(self, head: Head, label_ids: tuple[int, ...], part: Sequence[tuple[_Row, Floats]]) -> None:
-        """Score at most HEAD_ROWS rows and write the scores where they belong."""
-        key = self._buckets.head(head, len(label_ids))
-        labels = np.zeros(key.labels, np.int32)
-        labels[: len(label_ids)] = label_ids
-        hidden = np.zeros((key.rows, self._width), np.float32)
-        for n, (_, state) in enumerate(part):
-            hidden[n] = state
-        outputs = [np.asarray(output) for output in self._executables.head(key, hidden, labels)]
-        for n, (row, _) in enumerate(part):
-            row.sheet.write(row.index, [output[n, : len(label_ids)] for output in outputs])
+    def _extend(self, extensions: Sequence[_Extension], table: TokenIds) -> Iterator[Step]:
+        """Rows behind one prefix, sorted into length buckets, in batches."""
+        waiting: dict[RowsKey, list[_Extension]] = defaultdict(list)
+        for extension in extensions:
+            waiting[self._buckets.rows(len(extension.tokens))].append(extension)
+        for key, rows in sorted(waiting.items(), key=lambda item: item[0].length):
+            for batch in batches(rows, key.rows):
+                tokens = np.zeros((key.rows, key.length), np.int32)
+                lengths, starts = np.zeros(key.rows, np.int32), np.zeros(key.rows, np.int32)
+                for n, extension in enumerate(batch):
+                    tokens[n, : len(extension.tokens)] = extension.tokens
+                    lengths[n], starts[n] = len(extension.tokens), extension.start
+                hidden = np.asarray(self._executables.rows(key, *self._prefixes.pool, table, tokens, lengths, starts))
+                yield [(extension.row, hidden[n]) for n, extension in enumerate(batch)], key.rows * key.length
+
+    def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[Step]:
+        """Prefixes and items of several groups in one sequence after another."""
+        longest = self._policy.longest_packed
+        for packed in pack(((group.prefix, rows) for group, rows in work), longest, packed_reads(longest)):
+            key = self._buckets.packed(packed.length, longest, len(packed.rows), dense=dense)
+            hidden = np.asarray(self._executables.packed(key, *packed.arrays(key.tokens, key.reads)))
+            yield list(zip(packed.rows, hidden, strict=False)), key.tokens
 
 
-def _batches(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for first in range(0, len(rows), size):
-        yield rows[first : first + size]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Extension:
+    """What a program of rows computes for a row: int32 [length] tokens from position ``start`` on."""
+
+    row: Row
+    tokens: TokenIds
+    start: int
+
+
+def _extension(row: Row, prefix: TokenIds) -> _Extension:
+    """The item itself; of an empty one that stops short of the prefix's end, the last token it sees."""
+    if len(row.tokens):
+        return _Extension(row, row.tokens, row.prefix_end)
+    return _Extension(row, prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1)
+
+
+def _is_read_off(row: Row, prefix: Prefix) -> bool:
+    """Whether a row is scored where the prefix ends."""
+    return not len(row.tokens) and row.prefix_end == prefix.length
+
+
+def _count_shared(rows: Sequence[Row]) -> None:
+    """Note whose prefix did not have to be computed."""
+    for row in rows:
+        row.sheet.cached_tokens += row.prefix_end
 
 
 def _device_name() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 
@@ -28,3 +30,17 @@ def rms_norm(values: Array, weight: Array, epsilon: float) -> Array:
     values = values.astype(jnp.float32)
     mean_square = jnp.mean(values * values, axis=-1, keepdims=True)
     return values * lax.rsqrt(mean_square + epsilon) * weight.astype(jnp.float32)
+
+
+def as_bits(array: Array) -> Array:
+    """bf16 as the integers of its bits, without a copy where the device allows it; anything else as it is.
+
+    For what programs slice: the CPU compiler takes a slice of bf16 by way of float32, and converts the whole array on
+    every call for it.
+    """
+    return jax.device_put(np.asarray(array).view(np.uint16)) if array.dtype == jnp.bfloat16 else array
+
+
+def from_bits(array: Array) -> Array:
+    """What :func:`as_bits` was given, inside a program."""
+    return lax.bitcast_convert_type(array, jnp.bfloat16) if array.dtype == jnp.uint16 else array

@@ -6,17 +6,19 @@ on a flat tuple of arrays costs a tenth of what calling it on a tree of modules 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jax import Array
+from jax import Array, lax
 
+from model.attention import Attention, PrefixBlocks
+from model.attention_dense import DenseAttention
+from model.decoder import Body as DecoderBody
 from model.decoder import Decoder
-from model.product import project
+from model.product import as_bits, project
 from scoring.layout import Head
 
 Program = Callable[..., Array | tuple[Array, ...]]
@@ -24,23 +26,67 @@ Program = Callable[..., Array | tuple[Array, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The decoder below its head: ``run(*weights, tokens, last)`` gives the hidden states at the scoring positions."""
+    """The decoder below its head. Each program takes ``*weights`` first, all positionally, and is pure.
 
-    run: Program
+    rows, prefill, packed: see the methods of :class:`model.decoder.Body` of these names; a prefix is passed as the
+    pool's keys and values and a table of its blocks.
+    """
+
     weights: tuple[Array, ...]
+    rows: Program
+    prefill: Program
+    packed: Program
+    packed_dense: Program
 
 
-def body(decoder: Decoder) -> Body:
-    """Take a decoder apart into a function and its flat arguments."""
+def body(decoder: Decoder, attention: Attention) -> Body:
+    """Take a decoder apart into functions and their flat arguments."""
     graph, state = nnx.split(decoder.model)
     leaves, tree = jax.tree_util.tree_flatten_with_path(state)
+    count = len(leaves)
 
-    def run(*arguments: Array) -> Array:
-        *weights, tokens, last = arguments
-        hidden: Array = nnx.merge(graph, jax.tree.unflatten(tree, weights)).at_scoring_positions(tokens, last)
-        return hidden
+    def assembled(weights: Sequence[Array]) -> DecoderBody:
+        model: DecoderBody = nnx.merge(graph, jax.tree.unflatten(tree, weights))
+        return model
 
-    return Body(run, tuple(_bits(leaf) if path[0].key == "layers" else leaf for path, leaf in leaves))
+    def rows(*arguments: Array) -> Array:
+        keys, values, table, tokens, lengths, ends = arguments[count:]
+        prefix = PrefixBlocks(keys, values, table, 0)
+        return assembled(arguments[:count]).rows(tokens, lengths, ends, prefix, attention)
+
+    def prefill(*arguments: Array) -> tuple[Array, ...]:
+        keys, values, table, tokens, length, start = arguments[count:]
+        prefix = PrefixBlocks(keys, values, table, 0)
+        hidden, *kept = assembled(arguments[:count]).prefill(tokens, length, start, prefix, attention)
+        # As the pool holds them, which keeps bf16 as integers.
+        return hidden, *(_pool_dtype(part) for part in kept)
+
+    def packed(*arguments: Array) -> Array:
+        tokens, positions, ranges, read = arguments[count:]
+        return assembled(arguments[:count]).packed(tokens, positions, ranges, read, attention)
+
+    def packed_dense(*arguments: Array) -> Array:
+        tokens, positions, ranges, read = arguments[count:]
+        return assembled(arguments[:count]).packed(tokens, positions, ranges, read, DenseAttention())
+
+    weights = tuple(as_bits(leaf) if path[0].key == "layers" else leaf for path, leaf in leaves)
+    return Body(weights, rows, prefill, packed, packed_dense)
+
+
+def store(pool_keys: Array, pool_values: Array, keys: Array, values: Array, block: Array) -> tuple[Array, Array]:
+    """Write the first keys and values of a block into a pool, whose memory is taken over; the rest becomes zero.
+
+    What an earlier prefix left there is never seen, but a weight of zero times its infinity would be.
+    Pool: see :class:`model.attention.PrefixBlocks`; keys: [layers, K, D, C]; values: [layers, K, C, D]; block: int32.
+    """
+    start = (block, 0, 0, 0, 0)
+    rest = pool_keys.shape[-1] - keys.shape[-1]
+    keys = jnp.pad(keys, ((0, 0), (0, 0), (0, 0), (0, rest)))
+    values = jnp.pad(values, ((0, 0), (0, 0), (0, rest), (0, 0)))
+    return (
+        lax.dynamic_update_slice(pool_keys, keys[None], start),
+        lax.dynamic_update_slice(pool_values, values[None], start),
+    )
 
 
 def logprobs_head(kernel: Array, hidden: Array, labels: Array) -> tuple[Array, Array]:
@@ -61,6 +107,5 @@ def logits_head(kernel: Array, hidden: Array, labels: Array) -> tuple[Array]:
 HEADS: dict[Head, Program] = {Head.LOGPROBS: logprobs_head, Head.LOGITS: logits_head}
 
 
-def _bits(stack: Array) -> Array:
-    """A bf16 stack as uint16: see :func:`model.decoder.Body`. The memory is shared where the device allows it."""
-    return jax.device_put(np.asarray(stack).view(np.uint16)) if stack.dtype == jnp.bfloat16 else stack
+def _pool_dtype(array: Array) -> Array:
+    return lax.bitcast_convert_type(array, jnp.uint16) if array.dtype == jnp.bfloat16 else array

@@ -12,6 +12,19 @@ class EngineSettings(SettingsSlice):
 
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="weights and activations")
     step_tokens: PositiveInt = Field(256, description="tokens, padding included, that one engine step aims at")
+    multi_item_algorithm: Literal["auto", "packed", "prefill_extend", "serial"] = Field(
+        "auto", description="how items that share a query are scored; `auto` decides by the query's length"
+    )
+    multi_item_mask_impl: Literal["auto", "dense", "segment"] = Field(
+        "auto", description="mask of packed sequences; `auto` is `segment`"
+    )
+    multi_item_enable_prefill_extend: bool = Field(True, description="whether `prefill_extend` may be used")
+    enable_scoring_cache: bool = Field(True, description="keep the work on a query for whoever scores it again")
+    multi_item_algorithm_query_threshold: PositiveInt = Field(
+        64, description="`auto` scores items of a shorter query, in tokens, serially"
+    )
+    max_multi_item_seq_len: PositiveInt = Field(8_192, description="tokens of a packed sequence, at most")
+    prefix_cache_bytes: PositiveInt = Field(2**30, description="device memory for the keys and values of queries")
     claim_seconds: PositiveFloat = Field(4.0, description="work, in estimated seconds, that one claim takes")
     poll_seconds: PositiveFloat = Field(2.0, description="an idle worker looks for work this often, bell or not")
     sweep_seconds: PositiveFloat = Field(5.0, description="how often expired leases and deadlines are swept")

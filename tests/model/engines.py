@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from settings.engine import EngineSettings
 DType = Literal["bfloat16", "float32"]
 
 
-def load(directory: Path, dtype: DType, step_tokens: int = 256) -> Engine:
+def load(directory: Path, dtype: DType, **settings: Any) -> Engine:
     """An engine over a checkpoint directory."""
     config = DecoderConfig.from_directory(directory)
     card = ModelCard(directory.name, config.context, config.vocabulary, "no tokenizer")
-    return Engine.load(directory, EngineSettings(dtype=dtype, step_tokens=step_tokens), card)
+    return Engine.load(directory, EngineSettings(dtype=dtype, **settings), card)
 
 
 def chunk(
@@ -36,9 +36,24 @@ def score(engine: Engine, groups: Sequence[GroupWork]) -> dict[int, LabelScores]
     return {scored.id: scored.scores for scored in engine.score(groups, lambda: None)}
 
 
-def logprobs(engine: Engine, rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Log-probabilities of every token after each row, float32 [N, vocabulary]."""
-    work = chunk(0, rows, 0, range(engine.card.vocabulary))
-    found = score(engine, [GroupWork("all", np.zeros(0, np.int32), (work,))])[0].logprobs
-    assert found is not None
-    return found
+def logprobs(engine: Engine, rows: Sequence[np.ndarray], cut: Callable[[int], int] = lambda length: 0) -> np.ndarray:
+    """Log-probabilities of every token after each row, float32 [N, vocabulary].
+
+    cut: where a row of so many tokens is cut into a prefix of its own and an item.
+    """
+    labels = range(engine.card.vocabulary)
+    cuts = [cut(len(row)) for row in rows]
+    groups = [
+        GroupWork(f"row {n}", row[:end], (chunk(n, [row[end:]], end, labels),))
+        for n, (row, end) in enumerate(zip(rows, cuts, strict=True))
+    ]
+    if not any(cuts):
+        groups = [GroupWork("all", np.zeros(0, np.int32), tuple(part for group in groups for part in group.chunks))]
+    found = score(engine, groups)
+    return np.concatenate([logprobs_of(found[n]) for n in range(len(rows))])
+
+
+def logprobs_of(scores: LabelScores) -> np.ndarray:
+    """What a head that was asked for log-probabilities has said."""
+    assert scores.logprobs is not None
+    return scores.logprobs

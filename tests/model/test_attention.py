@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from model import attention
-from model.attention import Attended, attend, merge
+from model.attention import Attended, Attention, PrefixBlocks, causal, merge
+from model.attention_dense import DenseAttention
+from model.attention_tiles import TiledAttention, active_tiles
+from model.product import as_bits
 
 TOLERANCE = 2e-5
 
@@ -36,24 +38,25 @@ SHAPES = {
     "whole tiles": Shape(1, 16, 48, 2, 2, 16),
     "one query, many keys": Shape(3, 1, 50, 6, 3, 4),
 }
+IMPLEMENTATIONS: dict[str, Attention] = {
+    # Tiles so small that a small problem has many.
+    "tiles": TiledAttention(one_tile=8, query_block=8, key_block=16),
+    "differentiable tiles": TiledAttention(one_tile=8, query_block=8, key_block=16, differentiable=True),
+    "dense": DenseAttention(),
+}
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles so small that a small problem has many."""
-    monkeypatch.setattr(attention, "ONE_TILE", 8)
-    monkeypatch.setattr(attention, "QUERY_BLOCK", 8)
-    monkeypatch.setattr(attention, "KEY_BLOCK", 16)
+SMALL_PREFIX_TILES = jax.jit(TiledAttention(query_block=8).attend_prefix)
 
 
-def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, start: np.ndarray, stop: np.ndarray) -> Attended:
-    """Dense masked attention in float64."""
+def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, ranges: np.ndarray) -> Attended:
+    """Dense masked attention in float64; ranges [1 or B, Q, N, 2]."""
     q, k, v = (array.astype(np.float64) for array in (q, k, v))
     k, v = (np.repeat(array, q.shape[2] // k.shape[2], axis=2) for array in (k, v))
     scores = np.einsum("bqhd,bshd->bhqs", q, k) / np.sqrt(q.shape[-1])
     positions = np.arange(k.shape[1])
-    visible = (start[..., None] <= positions) & (positions < stop[..., None])
-    scores = np.where(visible[:, None], scores, -np.inf)
+    seen = ((ranges[..., 0, None] <= positions) & (positions < ranges[..., 1, None])).any(axis=2)
+    scores = np.where(seen[:, None], scores, -np.inf)
     peak = scores.max(axis=-1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)
     weights = np.exp(scores - peak)
@@ -75,8 +78,13 @@ def problem(shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @cache
-def compiled(shape: Shape, differentiable: bool = False) -> jax.stages.Wrapped:
-    return jax.jit(lambda *arguments: attend(*arguments, differentiable=differentiable))
+def compiled(name: str) -> jax.stages.Wrapped:
+    return jax.jit(IMPLEMENTATIONS[name].attend)
+
+
+def one_range(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """Bounds [1 or B, Q] as ranges."""
+    return np.stack([start, stop], axis=-1)[:, :, None].astype(np.int32)
 
 
 def assert_close(found: Attended, expected: Attended) -> None:
@@ -84,38 +92,65 @@ def assert_close(found: Attended, expected: Attended) -> None:
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("differentiable", [False, True])
-@pytest.mark.parametrize("name", SHAPES)
-@settings(deadline=None, max_examples=40)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("of_shape", SHAPES)
+@settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_any_visible_ranges_agree_with_a_dense_mask(name: str, differentiable: bool, data: st.DataObject) -> None:
-    shape = SHAPES[name]
-    bounds = st_numpy.arrays(np.int32, (2, shape.B, shape.Q), elements=st.integers(0, shape.S))
-    start, stop = data.draw(bounds)
+def test_any_two_visible_ranges_agree_with_a_dense_mask(name: str, of_shape: str, data: st.DataObject) -> None:
+    shape = SHAPES[of_shape]
+    bounds = data.draw(st_numpy.arrays(np.int32, (shape.B, shape.Q, 4), elements=st.integers(0, shape.S)))
+    # Disjoint: the first range ends where the second may begin. Either may be empty, or turned round.
+    middle = np.maximum(bounds[..., 1], bounds[..., 2])
+    ranges = np.stack([bounds[..., 0], middle, middle, bounds[..., 3]], axis=-1).reshape(shape.B, shape.Q, 2, 2)
     q, k, v = problem(shape)
-    found = compiled(shape, differentiable)(q, k, v, start, stop)
-    assert_close(found, oracle(q, k, v, start, stop))
+    assert_close(compiled(name)(q, k, v, ranges), oracle(q, k, v, ranges))
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_causal_ranges_for_the_whole_batch_agree_with_a_dense_mask(name: str) -> None:
-    shape = SHAPES[name]
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("of_shape", SHAPES)
+def test_causal_ranges_for_the_whole_batch_agree_with_a_dense_mask(name: str, of_shape: str) -> None:
+    shape = SHAPES[of_shape]
     q, k, v = problem(shape)
-    stop = np.minimum(np.arange(1, shape.Q + 1, dtype=np.int32), shape.S)[None]
-    found = compiled(shape)(q, k, v, np.zeros_like(stop), stop)
-    assert_close(found, oracle(q, k, v, np.zeros_like(stop), stop))
+    ranges = np.minimum(np.asarray(causal(shape.Q)), shape.S)
+    assert_close(compiled(name)(q, k, v, ranges), oracle(q, k, v, ranges))
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("of_shape", SHAPES)
 @pytest.mark.parametrize("cut", [0, 3, 17, 1000])
-def test_two_ranges_merged_are_the_whole_range(name: str, cut: int) -> None:
-    shape = SHAPES[name]
+def test_two_ranges_merged_are_the_whole_range(name: str, of_shape: str, cut: int) -> None:
+    shape = SHAPES[of_shape]
     q, k, v = problem(shape)
     start, stop = np.zeros((1, shape.Q), np.int32), np.full((1, shape.Q), shape.S, np.int32)
     middle = np.minimum(stop, cut)
-    one, other = compiled(shape)(q, k, v, start, middle), compiled(shape)(q, k, v, middle, stop)
-    merged = merge(Attended(*one), Attended(*other))
-    assert_close(merged, oracle(q, k, v, start, stop))
+    one, other = (compiled(name)(q, k, v, ranges) for ranges in (one_range(start, middle), one_range(middle, stop)))
+    assert_close(merge(Attended(*one), Attended(*other)), oracle(q, k, v, one_range(start, stop)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@settings(deadline=None, max_examples=30)
+@given(length=st.integers(0, 40), ends=st.lists(st.integers(0, 40), min_size=3, max_size=3), seed=st.integers(0, 9))
+def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(
+    dtype: str, length: int, ends: list[int], seed: int
+) -> None:
+    layers, blocks, K, D, size = 2, 6, 2, 8, 16
+    random = np.random.RandomState(seed)
+    q = jnp.asarray(random.standard_normal((3, 5, 4, D)), dtype)
+    keys, values = (jnp.asarray(random.standard_normal((1, 48, K, D)), dtype) for _ in range(2))
+    table = random.permutation(blocks)[:3].astype(np.int32)
+    pool = [np.full((blocks, layers, K, *shape), 1e30, np.float32) for shape in ((D, size), (size, D))]
+    for n, block in enumerate(table):
+        piece = slice(n * size, (n + 1) * size)
+        pool[0][block, 1] = np.asarray(keys, np.float32)[0, piece].transpose(1, 2, 0)
+        pool[1][block, 1] = np.asarray(values, np.float32)[0, piece].transpose(1, 0, 2)
+    bounded = np.minimum(ends, length).astype(np.int32)
+    prefix = PrefixBlocks(*(as_bits(jnp.asarray(part, dtype)) for part in pool), table, 1)
+    found = SMALL_PREFIX_TILES(q, prefix, bounded)
+    ranges = one_range(np.zeros((3, 5)), np.repeat(bounded[:, None], 5, axis=1))
+    wide = (np.asarray(array, np.float32) for array in (q, *(jnp.repeat(part, 3, axis=0) for part in (keys, values))))
+    expected = oracle(*wide, ranges)
+    np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=TOLERANCE)
+    np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE if dtype == "float32" else 0.02)
 
 
 def test_merging_nothing_with_nothing_is_nothing() -> None:
@@ -127,31 +162,39 @@ def test_merging_nothing_with_nothing_is_nothing() -> None:
 
 def test_the_log_sum_exp_stays_in_float32_for_bfloat16_operands() -> None:
     q, k, v = (jnp.asarray(array, jnp.bfloat16) for array in problem(SHAPES["tiles with a rest"]))
-    stop = jnp.arange(1, q.shape[1] + 1, dtype=jnp.int32)[None]
-    found = attend(q, k, v, jnp.zeros_like(stop), stop)
+    found = TiledAttention(one_tile=8).attend(q, k, v, causal(q.shape[1]))
     assert found.out.dtype == found.log_sum_exp.dtype == jnp.float32
     wide = (np.asarray(array, np.float32) for array in (q, k, v))
-    expected = oracle(*wide, np.zeros_like(stop), np.asarray(stop))
+    expected = oracle(*wide, np.asarray(causal(q.shape[1])))
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=1e-5)
 
 
 def test_tiles_that_no_row_sees_are_never_read() -> None:
+    """Also those between two ranges: a masked tile would bring its NaN into the product."""
     shape = SHAPES["whole tiles"]
     q, k, v = problem(shape)
     k, v = k.copy(), v.copy()
-    k[:, 32:], v[:, 32:] = np.nan, np.nan
-    start, stop = np.zeros((1, 16), np.int32), np.full((1, 16), 32, np.int32)
-    found = compiled(shape)(q, k, v, start, stop)
-    assert_close(found, oracle(q, k[:, :32], v[:, :32], start, stop))
+    k[:, 16:32], v[:, 16:32] = np.nan, np.nan
+    ranges = np.tile(np.array([[0, 16], [32, 48]], np.int32), (1, 16, 1, 1))
+    found = compiled("tiles")(q, k, v, ranges)
+    assert_close(found, oracle(*(np.nan_to_num(array) for array in (q, k, v)), ranges))
+
+
+def test_a_tile_is_active_if_any_row_sees_any_key_of_it() -> None:
+    ranges = np.zeros((1, 5, 2, 2), np.int32)
+    ranges[0, 1] = [[3, 4], [9, 9]]  # one key; an empty range
+    ranges[0, 4] = [[0, 0], [8, 12]]
+    found = np.asarray(active_tiles(jnp.asarray(ranges), 2, 4, 3))
+    assert found.astype(int).tolist() == [[[1, 0, 0], [0, 0, 0], [0, 0, 1]]]
 
 
 def test_a_gradient_goes_through_many_tiles() -> None:
     shape = SHAPES["tiles with a rest"]
     q, k, v = map(jnp.asarray, problem(shape))
-    stop = jnp.arange(1, shape.Q + 1, dtype=jnp.int32)[None]
+    attention = IMPLEMENTATIONS["differentiable tiles"]
 
     def total(keys: jax.Array) -> jax.Array:
-        return jnp.sum(attend(q, keys, v, jnp.zeros_like(stop), stop, differentiable=True).out ** 2)
+        return jnp.sum(attention.attend(q, keys, v, causal(shape.Q)).out ** 2)
 
     gradient = jax.grad(total)(k)
     step = np.zeros(k.shape, np.float32)

@@ -9,9 +9,11 @@ import jax.monitoring
 import numpy as np
 import pytest
 
+from model import buckets
 from model.buckets import HEAD_ROWS, Buckets, Key
-from model.engine import READ_TOKENS, Engine, EngineError
+from model.engine import Engine
 from model.executables import Executables
+from model.reading import READ_TOKENS, EngineError
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
@@ -60,7 +62,7 @@ def test_log_probabilities_sum_to_one_over_the_vocabulary(tied: Engine) -> None:
 
 
 def test_every_chunk_comes_back_once_whatever_its_rows(tied: Engine) -> None:
-    chunks = [chunk(n, sequences(CONFIG, n, tuple(range(n % 4 * 20))), 10, LABELS) for n in range(9)]
+    chunks = [chunk(n, sequences(CONFIG, n, (1, 2, 3, 4, 0) * (n % 4 * 4)), 10, LABELS) for n in range(9)]
     groups = [group(*chunks[:5]), group(prefix=PREFIX[:0]), group(*chunks[5:])]
     found = [scored.id for scored in tied.score(groups, lambda: None)]
     assert sorted(found) == list(range(9))
@@ -68,17 +70,16 @@ def test_every_chunk_comes_back_once_whatever_its_rows(tied: Engine) -> None:
 
 
 def test_a_chunk_is_handed_over_before_the_step_that_finished_it_is_told(tied: Engine) -> None:
-    rows = HEAD_ROWS // 2
-    chunks = [chunk(n, sequences(CONFIG, n, (4,) * rows), 10, LABELS) for n in range(3)]
+    per_chunk = READ_TOKENS // 256
+    assert per_chunk * (256 // 16) == HEAD_ROWS, "each chunk is as much as a head waits for"
+    chunks = [chunk(n, sequences(CONFIG, n, (6,) * HEAD_ROWS), 10, LABELS) for n in range(3)]
     steps: list[None] = []
     seen = [(scored.id, len(steps)) for scored in tied.score([group(*chunks)], lambda: steps.append(None))]
-    per_chunk = rows * 32 // 256
-    assert rows * 32 == READ_TOKENS, "each chunk is as much as a head waits for"
     assert seen == [(n, (n + 1) * per_chunk - 1) for n in range(3)]
 
 
 def test_a_step_may_end_the_work_and_what_was_finished_before_it_stays(tied: Engine) -> None:
-    chunks = [chunk(n, sequences(CONFIG, n, (4,) * (HEAD_ROWS // 2)), 10, LABELS) for n in range(3)]
+    chunks = [chunk(n, sequences(CONFIG, n, (6,) * HEAD_ROWS), 10, LABELS) for n in range(3)]
     steps = iter(range(1000))
 
     def stop() -> None:
@@ -111,13 +112,18 @@ def test_any_number_of_labels_is_scored(tied: Engine) -> None:
 def test_a_sequence_as_long_as_the_context_is_scored_and_a_longer_one_refused(tied: Engine) -> None:
     fits, too_long = sequences(CONFIG, 1, (CONFIG.context, CONFIG.context + 1))
     assert np.isfinite(engines.logprobs(tied, [fits])).all()
-    with pytest.raises(EngineError, match=r"chunk 0, row 0: 1025 tokens, the context is 1024"):
+    with pytest.raises(EngineError, match=r"chunk 0, row 0: 1025 tokens behind 0 .* the context is 1024"):
         engines.logprobs(tied, [too_long])
 
 
 def test_a_sequence_without_tokens_is_refused(tied: Engine) -> None:
-    with pytest.raises(EngineError, match="chunk 3, row 1: 0 tokens"):
+    with pytest.raises(EngineError, match="chunk 3, row 1: 0 tokens behind 0"):
         score(tied, [group(ChunkWork(3, Rows.pack([[1], []], [0, 0]), LABELS, Head.LOGITS))])
+
+
+def test_a_row_that_sees_more_than_the_prefix_is_refused(tied: Engine) -> None:
+    with pytest.raises(EngineError, match="chunk 3, row 0: 1 tokens behind 11 of a prefix of 10"):
+        score(tied, [group(ChunkWork(3, Rows.pack([[1]], [11]), LABELS, Head.LOGITS))])
 
 
 @pytest.mark.parametrize("head", Head)
@@ -129,7 +135,10 @@ def test_a_score_that_is_not_a_number_is_never_answered(head: Head, tmp_path: Pa
         score(broken, [group(chunk(0, sequences(CONFIG, 1, (4,)), 10, LABELS, head))])
 
 
-def test_nothing_is_compiled_after_the_warm_up(checkpoint: Callable[[str], Path]) -> None:
+def test_nothing_is_compiled_after_the_warm_up(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "WARM_LENGTH", 16)
     engine = engines.load(checkpoint("tied"), "bfloat16")
     progress: list[tuple[int, int, str]] = []
     engine.warm_up(lambda *told: progress.append(told))
@@ -141,8 +150,11 @@ def test_nothing_is_compiled_after_the_warm_up(checkpoint: Callable[[str], Path]
     )
     try:
         for head in Head:
-            for length in (1, 40, 90, 120, 190, 240):
+            for length in (1, 6):
                 score(engine, [group(chunk(0, sequences(CONFIG, 2, (length,) * 9), 10, LABELS, head))])
+            for length in (0, 1, 16):
+                work = chunk(0, sequences(CONFIG, 2, (length,) * 9), 300, LABELS, head)
+                score(engine, [group(work, prefix=sequences(CONFIG, 3, (300,))[0])])
         assert compiled == []
         score(engine, [group(chunk(0, sequences(CONFIG, 2, (300,)), 10, LABELS))])
         assert compiled, "the listener would have heard a compilation"

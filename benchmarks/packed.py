@@ -1,0 +1,102 @@
+"""What skipping tiles saves: ``python -m benchmarks.packed [--out FILE]``.
+
+One layer's attention over a packed sequence, in bf16, with the heads of a Qwen3-0.6B: tiles visited of all tiles,
+seconds of the segment form (tiles that nobody sees are skipped) and of the dense one (an explicit mask), and the
+temporary memory that each compiled program takes. Two geometries: a query of 300 tokens, and one that is half of the
+sequence; items of 20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.shapes import QWEN3_06B
+from model.attention import Attention
+from model.attention_dense import DenseAttention
+from model.attention_tiles import TiledAttention, active_tiles
+from model.packing import pack
+from model.reading import Row, Sheet
+from scoring.layout import ChunkWork, Head, Rows
+
+LENGTHS = (500, 1000, 2000, 4000, 8000)
+ITEM = 20
+
+
+def ranges_of(length: int, query: int) -> np.ndarray:
+    """What each token of a packed sequence sees, int32 [1, length, 2, 2]."""
+    count = (length - query) // ITEM
+    rows = Rows.pack([np.zeros(ITEM, np.int32)] * count, [query] * count)
+    sheet = Sheet.blank(ChunkWork(0, rows, (1,), Head.LOGITS))
+    items = [Row(rows.row(n), query, sheet, n) for n in range(count)]
+    (packed,) = pack([(np.zeros(query, np.int32), items)], length, count)
+    return packed.arrays(length, count)[2][None]
+
+
+def measure(attention: Attention, length: int, ranges: np.ndarray, repeats: int) -> dict[str, float]:
+    """Median seconds of a call, and the program's temporary memory in MB."""
+    config = QWEN3_06B
+    keys = [jax.random.key(n) for n in range(3)]
+    heads = (config.query_heads, config.kv_heads, config.kv_heads)
+    arguments = [
+        jax.random.normal(key, (1, length, count, config.head_dim), jnp.bfloat16)
+        for key, count in zip(keys, heads, strict=True)
+    ]
+    run = jax.jit(attention.attend).lower(*arguments, ranges).compile()
+    seconds = []
+    for _ in range(repeats + 1):
+        started = time.perf_counter()
+        jax.block_until_ready(run(*arguments, ranges))
+        seconds.append(time.perf_counter() - started)
+    memory = run.memory_analysis()
+    return {
+        "seconds": round(statistics.median(seconds[1:]), 4),
+        "temporary_mb": round(memory.temp_size_in_bytes / 1e6, 1),
+    }
+
+
+def main() -> None:
+    """Measure, and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="also write the JSON object to this file")
+    options = parser.parse_args()
+    tiled = TiledAttention()
+    found = []
+    for length in LENGTHS:
+        for query in (300, length // 2):
+            ranges = ranges_of(length, query)
+            blocks = -(-length // tiled.key_block)
+            block = -(-length // blocks)
+            active = np.asarray(active_tiles(jnp.asarray(ranges), block, block, blocks))
+            segment, dense = (
+                measure(attention, length, ranges, options.repeats) for attention in (tiled, DenseAttention())
+            )
+            found.append(
+                {
+                    "tokens": length,
+                    "query": query,
+                    "tiles_visited": int(active.sum()),
+                    "tiles": active.size,
+                    "segment": segment,
+                    "dense": dense,
+                    "times_faster": round(dense["seconds"] / segment["seconds"], 2),
+                }
+            )
+            print(found[-1], file=sys.stderr)
+    text = json.dumps({"layer_of": "qwen3-0.6b", "dtype": "bfloat16", "found": found})
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

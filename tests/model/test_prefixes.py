@@ -1,0 +1,94 @@
+"""The pool of prefixes under pressure, and what happens where an algorithm can't be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from model.engine import Engine
+from scoring.algorithms import Algorithm
+from tests.model import engines
+from tests.model.checkpoints import EVERY
+from tests.model.geometries import Group, Item
+
+NAME = "untied"
+CONFIG = EVERY[NAME]
+BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * 256 * 4
+
+
+def load(checkpoint: Callable[[str], Path], **settings: object) -> Engine:
+    return engines.load(
+        checkpoint(NAME), "float32", step_tokens=64, **{"multi_item_algorithm": "prefill_extend"} | settings
+    )
+
+
+def group(length: int, seed: int) -> Group:
+    random = np.random.RandomState(seed)
+    prefix = tuple(random.randint(0, CONFIG.vocabulary, length).tolist())
+    return Group(prefix, (Item((1, 2, 3)), Item(()), Item((5,), 1)))
+
+
+def logits(engine: Engine, of_group: Group) -> np.ndarray:
+    return engines.score(engine, [of_group.work("key", 0)])[0].logits
+
+
+def test_prefixes_that_push_one_another_out_score_as_they_do_alone(checkpoint: Callable[[str], Path]) -> None:
+    groups = [group(length, n) for n, length in enumerate((200, 300, 512, 256, 257, 40))]
+    roomy, crowded = load(checkpoint), load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
+    expected = [logits(roomy, each) for each in groups]
+    for n in np.random.RandomState(0).randint(0, len(groups), 30):
+        np.testing.assert_array_equal(logits(crowded, groups[n]), expected[n])
+
+
+def test_work_that_is_ended_in_mid_prefill_takes_no_room(checkpoint: Callable[[str], Path]) -> None:
+    engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
+    work = [group(512, 1).work("key", 0)]
+
+    def stop() -> None:
+        raise InterruptedError
+
+    for _ in range(5):
+        with pytest.raises(InterruptedError):
+            list(engine.score(work, stop))
+    assert np.isfinite(logits(engine, group(512, 1))).all()
+
+
+def test_a_key_alone_does_not_make_two_prefixes_the_same(checkpoint: Callable[[str], Path]) -> None:
+    engine = load(checkpoint)
+    one, other = (logits(engine, group(70, seed)) for seed in (1, 2))
+    assert not np.array_equal(one, other)
+    np.testing.assert_array_equal(logits(load(checkpoint), group(70, 2)), other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "length", "falls_back_to", "reason"),
+    [
+        ({"multi_item_enable_prefill_extend": False}, 70, Algorithm.SERIAL, "prefill_extend is switched off"),
+        ({"prefix_cache_bytes": BLOCK_BYTES}, 300, Algorithm.SERIAL, "the prefix does not fit into the pool"),
+        (
+            {"multi_item_algorithm": "packed", "max_multi_item_seq_len": 60},
+            70,
+            Algorithm.PREFILL_EXTEND,
+            "prefix and item exceed max_multi_item_seq_len",
+        ),
+    ],
+)
+def test_where_an_algorithm_cant_be_had_another_one_scores_and_it_is_logged_and_counted(
+    settings: dict[str, object],
+    length: int,
+    falls_back_to: Algorithm,
+    reason: str,
+    checkpoint: Callable[[str], Path],
+) -> None:
+    engine = load(checkpoint, **settings)
+    with capture_logs() as logs:
+        found = logits(engine, group(length, 1))
+    np.testing.assert_allclose(found, logits(load(checkpoint), group(length, 1)), rtol=0, atol=2e-5)
+    assert engine.scored_rows == {falls_back_to: 3}
+    assert engine.fallbacks == {reason: 3}
+    (told,) = [entry for entry in logs if entry["event"] == "fallback"]
+    assert (told["algorithm"], told["reason"], told["rows"]) == (falls_back_to, reason, 3)
