@@ -24,7 +24,7 @@ from model.attention import Attention
 from model.attention_dense import DenseAttention
 from model.attention_tiles import TiledAttention, active_tiles
 from model.packing import pack
-from model.reading import Row, Sheet
+from model.sheets import Row, Sheet
 from scoring.layout import ChunkWork, Head, Rows
 
 LENGTHS = (500, 1000, 2000, 4000, 8000)

@@ -17,7 +17,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
 from model.packing import pack
-from model.reading import Row, Sheet
+from model.sheets import Row, Sheet
 from scoring.layout import ChunkWork, Head, Rows
 
 FOLDER = Path(__file__).parent / "pictures"

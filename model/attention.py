@@ -15,24 +15,23 @@ from model.product import accumulation_precision
 
 
 class Attended(NamedTuple):
-    """out: float32 [B, Q, H, D]; log_sum_exp: float32 [B, Q, H]. Zero and minus infinity where nothing is seen."""
+    """out: float32 [..., H, D]; log_sum_exp: float32 [..., H]. Zero and minus infinity where nothing is seen."""
 
     out: Array
     log_sum_exp: Array
 
 
 class PrefixBlocks(NamedTuple):
-    """One layer's view of a prefix whose keys and values lie in blocks of a pool.
+    """A prefix, at one layer, whose keys and values lie in blocks of a pool.
 
-    keys: [blocks, layers, K, D, s]; values: [blocks, layers, K, s, D], both of the pool, in the weights' dtype or, for
-    bf16, as the integers of its bits; table: int32 [N], the pool's blocks that hold the prefix, in order, and then
-    anything; layer: int32 scalar. How much of the prefix a row sees is the caller's to say.
+    keys: [blocks, K, D, s]; values: [blocks, K, s, D], both of the pool, in the weights' dtype or, for bf16, as the
+    integers of its bits; table: int32 [N], the pool's blocks that hold the prefix, in order, and then anything. How
+    much of the prefix a token sees is the caller's to say.
     """
 
     keys: Array
     values: Array
     table: Array
-    layer: Array | int
 
 
 class Attention(Protocol):
@@ -47,7 +46,10 @@ class Attention(Protocol):
         """
 
     def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> Attended:
-        """Attention of many rows to one prefix: queries [B, Q, H, D]; row b sees its first ends[b] tokens."""
+        """Attention of many tokens to one prefix: queries [T, H, D]; token t sees its first ends[t] tokens.
+
+        Returns out [T, H, D] and log_sum_exp [T, H].
+        """
 
 
 def causal(length: int) -> Array:

@@ -1,9 +1,9 @@
 """Which shapes are compiled. Every compile key is declared here, so that the set stays small and known.
 
-There is one program of rows per length bucket, with one row count, filled up with padding where rows are few. That is
-what makes a score's bits follow from its own sequence alone: the sums of a product come out in another order for
-another number of rows (measured on a CPU, for most shapes), so a program for few rows beside one for many would let a
-row's company show in its last bits. How long a prefix is, and where it lies, is no part of a shape.
+A step computes a flat run of tokens, whosever they are, tightly packed. Norms, products and the MLP know of nothing but
+how many tokens there are, so a few sizes do for everything. What differs with the length of an item is only how its own
+tokens look at one another: there items stand apart, padded to a *span*, since the sums of a softmax would come out in
+another order wherever else an item began. How long a prefix is, and where it lies, is no part of a shape.
 """
 
 from __future__ import annotations
@@ -12,50 +12,71 @@ from dataclasses import dataclass
 
 from scoring.layout import Head
 
-SHORTEST = 4
-"""Tokens of the shortest length bucket, and the step between the next ones."""
+ROW_FLOOR = 64
+"""Rows of the smallest product. From here up to 256 rows, a row's bits do not depend on how many there are, in any
+product of the decoder on the CPUs it was tried on (``tests/model/test_row_floors.py``); below, they do.
+"""
 HEAD_ROWS = 128
 """Rows of a head program. Over a vocabulary of 150,000, 8 rows take a CPU as long as these (0.1 s, measured)."""
 LABELS = (8, 64, 256)
-WARM_LENGTH = 128
-"""Longest length bucket, in tokens, that is compiled before serving."""
-BLOCK_TOKENS = 256
-"""Tokens that a block of the pool holds, and that are prefilled at a time."""
-PREFILL_TOKENS = (64, 128, BLOCK_TOKENS)
-"""What a step of prefill may compute: whole blocks, and at a prefix's end the smallest of these that holds the rest."""
+SHORTEST_SPAN = 8
 SHORTEST_PACKED = 256
 """Tokens of the shortest packed sequence."""
 
 
 @dataclass(frozen=True, slots=True)
-class RowsKey:
-    """A program of ``rows`` rows of ``length`` tokens of their own, padding included, behind a prefix or none."""
+class EnterKey:
+    """The program that looks up so many tokens."""
 
-    rows: int
-    length: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillKey:
-    """The program that continues a prefix by so many tokens."""
+class ProjectKey:
+    """The first half of a layer for so many tokens; ``reads``: of how many of them queries are wanted, 0 for all."""
+
+    tokens: int
+    reads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeKey:
+    """Attention of so many tokens to their prefix, in a pool of so many blocks."""
+
+    tokens: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKey:
+    """Attention of ``rows`` items, padded to ``span`` tokens, to themselves; ``last``: of their last token alone."""
+
+    span: int
+    rows: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PackedKey:
+    """Attention of a packed sequence to itself; ``reads``: of how many of its tokens, 0 for all."""
+
+    tokens: int
+    reads: int
+    dense: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveKey:
+    """The second half of a layer for so many tokens."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """The program that writes so many tokens' keys and values into a block of the pool."""
+    """The program that writes a step's keys and values into a block of a pool of so many."""
 
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class PackedKey:
-    """A program of one packed sequence: its tokens, how many of them are read, and how the mask is made."""
-
-    tokens: int
-    reads: int
-    dense: bool
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +88,94 @@ class HeadKey:
     labels: int
 
 
-Key = RowsKey | PrefillKey | StoreKey | PackedKey | HeadKey
+Key = EnterKey | ProjectKey | BeforeKey | OwnKey | PackedKey | LeaveKey | StoreKey | HeadKey
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Items of at most ``length`` tokens of their own, of which at most ``rows`` share a step."""
+
+    length: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The shapes of one model. lengths: of rows, in tokens, ascending; step_tokens: what a step aims at."""
+    """The shapes of one model.
 
-    lengths: tuple[int, ...]
-    step_tokens: int
+    sizes: tokens that a step may compute, ascending; spans: ascending; reads: items of a step, at most, since the last
+    layer computes so many positions, one an item.
+    """
+
+    sizes: tuple[int, ...]
+    spans: tuple[Span, ...]
+    reads: int
 
     @classmethod
-    def of(cls, context: int, step_tokens: int) -> Buckets:
-        """4, 8, … 32, then four steps an octave (40, 48, 56, 64, 80, …), up to the first that holds ``context``.
+    def of(cls, step_tokens: int, *, one_size: bool = False) -> Buckets:
+        """Steps of 64, 128, … ``step_tokens`` tokens, a power of two; spans of 8, 16, … up to it.
 
-        Steps of a fifth to an eighth cost about a twelfth in padding.
+        one_size: for a platform where a row's bits depend on how many rows there are, all steps are as large.
         """
-        lengths = [SHORTEST]
-        while lengths[-1] < context:
-            lengths.append(_next_length(lengths[-1]))
-        return cls(tuple(lengths), step_tokens)
+        sizes = [step_tokens]
+        while sizes[0] > ROW_FLOOR and not one_size:
+            sizes.insert(0, sizes[0] // 2)
+        reads = max(ROW_FLOOR, step_tokens // 4)
+        spans: list[Span] = []
+        length, shorter = SHORTEST_SPAN, 0
+        while shorter < step_tokens:
+            spans.append(Span(length, min(reads, step_tokens // (shorter + 1))))
+            length, shorter = 2 * length, length
+        return cls(tuple(sizes), tuple(spans), reads)
 
-    def rows(self, tokens: int) -> RowsKey:
-        """The program for a row of so many tokens of its own."""
-        length = next(length for length in self.lengths if tokens <= length)
-        return RowsKey(max(1, self.step_tokens // length), length)
+    @property
+    def step(self) -> int:
+        """Tokens of the largest step, and of a block of the pool."""
+        return self.sizes[-1]
 
-    def packed(self, tokens: int, longest: int, reads: int, *, dense: bool) -> PackedKey:
-        """The program for a packed sequence of so many tokens, at most ``longest``, with so many scores read off it."""
+    def size(self, tokens: int) -> int:
+        """What a step of so many tokens computes."""
+        return next(size for size in self.sizes if tokens <= size)
+
+    def span(self, tokens: int) -> Span:
+        """Where an item of so many tokens of its own belongs, which are at most ``step``."""
+        return next(span for span in self.spans if tokens <= span.length)
+
+    def interface(self, tokens: int) -> int:
+        """Rows of the arrays that programs for so many tokens hand to one another: padded, so that they all fit."""
+        return max(tokens, self.step)
+
+    def packed(self, tokens: int, longest: int, reads: int) -> tuple[int, int]:
+        """Tokens and reads of the programs for a packed sequence of so many, at most ``longest`` tokens."""
         size = SHORTEST_PACKED
         while size < longest and (size < tokens or packed_reads(size) < reads):
-            size = min(_next_length(size), longest)
-        return PackedKey(size, packed_reads(size), dense)
+            size = min(size + (1 << (size.bit_length() - 1)) // 4, longest)
+        return size, packed_reads(size)
 
     def head(self, head: Head, labels: int) -> HeadKey:
         """The program for so many labels; past the largest bucket, the next power of two."""
         bucket = next((bucket for bucket in LABELS if labels <= bucket), 1 << (labels - 1).bit_length())
         return HeadKey(head, HEAD_ROWS, bucket)
 
-    def warm_set(self) -> tuple[Key, ...]:
-        """What is compiled before serving: prefixes, short rows, a few labels. The rest is compiled when it is met."""
-        rows = (self.rows(length) for length in self.lengths if length <= WARM_LENGTH)
-        prefixes = (key(tokens) for tokens in PREFILL_TOKENS for key in (PrefillKey, StoreKey))
-        return (*prefixes, *rows, *(self.head(head, LABELS[0]) for head in Head))
+    def core(self, blocks: int) -> tuple[Key, ...]:
+        """What is compiled before serving: enough to score anything that has few labels. blocks: of the pool."""
+        ends = (key for size in dict.fromkeys((self.sizes[0], self.step)) for key in self._of_size(size, blocks))
+        read = () if self.reads in self.sizes else (BeforeKey(self.reads, blocks), LeaveKey(self.reads))
+        own = (OwnKey(span.length, span.rows, last) for span in self.spans for last in (False, True))
+        heads = (self.head(head, LABELS[0]) for head in Head)
+        return (*ends, *read, StoreKey(blocks), *heads, *own)
 
+    def rest(self, blocks: int) -> tuple[Key, ...]:
+        """What is compiled once serving has begun: sizes between the smallest and the largest step, and many labels."""
+        between = (key for size in self.sizes[1:-1] for key in self._of_size(size, blocks))
+        return (*between, *(self.head(head, labels) for labels in LABELS[1:] for head in Head))
 
-def prefill_tokens(rest: int) -> int:
-    """What the next step computes of a prefix of which ``rest`` tokens are left to do."""
-    return next((tokens for tokens in PREFILL_TOKENS if rest <= tokens), BLOCK_TOKENS)
-
-
-def _next_length(length: int) -> int:
-    """The bucket after one: four to an octave."""
-    octave = 1 << (length.bit_length() - 1)
-    return length + max(SHORTEST, octave // 4)
+    def _of_size(self, size: int, blocks: int) -> tuple[Key, ...]:
+        """The programs of steps of so many tokens."""
+        reading = ProjectKey(size, self.reads)
+        return (EnterKey(size), ProjectKey(size), BeforeKey(size, blocks), LeaveKey(size), reading)
 
 
 def packed_reads(tokens: int) -> int:
     """How many scores a packed sequence of so many tokens can have read off it."""
-    return max(64, tokens // 8)
+    return max(64, 1 << (tokens // 8 - 1).bit_length())

@@ -1,7 +1,7 @@
 """The engine: groups of rows in, label scores out, by the algorithm that suits each row.
 
-Whoever's rows suit the same program run together. In ``serial`` and ``prefill_extend`` what a row scores depends on its
-own tokens alone, bit for bit: its prefix and length pick the algorithm and the program, and neither its place nor its
+Whoever's rows suit the same step run together. In ``serial`` and ``prefill_extend`` what a row scores depends on its
+own tokens alone, bit for bit: its prefix and length pick the algorithm and the programs, and neither its place nor its
 company changes its bits (``tests/model/test_row_independence.py``). In packed sequences company shows in rounding.
 """
 
@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
 import structlog
+from jax import Array
 
 from model import weights
 from model.attention import Attention
-from model.buckets import BLOCK_TOKENS, Buckets, RowsKey, packed_reads
+from model.buckets import Buckets, Key, PackedKey, packed_reads
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
+from model.forward import Forward
 from model.packing import pack
-from model.prefixes import Prefix, Prefixes, pool_shape
-from model.reading import EngineError, Read, Reader, Row, Sheet, batches
+from model.platforms import attention_for, has_row_floor
+from model.prefixes import PoolShape, Prefix, Prefixes
+from model.programs import Programs
+from model.reading import Read, Reader
+from model.sheets import EngineError, Row, Sheet
+from model.steps import Extension, steps
 from scoring.algorithms import Algorithm, Choice, Policy, choose
 from scoring.layout import GroupWork, Scored, TokenIds
 from scoring.model_card import ModelCard
@@ -35,8 +41,10 @@ from settings.engine import EngineSettings
 COMPILING_THREADS = 2
 """The compiler runs outside Python's lock, mostly on one core."""
 
-Step = tuple[list[Read], int]
+Computed = tuple[list[Read], int]
 """What a step on the device has brought: rows' final states, and the tokens it computed, padding included."""
+
+T = TypeVar("T")
 
 log = structlog.stdlib.get_logger("engine")
 
@@ -56,25 +64,32 @@ class Engine:
         weights_fingerprint: str,
         attention: Attention | None = None,
     ) -> None:
+        platform = jax.devices()[0].platform
+        buckets = Buckets.of(settings.step_tokens, one_size=not has_row_floor(platform))
         itemsize = np.dtype(settings.dtype).itemsize
-        pool = pool_shape(decoder.config, card.context_length, itemsize, settings.prefix_cache_bytes)
+        pool = PoolShape.of(
+            decoder.config, card.context_length, itemsize, settings.prefix_cache_bytes, settings.step_tokens
+        )
+        programs = Programs(decoder, attention or attention_for(platform), buckets)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
         self.dtype: str = settings.dtype
         self.device = _device_name()
         self.scored_rows: Counter[Algorithm] = Counter()
         self.fallbacks: Counter[str] = Counter()
-        self._executables = Executables(decoder, pool, attention)
+        self._executables = Executables(programs, buckets, pool.longest)
         self._context = card.context_length
-        self._buckets = Buckets.of(card.context_length, settings.step_tokens)
-        self._prefixes = Prefixes(self._executables)
+        self._width = decoder.config.width
+        self._buckets = buckets
+        self._forward = Forward(programs, self._executables, buckets, pool.budget)
+        self._prefixes = Prefixes(self._forward, pool, buckets)
+        self._no_prefix = np.zeros(pool.longest, np.int32)
         self._keeps_prefixes = settings.enable_scoring_cache
         self._policy = Policy(
             algorithm=settings.multi_item_algorithm,
             mask=settings.multi_item_mask_impl,
             prefill_extend_enabled=settings.multi_item_enable_prefill_extend,
             shortest_prefix=settings.multi_item_algorithm_query_threshold,
-            longest_prefix=pool.longest * BLOCK_TOKENS,
             longest_packed=settings.max_multi_item_seq_len,
         )
 
@@ -101,10 +116,16 @@ class Engine:
 
         What ``on_progress`` raises ends it: no further program is begun.
         """
-        keys = self._buckets.warm_set()
-        pool = ThreadPoolExecutor(COMPILING_THREADS)
+        self._compile(self._buckets.core(self._forward.blocks), COMPILING_THREADS, on_progress)
+
+    def warm_up_rest(self, on_progress: Callable[[int, int, str], None]) -> None:
+        """Compile the rest of the declared programs, one at a time: work goes on meanwhile."""
+        self._compile(self._buckets.rest(self._forward.blocks), 1, on_progress)
+
+    def _compile(self, keys: Sequence[Key], threads: int, on_progress: Callable[[int, int, str], None]) -> None:
+        pool = ThreadPoolExecutor(threads)
         try:
-            compiling = {pool.submit(self._executables.compiled, key): key for key in keys}
+            compiling = {pool.submit(self._executables.__getitem__, key): key for key in keys}
             for done, future in enumerate(as_completed(compiling), start=1):
                 future.result()
                 on_progress(done, len(keys), str(compiling[future]))
@@ -120,13 +141,13 @@ class Engine:
         """
         sheets = [(group, [Sheet.blank(chunk) for chunk in group.chunks]) for group in groups]
         yield from (sheet.scored() for _, of_group in sheets for sheet in of_group if not sheet.missing)
-        reader = Reader(self._executables, self._buckets)
+        reader = Reader(self._forward, self._buckets, self._width)
         for found, tokens in self._steps(sheets):
             yield from reader.take(found, tokens)
             on_step()
         yield from reader.rest()
 
-    def _steps(self, sheets: Sequence[tuple[GroupWork, Sequence[Sheet]]]) -> Iterator[Step]:
+    def _steps(self, sheets: Sequence[tuple[GroupWork, Sequence[Sheet]]]) -> Iterator[Computed]:
         """Everything that the device has to do below the heads, a step at a time."""
         work: dict[Algorithm, list[tuple[GroupWork, list[Row]]]] = defaultdict(list)
         for group, of_group in sheets:
@@ -167,72 +188,88 @@ class Engine:
                 )
             yield Row(rows.tokens[start : start + length], prefix_end, sheet, index)
 
-    def _serial(self, work: Sequence[tuple[GroupWork, list[Row]]]) -> Iterator[Step]:
+    def _serial(self, work: Sequence[tuple[GroupWork, list[Row]]]) -> Iterator[Computed]:
         """Whole sequences, which stand alone."""
         whole = [
-            _Extension(row, np.concatenate([group.prefix[: row.prefix_end], row.tokens]), 0)
+            Extension(np.concatenate([group.prefix[: row.prefix_end], row.tokens]), 0, row)
             for group, rows in work
             for row in rows
         ]
-        yield from self._extend(whole, np.zeros(self._executables.pool.longest, np.int32))
+        yield from self._extend(whole, self._no_prefix)
+        for extension in self._long(whole):
+            yield from self._alone(extension, self._no_prefix)
 
-    def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[Step]:
+    def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[Computed]:
         """The prefix once, unless it is still there from an earlier time; then items against it."""
         key = f"{group.key}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
-        prefix = self._prefixes.find(key)
-        _count_shared(rows if prefix is not None else rows[1:])
-        if prefix is None:
-            with self._prefixes.prefilling(group.prefix) as prefilling:
-                while computed := prefilling.step():
-                    yield [], computed
-            prefix = prefilling.finished()
-            self._prefixes.keep(key, prefix)
-        try:
+        with self._prefixes.pinned(key):
+            prefix = self._prefixes.find(key)
+            _count_shared(rows if prefix is not None else rows[1:])
+            if prefix is None:
+                prefix = yield from self._prefill(group.prefix)
+                self._prefixes.keep(key, prefix)
             yield [(row, prefix.hidden) for row in rows if _is_read_off(row, prefix)], 0
             extensions = [_extension(row, group.prefix) for row in rows if not _is_read_off(row, prefix)]
             yield from self._extend(extensions, prefix.table)
-        finally:
+            for extension in self._long(extensions):
+                yield from self._alone(extension, group.prefix)
             if not self._keeps_prefixes:
                 self._prefixes.drop(key)
 
-    def _extend(self, extensions: Sequence[_Extension], table: TokenIds) -> Iterator[Step]:
-        """Rows behind one prefix, sorted into length buckets, in batches."""
-        waiting: dict[RowsKey, list[_Extension]] = defaultdict(list)
-        for extension in extensions:
-            waiting[self._buckets.rows(len(extension.tokens))].append(extension)
-        for key, rows in sorted(waiting.items(), key=lambda item: item[0].length):
-            for batch in batches(rows, key.rows):
-                tokens = np.zeros((key.rows, key.length), np.int32)
-                lengths, starts = np.zeros(key.rows, np.int32), np.zeros(key.rows, np.int32)
-                for n, extension in enumerate(batch):
-                    tokens[n, : len(extension.tokens)] = extension.tokens
-                    lengths[n], starts[n] = len(extension.tokens), extension.start
-                hidden = np.asarray(self._executables.rows(key, *self._prefixes.pool, table, tokens, lengths, starts))
-                yield [(extension.row, hidden[n]) for n, extension in enumerate(batch)], key.rows * key.length
+    def _prefill(self, tokens: TokenIds, common: int = 0) -> Generator[Computed, None, Prefix]:
+        """See :meth:`model.prefixes.Prefixes.prefilling`."""
+        with self._prefixes.prefilling(tokens, common) as prefilling:
+            while computed := prefilling.step():
+                yield [], computed
+            return prefilling.finished()
 
-    def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[Step]:
+    def _alone(self, extension: Extension, before: TokenIds) -> Iterator[Computed]:
+        """A row that is longer than a step, as a prefix of its own: it is read where that ends."""
+        assert extension.row is not None
+        tokens = np.concatenate([before[: extension.start], extension.tokens])
+        prefix = yield from self._prefill(tokens, extension.start)
+        self._prefixes.give_up(prefix.blocks)
+        yield [(extension.row, prefix.hidden)], 0
+
+    def _long(self, extensions: Sequence[Extension]) -> list[Extension]:
+        return [extension for extension in extensions if len(extension.tokens) > self._buckets.step]
+
+    def _extend(self, extensions: Sequence[Extension], table: TokenIds) -> Iterator[Computed]:
+        """Those of some rows behind one prefix that fit into a step: the next is laid out while one is computed."""
+        fitting = [extension for extension in extensions if len(extension.tokens) <= self._buckets.step]
+
+        def dispatched() -> Iterator[tuple[list[Row], Array, int]]:
+            for step in steps(fitting, self._buckets):
+                rows = [extension.row for extension in step.extensions if extension.row is not None]
+                yield rows, self._forward.extend(step, table), len(step.tokens)
+
+        for rows, hidden, computed in _one_ahead(dispatched()):
+            yield list(zip(rows, np.asarray(hidden), strict=False)), computed
+
+    def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[Computed]:
         """Prefixes and items of several groups in one sequence after another."""
         longest = self._policy.longest_packed
         for packed in pack(((group.prefix, rows) for group, rows in work), longest, packed_reads(longest)):
-            key = self._buckets.packed(packed.length, longest, len(packed.rows), dense=dense)
-            hidden = np.asarray(self._executables.packed(key, *packed.arrays(key.tokens, key.reads)))
-            yield list(zip(packed.rows, hidden, strict=False)), key.tokens
+            size, reads = self._buckets.packed(packed.length, longest, len(packed.rows))
+            hidden = self._forward.packed(PackedKey(size, reads, dense), *packed.arrays(size, reads))
+            yield list(zip(packed.rows, np.asarray(hidden), strict=False)), size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Extension:
-    """What a program of rows computes for a row: int32 [length] tokens from position ``start`` on."""
+def _one_ahead(found: Iterable[T]) -> Iterator[T]:
+    """The same, with the next one asked for before each is handed over."""
+    waiting: list[T] = []
+    for one in found:
+        waiting.append(one)
+        if len(waiting) == 2:
+            yield waiting.pop(0)
+    yield from waiting
 
-    row: Row
-    tokens: TokenIds
-    start: int
 
-
-def _extension(row: Row, prefix: TokenIds) -> _Extension:
+def _extension(row: Row, prefix: TokenIds) -> Extension:
     """The item itself; of an empty one that stops short of the prefix's end, the last token it sees."""
     if len(row.tokens):
-        return _Extension(row, row.tokens, row.prefix_end)
-    return _Extension(row, prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1)
+        return Extension(row.tokens, row.prefix_end, row)
+    return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row)
 
 
 def _is_read_off(row: Row, prefix: Prefix) -> bool:

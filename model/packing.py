@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from model.reading import Row
+from model.sheets import Row
 from scoring.layout import TokenIds
 
 

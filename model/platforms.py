@@ -18,3 +18,8 @@ def attention_for(platform: str) -> Attention:
 def compiler_options(platform: str) -> dict[str, str | bool]:
     """How programs are compiled on a platform."""
     return _COMPILER_OPTIONS.get(platform, {})
+
+
+def has_row_floor(platform: str) -> bool:
+    """Whether a row's bits are the same for any number of rows from :data:`model.buckets.ROW_FLOOR` up to a step."""
+    return platform == "cpu"

@@ -1,33 +1,57 @@
 """Prefixes that have been prefilled: their keys and values in blocks of one pool on the device.
 
-A handle is found again by its key, so whoever scores more items of a query finds the query's work done. Blocks are
-taken from the least recently used handles when they run out. One thread at a time may call.
+A handle is found again by its key, so whoever scores more items of a query finds the query's work done. Handles are
+kept within a budget of blocks, those used last. A sequence that is being computed may take any block that no pinned
+handle has; for one that is longer than the whole pool, the pool grows. One thread at a time may call.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import jax
 import numpy as np
-import numpy.typing as npt
+import structlog
 from jax import Array
 
-from model.buckets import BLOCK_TOKENS, PrefillKey, StoreKey, prefill_tokens
+from model.buckets import Buckets
 from model.config import DecoderConfig
-from model.executables import Executables, PoolShape
+from model.forward import Forward
+from model.sheets import Floats
+from model.steps import Extension, Step
 from scoring.layout import TokenIds
-
-Floats = npt.NDArray[np.float32]
 
 POOL_CONTEXTS = 16
 """The pool holds this many longest prefixes at most, however large its budget: small models need no gigabyte."""
 
+log = structlog.stdlib.get_logger("engine")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """budget: blocks of the pool, until a longer sequence comes; longest: blocks of the longest sequence."""
+
+    budget: int
+    longest: int
+
+    @classmethod
+    def of(cls, config: DecoderConfig, context: int, itemsize: int, budget: int, block_tokens: int) -> PoolShape:
+        """As many blocks as fit into ``budget`` bytes of values of ``itemsize`` bytes; at least one.
+
+        context: longest sequence that is served, in tokens.
+        """
+        block_bytes = 2 * config.layers * config.kv_heads * config.head_dim * block_tokens * itemsize
+        longest = -(-context // block_tokens)
+        return cls(max(1, min(budget // block_bytes, POOL_CONTEXTS * longest)), longest)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefix:
-    """A prefilled prefix. table: int32 [longest], the blocks; hidden: float32 [width], the final state of its last
-    token.
+    """A prefilled prefix. blocks: its own, behind those that it shares with another one; table: int32 [longest], all
+    of them; hidden: float32 [width], the state of its last token.
     """
 
     length: int
@@ -36,26 +60,27 @@ class Prefix:
     hidden: Floats
 
 
-def pool_shape(config: DecoderConfig, context: int, itemsize: int, budget: int) -> PoolShape:
-    """As many blocks as fit into ``budget`` bytes of values of ``itemsize`` bytes; at least one.
-
-    context: longest sequence that is served, in tokens.
-    """
-    block_bytes = 2 * config.layers * config.kv_heads * config.head_dim * BLOCK_TOKENS * itemsize
-    context_blocks = -(-context // BLOCK_TOKENS)
-    blocks = max(1, min(budget // block_bytes, POOL_CONTEXTS * context_blocks))
-    return PoolShape(blocks, min(blocks, context_blocks))
-
-
 class Prefixes:
-    """The pool and the handles into it."""
+    """The pool's blocks, and the handles that have them."""
 
-    def __init__(self, executables: Executables) -> None:
-        self._executables = executables
-        self._longest = executables.pool.longest
-        self._free = list(range(executables.pool.blocks))
+    def __init__(self, forward: Forward, shape: PoolShape, buckets: Buckets) -> None:
+        self._forward = forward
+        self._shape = shape
+        self._buckets = buckets
+        self._free = list(range(forward.blocks))
         self._handles: OrderedDict[str, Prefix] = OrderedDict()
-        self.pool: tuple[Array, Array] = executables.empty_pool()
+        self._pinned: str | None = None
+
+    @contextmanager
+    def pinned(self, key: str) -> Iterator[None]:
+        """While a handle is in use, its blocks are nobody else's; afterwards it is kept if there is room for it."""
+        self._pinned = key
+        try:
+            yield
+        finally:
+            self._pinned = None
+            while self._forward.blocks - len(self._free) > self._shape.budget and self._evict():
+                pass
 
     def find(self, key: str) -> Prefix | None:
         """A handle made earlier and not evicted since."""
@@ -64,50 +89,80 @@ class Prefixes:
             self._handles.move_to_end(key)
         return prefix
 
-    def prefilling(self, tokens: TokenIds) -> Prefilling:
-        """Begin to prefill a prefix, which must fit into the longest table: evicts what stands in its way."""
-        count = -(-len(tokens) // BLOCK_TOKENS)
-        while len(self._free) < count:
-            _, evicted = self._handles.popitem(last=False)
-            self._free.extend(evicted.blocks)
-        blocks = tuple(self._free.pop() for _ in range(count))
-        table = np.zeros(self._longest, np.int32)
-        table[:count] = blocks
-        return Prefilling(self, tokens, blocks, table)
-
     def keep(self, key: str, prefix: Prefix) -> None:
         """Make a handle findable, until its blocks are wanted."""
         self._handles[key] = prefix
 
     def drop(self, key: str) -> None:
-        """Forget a handle."""
-        self._free.extend(self._handles.pop(key).blocks)
+        """Forget a handle, if it is still there."""
+        if key in self._handles:
+            self.give_up(self._handles.pop(key).blocks)
 
     def give_up(self, blocks: tuple[int, ...]) -> None:
         """Take back blocks that no handle has."""
         self._free.extend(blocks)
 
-    def run_chunk(self, chunk: TokenIds, size: int, start: int, table: TokenIds, block: int) -> Floats:
-        """Prefill a block, or as much of it as there is, in a program of ``size`` tokens; the state of the last one."""
-        tokens = np.zeros(size, np.int32)
-        tokens[: len(chunk)] = chunk
-        hidden, keys, values = self._executables.prefill(
-            PrefillKey(size), *self.pool, table, tokens, np.int32(len(chunk)), np.int32(start)
-        )
-        self.pool = self._executables.store(StoreKey(size), *self.pool, keys, values, np.int32(block))
-        return np.asarray(hidden)
+    def prefilling(self, tokens: TokenIds, common: int = 0) -> Prefilling:
+        """Begin to prefill a sequence of at most the context's length: evicts what stands in its way.
+
+        common: how many of its first tokens are the pinned handle's, too: whole blocks of them are not computed again.
+        """
+        blocks = -(-len(tokens) // self._buckets.step)
+        shared = self._handles.get(self._pinned) if self._pinned is not None else None
+        reused = 0 if shared is None else common // self._buckets.step
+        if not self._make_room(blocks - reused):
+            # Both do not fit: whoever wants the prefix next prefills it again.
+            self._pinned, shared, reused = None, None, 0
+            if not self._make_room(blocks):
+                self._grow(blocks)
+        table = np.zeros(self._shape.longest, np.int32)
+        if shared is not None:
+            table[:reused] = shared.table[:reused]
+        own = tuple(self._free.pop() for _ in range(blocks - reused))
+        table[reused:blocks] = own
+        return Prefilling(self, self._forward, self._buckets, tokens, own, table, reused * self._buckets.step)
+
+    def _make_room(self, blocks: int) -> bool:
+        while len(self._free) < blocks and self._evict():
+            pass
+        return len(self._free) >= blocks
+
+    def _grow(self, blocks: int) -> None:
+        """Have room for a sequence of so many blocks, which is more than the pool has, and for others like it."""
+        size = min(max(blocks, 2 * self._forward.blocks), self._shape.longest)
+        log.info("pool of prefixes grows", blocks=size, before=self._forward.blocks)
+        self._free.extend(range(self._forward.blocks, size))
+        self._forward.grow_pool(size)
+
+    def _evict(self) -> bool:
+        """Forget the handle that was not used for the longest time and is not pinned."""
+        oldest = next((key for key in self._handles if key != self._pinned), None)
+        if oldest is not None:
+            self.drop(oldest)
+        return oldest is not None
 
 
 class Prefilling:
-    """A prefix on its way into the pool, a step at a time. Used as a context, it leaves no block behind if it fails."""
+    """A sequence on its way into the pool, a step at a time. As a context, it leaves no block behind if it fails."""
 
-    def __init__(self, prefixes: Prefixes, tokens: TokenIds, blocks: tuple[int, ...], table: TokenIds) -> None:
+    def __init__(
+        self,
+        prefixes: Prefixes,
+        forward: Forward,
+        buckets: Buckets,
+        tokens: TokenIds,
+        blocks: tuple[int, ...],
+        table: TokenIds,
+        done: int,
+    ) -> None:
         self._prefixes = prefixes
+        self._forward = forward
+        self._buckets = buckets
         self._tokens = tokens
         self._blocks = blocks
         self._table = table
-        self._done = 0
-        self._hidden: Floats | None = None
+        self._done = done
+        self._hidden: Array | None = None
 
     def __enter__(self) -> Prefilling:
         return self
@@ -117,17 +172,20 @@ class Prefilling:
             self._prefixes.give_up(self._blocks)
 
     def step(self) -> int:
-        """Prefill the next block; how many tokens were computed, padding included: 0 if there was nothing left."""
+        """Dispatch the next block, wait for the one before; tokens computed, padding included: 0 if none was left."""
         if self._done == len(self._tokens):
             return 0
-        size = prefill_tokens(len(self._tokens) - self._done)
-        chunk = self._tokens[self._done : self._done + size]
-        block = self._blocks[self._done // BLOCK_TOKENS]
-        self._hidden = self._prefixes.run_chunk(chunk, size, self._done, self._table, block)
-        self._done += len(chunk)
-        return size
+        size = self._buckets.step
+        piece = self._tokens[self._done : self._done + size]
+        step = Step.of([Extension(piece, self._done)], self._buckets, self._buckets.span(len(piece)))
+        block = int(self._table[self._done // size])
+        self._done += len(piece)
+        before = self._hidden
+        self._hidden = self._forward.prefill(step, self._table, block, read=self._done == len(self._tokens))
+        jax.block_until_ready(before)  # type: ignore[no-untyped-call]
+        return len(step.tokens)
 
     def finished(self) -> Prefix:
         """The handle, after the last step."""
         assert self._hidden is not None
-        return Prefix(len(self._tokens), self._blocks, self._table, self._hidden)
+        return Prefix(len(self._tokens), self._blocks, self._table, np.asarray(self._hidden)[0])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 
@@ -33,14 +31,14 @@ def rms_norm(values: Array, weight: Array, epsilon: float) -> Array:
 
 
 def as_bits(array: Array) -> Array:
-    """bf16 as the integers of its bits, without a copy where the device allows it; anything else as it is.
+    """bf16 as the integers of its bits; anything else as it is.
 
     For what programs slice: the CPU compiler takes a slice of bf16 by way of float32, and converts the whole array on
     every call for it.
     """
-    return jax.device_put(np.asarray(array).view(np.uint16)) if array.dtype == jnp.bfloat16 else array
+    return lax.bitcast_convert_type(array, jnp.uint16) if array.dtype == jnp.bfloat16 else array
 
 
 def from_bits(array: Array) -> Array:
-    """What :func:`as_bits` was given, inside a program."""
+    """What :func:`as_bits` was given."""
     return lax.bitcast_convert_type(array, jnp.bfloat16) if array.dtype == jnp.uint16 else array

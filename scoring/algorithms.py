@@ -25,14 +25,13 @@ class Policy:
     """What is switched on. Settings of the v1.0 spec, under its names; see :mod:`settings.engine`.
 
     shortest_prefix: in tokens; ``auto`` scores rows behind shorter ones serially. longest_packed: tokens of a packed
-    sequence. longest_prefix: tokens that the pool of prefixes holds for one.
+    sequence.
     """
 
     algorithm: Literal["auto", "packed", "prefill_extend", "serial"]
     mask: Literal["auto", "dense", "segment"]
     prefill_extend_enabled: bool
     shortest_prefix: int
-    longest_prefix: int
     longest_packed: int
 
 
@@ -63,8 +62,6 @@ def choose(policy: Policy, prefix_length: int, prefix_end: int, own_length: int)
     asked = policy.algorithm != "auto"
     if not policy.prefill_extend_enabled:
         return Choice(Algorithm.SERIAL, "prefill_extend is switched off", fallback=True)
-    if prefix_length > policy.longest_prefix:
-        return Choice(Algorithm.SERIAL, "the prefix does not fit into the pool", fallback=True)
     if policy.algorithm == "packed":
         return Choice(Algorithm.PREFILL_EXTEND, "prefix and item exceed max_multi_item_seq_len", fallback=True)
     return Choice(Algorithm.PREFILL_EXTEND, "asked for" if asked else "the prefix is shared")

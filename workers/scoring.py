@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from typing import TYPE_CHECKING
 
 import structlog
 from pydantic import ValidationError
@@ -15,6 +17,9 @@ from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from workers.presence import new_worker_id
 from workers.serving import BROKEN, Stopping, WorkerSettings, end_process, serve
+
+if TYPE_CHECKING:
+    from model.engine import Engine
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -56,10 +61,20 @@ def main() -> int:
     except (ModelFilesError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN
-    if settings.engine.warmup:
+    if settings.engine.multi_item_enable_startup_warmup:
         engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
+        threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
     worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
     return serve(engine, worker, settings, stopping)
+
+
+def _warm_up_rest(engine: Engine) -> None:
+    try:
+        engine.warm_up_rest(lambda done, total, what: log.debug("compiling", step=done, steps=total, program=what))
+        log.info("compiled")
+    except Exception:
+        # Whoever needs a program compiles it, and is told what is wrong with it.
+        log.exception("compiling ahead failed")
 
 
 if __name__ == "__main__":

@@ -129,26 +129,22 @@ def test_two_ranges_merged_are_the_whole_range(name: str, of_shape: str, cut: in
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @settings(deadline=None, max_examples=30)
-@given(length=st.integers(0, 40), ends=st.lists(st.integers(0, 40), min_size=3, max_size=3), seed=st.integers(0, 9))
-def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(
-    dtype: str, length: int, ends: list[int], seed: int
-) -> None:
-    layers, blocks, K, D, size = 2, 6, 2, 8, 16
+@given(ends=st.lists(st.integers(0, 40), min_size=13, max_size=13), seed=st.integers(0, 9))
+def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(dtype: str, ends: list[int], seed: int) -> None:
+    blocks, K, D, size = 6, 2, 8, 16
     random = np.random.RandomState(seed)
-    q = jnp.asarray(random.standard_normal((3, 5, 4, D)), dtype)
+    q = jnp.asarray(random.standard_normal((13, 4, D)), dtype)
     keys, values = (jnp.asarray(random.standard_normal((1, 48, K, D)), dtype) for _ in range(2))
     table = random.permutation(blocks)[:3].astype(np.int32)
-    pool = [np.full((blocks, layers, K, *shape), 1e30, np.float32) for shape in ((D, size), (size, D))]
+    pool = [np.full((blocks, K, *shape), 1e30, np.float32) for shape in ((D, size), (size, D))]
     for n, block in enumerate(table):
         piece = slice(n * size, (n + 1) * size)
-        pool[0][block, 1] = np.asarray(keys, np.float32)[0, piece].transpose(1, 2, 0)
-        pool[1][block, 1] = np.asarray(values, np.float32)[0, piece].transpose(1, 0, 2)
-    bounded = np.minimum(ends, length).astype(np.int32)
-    prefix = PrefixBlocks(*(as_bits(jnp.asarray(part, dtype)) for part in pool), table, 1)
-    found = SMALL_PREFIX_TILES(q, prefix, bounded)
-    ranges = one_range(np.zeros((3, 5)), np.repeat(bounded[:, None], 5, axis=1))
-    wide = (np.asarray(array, np.float32) for array in (q, *(jnp.repeat(part, 3, axis=0) for part in (keys, values))))
-    expected = oracle(*wide, ranges)
+        pool[0][block] = np.asarray(keys, np.float32)[0, piece].transpose(1, 2, 0)
+        pool[1][block] = np.asarray(values, np.float32)[0, piece].transpose(1, 0, 2)
+    prefix = PrefixBlocks(*(as_bits(jnp.asarray(part, dtype)) for part in pool), table)
+    found = Attended(*(part[None] for part in SMALL_PREFIX_TILES(q, prefix, np.array(ends, np.int32))))
+    ranges = one_range(np.zeros((1, 13)), np.array([ends]))
+    expected = oracle(*(np.asarray(array, np.float32) for array in (q[None], keys, values)), ranges)
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=TOLERANCE)
     np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE if dtype == "float32" else 0.02)
 

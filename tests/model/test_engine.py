@@ -9,11 +9,11 @@ import jax.monitoring
 import numpy as np
 import pytest
 
-from model import buckets
 from model.buckets import HEAD_ROWS, Buckets, Key
 from model.engine import Engine
 from model.executables import Executables
-from model.reading import READ_TOKENS, EngineError
+from model.reading import READ_TOKENS
+from model.sheets import EngineError
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
@@ -135,28 +135,26 @@ def test_a_score_that_is_not_a_number_is_never_answered(head: Head, tmp_path: Pa
         score(broken, [group(chunk(0, sequences(CONFIG, 1, (4,)), 10, LABELS, head))])
 
 
-def test_nothing_is_compiled_after_the_warm_up(
-    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(buckets, "WARM_LENGTH", 16)
-    engine = engines.load(checkpoint("tied"), "bfloat16")
+def test_nothing_is_compiled_after_the_warm_up(checkpoint: Callable[[str], Path]) -> None:
+    engine = engines.load(checkpoint("tied"), "bfloat16", step_tokens=128)
     progress: list[tuple[int, int, str]] = []
     engine.warm_up(lambda *told: progress.append(told))
-    total = len(Buckets.of(CONFIG.context, 256).warm_set())
+    total = progress[-1][1]
     assert [told[:2] for told in progress] == [(n, total) for n in range(1, total + 1)]
+    engine.warm_up_rest(lambda *told: progress.append(told))
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
     )
     try:
         for head in Head:
-            for length in (1, 6):
+            for length in (1, 6, 127, CONFIG.context - 10):
                 score(engine, [group(chunk(0, sequences(CONFIG, 2, (length,) * 9), 10, LABELS, head))])
-            for length in (0, 1, 16):
-                work = chunk(0, sequences(CONFIG, 2, (length,) * 9), 300, LABELS, head)
+            for length in (0, 1, 16, 100, 500):
+                work = chunk(0, sequences(CONFIG, 2, (length,) * 9), 300, range(90), head)
                 score(engine, [group(work, prefix=sequences(CONFIG, 3, (300,))[0])])
         assert compiled == []
-        score(engine, [group(chunk(0, sequences(CONFIG, 2, (300,)), 10, LABELS))])
+        score(engine, [group(chunk(0, sequences(CONFIG, 2, (300,)), 10, [1] * 257))])
         assert compiled, "the listener would have heard a compilation"
     finally:
         jax.monitoring.clear_event_listeners()
@@ -173,7 +171,7 @@ def test_a_warm_up_can_be_ended(checkpoint: Callable[[str], Path], monkeypatch: 
 
     with pytest.raises(InterruptedError):
         engine.warm_up(stop)
-    assert len(begun) < len(Buckets.of(CONFIG.context, 256).warm_set())
+    assert len(begun) < len(Buckets.of(256).core(8)) // 2
 
 
 def test_it_says_what_it_is(tied: Engine, engine: Loaded) -> None:

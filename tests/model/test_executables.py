@@ -15,23 +15,35 @@ import pytest
 from flax import nnx
 
 from model import executables
-from model.buckets import PREFILL_TOKENS, Buckets, HeadKey, Key, RowsKey, StoreKey
+from model.attention_tiles import TiledAttention
+from model.buckets import BeforeKey, Buckets, HeadKey, Key, LeaveKey, StoreKey
 from model.decoder import Decoder
-from model.executables import Executables, PoolShape
+from model.executables import Executables
+from model.programs import Programs
 from scoring.layout import Head
 from tests.model.checkpoints import CONFIGS
 
 SMALL = HeadKey(Head.LOGITS, 2, 8)
 OTHER = HeadKey(Head.LOGITS, 4, 8)
-POOL = PoolShape(blocks=3, longest=2)
+CONFIG = CONFIGS["tied"]
+BUCKETS = Buckets.of(64)
+BLOCKS = 3
 DEADLINE = 60.0
+
+
+def programs(dtype: str = "float32") -> Programs:
+    return Programs(Decoder(CONFIG, dtype=dtype, rngs=nnx.Rngs(0)), TiledAttention(), BUCKETS)
+
+
+def table(dtype: str = "float32") -> Executables:
+    return Executables(programs(dtype), BUCKETS, longest=2)
 
 
 class WatchedExecutables(Executables):
     """Counts what is compiled, and can hold or fail a compilation."""
 
     def __init__(self) -> None:
-        super().__init__(Decoder(CONFIGS["tied"], rngs=nnx.Rngs(0)), POOL)
+        super().__init__(programs(), BUCKETS, longest=2)
         self.started: list[Key] = []
         self.held: dict[Key, Event] = {}
         self.begun = Event()
@@ -48,100 +60,99 @@ class WatchedExecutables(Executables):
 
 
 def test_a_program_is_compiled_once_however_many_ask_for_it() -> None:
-    table = WatchedExecutables()
-    table.held[SMALL] = Event()
+    watched = WatchedExecutables()
+    watched.held[SMALL] = Event()
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(table.compiled, SMALL) for _ in range(8)]
-        assert table.begun.wait(DEADLINE)
-        table.held[SMALL].set()
+        asked = [pool.submit(watched.__getitem__, SMALL) for _ in range(8)]
+        assert watched.begun.wait(DEADLINE)
+        watched.held[SMALL].set()
         found = {id(future.result(DEADLINE)) for future in asked}
     assert len(found) == 1
-    assert table.started == [SMALL]
+    assert watched.started == [SMALL]
 
 
 def test_who_needs_another_program_does_not_wait() -> None:
-    table = WatchedExecutables()
-    table.held[SMALL] = Event()
+    watched = WatchedExecutables()
+    watched.held[SMALL] = Event()
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(table.compiled, SMALL)
-        assert table.begun.wait(DEADLINE)
-        pool.submit(table.compiled, OTHER).result(DEADLINE)
+        slow = pool.submit(watched.__getitem__, SMALL)
+        assert watched.begun.wait(DEADLINE)
+        pool.submit(watched.__getitem__, OTHER).result(DEADLINE)
         assert not slow.done()
-        table.held[SMALL].set()
+        watched.held[SMALL].set()
         slow.result(DEADLINE)
 
 
 def test_a_failed_compilation_is_told_and_tried_again() -> None:
-    table = WatchedExecutables()
-    table.fail = True
+    watched = WatchedExecutables()
+    watched.fail = True
     with pytest.raises(MemoryError, match="no room"):
-        table.compiled(SMALL)
-    table.fail = False
-    table.compiled(SMALL)
-    assert table.started == [SMALL, SMALL]
+        watched[SMALL]
+    watched.fail = False
+    watched[SMALL]
+    assert watched.started == [SMALL, SMALL]
 
 
 def test_weights_are_arguments_and_not_constants_of_a_program() -> None:
-    table = Executables(Decoder(CONFIGS["tied"], rngs=nnx.Rngs(0)), POOL)
-    text = table.compiled(Buckets.of(1024, 64).rows(20)).as_text()
+    text = table()[LeaveKey(64)].as_text()
     assert text is not None
-    config = CONFIGS["tied"]
-    stack = f"[{config.layers},{config.width},{config.mlp_width}]"
-    assert any(stack in line and "parameter(" in line for line in text.splitlines())
-    assert not any(stack in line and "constant(" in line for line in text.splitlines())
+    kernel = f"[{CONFIG.width},{CONFIG.mlp_width}]"
+    assert any(kernel in line and "parameter(" in line for line in text.splitlines())
+    assert not any(kernel in line and "constant(" in line for line in text.splitlines())
 
 
-def test_a_bfloat16_stack_is_never_copied_to_float32() -> None:
-    config = CONFIGS["tied"]
-    table = Executables(Decoder(config, dtype="bfloat16", rngs=nnx.Rngs(0)), POOL)
-    text = table.compiled(RowsKey(2, 32)).as_text()
+def test_a_bfloat16_pool_is_never_copied_to_float32() -> None:
+    text = table("bfloat16")[BeforeKey(64, BLOCKS)].as_text()
     assert text is not None
-    assert f"f32[{config.layers},{config.width},{config.mlp_width}]" not in text
-    assert f"u16[{config.layers},{config.width},{config.mlp_width}]" in text
-    outer = f"{POOL.blocks},{config.layers},{config.kv_heads}"
-    assert f"f32[{outer}" not in text
-    assert f"u16[{outer}" in text
+    pool = f"[{BLOCKS},{CONFIG.kv_heads},"
+    assert f"u16{pool}" in text
+    assert f"f32{pool}" not in text
+    assert f"bf16{pool}" not in text
 
 
-@pytest.mark.parametrize("tokens", PREFILL_TOKENS)
-def test_a_block_is_stored_in_the_memory_of_the_pool_that_was_passed(tokens: int) -> None:
-    config = CONFIGS["tied"]
-    table = Executables(Decoder(config, dtype="bfloat16", rngs=nnx.Rngs(0)), POOL)
-    pool = tuple(jnp.ones_like(part) for part in table.empty_pool())
+def test_layers_are_views_of_the_memory_that_was_loaded() -> None:
+    decoder = Decoder(CONFIG, dtype="bfloat16", rngs=nnx.Rngs(0))
+    stack = decoder.model.layers.mlp.up_proj.weight[...]
+    kernel_bytes = 2 * CONFIG.width * CONFIG.mlp_width
+    taken_apart = Programs(decoder, TiledAttention(), BUCKETS)
+    places = {leaf.unsafe_buffer_pointer() for layer in taken_apart.layers for leaf in layer}
+    assert {stack.unsafe_buffer_pointer() + n * kernel_bytes for n in range(CONFIG.layers)} <= places
+
+
+def test_a_block_is_stored_in_the_memory_of_the_pool_that_was_passed() -> None:
+    of, compiled = programs("bfloat16"), table("bfloat16")
+    pool = tuple(jnp.ones(part.shape, part.dtype) for part in of.pool(BLOCKS))
     places = [part.unsafe_buffer_pointer() for part in pool]
     random = np.random.RandomState(0)
-    outer = (config.layers, config.kv_heads)
     keys, values = (
-        random.randint(1, 2**16, shape).astype(np.uint16)
-        for shape in ((*outer, config.head_dim, tokens), (*outer, tokens, config.head_dim))
+        jnp.asarray(random.standard_normal((BUCKETS.step, CONFIG.kv_heads, CONFIG.head_dim)), jnp.bfloat16)
+        for _ in range(2)
     )
-    stored = table.store(StoreKey(tokens), *pool, keys, values, np.int32(1))
+    stored = compiled[StoreKey(BLOCKS)](*pool, keys, values, np.int32(1))
     assert [part.unsafe_buffer_pointer() for part in stored] == places
     stored_keys, stored_values = map(np.asarray, stored)
-    np.testing.assert_array_equal(stored_keys[1, ..., :tokens], keys)
-    np.testing.assert_array_equal(stored_values[1, :, :, :tokens], values)
-    assert not stored_keys[1, ..., tokens:].any(), "nothing of an earlier prefix is left behind"
-    assert not stored_values[1, :, :, tokens:].any()
+    np.testing.assert_array_equal(stored_keys[1], np.asarray(keys).view(np.uint16).transpose(1, 2, 0))
+    np.testing.assert_array_equal(stored_values[1], np.asarray(values).view(np.uint16).transpose(1, 0, 2))
     for untouched in (0, 2):
         assert (stored_keys[untouched] == 1).all()
         assert (stored_values[untouched] == 1).all()
 
 
 def test_a_padding_label_changes_nothing() -> None:
-    table = Executables(Decoder(CONFIGS["tied"], rngs=nnx.Rngs(0)), POOL)
-    hidden = np.random.RandomState(0).standard_normal((2, CONFIGS["tied"].width)).astype(np.float32)
+    of, compiled = programs(), table()
+    hidden = np.random.RandomState(0).standard_normal((2, CONFIG.width)).astype(np.float32)
     one, other = (np.array([4, 9, *[pad] * 6], np.int32) for pad in (0, 50))
-    first, second = (np.asarray(table.head(SMALL, hidden, labels)[0]) for labels in (one, other))
+    first, second = (np.asarray(compiled[SMALL](*of.head, hidden, labels)[0]) for labels in (one, other))
     np.testing.assert_array_equal(first[:, :2], second[:, :2])
 
 
 def test_the_table_keeps_the_programs_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executables, "MOST_PROGRAMS", 2)
-    table = WatchedExecutables()
+    watched = WatchedExecutables()
     third = HeadKey(Head.LOGITS, 6, 8)
     for key in (SMALL, OTHER, SMALL, third, SMALL, OTHER):
-        table.compiled(key)
-    assert table.started == [SMALL, OTHER, third, OTHER]
+        watched[key]
+    assert watched.started == [SMALL, OTHER, third, OTHER]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory maps are counted where Linux shows them")
@@ -149,13 +160,12 @@ def test_an_evicted_program_gives_its_memory_maps_back(monkeypatch: pytest.Monke
     def maps() -> int:
         return len(Path("/proc/self/maps").read_text().splitlines())
 
-    monkeypatch.setattr(executables, "MOST_PROGRAMS", 2)
-    table = Executables(Decoder(CONFIGS["tied"], rngs=nnx.Rngs(0)), POOL)
-    lengths = (4, 8, 12, 16, 20, 24)
-    for length in lengths[:3]:
-        table.compiled(RowsKey(2, length))
+    monkeypatch.setattr(executables, "MOST_PROGRAMS", 3)
+    compiled = table()
+    for tokens in range(1, 4):
+        compiled[LeaveKey(tokens)]
     before = maps()
-    for length in lengths[3:]:
-        table.compiled(RowsKey(2, length))
+    for tokens in range(4, 12):
+        compiled[LeaveKey(tokens)]
     gc.collect()
-    assert maps() - before < 300, "less than one program's"
+    assert maps() - before < 40, "eight programs of 24 each have come and gone"

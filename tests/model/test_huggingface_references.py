@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +16,8 @@ from model import decoder
 from model.attention import Attended
 from model.attention_tiles import TiledAttention
 from model.engine import Engine
-from model.executables import Executables
 from model.rope import Llama3Scaling, Rope, YarnScaling
+from model.steps import Step
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
 from tests.model.engines import DType
@@ -99,11 +100,10 @@ def test_keys_one_position_off_would_be_noticed(
 ) -> None:
     rotate = decoder._rotate
 
-    def keys_off_by_one(heads: Array, stream: decoder.Stream) -> Array:
-        if heads.shape[2] == CONFIGS["tied"].kv_heads:
-            cos, sin = decoder.rotation(jnp.arange(1, heads.shape[1] + 1)[None], CONFIGS["tied"])
-            stream = stream._replace(cos=cos, sin=sin)
-        return rotate(heads, stream)
+    def keys_off_by_one(heads: Array, rotation: decoder.Rotation) -> Array:
+        if heads.shape[-2] == CONFIGS["tied"].kv_heads:
+            rotation = decoder.Rotation(*(jnp.roll(part, -1, axis=0) for part in rotation))
+        return rotate(heads, rotation)
 
     monkeypatch.setattr(decoder, "_rotate", keys_off_by_one)
     assert _differs(engines.load(checkpoint("tied"), "float32"))
@@ -124,14 +124,13 @@ def test_a_row_that_does_not_see_itself_would_be_noticed(
 def test_a_score_read_one_position_early_would_be_noticed(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = Executables.rows
-    monkeypatch.setattr(
-        Executables,
-        "rows",
-        lambda self, key, keys, values, table, tokens, lengths, ends: rows(
-            self, key, keys, values, table, tokens, np.maximum(lengths - 1, 1), ends
-        ),
-    )
+    lay_out = Step.of
+
+    def early(*arguments: Any) -> Step:
+        step = lay_out(*arguments)
+        return replace(step, places=np.maximum(step.places - 1, 0), lengths=np.maximum(step.lengths - 1, 1))
+
+    monkeypatch.setattr(Step, "of", early)
     assert _differs(engines.load(checkpoint("tied"), "float32"))
 
 

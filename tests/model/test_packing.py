@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.packing import Packed, pack
-from model.reading import Row, Sheet
+from model.sheets import Row, Sheet
 from scoring.layout import TokenIds
 from tests.model.geometries import Group, Item, several_groups
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from jax import Array
 
-from model import decoder
 from model import engine as engine_module
+from model import programs
 from model.attention import Attended, PrefixBlocks
 from model.attention_tiles import TiledAttention
 from model.engine import Engine
 from model.packing import Packed
-from model.reading import Row
+from model.sheets import Row
+from model.steps import Extension
 from scoring.layout import TokenIds
 from tests.model import engines
 from tests.model.geometries import Group, Item
@@ -90,7 +91,7 @@ def test_an_extension_that_misses_the_prefixs_last_token(
 ) -> None:
     extension = engine_module._extension
 
-    def short(row: Row, prefix: TokenIds) -> engine_module._Extension:
+    def short(row: Row, prefix: TokenIds) -> Extension:
         found = extension(row, prefix)
         return replace(found, start=found.start - 1)
 
@@ -115,5 +116,5 @@ def test_two_parts_of_attention_added_without_their_weights(
     def halves(one: Attended, other: Attended) -> Attended:
         return Attended((one.out + other.out) / 2, one.log_sum_exp)
 
-    monkeypatch.setattr(decoder, "merge", halves)
+    monkeypatch.setattr(programs, "merge", halves)
     assert differs("prefill_extend")

@@ -17,7 +17,7 @@ from tests.model.geometries import Group, Item
 
 NAME = "untied"
 CONFIG = EVERY[NAME]
-BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * 256 * 4
+BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * 64 * 4
 
 
 def load(checkpoint: Callable[[str], Path], **settings: object) -> Engine:
@@ -37,7 +37,7 @@ def logits(engine: Engine, of_group: Group) -> np.ndarray:
 
 
 def test_prefixes_that_push_one_another_out_score_as_they_do_alone(checkpoint: Callable[[str], Path]) -> None:
-    groups = [group(length, n) for n, length in enumerate((200, 300, 512, 256, 257, 40))]
+    groups = [group(length, n) for n, length in enumerate((50, 90, 128, 64, 65, 10))]
     roomy, crowded = load(checkpoint), load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     expected = [logits(roomy, each) for each in groups]
     for n in np.random.RandomState(0).randint(0, len(groups), 30):
@@ -46,7 +46,7 @@ def test_prefixes_that_push_one_another_out_score_as_they_do_alone(checkpoint: C
 
 def test_work_that_is_ended_in_mid_prefill_takes_no_room(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
-    work = [group(512, 1).work("key", 0)]
+    work = [group(128, 1).work("key", 0)]
 
     def stop() -> None:
         raise InterruptedError
@@ -54,7 +54,39 @@ def test_work_that_is_ended_in_mid_prefill_takes_no_room(checkpoint: Callable[[s
     for _ in range(5):
         with pytest.raises(InterruptedError):
             list(engine.score(work, stop))
-    assert np.isfinite(logits(engine, group(512, 1))).all()
+    with capture_logs() as logs:
+        assert np.isfinite(logits(engine, group(128, 1))).all()
+    assert "pool of prefixes grows" not in {entry["event"] for entry in logs}
+
+
+def test_items_longer_than_a_step_score_the_same_whatever_the_pool_has_room_for(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    random = np.random.RandomState(7)
+    items = tuple(
+        Item(tuple(random.randint(0, CONFIG.vocabulary, length).tolist()), short_by)
+        for length, short_by in ((200, 0), (3, 0), (65, 2), (400, 1), (64, 0))
+    )
+    of_group = group(150, 3).with_items(items)
+    expected = logits(load(checkpoint, multi_item_algorithm="serial"), of_group)
+    roomy = logits(load(checkpoint), of_group)
+    np.testing.assert_allclose(roomy, expected, rtol=0, atol=2e-5)
+    for blocks in (1, 3, 5, 11):
+        crowded = load(checkpoint, prefix_cache_bytes=blocks * BLOCK_BYTES)
+        for _ in range(2):
+            np.testing.assert_array_equal(logits(crowded, of_group), roomy)
+
+
+def test_the_pool_grows_for_a_sequence_that_is_longer_and_keeps_what_it_had(checkpoint: Callable[[str], Path]) -> None:
+    engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
+    small, large = group(100, 1), group(700, 2)
+    before = logits(engine, small)
+    with capture_logs() as logs:
+        found = logits(engine, large)
+    grown = [entry for entry in logs if entry["event"] == "pool of prefixes grows"]
+    assert [(entry["before"], entry["blocks"]) for entry in grown] == [(2, 11)]
+    np.testing.assert_array_equal(found, logits(load(checkpoint), large))
+    np.testing.assert_array_equal(logits(engine, small), before)
 
 
 def test_a_key_alone_does_not_make_two_prefixes_the_same(checkpoint: Callable[[str], Path]) -> None:
@@ -68,7 +100,6 @@ def test_a_key_alone_does_not_make_two_prefixes_the_same(checkpoint: Callable[[s
     ("settings", "length", "falls_back_to", "reason"),
     [
         ({"multi_item_enable_prefill_extend": False}, 70, Algorithm.SERIAL, "prefill_extend is switched off"),
-        ({"prefix_cache_bytes": BLOCK_BYTES}, 300, Algorithm.SERIAL, "the prefix does not fit into the pool"),
         (
             {"multi_item_algorithm": "packed", "max_multi_item_seq_len": 60},
             70,

@@ -13,7 +13,6 @@ AUTO = Policy(
     mask="auto",
     prefill_extend_enabled=True,
     shortest_prefix=64,
-    longest_prefix=4096,
     longest_packed=1000,
 )
 PACKED = replace(AUTO, algorithm="packed")
@@ -26,7 +25,6 @@ PACKED = replace(AUTO, algorithm="packed")
         (AUTO, 64, 64, 20, Choice(Algorithm.PREFILL_EXTEND, "the prefix is shared")),
         (AUTO, 64, 63, 20, Choice(Algorithm.SERIAL, "the prefix is short")),
         (AUTO, 0, 0, 20, Choice(Algorithm.SERIAL, "there is no prefix to share")),
-        (AUTO, 5000, 5000, 1, Choice(Algorithm.SERIAL, "the prefix does not fit into the pool", fallback=True)),
         (replace(AUTO, algorithm="serial"), 2000, 2000, 20, Choice(Algorithm.SERIAL, "asked for")),
         (replace(AUTO, algorithm="prefill_extend"), 5, 5, 20, Choice(Algorithm.PREFILL_EXTEND, "asked for")),
         (

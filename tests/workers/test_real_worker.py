@@ -56,7 +56,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def worker(model: Path, **settings: object) -> subprocess.Popen[str]:
     """A worker process that never polls Redis for long, because there is none."""
-    variables = {"model": model, "model_name": MODEL, "warmup": False, "poll_seconds": 0.1, "bell_socket": "/nowhere"}
+    variables = {
+        "model": model,
+        "model_name": MODEL,
+        "multi_item_enable_startup_warmup": False,
+        "poll_seconds": 0.1,
+        "bell_socket": "/nowhere",
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "workers.scoring"],
         cwd=ROOT,
@@ -145,7 +151,7 @@ def test_settings_that_make_no_sense_are_one_clear_message(sqlite_url: str, chec
 
 
 def test_a_signal_while_the_model_loads_ends_the_worker_at_once(sqlite_url: str, checkpoint: Path) -> None:
-    process = worker(checkpoint, database_url=sqlite_url, warmup=True)
+    process = worker(checkpoint, database_url=sqlite_url, multi_item_enable_startup_warmup=True)
     assert process.stderr is not None
     wait_until(lambda: "compiling" in process.stderr.readline(), "it compiles")
     process.send_signal(signal.SIGTERM)

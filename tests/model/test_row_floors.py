@@ -1,0 +1,71 @@
+"""From the row floor up, how many rows a product has does not show in any row's bits.
+
+That is measured, not promised by anybody, so it is measured here for every program that a step's size is a shape of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from benchmarks.shapes import QWEN3_06B, SHAPES
+from model.attention_tiles import TiledAttention
+from model.buckets import ROW_FLOOR, BeforeKey, Buckets, EnterKey, LeaveKey, ProjectKey
+from model.config import DecoderConfig
+from model.decoder import Decoder
+from model.executables import Executables
+from model.platforms import has_row_floor
+from model.programs import Programs
+from tests.model.checkpoints import CONFIGS
+from tests.model.engines import DType
+
+MODELS: dict[str, DecoderConfig] = {
+    "tied": CONFIGS["tied"],
+    "untied": CONFIGS["untied"],
+    "demonstration": SHAPES["demonstration"],
+    # Products this large take other paths than small ones.
+    "qwen3-0.6b": replace(QWEN3_06B, layers=2, vocabulary=512),
+}
+BUCKETS = Buckets.of(256)
+BLOCKS = 3
+
+
+@pytest.mark.skipif(not has_row_floor(jax.devices()[0].platform), reason="steps have one size here")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_one(name: str, dtype: DType) -> None:
+    config = replace(MODELS[name], layers=1)
+    programs = Programs(Decoder(config, dtype=dtype, rngs=nnx.Rngs(3)), TiledAttention(), BUCKETS)
+    table = Executables(programs, BUCKETS, longest=BLOCKS)
+    random = np.random.RandomState(0)
+    tokens = random.randint(0, config.vocabulary, BUCKETS.step).astype(np.int32)
+    ends = random.randint(0, BLOCKS * BUCKETS.step, BUCKETS.step).astype(np.int32)
+    pool = [jnp.asarray(random.randint(15_000, 16_500, part.shape).astype(np.uint16)) for part in programs.pool(BLOCKS)]
+    if dtype == "float32":
+        pool = [jnp.asarray(random.standard_normal(part.shape), jnp.float32) for part in programs.pool(BLOCKS)]
+    blocks = np.arange(BLOCKS, dtype=np.int32)
+    read = np.arange(ROW_FLOOR, dtype=np.int32)[::-1].copy()
+
+    def outputs(size: int) -> dict[str, np.ndarray]:
+        layer = programs.layers[0]
+        entered = table[EnterKey(size)](*programs.embedding, tokens[:size], ends[:size])
+        projected = table[ProjectKey(size)](*layer, *entered)
+        reading = table[ProjectKey(size, BUCKETS.reads)](*layer, *entered, read)
+        seen = table[BeforeKey(size, BLOCKS)](projected[0], *pool, blocks, ends[:size])
+        left = table[LeaveKey(size)](*layer, entered[0], seen[0])
+        found = {"entered": entered, "projected": projected, "reading": reading, "seen": seen, "left": left}
+        return {
+            f"{what} {n}": np.asarray(part).astype(np.float32)[:ROW_FLOOR]
+            for what, parts in found.items()
+            for n, part in enumerate(parts)
+        }
+
+    whole = outputs(BUCKETS.step)
+    for size in BUCKETS.sizes[:-1]:
+        for what, found in outputs(size).items():
+            np.testing.assert_array_equal(found.view(np.int32), whole[what].view(np.int32), err_msg=f"{what} at {size}")
