@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -33,11 +34,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     return directory
 
 
+_COMPILED: dict[tuple[str, ...], jax.stages.Compiled] = {}
+"""Executables by what was compiled and how: many engines of a test run are made of the same programs."""
+
+
 @pytest.fixture(autouse=True)
-def memory_maps_last() -> Iterator[None]:
-    """Compiled programs take hundreds of memory maps each, and the compiler crashes when a process has no more."""
+def compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compile what is the same to the letter once in a run, but for tests that are about compiling."""
+    compile_program = jax.stages.Lowered.compile
+
+    def compiled(self: jax.stages.Lowered, compiler_options: Any = None) -> jax.stages.Compiled:
+        known = (self.as_text(), str(self.in_avals), str(compiler_options))
+        if known not in _COMPILED:
+            _COMPILED[known] = compile_program(self, compiler_options)
+        return _COMPILED[known]
+
+    if request.node.get_closest_marker("compiles") is None:
+        monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
     yield
+    # Programs take dozens of memory maps each, and the compiler crashes when a process has no more.
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        _COMPILED.clear()
         gc.collect()
         jax.clear_caches()
 

@@ -135,6 +135,7 @@ def test_a_score_that_is_not_a_number_is_never_answered(head: Head, tmp_path: Pa
         score(broken, [group(chunk(0, sequences(CONFIG, 1, (4,)), 10, LABELS, head))])
 
 
+@pytest.mark.compiles
 def test_nothing_is_compiled_after_the_warm_up(checkpoint: Callable[[str], Path]) -> None:
     engine = engines.load(checkpoint("tied"), "bfloat16", step_tokens=128)
     progress: list[tuple[int, int, str]] = []

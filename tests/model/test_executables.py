@@ -29,6 +29,7 @@ CONFIG = CONFIGS["tied"]
 BUCKETS = Buckets.of(64)
 BLOCKS = 3
 DEADLINE = 60.0
+pytestmark = pytest.mark.compiles
 
 
 def programs(dtype: str = "float32") -> Programs:
