@@ -104,7 +104,7 @@ def _submission(
 ) -> Submission:
     service.check_model(body.get("model"))
     request = parse_score_request(body)
-    prepared = prepare(request, service.card, service.tokenizer, limits)
+    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
     return Submission(
         model=service.card.name,
         tokenizer_fingerprint=service.card.tokenizer_fingerprint,

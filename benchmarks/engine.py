@@ -21,16 +21,17 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.shapes import SHAPES
 from benchmarks.workloads import WORKLOADS, Workload
+from scoring.algorithms import Wanted
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "serial": {"multi_item_algorithm": "serial"},
-    "packed_dense": {"multi_item_algorithm": "packed", "multi_item_mask_impl": "dense"},
-    "packed_segment": {"multi_item_algorithm": "packed", "multi_item_mask_impl": "segment"},
-    "prefill_extend": {"multi_item_algorithm": "prefill_extend"},
+ALGORITHMS: dict[str, tuple[Wanted, Literal["auto", "dense", "segment"]]] = {
+    "serial": ("serial", "auto"),
+    "packed_dense": ("packed", "dense"),
+    "packed_segment": ("packed", "segment"),
+    "prefill_extend": ("prefill_extend", "auto"),
 }
 BATCH = 25
 """Items that HuggingFace takes at a time."""
@@ -69,8 +70,9 @@ def measure_engine(algorithm: str, shape: str, workload: Workload, repeats: int)
 
     config = SHAPES[shape]
     decoder = Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    settings = EngineSettings(enable_scoring_cache=False, **SETTINGS[algorithm])
-    engine = Engine(decoder, settings, ModelCard("benchmark", config.context, config.vocabulary, ""), "")
+    wanted, mask = ALGORITHMS[algorithm]
+    settings = EngineSettings(enable_scoring_cache=False, multi_item_mask_impl=mask)
+    engine = Engine(decoder, settings, ModelCard("benchmark", config.context, config.vocabulary, ""), "", wanted)
     work = workload.work(config.vocabulary)
     return timed(lambda: list(engine.score(work, lambda: None)), repeats, workload.items)
 
@@ -117,7 +119,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--workload", choices=WORKLOADS, default="target")
     parser.add_argument("--items", type=int, help="instead of the workload's")
-    parser.add_argument("--algorithms", nargs="*", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--algorithms", nargs="*", choices=ALGORITHMS, default=list(ALGORITHMS))
     parser.add_argument("--peers", nargs="*", choices=["huggingface_cached"], default=[])
     parser.add_argument("--serial-items", type=int, default=5, help="items that serial scoring is timed on, at most")
     parser.add_argument("--peer-items", type=int, default=50, help="items that a peer is timed on, at most")

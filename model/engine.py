@@ -33,7 +33,7 @@ from model.programs import Programs
 from model.reading import Read, Reader
 from model.sheets import EngineError, Row, Sheet
 from model.steps import Extension, steps
-from scoring.algorithms import Algorithm, Choice, Policy, choose
+from scoring.algorithms import Algorithm, Choice, Policy, Wanted, choose
 from scoring.layout import GroupWork, Scored, TokenIds
 from scoring.model_card import ModelCard
 from settings.engine import EngineSettings
@@ -52,6 +52,7 @@ log = structlog.stdlib.get_logger("engine")
 class Engine:
     """A loaded model on a device. One caller at a time scores; compiling is safe from any thread.
 
+    algorithm: what is asked for; attention: None for the platform's own.
     scored_rows: how many rows each algorithm has scored; fallbacks: how often each reason kept a row from the algorithm
     that was asked for.
     """
@@ -62,6 +63,7 @@ class Engine:
         settings: EngineSettings,
         card: ModelCard,
         weights_fingerprint: str,
+        algorithm: Wanted = "auto",
         attention: Attention | None = None,
     ) -> None:
         platform = jax.devices()[0].platform
@@ -86,7 +88,7 @@ class Engine:
         self._no_prefix = np.zeros(pool.longest, np.int32)
         self._keeps_prefixes = settings.enable_scoring_cache
         self._policy = Policy(
-            algorithm=settings.multi_item_algorithm,
+            algorithm=algorithm,
             mask=settings.multi_item_mask_impl,
             prefill_extend_enabled=settings.multi_item_enable_prefill_extend,
             shortest_prefix=settings.multi_item_algorithm_query_threshold,
@@ -100,6 +102,7 @@ class Engine:
         settings: EngineSettings,
         card: ModelCard,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
+        algorithm: Wanted = "auto",
     ) -> Engine:
         """Load the checkpoint in ``directory``; ``card`` is what API and worker say of it.
 
@@ -109,7 +112,7 @@ class Engine:
         """
         config = DecoderConfig.from_directory(directory)
         decoder, fingerprint = weights.load(directory, config, settings.dtype, on_progress)
-        return cls(decoder, settings, card, fingerprint)
+        return cls(decoder, settings, card, fingerprint, algorithm)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the core set of programs. ``on_progress(done, total, program)`` is told after each.

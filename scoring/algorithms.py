@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+Wanted = Literal["auto", "packed", "prefill_extend", "serial"]
+"""What a deployment may ask for; ``auto`` leaves it to :func:`choose`."""
+
 
 class Algorithm(StrEnum):
     """What runs; every one gives the same score up to rounding (SEMANTICS: "Algorithms")."""
@@ -28,7 +31,7 @@ class Policy:
     sequence.
     """
 
-    algorithm: Literal["auto", "packed", "prefill_extend", "serial"]
+    algorithm: Wanted
     mask: Literal["auto", "dense", "segment"]
     prefill_extend_enabled: bool
     shortest_prefix: int

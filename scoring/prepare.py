@@ -13,6 +13,7 @@ from itertools import chain
 
 import numpy as np
 
+from scoring.algorithms import Wanted
 from scoring.errors import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.model_card import ModelCard
@@ -25,6 +26,9 @@ _BATCH_TOKENS = 2**20
 _log = logging.getLogger(__name__)
 
 _ITEM_FIRST_IGNORED = "item_first is ignored: the model is served in delimiter mode"
+_ITEM_FIRST_SERIAL = (
+    "with item_first there is no query to share: scored serially, not by {}, which this service asks for"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,13 @@ class Prepared:
     warnings: tuple[str, ...]
 
 
-def prepare(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits) -> Prepared:
-    """Tokenise, check and cut up a request for the model of ``card``. Raises :class:`RequestError`."""
+def prepare(
+    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits, wanted: Wanted = "auto"
+) -> Prepared:
+    """Tokenise, check and cut up a request for the model of ``card``. Raises :class:`RequestError`.
+
+    wanted: the algorithm that the deployment asks for; a request that can't be scored by it gets a warning.
+    """
     if len(request.items) > limits.max_items:
         raise _too_large(
             f"{len(request.items)} items are more than the {limits.max_items} allowed here", "items", limits
@@ -79,7 +88,7 @@ def prepare(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, li
         label_token_ids=labels,
         total_items=len(rows),
         prompt_tokens=int(rows.sequence_lengths.sum(dtype=np.int64)),
-        warnings=_warnings(request, card),
+        warnings=_warnings(request, card, wanted),
     )
 
 
@@ -229,11 +238,13 @@ def _cut_into_chunks(rows: Rows, limits: Limits) -> Iterator[Chunk]:
         start, before, own_before = stop, int(ends[stop - 1]), own_after
 
 
-def _warnings(request: ScoreRequest, card: ModelCard) -> tuple[str, ...]:
-    if card.delimiter is None or not request.options.item_first:
+def _warnings(request: ScoreRequest, card: ModelCard, wanted: Wanted) -> tuple[str, ...]:
+    if not request.options.item_first:
         return ()
-    _log.warning(_ITEM_FIRST_IGNORED)
-    return (_ITEM_FIRST_IGNORED,)
+    if card.delimiter is not None:
+        _log.warning(_ITEM_FIRST_IGNORED)
+        return (_ITEM_FIRST_IGNORED,)
+    return () if wanted in ("auto", "serial") else (_ITEM_FIRST_SERIAL.format(wanted),)
 
 
 def _bad_id(token: int, card: ModelCard, param: str) -> RequestError:

@@ -20,9 +20,6 @@ class EngineSettings(SettingsSlice):
     step_tokens: Annotated[int, Field(ge=64, le=8_192), AfterValidator(_power_of_two)] = Field(
         256, description="tokens that one engine step computes at most: a power of two, 64 or more"
     )
-    multi_item_algorithm: Literal["auto", "packed", "prefill_extend", "serial"] = Field(
-        "auto", description="how items that share a query are scored; `auto` decides by the query's length"
-    )
     multi_item_mask_impl: Literal["auto", "dense", "segment"] = Field(
         "auto", description="mask of packed sequences; `auto` is `segment`"
     )

@@ -1,5 +1,7 @@
 """What is served, and the limits of what a request may ask."""
 
+from typing import Literal
+
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from settings.slice import SettingsSlice
@@ -27,6 +29,9 @@ class ScoringSettings(SettingsSlice):
     )
     chunk_tokens: PositiveInt = Field(16_384, description="tokens, over its sequences, that a chunk aims at")
     chunk_items: PositiveInt = Field(256, description="items a chunk has at most")
+    multi_item_algorithm: Literal["auto", "packed", "prefill_extend", "serial"] = Field(
+        "auto", description="how items that share a query are scored; `auto` decides by the query's length"
+    )
     multi_item_scoring_delimiter: NonNegativeInt | None = Field(
         None, description="token id between query and items (delimiter mode); unset: none"
     )

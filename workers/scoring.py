@@ -57,7 +57,7 @@ def main() -> int:
         loading = ByteProgress(
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
         )
-        engine = Engine.load(checkpoint.directory, settings.engine, card, loading.advance)
+        engine = Engine.load(checkpoint.directory, settings.engine, card, loading.advance, scoring.multi_item_algorithm)
     except (ModelFilesError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN

@@ -10,6 +10,7 @@ import numpy as np
 
 from model.config import DecoderConfig
 from model.engine import Engine
+from scoring.algorithms import Wanted
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows
 from scoring.model_card import ModelCard
 from settings.engine import EngineSettings
@@ -17,11 +18,12 @@ from settings.engine import EngineSettings
 DType = Literal["bfloat16", "float32"]
 
 
-def load(directory: Path, dtype: DType, **settings: Any) -> Engine:
+def load(directory: Path, dtype: DType, multi_item_algorithm: Wanted = "auto", **settings: Any) -> Engine:
     """An engine over a checkpoint directory."""
     config = DecoderConfig.from_directory(directory)
     card = ModelCard(directory.name, config.context, config.vocabulary, "no tokenizer")
-    return Engine.load(directory, EngineSettings(dtype=dtype, **settings), card)
+    asked = EngineSettings(dtype=dtype, **settings)
+    return Engine.load(directory, asked, card, algorithm=multi_item_algorithm)
 
 
 def chunk(

@@ -14,7 +14,9 @@ VOCABULARY = 90
 """Of the smallest checkpoint under test."""
 LABELS = (3, 17, 41, 80)
 LONGEST_PREFIX = 12
-LONGEST_ITEM = 8
+SHORT_ITEM = 8
+STEP = 64
+"""Tokens of a step of the engines under test, and of a block of their prefixes."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,32 @@ class Group:
         return replace(self, items=tuple(items))
 
 
+def _of_length(length: int, seed: int) -> tuple[int, ...]:
+    return tuple(np.random.RandomState(seed).randint(0, VOCABULARY, length).tolist())
+
+
+def long(*lengths: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Tokens of a length around one where the engine does something else; which ones, a seed says."""
+    return st.builds(_of_length, st.sampled_from(lengths), st.integers(0, 99))
+
+
 tokens = st.integers(0, VOCABULARY - 1)
 items = st.builds(
     Item,
-    st.one_of(st.just(()), st.tuples(tokens), st.lists(tokens, max_size=LONGEST_ITEM).map(tuple)),
+    st.one_of(
+        st.just(()),
+        st.tuples(tokens),
+        st.lists(tokens, max_size=SHORT_ITEM).map(tuple),
+        long(9, 16, 17, 33, STEP, STEP + 1, 2 * STEP + 3),
+    ),
     st.sampled_from([0, 0, 0, 1, 2]),
 )
 groups = st.builds(
     Group,
-    st.lists(tokens, min_size=1, max_size=LONGEST_PREFIX).map(tuple),
+    st.one_of(
+        st.lists(tokens, min_size=1, max_size=LONGEST_PREFIX).map(tuple),
+        long(STEP - 1, STEP, STEP + 1, 2 * STEP + 5),
+    ),
     st.lists(items, min_size=1, max_size=5).map(tuple),
 )
 several_groups = st.lists(groups, min_size=1, max_size=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from scipy.special import softmax
 from model import weights
 from model.attention_tiles import TiledAttention
 from model.engine import Engine
-from scoring.algorithms import Algorithm
+from scoring.algorithms import Algorithm, Wanted
 from scoring.layout import ChunkWork, GroupWork, Head, Scored
 from scoring.model_card import ModelCard
 from scoring.prepare import Limits, prepare
@@ -24,10 +25,10 @@ from tests.model import engines, references
 from tests.model.checkpoints import EVERY
 from tests.model.engines import DType
 from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
-from tests.model.geometries import LABELS, LONGEST_ITEM, VOCABULARY, Group, Item, groups, several_groups
+from tests.model.geometries import LABELS, SHORT_ITEM, STEP, VOCABULARY, Group, Item, groups, several_groups
 from tests.scoring.tokenizers_under_test import qwen2
 
-SETTINGS: dict[Algorithm, dict[str, str]] = {
+SETTINGS: dict[Algorithm, dict[str, Any]] = {
     Algorithm.SERIAL: {"multi_item_algorithm": "serial"},
     Algorithm.PREFILL_EXTEND: {"multi_item_algorithm": "prefill_extend"},
     Algorithm.PACKED_SEGMENT: {"multi_item_algorithm": "packed", "multi_item_mask_impl": "segment"},
@@ -52,7 +53,7 @@ quickly = settings(deadline=None, max_examples=25)
 def engine(checkpoint: Callable[[str], Path]) -> Loaded:
     @cache
     def loaded(model: str, dtype: DType, algorithm: Algorithm) -> Engine:
-        return engines.load(checkpoint(model), dtype, step_tokens=64, **SETTINGS[algorithm])
+        return engines.load(checkpoint(model), dtype, step_tokens=STEP, **SETTINGS[algorithm])
 
     return loaded
 
@@ -118,13 +119,16 @@ def test_the_size_of_tiles_is_no_part_of_the_scores(algorithm: Algorithm, checkp
     """Also the seam by which a platform gets an attention of its own."""
     decoder, _ = weights.load(checkpoint("untied"), EVERY["untied"], "float32")
     card = ModelCard("small", EVERY["untied"].context, VOCABULARY, "no tokenizer")
-    asked = EngineSettings(dtype="float32", step_tokens=64, **SETTINGS[algorithm])
+    mask = SETTINGS[algorithm].get("multi_item_mask_impl", "auto")
+    asked = EngineSettings.model_validate({"dtype": "float32", "step_tokens": STEP, "multi_item_mask_impl": mask})
+    wanted: Wanted = SETTINGS[algorithm]["multi_item_algorithm"]
     random = np.random.RandomState(5)
     prefix, rows = random.randint(0, VOCABULARY, 40), [random.randint(0, VOCABULARY, n) for n in (12, 11, 0, 30)]
     group = Group(tuple(prefix.tolist()), tuple(Item(tuple(row.tolist())) for row in rows))
     small = TiledAttention(one_tile=4, query_block=8, key_block=8)
     found, expected = (
-        logprobs(Engine(decoder, asked, card, "", attention), [group])[0] for attention in (small, TiledAttention())
+        logprobs(Engine(decoder, asked, card, "", wanted, attention), [group])[0]
+        for attention in (small, TiledAttention())
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)
     assert not np.array_equal(found, expected) or algorithm is Algorithm.PACKED_DENSE
@@ -139,7 +143,11 @@ class Company:
 
     @staticmethod
     def added(group: Group) -> list[Group]:
-        return [group.with_items((*group.items, Item((5, 6, 7)), Item(()), Item(tuple(range(LONGEST_ITEM)))))]
+        return [
+            group.with_items(
+                (*group.items, Item((5, 6, 7)), Item(()), Item(tuple(range(SHORT_ITEM))), Item(tuple(range(STEP + 3))))
+            )
+        ]
 
     @staticmethod
     def removed(group: Group) -> list[Group]:
@@ -147,7 +155,7 @@ class Company:
 
     @staticmethod
     def lengthened(group: Group) -> list[Group]:
-        longer = [Item((*item.tokens, 1)[:LONGEST_ITEM], item.short_by) for item in group.items[1:]]
+        longer = [Item((*item.tokens, 1), item.short_by) for item in group.items[1:]]
         return [group.with_items((group.items[0], *longer))]
 
     @staticmethod
@@ -227,11 +235,13 @@ def test_asking_again_gives_the_same_bits(
 @pytest.mark.parametrize("algorithm", BIT_EXACT)
 @each_dtype
 @each_model
-def test_any_number_of_rows_gives_the_same_bits(model: str, dtype: DType, algorithm: Algorithm, engine: Loaded) -> None:
-    """Steps that are full, nearly empty, and of every number between, in every length bucket."""
-    scoring = engine(model, dtype, algorithm)
+def test_any_number_of_rows_gives_the_same_bits(
+    model: str, dtype: DType, algorithm: Algorithm, checkpoint: Callable[[str], Path]
+) -> None:
+    """Steps of every size, full, nearly empty, and of every number between."""
+    scoring = engines.load(checkpoint(model), dtype, step_tokens=256, **SETTINGS[algorithm])
     random = np.random.RandomState(0)
-    for length in (1, 4, 8):
+    for length in (1, 4, 8, 9, 16, 30, 50):
         rows = [Item(tuple(random.randint(0, VOCABULARY, length).tolist())) for _ in range(18)]
         group = Group(tuple(range(12)), tuple(rows))
         everybody = logprobs(scoring, [group])[0]
@@ -250,7 +260,11 @@ def test_a_cached_prefix_gives_the_bits_of_a_fresh_one(
     work = [group.work("group", 0)]
     caching, forgetting = (
         engines.load(
-            checkpoint(model), dtype, step_tokens=64, enable_scoring_cache=caches, **SETTINGS[Algorithm.PREFILL_EXTEND]
+            checkpoint(model),
+            dtype,
+            step_tokens=STEP,
+            enable_scoring_cache=caches,
+            **SETTINGS[Algorithm.PREFILL_EXTEND],
         )
         for caches in (True, False)
     )

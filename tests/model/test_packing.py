@@ -12,7 +12,7 @@ from model.sheets import Row, Sheet
 from scoring.layout import TokenIds
 from tests.model.geometries import Group, Item, several_groups
 
-LONGEST = 64
+LONGEST = 1_500
 
 
 def rows_of(groups: list[Group]) -> list[tuple[TokenIds, list[Row]]]:
@@ -49,7 +49,7 @@ def test_every_row_reads_off_a_token_that_sees_its_prefix_and_its_own_tokens_and
                 assert set(deeper) <= set(seen)
 
 
-@given(groups=several_groups, longest=st.integers(40, 100), most_rows=st.integers(1, 8))
+@given(groups=several_groups, longest=st.integers(270, 900), most_rows=st.integers(1, 8))
 def test_every_row_is_packed_once_in_order_within_the_limits(groups: list[Group], longest: int, most_rows: int) -> None:
     sequences = packed(groups, longest, most_rows)
     found = [(row.sheet.chunk.id, row.index) for sequence in sequences for row in sequence.rows]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scoring.algorithms import Wanted
 from scoring.model_card import ModelCard
 from scoring.prepare import Limits, Prepared, prepare
 from scoring.request import parse_score_request
@@ -82,6 +83,16 @@ def test_rfc_008_delimiter_mode_tokenises_apart_and_puts_the_delimiter_between()
         [*query, delimiter],
     ]
     assert sequences(prepared([1, 2], [[3], []], delimiter=0)) == [[1, 2, 0, 3], [1, 2, 0]]
+
+
+@pytest.mark.parametrize("wanted", ["packed", "prefill_extend"])
+def test_item_first_overrides_an_algorithm_that_is_asked_for_with_a_warning(wanted: Wanted) -> None:
+    body = {"query": [1, 2], "items": [[3]], "label_token_ids": [5]}
+    for item_first, expected in ((True, 1), (False, 0)):
+        request = parse_score_request(body | {"item_first": item_first})
+        found = prepare(request, card_of(qwen2()), qwen2(), LIMITS, wanted).warnings
+        assert len(found) == expected
+        assert all("scored serially" in warning and wanted in warning for warning in found)
 
 
 def test_item_first_is_ignored_in_delimiter_mode_with_a_warning_and_a_log_line(
