@@ -207,7 +207,7 @@ class Engine:
         key = f"{group.key}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
         with self._prefixes.pinned(key):
             prefix = self._prefixes.find(key)
-            _count_shared(rows if prefix is not None else rows[1:])
+            self._count_shared(rows if prefix is not None else rows[1:])
             if prefix is None:
                 prefix = yield from self._prefill(group.prefix)
                 self._prefixes.keep(key, prefix)
@@ -233,6 +233,12 @@ class Engine:
         prefix = yield from self._prefill(tokens, extension.start)
         self._prefixes.give_up(prefix.blocks)
         yield [(extension.row, prefix.hidden)], 0
+
+    def _count_shared(self, rows: Sequence[Row]) -> None:
+        """Note how much of whose prefix does not have to be computed: of long rows', whole blocks alone."""
+        step = self._buckets.step
+        for row in rows:
+            row.sheet.cached_tokens += row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end
 
     def _long(self, extensions: Sequence[Extension]) -> list[Extension]:
         return [extension for extension in extensions if len(extension.tokens) > self._buckets.step]
@@ -278,12 +284,6 @@ def _extension(row: Row, prefix: TokenIds) -> Extension:
 def _is_read_off(row: Row, prefix: Prefix) -> bool:
     """Whether a row is scored where the prefix ends."""
     return not len(row.tokens) and row.prefix_end == prefix.length
-
-
-def _count_shared(rows: Sequence[Row]) -> None:
-    """Note whose prefix did not have to be computed."""
-    for row in rows:
-        row.sheet.cached_tokens += row.prefix_end
 
 
 def _device_name() -> str:

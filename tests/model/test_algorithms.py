@@ -46,7 +46,7 @@ ROUNDING = 2e-5
 Loaded = Callable[[str, DType, Algorithm], Engine]
 each_model = pytest.mark.parametrize("model", MODELS)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
-quickly = settings(deadline=None, max_examples=25)
+quickly = settings(deadline=None, max_examples=15)
 
 
 @pytest.fixture(scope="module")
@@ -241,11 +241,11 @@ def test_any_number_of_rows_gives_the_same_bits(
     """Steps of every size, full, nearly empty, and of every number between."""
     scoring = engines.load(checkpoint(model), dtype, step_tokens=256, **SETTINGS[algorithm])
     random = np.random.RandomState(0)
-    for length in (1, 4, 8, 9, 16, 30, 50):
+    for length in (1, 9, 30):
         rows = [Item(tuple(random.randint(0, VOCABULARY, length).tolist())) for _ in range(18)]
         group = Group(tuple(range(12)), tuple(rows))
         everybody = logprobs(scoring, [group])[0]
-        for count in range(1, len(rows)):
+        for count in (*range(1, 9), 13, 17):
             some = logprobs(scoring, [group.with_items(rows[:count])])[0]
             assert np.array_equal(some.view(np.int32), everybody[:count].view(np.int32)), (length, count)
 

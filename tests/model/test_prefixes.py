@@ -69,7 +69,9 @@ def test_items_longer_than_a_step_score_the_same_whatever_the_pool_has_room_for(
     )
     of_group = group(150, 3).with_items(items)
     expected = logits(load(checkpoint, multi_item_algorithm="serial"), of_group)
-    roomy = logits(load(checkpoint), of_group)
+    (scored,) = load(checkpoint).score([of_group.work("key", 0)], lambda: None)
+    assert scored.cached_tokens == 150 + 2 * 64 + 2 * 64 + 150, "of all but the first; of long items' whole blocks"
+    roomy = scored.scores.logits
     np.testing.assert_allclose(roomy, expected, rtol=0, atol=2e-5)
     for blocks in (1, 3, 5, 11):
         crowded = load(checkpoint, prefix_cache_bytes=blocks * BLOCK_BYTES)
