@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,18 @@ from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
 from tests.model.references import SEED
 
 LABELS = (3, 17, 41, 80)
+STEP = 64
+"""Tokens of a step: the longer references take several. Larger steps are compared live, in tests/parity."""
 Loaded = Callable[[str, DType], Engine]
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Callable[[str], Path]) -> Loaded:
+    @cache
+    def loaded(name: str, dtype: DType) -> Engine:
+        return engines.load(checkpoint(name), dtype, step_tokens=STEP)
+
+    return loaded
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -73,7 +85,7 @@ def _swap(one: str, other: str) -> Callable[[Tensors], Tensors]:
 )
 def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_path: Path) -> None:
     weights = _swap(one, other)(tensors(EVERY[name], SEED))
-    broken = engines.load(write(tmp_path, EVERY[name], weights), "float32")
+    broken = engines.load(write(tmp_path, EVERY[name], weights), "float32", step_tokens=STEP)
     assert _differs(broken, name)
 
 
@@ -91,7 +103,7 @@ def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_
 )
 def test_other_rotary_positions_would_be_noticed(name: str, rope: Rope, tmp_path: Path) -> None:
     config = replace(EVERY[name], rope=rope)
-    broken = engines.load(write(tmp_path, config, tensors(config, SEED)), "float32")
+    broken = engines.load(write(tmp_path, config, tensors(config, SEED)), "float32", step_tokens=STEP)
     assert _differs(broken, name)
 
 
@@ -106,7 +118,7 @@ def test_keys_one_position_off_would_be_noticed(
         return rotate(heads, rotation)
 
     monkeypatch.setattr(decoder, "_rotate", keys_off_by_one)
-    assert _differs(engines.load(checkpoint("tied"), "float32"))
+    assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))
 
 
 def test_a_row_that_does_not_see_itself_would_be_noticed(
@@ -118,7 +130,7 @@ def test_a_row_that_does_not_see_itself_would_be_noticed(
         return attend(self, q, k, v, ranges.at[..., 1].set(jnp.maximum(ranges[..., 1] - 1, 1)))
 
     monkeypatch.setattr(TiledAttention, "attend", short_sighted)
-    assert _differs(engines.load(checkpoint("tied"), "float32"))
+    assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))
 
 
 def test_a_score_read_one_position_early_would_be_noticed(
@@ -131,7 +143,7 @@ def test_a_score_read_one_position_early_would_be_noticed(
         return replace(step, places=np.maximum(step.places - 1, 0), lengths=np.maximum(step.lengths - 1, 1))
 
     monkeypatch.setattr(Step, "of", early)
-    assert _differs(engines.load(checkpoint("tied"), "float32"))
+    assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))
 
 
 def _differs(broken: Engine, name: str = "tied") -> bool:
