@@ -67,7 +67,7 @@ class Engine:
         attention: Attention | None = None,
     ) -> None:
         platform = jax.devices()[0].platform
-        buckets = Buckets.of(settings.step_tokens, one_size=not has_row_floor(platform))
+        buckets = Buckets.of(settings.step_tokens, one_size=not has_row_floor(platform, settings.step_tokens))
         itemsize = np.dtype(settings.dtype).itemsize
         pool = PoolShape.of(
             decoder.config, card.context_length, itemsize, settings.prefix_cache_bytes, settings.step_tokens

@@ -35,7 +35,13 @@ BUCKETS = Buckets.of(256)
 BLOCKS = 3
 
 
-@pytest.mark.skipif(not has_row_floor(jax.devices()[0].platform), reason="steps have one size here")
+def test_steps_that_were_not_found_equal_have_one_size() -> None:
+    assert has_row_floor("cpu", 256)
+    assert not has_row_floor("cpu", 512)
+    assert not has_row_floor("gpu", 256)
+
+
+@pytest.mark.skipif(not has_row_floor(jax.devices()[0].platform, BUCKETS.step), reason="steps have one size here")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_one(name: str, dtype: DType) -> None:
