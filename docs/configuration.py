@@ -21,9 +21,15 @@ def table() -> str:
     rows = ["| variable | default | what it is |", "|---|---|---|"]
     for settings in SLICES:
         for name, field in settings.model_fields.items():
-            default = "unset" if field.default is None else f"`{field.default}`"
-            rows.append(f"| `SCORELINE_{name.upper()}` | {default} | {field.description} |")
+            rows.append(f"| `SCORELINE_{name.upper()}` | {_written(field.default)} | {field.description} |")
     return "\n".join(rows)
+
+
+def _written(default: object) -> str:
+    """A default as one would set it."""
+    if default is None:
+        return "unset"
+    return f"`{','.join(map(str, default))}`" if isinstance(default, tuple) else f"`{default}`"
 
 
 def with_table(readme: str) -> str:

@@ -8,6 +8,7 @@ another order wherever else an item began. How long a prefix is, and where it li
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scoring.layout import Head
@@ -21,7 +22,7 @@ HEAD_ROWS = 128
 LABELS = (8, 64, 256)
 SHORTEST_SPAN = 8
 SHORTEST_PACKED = 256
-"""Tokens of the shortest packed sequence."""
+"""Tokens of the shortest packed sequence, padding included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +104,49 @@ class Span:
 class Buckets:
     """The shapes of one model.
 
-    sizes: tokens that a step may compute, ascending; spans: ascending; reads: items of a step, at most, since the last
-    layer computes so many positions, one an item.
+    sizes: tokens that a step may compute, ascending; first: those of them that are compiled before serving; spans:
+    ascending; reads: positions that the last layer computes, one an item; packed_sizes: tokens that a packed sequence
+    may compute, ascending.
     """
 
     sizes: tuple[int, ...]
+    first: tuple[int, ...]
     spans: tuple[Span, ...]
     reads: int
+    packed_sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, step_tokens: int, *, one_size: bool = False) -> Buckets:
+    def of(
+        cls,
+        step_tokens: int,
+        *,
+        one_size: bool = False,
+        first: Sequence[int] = (),
+        most_rows: int | None = None,
+        packed: Sequence[int] = (),
+        longest_packed: int = SHORTEST_PACKED,
+    ) -> Buckets:
         """Steps of 64, 128, … ``step_tokens`` tokens, a power of two; spans of 8, 16, … up to it.
 
-        one_size: for a platform where a row's bits depend on how many rows there are, all steps are as large.
+        one_size: for a platform where a row's bits depend on how many rows there are, all steps are as large; first:
+        tokens that steps compiled before serving hold, besides the largest; most_rows: items of a step, at most;
+        packed: sizes of packed sequences, of which those below ``longest_packed`` count.
         """
         sizes = [step_tokens]
         while sizes[0] > ROW_FLOOR and not one_size:
             sizes.insert(0, sizes[0] // 2)
+        wanted = {next(size for size in sizes if tokens <= size) for tokens in first if tokens <= step_tokens}
         reads = max(ROW_FLOOR, step_tokens // 4)
         spans: list[Span] = []
         length, shorter = SHORTEST_SPAN, 0
         while shorter < step_tokens:
-            spans.append(Span(length, min(reads, step_tokens // (shorter + 1))))
+            spans.append(Span(length, min(reads, most_rows or reads, step_tokens // (shorter + 1))))
             length, shorter = 2 * length, length
-        return cls(tuple(sizes), tuple(spans), reads)
+        largest = max(longest_packed, SHORTEST_PACKED)
+        packed_sizes = {size for size in packed if SHORTEST_PACKED <= size < largest} | {largest}
+        return cls(
+            tuple(sizes), tuple(sorted(wanted | {step_tokens})), tuple(spans), reads, tuple(sorted(packed_sizes))
+        )
 
     @property
     def step(self) -> int:
@@ -145,11 +165,10 @@ class Buckets:
         """Rows of the arrays that programs for so many tokens hand to one another: padded, so that they all fit."""
         return max(tokens, self.step)
 
-    def packed(self, tokens: int, longest: int, reads: int) -> tuple[int, int]:
-        """Tokens and reads of the programs for a packed sequence of so many, at most ``longest`` tokens."""
-        size = SHORTEST_PACKED
-        while size < longest and (size < tokens or packed_reads(size) < reads):
-            size = min(size + (1 << (size.bit_length() - 1)) // 4, longest)
+    def packed(self, tokens: int, reads: int) -> tuple[int, int]:
+        """Tokens and reads of the programs for a packed sequence of so many."""
+        fitting = (size for size in self.packed_sizes if tokens <= size and reads <= packed_reads(size))
+        size = next(fitting, self.packed_sizes[-1])
         return size, packed_reads(size)
 
     def head(self, head: Head, labels: int) -> HeadKey:
@@ -159,21 +178,35 @@ class Buckets:
 
     def core(self, blocks: int) -> tuple[Key, ...]:
         """What is compiled before serving: enough to score anything that has few labels. blocks: of the pool."""
-        ends = (key for size in dict.fromkeys((self.sizes[0], self.step)) for key in self._of_size(size, blocks))
-        read = () if self.reads in self.sizes else (BeforeKey(self.reads, blocks), LeaveKey(self.reads))
+        steps = (key for size in self.first for key in self._of_step(size, blocks))
+        read = BeforeKey(self.reads, blocks), LeaveKey(self.reads)
         own = (OwnKey(span.length, span.rows, last) for span in self.spans for last in (False, True))
         heads = (self.head(head, LABELS[0]) for head in Head)
-        return (*ends, *read, StoreKey(blocks), *heads, *own)
+        return tuple(dict.fromkeys((*steps, *read, StoreKey(blocks), *heads, *own)))
 
-    def rest(self, blocks: int) -> tuple[Key, ...]:
-        """What is compiled once serving has begun: sizes between the smallest and the largest step, and many labels."""
-        between = (key for size in self.sizes[1:-1] for key in self._of_size(size, blocks))
-        return (*between, *(self.head(head, labels) for labels in LABELS[1:] for head in Head))
+    def rest(self, blocks: int, *, packed: bool, dense: bool) -> tuple[Key, ...]:
+        """What is compiled once serving has begun: other sizes of steps, many labels, and packed sequences.
 
-    def _of_size(self, size: int, blocks: int) -> tuple[Key, ...]:
+        packed, dense: whether there are any without and with a mask.
+        """
+        steps = (key for size in self.sizes for key in self._of_step(size, blocks))
+        heads = (self.head(head, labels) for labels in LABELS[1:] for head in Head)
+        kinds = [kind for kind, wanted in ((False, packed), (True, dense)) if wanted]
+        sequences = (key for kind in kinds for size in self.packed_sizes for key in _of_packed(size, kind))
+        known = set(self.core(blocks))
+        return tuple(key for key in dict.fromkeys((*steps, *heads, *sequences)) if key not in known)
+
+    def _of_step(self, size: int, blocks: int) -> tuple[Key, ...]:
         """The programs of steps of so many tokens."""
         reading = ProjectKey(size, self.reads)
         return (EnterKey(size), ProjectKey(size), BeforeKey(size, blocks), LeaveKey(size), reading)
+
+
+def _of_packed(size: int, dense: bool) -> tuple[Key, ...]:
+    """The programs of packed sequences of so many tokens."""
+    reads = packed_reads(size)
+    looks = PackedKey(size, 0, dense), PackedKey(size, reads, dense)
+    return (EnterKey(size), ProjectKey(size), ProjectKey(size, reads), LeaveKey(size), LeaveKey(reads), *looks)
 
 
 def packed_reads(tokens: int) -> int:

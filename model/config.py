@@ -13,6 +13,7 @@ from typing import Any
 
 from model.fields import Fields, UnsupportedModelError
 from model.rope import Rope
+from scoring.estimates import ModelSize
 from scoring.model_files import context_length, read_config
 
 
@@ -126,6 +127,19 @@ class DecoderConfig:
             family=name,
             attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", False),
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
+        )
+
+    @property
+    def size(self) -> ModelSize:
+        """What it costs: 2 operations for each weight of a layer and token, or of the head and row; 4 x head_dim for
+        each pair of a query and a key that it sees, and query head.
+        """
+        projections = 2 * self.width * self.head_dim * (self.query_heads + self.kv_heads)
+        return ModelSize(
+            layers=self.layers,
+            linear_flop=2 * self.layers * (projections + 3 * self.width * self.mlp_width),
+            pair_flop=4 * self.layers * self.query_heads * self.head_dim,
+            head_flop=2 * self.width * self.vocabulary,
         )
 
     def to_huggingface(self) -> dict[str, object]:

@@ -33,9 +33,11 @@ from model.programs import Programs
 from model.reading import Read, Reader
 from model.sheets import EngineError, Row, Sheet
 from model.steps import Extension, steps
-from scoring.algorithms import Algorithm, Choice, Policy, Wanted, choose
+from scoring.algorithms import Algorithm, Choice, Policy, Wanted
+from scoring.estimates import NOTHING, Estimator, Geometry, Rates, Shapes
 from scoring.layout import GroupWork, Scored, TokenIds
 from scoring.model_card import ModelCard
+from scoring.planner import Plan, Planner
 from settings.engine import EngineSettings
 
 COMPILING_THREADS = 2
@@ -67,7 +69,14 @@ class Engine:
         attention: Attention | None = None,
     ) -> None:
         platform = jax.devices()[0].platform
-        buckets = Buckets.of(settings.step_tokens, one_size=not has_row_floor(platform, settings.step_tokens))
+        buckets = Buckets.of(
+            settings.step_tokens,
+            one_size=not has_row_floor(platform, settings.step_tokens),
+            first=settings.multi_item_warmup_chunk_sizes,
+            most_rows=settings.multi_item_extend_batch_size,
+            packed=settings.multi_item_precompile_buckets,
+            longest_packed=settings.max_multi_item_seq_len,
+        )
         itemsize = np.dtype(settings.dtype).itemsize
         pool = PoolShape.of(
             decoder.config, card.context_length, itemsize, settings.prefix_cache_bytes, settings.step_tokens
@@ -87,13 +96,18 @@ class Engine:
         self._prefixes = Prefixes(self._forward, pool, buckets)
         self._no_prefix = np.zeros(pool.longest, np.int32)
         self._keeps_prefixes = settings.enable_scoring_cache
-        self._policy = Policy(
+        policy = Policy(
             algorithm=algorithm,
             mask=settings.multi_item_mask_impl,
             prefill_extend_enabled=settings.multi_item_enable_prefill_extend,
             shortest_prefix=settings.multi_item_algorithm_query_threshold,
             longest_packed=settings.max_multi_item_seq_len,
+            batch_invariant=settings.batch_invariant,
+            fewest_extended=settings.multi_item_algorithm_items_threshold,
+            longest_dense=settings.multi_item_segment_fallback_threshold,
         )
+        shapes = Shapes(buckets.sizes, buckets.reads, buckets.packed_sizes)
+        self._planner = Planner(policy, Estimator(decoder.config.size, Rates.of(platform), shapes))
 
     @classmethod
     def load(
@@ -123,7 +137,9 @@ class Engine:
 
     def warm_up_rest(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the rest of the declared programs, one at a time: work goes on meanwhile."""
-        self._compile(self._buckets.rest(self._forward.blocks), 1, on_progress)
+        policy = self._planner.policy
+        keys = self._buckets.rest(self._forward.blocks, packed=policy.may_pack, dense=policy.may_mask)
+        self._compile(keys, 1, on_progress)
 
     def _compile(self, keys: Sequence[Key], threads: int, on_progress: Callable[[int, int, str], None]) -> None:
         pool = ThreadPoolExecutor(threads)
@@ -153,30 +169,38 @@ class Engine:
     def _steps(self, sheets: Sequence[tuple[GroupWork, Sequence[Sheet]]]) -> Iterator[Computed]:
         """Everything that the device has to do below the heads, a step at a time."""
         work: dict[Algorithm, list[tuple[GroupWork, list[Row]]]] = defaultdict(list)
+        planned: dict[Choice, list[int]] = defaultdict(list)
+        expected = NOTHING
         for group, of_group in sheets:
-            for algorithm, rows in self._sorted(group, of_group).items():
-                work[algorithm].append((group, rows))
+            rows = [row for sheet in of_group for row in self._rows(sheet, len(group.prefix))]
+            plan = self._plan(group, rows)
+            expected += plan.estimate
+            for part in plan.parts:
+                work[part.choice.algorithm].append((group, [rows[n] for n in part.rows]))
+                planned[part.choice].append(len(part.rows))
+        for choice, counts in planned.items():
+            self._count(choice, len(counts), sum(counts))
+        log.debug("estimated", tokens=expected.tokens, seconds=round(expected.seconds, 3))
         yield from self._serial(work[Algorithm.SERIAL])
         for group, rows in work[Algorithm.PREFILL_EXTEND]:
             yield from self._prefill_extend(group, rows)
         for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
             yield from self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
 
-    def _sorted(self, group: GroupWork, sheets: Sequence[Sheet]) -> dict[Algorithm, list[Row]]:
-        """A group's rows by the algorithm that scores them."""
-        found: dict[Algorithm, list[Row]] = defaultdict(list)
-        choices: Counter[Choice] = Counter()
-        for sheet in sheets:
-            for row in self._rows(sheet, len(group.prefix)):
-                choice = choose(self._policy, len(group.prefix), row.prefix_end, len(row.tokens))
-                found[choice.algorithm].append(row)
-                choices[choice] += 1
-        for choice, count in choices.items():
-            self.scored_rows[choice.algorithm] += count
-            if choice.fallback:
-                self.fallbacks[choice.reason] += count
-                log.warning("fallback", algorithm=choice.algorithm, reason=choice.reason, rows=count)
-        return found
+    def _plan(self, group: GroupWork, rows: Sequence[Row]) -> Plan:
+        """How to score a group's rows."""
+        lengths = np.array([len(row.tokens) for row in rows], np.int32)
+        ends = np.array([row.prefix_end for row in rows], np.int32)
+        cached = self._prefixes.holds(_handle(group))
+        return self._planner.plan(Geometry(len(group.prefix), lengths, ends, cached))
+
+    def _count(self, choice: Choice, groups: int, rows: int) -> None:
+        """Keep count of what was chosen, and say it."""
+        self.scored_rows[choice.algorithm] += rows
+        if choice.fallback:
+            self.fallbacks[choice.reason] += rows
+        tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
+        tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=groups, rows=rows)
 
     def _rows(self, sheet: Sheet, prefix_length: int) -> Iterator[Row]:
         rows = sheet.chunk.rows
@@ -204,7 +228,7 @@ class Engine:
 
     def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[Computed]:
         """The prefix once, unless it is still there from an earlier time; then items against it."""
-        key = f"{group.key}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
+        key = _handle(group)
         with self._prefixes.pinned(key):
             prefix = self._prefixes.find(key)
             self._count_shared(rows if prefix is not None else rows[1:])
@@ -257,9 +281,9 @@ class Engine:
 
     def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[Computed]:
         """Prefixes and items of several groups in one sequence after another."""
-        longest = self._policy.longest_packed
+        longest = self._planner.policy.longest_packed
         for packed in pack(((group.prefix, rows) for group, rows in work), longest, packed_reads(longest)):
-            size, reads = self._buckets.packed(packed.length, longest, len(packed.rows))
+            size, reads = self._buckets.packed(packed.length, len(packed.rows))
             hidden = self._forward.packed(PackedKey(size, reads, dense), *packed.arrays(size, reads))
             yield list(zip(packed.rows, np.asarray(hidden), strict=False)), size
 
@@ -272,6 +296,11 @@ def _one_ahead(found: Iterable[T]) -> Iterator[T]:
         if len(waiting) == 2:
             yield waiting.pop(0)
     yield from waiting
+
+
+def _handle(group: GroupWork) -> str:
+    """What a group's prefix is found again by: its owner, and its content."""
+    return f"{group.key}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
 
 
 def _extension(row: Row, prefix: TokenIds) -> Extension:

@@ -32,7 +32,7 @@ from model.buckets import (
 from model.platforms import compiler_options
 from model.programs import Programs
 
-MOST_PROGRAMS = 96
+MOST_PROGRAMS = 256
 """Programs of one table: those that every model has, and room for what packed sequences and many labels add. On a CPU
 each takes about 45 of the 65,530 memory maps that Linux grants a process by default (measured), and the compiler ends
 the process when there are no more.

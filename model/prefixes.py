@@ -89,6 +89,10 @@ class Prefixes:
             self._handles.move_to_end(key)
         return prefix
 
+    def holds(self, key: str) -> bool:
+        """Whether it would be found; to look is no use of it."""
+        return key in self._handles
+
     def keep(self, key: str, prefix: Prefix) -> None:
         """Make a handle findable, until its blocks are wanted."""
         self._handles[key] = prefix

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic_settings import NoDecode
 
 from settings.slice import SettingsSlice
 
@@ -11,6 +12,14 @@ def _power_of_two(number: int) -> int:
     if number & (number - 1):
         raise ValueError(f"{number} is not a power of two")
     return number
+
+
+def _split(numbers: object) -> object:
+    return numbers.split(",") if isinstance(numbers, str) else numbers
+
+
+Numbers = Annotated[tuple[PositiveInt, ...], NoDecode, BeforeValidator(_split)]
+"""Written ``64,256``."""
 
 
 class EngineSettings(SettingsSlice):
@@ -28,7 +37,29 @@ class EngineSettings(SettingsSlice):
     multi_item_algorithm_query_threshold: PositiveInt = Field(
         64, description="`auto` scores items of a shorter query, in tokens, serially"
     )
+    batch_invariant: bool = Field(
+        True,
+        description="a score's bits depend on its own query and item alone; off: `auto` picks whatever it estimates to "
+        "be fastest, packed sequences among it, and company may show in rounding",
+    )
+    multi_item_algorithm_items_threshold: PositiveInt = Field(
+        1, description="without `batch_invariant`, `auto` uses `prefill_extend` from so many items on"
+    )
+    multi_item_segment_fallback_threshold: NonNegativeInt = Field(
+        0, description="`auto` masks packed sequences of at most so many tokens; longer ones are `segment`"
+    )
     max_multi_item_seq_len: PositiveInt = Field(8_192, description="tokens of a packed sequence, at most")
+    multi_item_precompile_buckets: Numbers = Field(
+        (256, 320, 384, 448, 512, 640, 768, 896, 1_024, 1_280, 1_536, 1_792, 2_048, 3_072, 4_096, 6_144),
+        description="sizes in tokens that packed sequences are padded to, up to their longest; compiled beside the "
+        "first work where such sequences may be used",
+    )
+    multi_item_warmup_chunk_sizes: Numbers = Field(
+        (64, 256), description="tokens of the steps that are compiled before serving, besides the largest"
+    )
+    multi_item_extend_batch_size: PositiveInt | None = Field(
+        None, description="items of one engine step at most; default: a quarter of `step_tokens`, and 64 at least"
+    )
     prefix_cache_bytes: PositiveInt = Field(
         2**30, description="device memory for the keys and values of queries; grows for a longer sequence"
     )

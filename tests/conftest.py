@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from jobs.migrate import migrate
 from tests.services import MissingBinaryError, PostgresServer, RedisServer
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("scoreline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("scoreline")
 
 Server = TypeVar("Server", PostgresServer, RedisServer)
 

@@ -233,4 +233,4 @@ def test_any_history_ends_as_the_model_says(
 ) -> None:
     monkeypatch.setattr(History, "folder", tmp_path, raising=False)
     monkeypatch.setattr(History, "template", sqlite_template, raising=False)
-    run_state_machine_as_test(History, settings=settings(max_examples=50, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(History, settings=settings(max_examples=50, stateful_step_count=30))

@@ -46,7 +46,7 @@ ROUNDING = 2e-5
 Loaded = Callable[[str, DType, Algorithm], Engine]
 each_model = pytest.mark.parametrize("model", MODELS)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
-quickly = settings(deadline=None, max_examples=15)
+quickly = settings(max_examples=15)
 
 
 @pytest.fixture(scope="module")

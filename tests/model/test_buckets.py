@@ -6,8 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.buckets import LABELS, ROW_FLOOR, SHORTEST_PACKED, Buckets, OwnKey, PackedKey, Span, packed_reads
+from model.buckets import (
+    LABELS,
+    ROW_FLOOR,
+    SHORTEST_PACKED,
+    Buckets,
+    EnterKey,
+    LeaveKey,
+    OwnKey,
+    PackedKey,
+    Span,
+    packed_reads,
+)
+from model.executables import MOST_PROGRAMS
 from scoring.layout import Head
+from settings.engine import EngineSettings
 
 BUCKETS = Buckets.of(256)
 STEPS = (64, 128, 256, 2048)
@@ -42,10 +55,12 @@ def test_an_item_has_one_span_and_a_step_has_room_for_all_items_of_a_span_that_f
 @given(tokens=st.integers(1, 8192), reads=st.integers(1, 1024), longest=st.sampled_from([100, 1000, 8192]))
 def test_a_packed_sequence_has_programs_that_hold_it(tokens: int, reads: int, longest: int) -> None:
     tokens, reads = min(tokens, longest), min(reads, packed_reads(longest))
-    size, room = BUCKETS.packed(tokens, longest, reads)
+    buckets = Buckets.of(256, packed=EngineSettings().multi_item_precompile_buckets, longest_packed=longest)
+    size, room = buckets.packed(tokens, reads)
     assert tokens <= size <= max(longest, SHORTEST_PACKED)
     assert reads <= room
-    assert size <= max(1.25 * max(tokens, 8 * reads), SHORTEST_PACKED)
+    waste = 1.25 if size <= 2_048 else 1.5
+    assert size <= max(waste * max(tokens, 8 * reads), SHORTEST_PACKED)
 
 
 def test_any_number_of_labels_has_a_bucket() -> None:
@@ -61,12 +76,38 @@ def test_the_core_scores_anything_that_has_few_labels(step: int, one_size: bool)
     assert {OwnKey(span.length, span.rows, last) for span in buckets.spans for last in (False, True)} <= set(core)
     assert {buckets.head(head, labels) for head in Head for labels in range(1, LABELS[0] + 1)} <= set(core)
     assert not any(isinstance(key, PackedKey) for key in core)
-    rest = buckets.rest(blocks=7)
+    rest = buckets.rest(blocks=7, packed=False, dense=False)
     assert not set(core) & set(rest)
-    assert all(buckets._of_size(size, 7)[0] in {*core, *rest} for size in buckets.sizes)
+    assert {EnterKey(size) for size in buckets.sizes} <= {*core, *rest}
+    assert not any(isinstance(key, PackedKey) for key in rest)
 
 
 def test_the_whole_table_is_small() -> None:
-    assert len(BUCKETS.core(8)) == 25
-    assert len(BUCKETS.rest(8)) == 9
+    buckets = Buckets.of(256, first=EngineSettings().multi_item_warmup_chunk_sizes)
+    assert len(buckets.core(8)) == 25
+    assert len(buckets.rest(8, packed=False, dense=False)) == 9
+
+
+def test_the_first_sizes_are_compiled_before_serving_and_the_largest_always() -> None:
+    assert Buckets.of(256).first == (256,)
+    assert Buckets.of(256, first=(32, 128, 1_000)).first == (64, 128, 256)
+
+
+def test_no_more_items_share_a_step_than_are_wanted() -> None:
+    assert max(span.rows for span in Buckets.of(256, most_rows=32).spans) == 32
+    assert Buckets.of(256, most_rows=32).reads == ROW_FLOOR
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_packed_sequences_have_all_their_programs_where_they_may_be_used(dense: bool) -> None:
+    settings = EngineSettings()
+    buckets = Buckets.of(256, packed=settings.multi_item_precompile_buckets, longest_packed=8_192)
+    rest = {*buckets.core(8), *buckets.rest(8, packed=not dense, dense=dense)}
+    for tokens in range(1, 8_193, 61):
+        size, reads = buckets.packed(tokens, min(tokens, packed_reads(tokens)))
+        assert {PackedKey(size, 0, dense), PackedKey(size, reads, dense), LeaveKey(reads)} <= rest
+    assert len(rest) < MOST_PROGRAMS
+
+
+def test_the_shortest_items_share_a_step_as_many_as_it_reads() -> None:
     assert BUCKETS.spans[0] == Span(8, 64)

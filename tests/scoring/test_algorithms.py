@@ -43,9 +43,12 @@ PACKED = replace(AUTO, algorithm="packed")
             21,
             Choice(Algorithm.PREFILL_EXTEND, "prefix and item exceed max_multi_item_seq_len", fallback=True),
         ),
+        (replace(PACKED, longest_dense=5000), 980, 900, 20, Choice(Algorithm.PACKED_DENSE, "asked for")),
+        (replace(PACKED, longest_dense=4999), 980, 900, 20, Choice(Algorithm.PACKED_SEGMENT, "asked for")),
+        (replace(PACKED, longest_dense=5000, mask="segment"), 9, 9, 20, Choice(Algorithm.PACKED_SEGMENT, "asked for")),
         # Item first: there is no prefix, whatever is asked for.
         (PACKED, 0, 0, 20, Choice(Algorithm.SERIAL, "there is no prefix to share")),
     ],
 )
 def test_the_choice(policy: Policy, prefix_length: int, prefix_end: int, own_length: int, expected: Choice) -> None:
-    assert choose(policy, prefix_length, prefix_end, own_length) == expected
+    assert choose(policy, prefix_length, prefix_end, own_length, 5000) == expected

@@ -1,0 +1,164 @@
+"""How fast this machine runs the parts of a step: ``python -m benchmarks.rates [--write]``.
+
+The planner's estimates are operations divided by these rates (:mod:`scoring.estimates`), which are kept as data in
+``scoring/rates``, a file a platform. Run this on other hardware to have its own; with ``--write`` the platform's file
+is written. Weights are random: a product takes as long whatever the numbers are. Each figure is a median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from benchmarks.machine import bf16_gflops
+from benchmarks.packed import ranges_of
+from benchmarks.shapes import SHAPES
+from model.attention import Attention
+from model.attention_dense import DenseAttention
+from model.buckets import BeforeKey, Buckets, EnterKey, LeaveKey, ProjectKey
+from model.config import DecoderConfig
+from model.decoder import Decoder
+from model.executables import Executables
+from model.platforms import attention_for, has_row_floor
+from model.programs import Programs
+from scoring.estimates import MEASURED, Shapes
+from scoring.layout import Head
+from settings.engine import EngineSettings
+
+PREFIX = 2_048
+PACKED = 2_048
+PACKED_QUERY = 1_000
+LARGER = (1_024, 4_096)
+"""Tokens of packed sequences, beyond the sizes of steps."""
+
+
+def seconds(run: Callable[[], object], repeats: int) -> float:
+    """Median time of a call, after one that does not count."""
+    jax.block_until_ready(run())
+    taken = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(run())
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+class Layer:
+    """One layer of a model with random weights, and its programs."""
+
+    def __init__(self, config: DecoderConfig, repeats: int) -> None:
+        settings = EngineSettings()
+        platform = jax.devices()[0].platform
+        self.config = replace(config, layers=1)
+        self.repeats = repeats
+        self.buckets = Buckets.of(settings.step_tokens, one_size=not has_row_floor(platform, settings.step_tokens))
+        decoder = Decoder(self.config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+        self.attention = attention_for(platform)
+        self.programs = Programs(decoder, self.attention, self.buckets)
+        self.blocks = PREFIX // self.buckets.step
+        self.run = Executables(self.programs, self.buckets, self.blocks)
+
+    def linear(self, size: int) -> float:
+        """GFLOP/s of all but attention, for so many tokens."""
+        return self.config.size.linear_flop * size / self.linear_seconds(size) / 1e9
+
+    def linear_seconds(self, size: int) -> float:
+        """How long that takes."""
+        tokens = np.zeros(size, np.int32)
+        hidden, *rotation = self.run[EnterKey(size)](*self.programs.embedding, tokens, tokens)
+        heads = self.config.query_heads, self.config.head_dim
+        seen = jnp.zeros((self.buckets.interface(size), *heads), jnp.float32)
+        weights = self.programs.layers[0]
+        project, leave = self.run[ProjectKey(size)], self.run[LeaveKey(size)]
+        return seconds(lambda: (project(*weights, hidden, *rotation), leave(*weights, hidden, seen)), self.repeats)
+
+    def prefix(self) -> float:
+        """GFLOP/s of a full step's attention to a prefix."""
+        step = self.buckets.step
+        before = self.run[BeforeKey(step, self.blocks)]
+        pool = [jnp.zeros(part.shape, part.dtype) for part in self.programs.pool(self.blocks)]
+        table, ends = np.arange(self.blocks, dtype=np.int32), np.full(step, PREFIX, np.int32)
+        queries = self._heads(step)[0]
+        taken = seconds(lambda: before(queries, *pool, table, ends), self.repeats)
+        return self.config.size.pair_flop * step * PREFIX / taken / 1e9
+
+    def packed(self, attention: Attention, *, dense: bool) -> float:
+        """GFLOP/s of a packed sequence's attention, for the pairs of all tiles that it has to compute."""
+        ranges = ranges_of(PACKED, PACKED_QUERY)
+        arrays = [array[None] for array in self._heads(PACKED)]
+        look = jax.jit(attention.attend).lower(*arrays, ranges).compile()
+        pairs = self.shapes.packed_pairs(PACKED_QUERY, PACKED, dense=dense)
+        return self.config.size.pair_flop * pairs / seconds(lambda: look(*arrays, ranges), self.repeats) / 1e9
+
+    def head(self) -> float:
+        """GFLOP/s of a head program with log-probabilities."""
+        key = self.buckets.head(Head.LOGPROBS, 2)
+        hidden = np.zeros((key.rows, self.config.width), np.float32)
+        labels = np.zeros(key.labels, np.int32)
+        taken = seconds(lambda: self.run[key](*self.programs.head, hidden, labels), self.repeats)
+        return self.config.size.head_flop * key.rows / taken / 1e9
+
+    @property
+    def shapes(self) -> Shapes:
+        """How an engine with these programs pads."""
+        return Shapes(self.buckets.sizes, self.buckets.reads, (PACKED,))
+
+    def _heads(self, tokens: int) -> list[Array]:
+        """Queries, keys and values of so many tokens."""
+        counts = (self.config.query_heads, self.config.kv_heads, self.config.kv_heads)
+        return [
+            jax.random.normal(jax.random.key(n), (tokens, count, self.config.head_dim), jnp.bfloat16)
+            for n, count in enumerate(counts)
+        ]
+
+
+def measure(config: DecoderConfig, repeats: int) -> dict[str, object]:
+    """All that :class:`scoring.estimates.Rates` wants to know."""
+    layer = Layer(config, repeats)
+    return {
+        "linear_gflops": {str(size): round(layer.linear(size), 1) for size in (*layer.buckets.sizes, *LARGER)},
+        "prefix_gflops": round(layer.prefix(), 1),
+        "segment_gflops": round(layer.packed(layer.attention, dense=False), 1),
+        "dense_gflops": round(layer.packed(DenseAttention(), dense=True), 1),
+        "head_gflops": round(layer.head(), 1),
+        # Next to nothing is computed there: what is left is the calls.
+        "layer_seconds": round(Layer(SHAPES["demonstration"], repeats).linear_seconds(layer.buckets.sizes[0]), 6),
+    }
+
+
+def main() -> None:
+    """Measure, print, and write where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--write", action="store_true", help="keep the figures as this platform's")
+    options = parser.parse_args()
+    device = jax.devices()[0]
+    found = {
+        "command": f"python -m benchmarks.rates --shape {options.shape}",
+        "device": f"{device.platform}: {device.device_kind}, {os.cpu_count()} cores",
+        "jax": version("jax"),
+        "bf16_gflops": round(bf16_gflops(), 1),
+        **measure(SHAPES[options.shape], options.repeats),
+    }
+    text = json.dumps(found, indent=2)
+    print(text)
+    if options.write:
+        MEASURED.mkdir(exist_ok=True)
+        (MEASURED / f"{device.platform}.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

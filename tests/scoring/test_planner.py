@@ -1,0 +1,134 @@
+"""What the planner picks, and what it must not look at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.buckets import Buckets
+from model.config import DecoderConfig
+from model.rope import Rope
+from scoring.algorithms import Algorithm, Policy
+from scoring.estimates import Estimator, Geometry, Rates, Shapes
+from scoring.planner import Planner
+from settings.engine import EngineSettings
+
+INVARIANT = Policy("auto", "auto", prefill_extend_enabled=True, shortest_prefix=64, longest_packed=8_192)
+FREE = replace(INVARIANT, batch_invariant=False)
+BUCKETS = Buckets.of(256, packed=EngineSettings().multi_item_precompile_buckets, longest_packed=8_192)
+SHAPES = Shapes(BUCKETS.sizes, BUCKETS.reads, BUCKETS.packed_sizes)
+QWEN3_06B = DecoderConfig(
+    vocabulary=151_936,
+    width=1_024,
+    layers=28,
+    query_heads=16,
+    kv_heads=8,
+    head_dim=128,
+    mlp_width=3_072,
+    context=40_960,
+    rope=Rope(1e6),
+    norm_epsilon=1e-6,
+    tied=True,
+)
+ESTIMATOR = Estimator(QWEN3_06B.size, Rates.of("cpu"), SHAPES)
+
+
+def uniform(prefix: int, items: int, length: int, *, cached: bool = False) -> Geometry:
+    return Geometry(prefix, np.full(items, length, np.int32), np.full(items, prefix, np.int32), cached)
+
+
+def picked(group: Geometry, policy: Policy = FREE) -> Algorithm:
+    (part,) = Planner(policy, ESTIMATOR).plan(group).parts
+    return part.choice.algorithm
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (uniform(2_000, 500, 20), Algorithm.PREFILL_EXTEND),
+        (uniform(8_000, 100, 20), Algorithm.PREFILL_EXTEND),
+        (uniform(100, 10, 100), Algorithm.PACKED_SEGMENT),
+        (uniform(300, 10, 20), Algorithm.PACKED_SEGMENT),
+        # What is cached need not be packed again.
+        (uniform(2_000, 10, 20, cached=True), Algorithm.PREFILL_EXTEND),
+    ],
+)
+def test_without_batch_invariance_the_fastest_is_picked(group: Geometry, expected: Algorithm) -> None:
+    assert picked(group) is expected
+
+
+def test_with_batch_invariance_a_rows_company_decides_nothing() -> None:
+    for group in (uniform(2_000, 500, 20), uniform(100, 10, 100), uniform(100, 1, 100), uniform(100, 1, 0)):
+        assert picked(group, INVARIANT) is Algorithm.PREFILL_EXTEND
+    assert picked(uniform(63, 500, 20), INVARIANT) is Algorithm.SERIAL
+
+
+LENGTHS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 300)), min_size=1, max_size=12)
+
+
+@given(lengths=LENGTHS, policy=st.sampled_from([INVARIANT, FREE]), cached=st.booleans())
+def test_every_row_is_in_one_part_and_every_estimate_is_finite(
+    lengths: list[tuple[int, int]], policy: Policy, cached: bool
+) -> None:
+    ends, own = np.array(lengths, np.int32).T
+    plan = Planner(policy, ESTIMATOR).plan(Geometry(400, own, ends, cached))
+    assert sorted(np.concatenate([part.rows for part in plan.parts])) == list(range(len(lengths)))
+    assert np.isfinite(plan.estimate.seconds)
+    for part in plan.parts:
+        if part.choice.algorithm is not Algorithm.SERIAL:
+            assert (ends[part.rows] > 0).all()
+
+
+@given(lengths=LENGTHS)
+def test_with_batch_invariance_each_row_is_scored_as_it_is_alone(lengths: list[tuple[int, int]]) -> None:
+    ends, own = np.array(lengths, np.int32).T
+    planner = Planner(INVARIANT, ESTIMATOR)
+    together = planner.plan(Geometry(400, own, ends))
+    for part in together.parts:
+        for row in part.rows:
+            (alone,) = planner.plan(Geometry(400, own[[row]], ends[[row]])).parts
+            assert alone.choice == part.choice
+
+
+def test_what_may_not_be_used_is_not_picked() -> None:
+    group = uniform(2_000, 500, 20)
+    assert picked(group, replace(FREE, prefill_extend_enabled=False)) is Algorithm.PACKED_SEGMENT
+    assert picked(group, replace(FREE, fewest_extended=501)) is Algorithm.PACKED_SEGMENT
+    assert picked(group, replace(FREE, fewest_extended=501, longest_packed=2_019)) is Algorithm.SERIAL
+    masked = replace(FREE, longest_dense=1_100, prefill_extend_enabled=False)
+    assert picked(uniform(100, 10, 100), masked) is Algorithm.PACKED_DENSE
+    assert picked(uniform(100, 10, 100), replace(FREE, algorithm="serial")) is Algorithm.SERIAL
+
+
+def test_an_estimate_counts_the_tokens_of_padded_steps() -> None:
+    def tokens(group: Geometry, algorithm: Algorithm = Algorithm.PREFILL_EXTEND) -> int:
+        return ESTIMATOR.of(algorithm, group).tokens
+
+    # 2,000 tokens are 7 steps and 208 tokens; 12 items of 20 share a step, and 500 of them leave 8 over.
+    assert tokens(uniform(2_000, 500, 20)) == 8 * 256 + 41 * 256 + 256
+    assert tokens(uniform(2_000, 500, 20, cached=True)) == 41 * 256 + 256
+    assert tokens(uniform(300, 1, 0)) == 256 + 64
+    assert tokens(uniform(300, 1, 600)) == 256 + 64 + 2 * 256 + 128
+    assert tokens(uniform(100, 10, 100), Algorithm.SERIAL) == 10 * 256
+    assert tokens(uniform(100, 10, 100), Algorithm.PACKED_SEGMENT) == 1_280
+
+
+def test_more_work_is_never_estimated_to_take_less() -> None:
+    for algorithm in Algorithm:
+        for prefix in (100, 2_000):
+            seconds = [ESTIMATOR.of(algorithm, uniform(prefix, items, 20)).seconds for items in (1, 10, 100, 1_000)]
+            assert seconds == sorted(seconds)
+
+
+def test_rates_of_one_platform_may_be_measured_again(tmp_path: Path) -> None:
+    stored = json.loads((Path("scoring/rates") / "cpu.json").read_text())
+    (tmp_path / "cpu.json").write_text(json.dumps(stored))
+    (tmp_path / "gpu.json").write_text(json.dumps(stored | {"prefix_gflops": 1.0}))
+    assert Rates.of("gpu", tmp_path).prefix == 1.0
+    assert Rates.of("tpu", tmp_path) == Rates.of("cpu", tmp_path)
