@@ -135,7 +135,9 @@ def test_the_composed_commands_start_in_order_become_healthy_score_and_stop(
     machine: Machine, postgres: PostgresServer
 ) -> None:
     # As a user would set it in .env: the programs are compiled when they are first met, for less to wait for here.
-    composition = read_composition(read_environment_file(ENVIRONMENT_EXAMPLE) | {"SCORELINE_WARMUP": "false"})
+    composition = read_composition(
+        read_environment_file(ENVIRONMENT_EXAMPLE) | {"SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP": "false"}
+    )
     services = composition.services
     postgres.create_database(name=services["postgres"].environment["POSTGRES_DB"])
     for service in composition.start_order("cpu"):

@@ -31,6 +31,8 @@ class Deployment:
             "SCORELINE_MODEL": str(MODEL),
             "SCORELINE_MODEL_NAME": "demo",
             "SCORELINE_PORT": str(self.port),
+            # What is not about compiling need not compile what it does not use.
+            "SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP": "false",
             **{f"SCORELINE_{name.upper()}": str(value) for name, value in settings.items()},
         }
         self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30.0, trust_env=False)

@@ -34,7 +34,13 @@ FAMILIES: dict[str, tuple[Callable[[Path], Family], dict[str, Any]]] = {
 def test_a_folder_is_served_as_it_is(name: str, tmp_path: Path) -> None:
     tokenizer, fields = FAMILIES[name]
     directory = add_weights(tokenizer(tmp_path / f"tiny-{name}").directory, **fields)
-    up = Up(directory, tmp_path / "up", command=REAL, SCORELINE_WARMUP="false", SCORELINE_DTYPE="float32")
+    up = Up(
+        directory,
+        tmp_path / "up",
+        command=REAL,
+        SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP="false",
+        SCORELINE_DTYPE="float32",
+    )
     try:
         up.wait_until_ready()
         with Client(up.url) as client:

@@ -44,7 +44,7 @@ def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(tmp_path / "hub"),
-        "SCORELINE_WARMUP": "false",
+        "SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP": "false",
         "SCORELINE_DTYPE": "float32",
         "SCORELINE_CONTEXT_LENGTH": "32",
     }

@@ -125,3 +125,17 @@ def test_where_an_algorithm_cant_be_had_another_one_scores_and_it_is_logged_and_
     assert engine.fallbacks == {reason: 3}
     (told,) = [entry for entry in logs if entry["event"] == "fallback"]
     assert (told["algorithm"], told["reason"], told["rows"]) == (falls_back_to, reason, 3)
+
+
+def test_without_batch_invariance_the_engine_packs_what_is_estimated_to_be_faster_packed(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    engine = load(checkpoint, multi_item_algorithm="auto", batch_invariant=False)
+    small = Group(group(90, 1).prefix, tuple(Item((n, n + 1)) for n in range(9)))
+    with capture_logs() as logs:
+        found = logits(engine, small)
+    np.testing.assert_allclose(found, logits(load(checkpoint), small), rtol=0, atol=2e-5)
+    assert engine.scored_rows == {Algorithm.PACKED_SEGMENT: 9}
+    (told,) = [entry for entry in logs if entry["event"] == "planned"]
+    assert (told["algorithm"], told["rows"]) == (Algorithm.PACKED_SEGMENT, 9)
+    assert told["reason"] == "estimated to be the fastest"

@@ -172,5 +172,5 @@ def variables(checkpoint: Path, folder: Path) -> dict[str, str]:
         "SCORELINE_MODEL": str(checkpoint),
         "SCORELINE_DATABASE_URL": f"sqlite:///{folder / 'nothing.db'}",
         "SCORELINE_BELL_SOCKET": str(folder / "bell"),
-        "SCORELINE_WARMUP": "false",
+        "SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP": "false",
     }
