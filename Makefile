@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PARITY := .parity
+# Processes that run the tests, each a file at a time and with services of its own.
+WORKERS ?= 2
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: install demo test coverage lint parity bench clean
 
@@ -22,11 +25,11 @@ demo: install
 	@$(BIN)/scoreline demo
 
 test: install
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # The same, a quarter slower, with the lines that no test has run.
 coverage: install
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 lint: install
 	$(BIN)/ruff check .

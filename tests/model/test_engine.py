@@ -15,12 +15,14 @@ from model.executables import Executables
 from model.reading import READ_TOKENS
 from model.sheets import EngineError
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from scoring.model_card import ModelCard
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
 from tests.model.engines import DType, chunk, score
 from tests.model.references import SEED
 
 CONFIG = CONFIGS["tied"]
+DEMONSTRATION = Path(__file__).parents[2] / "demonstration" / "model"
 LABELS = (3, 17, 41)
 PREFIX = sequences(CONFIG, 1, (10,))[0]
 
@@ -136,29 +138,42 @@ def test_a_score_that_is_not_a_number_is_never_answered(head: Head, tmp_path: Pa
 
 
 @pytest.mark.compiles
-def test_nothing_is_compiled_after_the_warm_up(checkpoint: Callable[[str], Path]) -> None:
-    engine = engines.load(checkpoint("tied"), "bfloat16", step_tokens=128)
+def test_nothing_is_compiled_after_the_warm_up() -> None:
+    demonstration = engines.load(DEMONSTRATION, "bfloat16")
     progress: list[tuple[int, int, str]] = []
-    engine.warm_up(lambda *told: progress.append(told))
+    demonstration.warm_up(lambda *told: progress.append(told))
     total = progress[-1][1]
     assert [told[:2] for told in progress] == [(n, total) for n in range(1, total + 1)]
-    engine.warm_up_rest(lambda *told: progress.append(told))
+    demonstration.warm_up_rest(lambda *told: progress.append(told))
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
     )
     try:
-        for head in Head:
-            for length in (1, 6, 127, CONFIG.context - 10):
-                score(engine, [group(chunk(0, sequences(CONFIG, 2, (length,) * 9), 10, LABELS, head))])
-            for length in (0, 1, 16, 100, 500):
-                work = chunk(0, sequences(CONFIG, 2, (length,) * 9), 300, range(90), head)
-                score(engine, [group(work, prefix=sequences(CONFIG, 3, (300,))[0])])
+        random = np.random.default_rng(0)
+        requests = [drawn(random, demonstration.card, n) for n in range(1_000)]
+        for few in np.array_split(np.arange(len(requests)), 100):
+            list(demonstration.score([requests[n] for n in few], lambda: None))
         assert compiled == []
-        score(engine, [group(chunk(0, sequences(CONFIG, 2, (300,)), 10, [1] * 257))])
+        score(demonstration, [group(chunk(0, [PREFIX], 10, [1] * 257))])
         assert compiled, "the listener would have heard a compilation"
     finally:
         jax.monitoring.clear_event_listeners()
+
+
+def drawn(random: np.random.Generator, card: ModelCard, id: int) -> GroupWork:
+    """A request of any shape that is served, short ones more often than long ones, up to the context."""
+
+    def up_to(most: int) -> int:
+        return int(np.exp(random.uniform(0, np.log(most + 1)))) - int(random.random() < 0.2)
+
+    longest = card.context_length if random.random() < 0.05 else 100
+    prefix = up_to(longest)
+    lengths = [min(up_to(longest), card.context_length - prefix) for _ in range(up_to(3))]
+    items = [random.integers(0, card.vocabulary, length + (prefix + length == 0), np.int32) for length in lengths]
+    labels = random.integers(0, card.vocabulary, max(1, up_to(256)))
+    work = chunk(id, items, prefix, labels.tolist(), list(Head)[random.integers(len(Head))])
+    return GroupWork(f"request {id}", random.integers(0, card.vocabulary, prefix, np.int32), (work,))
 
 
 def test_a_warm_up_can_be_ended(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
