@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PARITY := .parity
+PEERS  := .peers
 # Processes that run the tests, each a file at a time and with services of its own.
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: install demo test coverage lint parity bench clean
+.PHONY: install demo test coverage lint parity peers bench clean
 
 install: $(STAMP)
 
@@ -46,8 +47,17 @@ $(PARITY)/.installed: requirements-parity.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(PARITY) -r requirements-parity.txt
 	@touch $@
 
+# What else benchmarks compare with; llama.cpp is compiled for this machine, which takes several minutes.
+peers: install $(PEERS)/.installed
+
+$(PEERS)/.installed: requirements-peers.txt
+	@echo "Compiling llama.cpp into $(PEERS), for comparison only."
+	@CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-binary llama-cpp-python --target $(PEERS) -r requirements-peers.txt
+	@touch $@
+
 bench: install
 	$(BIN)/python -m benchmarks.engine --shape demonstration --workload 300x100x20
 
 clean:
-	rm -rf $(VENV) $(PARITY) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(VENV) $(PARITY) $(PEERS) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

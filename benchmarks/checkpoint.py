@@ -57,8 +57,8 @@ class Apart:
     mean: float
 
 
-def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
-    """A random bf16 checkpoint as HuggingFace reads it."""
+def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
+    """Random bf16 weights by HuggingFace's names, a projection's as [out, in]."""
     random = np.random.default_rng(seed)
 
     def kernel(out: int, size: int, gain: float = GAIN) -> np.ndarray:
@@ -91,8 +91,13 @@ def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
             tensors[f"model.layers.{i}.{name}.weight"] = norm(width)
         for name in ("q_norm", "k_norm") if config.head_norms else ():
             tensors[f"model.layers.{i}.self_attn.{name}.weight"] = norm(config.head_dim)
+    return tensors
+
+
+def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
+    """A random bf16 checkpoint as HuggingFace reads it."""
     (directory / "config.json").write_text(json.dumps(config.to_huggingface() | {"dtype": "bfloat16"}))
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(random_tensors(config, seed), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 

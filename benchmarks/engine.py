@@ -1,169 +1,157 @@
-"""Items per second of every algorithm, and of HuggingFace, one after another: ``python -m benchmarks.engine``.
+"""Items per second of every algorithm, and of peers, one after another: ``python -m benchmarks.engine``.
 
 Each runs in a process of its own, so that its memory is its own, with random bf16 weights: a product takes as long
 whatever the numbers are. What is timed is one request from nothing, the query's prefill in it; the first run compiles
-and does not count. Shares are of the rate that large bf16 products reach on this machine in this run, for necessary
-operations only (:meth:`benchmarks.workloads.Workload.necessary_flop`). Serial scoring is timed on fewer items, since
-it takes long; so may peers be.
+and does not count. Shares are of the rate that large bf16 products reach on this machine in this run
+(:mod:`benchmarks.machine`), for necessary operations only (:data:`benchmarks.workloads.FORMULA`). Serial scoring is
+timed on fewer items, since it takes long; so may peers be. The last line is a JSON object; everything else, what was
+computed for nothing among it, is on standard error.
 
-HuggingFace is timed with the query's keys and values computed once and expanded to batches of items; it needs torch
-(``make parity`` installs it into .parity: ``PYTHONPATH=.parity python -m benchmarks.engine``).
+Peers, each with as many threads as there are cores:
+
+``huggingface_cached``: the query's keys and values computed once and expanded to batches of items;
+``huggingface_serial``: whole sequences; ``llama_cpp``: items share the cells of the query's cache.
+
+They are installed for the machine that measures, torch by ``make parity``, llama.cpp by ``make peers`` (which compiles
+for several minutes), and found where the path says so::
+
+    PYTHONPATH=.parity:.peers python -m benchmarks.engine --peers huggingface_cached huggingface_serial llama_cpp
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-import multiprocessing
-import resource
-import statistics
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
 
+from benchmarks import algorithms, huggingface, llama_cpp
 from benchmarks.shapes import SHAPES
-from benchmarks.workloads import WORKLOADS, Workload
-from scoring.algorithms import Wanted
-
-ALGORITHMS: dict[str, tuple[Wanted, Literal["auto", "dense", "segment"]]] = {
-    "serial": ("serial", "auto"),
-    "packed_dense": ("packed", "dense"),
-    "packed_segment": ("packed", "segment"),
-    "prefill_extend": ("prefill_extend", "auto"),
-}
-BATCH = 25
-"""Items that HuggingFace takes at a time."""
+from benchmarks.timing import Measured, alone
+from benchmarks.workloads import FORMULA, WORKLOADS, Workload
+from model.config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """seconds: median of the repeats, for so many items; peak_memory_gb: of the process."""
+class Peer:
+    """needs: modules that are no dependency of the service, by the make target that installs them."""
 
-    items: int
-    seconds: float
-    peak_memory_gb: float
+    measure: Callable[[str, Workload, int], Measured]
+    needs: dict[str, str]
+    serial: bool = False
 
-
-def timed(run: Callable[[], object], repeats: int, items: int) -> Measured:
-    """Run once to compile, then the repeats."""
-    run()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-        print(f"  {seconds[-1]:.2f} s", file=sys.stderr)
-    return Measured(items, statistics.median(seconds), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+    @property
+    def missing(self) -> dict[str, str]:
+        """What it needs and is not there."""
+        return {module: target for module, target in self.needs.items() if importlib.util.find_spec(module) is None}
 
 
-def measure_engine(algorithm: str, shape: str, workload: Workload, repeats: int) -> Measured:
-    """One algorithm of ours. Nothing is kept from one run to the next."""
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from model.decoder import Decoder
-    from model.engine import Engine
-    from scoring.model_card import ModelCard
-    from settings.engine import EngineSettings
-
-    config = SHAPES[shape]
-    decoder = Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    wanted, mask = ALGORITHMS[algorithm]
-    settings = EngineSettings(enable_scoring_cache=False, multi_item_mask_impl=mask)
-    engine = Engine(decoder, settings, ModelCard("benchmark", config.context, config.vocabulary, ""), "", wanted)
-    work = workload.work(config.vocabulary)
-    return timed(lambda: list(engine.score(work, lambda: None)), repeats, workload.items)
+PEERS = {
+    "huggingface_cached": Peer(huggingface.measure_cached, {"torch": "parity"}),
+    "huggingface_serial": Peer(huggingface.measure_serial, {"torch": "parity"}, serial=True),
+    "llama_cpp": Peer(llama_cpp.measure, {"llama_cpp": "peers", "gguf": "peers"}),
+}
 
 
-def measure_huggingface(shape: str, workload: Workload, repeats: int) -> Measured:
-    """HuggingFace's own classes: prefill once, expand the cache to a batch, extend, read the last position."""
-    import copy
-
-    import torch
-    from transformers import AutoModelForCausalLM, Qwen3Config
-
-    config = SHAPES[shape]
-    fields = config.to_huggingface()
-    model = AutoModelForCausalLM.from_config(Qwen3Config(**fields), dtype=torch.bfloat16).eval()
-    query, items = (torch.tensor(part).long() for part in workload.tokens(config.vocabulary))
-
-    def run() -> None:
-        with torch.inference_mode():
-            prefix = model(query[None], use_cache=True, logits_to_keep=1).past_key_values
-            for batch in items.split(BATCH):
-                cache = copy.deepcopy(prefix)
-                cache.batch_repeat_interleave(len(batch))
-                model(batch, past_key_values=cache, logits_to_keep=1).logits.float().log_softmax(-1)
-
-    return timed(run, repeats, workload.items)
+def main() -> None:
+    """Measure, and print one JSON object as the last line."""
+    options = _options()
+    for name in options.peers:
+        for module, target in PEERS[name].missing.items():
+            sys.exit(_refusal(f"{name} needs {module}: make {target}, and PYTHONPATH=.{target}"))
+    config = SHAPES[options.shape]
+    whole = WORKLOADS[options.workload]
+    if options.items is not None:
+        whole = whole.first(options.items)
+    say(f"{options.shape}, {options.workload}: {whole}; necessary: {whole.necessary_flop(config)}")
+    say(FORMULA)
+    rate = alone(measure_rate)
+    say(f"bf16 products: {rate:.0f} GFLOP/s")
+    found = {}
+    for name in options.algorithms:
+        part, repeats = whole, options.repeats
+        if name == "serial":
+            part, repeats = whole.first(options.serial_items), options.serial_repeats or repeats
+        say(f"{name}: {part}")
+        measured = alone(algorithms.measure, name, options.shape, part, repeats)
+        say(_in_words(measured, part))
+        found[name] = described(measured, part, config, rate)
+    peers = {}
+    for name in options.peers:
+        part = whole.first(options.serial_items if PEERS[name].serial else options.peer_items)
+        say(f"{name}: {part}")
+        measured = alone(PEERS[name].measure, options.shape, part, options.peer_repeats or options.repeats)
+        say(_in_words(measured, part))
+        peers[name] = {"items_per_s": round(measured.items_per_s, 3)}
+    report = {"workload": options.workload, "bf16_gflops": round(rate, 1), "algorithms": found, "peers": peers}
+    print(json.dumps(report))
 
 
 def measure_rate() -> float:
-    """GFLOP/s; see :mod:`benchmarks.machine`."""
+    """GFLOP/s; see :mod:`benchmarks.machine`, which is loaded in the process that measures."""
     from benchmarks.machine import bf16_gflops
 
     return bf16_gflops()
 
 
-def alone(what: Callable[..., Any], *arguments: Any) -> Any:
-    """Run in a fresh process."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(what, arguments)
+def described(measured: Measured, workload: Workload, config: DecoderConfig, rate: float) -> dict[str, float]:
+    """For the JSON object. rate: of bf16 products, in GFLOP/s."""
+    flop = workload.necessary_flop(config).total
+    return {
+        "items_per_s": round(measured.items_per_s, 3),
+        "share_of_rate": round(flop / measured.seconds / 1e9 / rate, 3),
+        "peak_memory_gb": round(measured.peak_memory_gb, 2),
+        "necessary_tflop": round(flop / 1e12, 4),
+    }
 
 
-def main() -> None:
-    """Measure, and print one JSON object as the last line."""
+def say(line: str) -> None:
+    """On standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _in_words(measured: Measured, workload: Workload) -> str:
+    line = (
+        f"  {measured.items} items in {measured.seconds:.2f} s, {measured.items_per_s:.3g} a second; "
+        f"peak memory {measured.peak_memory_gb:.2f} GB"
+    )
+    if measured.computed_tokens is not None:
+        times = measured.computed_tokens / workload.tokens
+        line += f"; {measured.computed_tokens} tokens computed, {workload.tokens} necessary: {times:.2f} times as many"
+    return line
+
+
+def _refusal(line: str) -> int:
+    say(line)
+    return 2
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--workload", choices=WORKLOADS, default="target")
-    parser.add_argument("--items", type=int, help="instead of the workload's")
-    parser.add_argument("--algorithms", nargs="*", choices=ALGORITHMS, default=list(ALGORITHMS))
-    parser.add_argument("--peers", nargs="*", choices=["huggingface_cached"], default=[])
-    parser.add_argument("--serial-items", type=int, default=5, help="items that serial scoring is timed on, at most")
-    parser.add_argument("--peer-items", type=int, default=50, help="items that a peer is timed on, at most")
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-
-    whole = WORKLOADS[options.workload]
-    if options.items is not None:
-        whole = whole.with_items(options.items)
-    config = SHAPES[options.shape]
-    rate = alone(measure_rate)
-    print(f"bf16 products: {rate:.0f} GFLOP/s", file=sys.stderr)
-    algorithms, peers = {}, {}
-    for algorithm in options.algorithms:
-        most = options.serial_items if algorithm == "serial" else whole.items
-        workload = whole.with_items(min(whole.items, most))
-        print(f"{algorithm}, {workload.name}", file=sys.stderr)
-        measured = alone(measure_engine, algorithm, options.shape, workload, options.repeats)
-        flop = workload.necessary_flop(config)
-        algorithms[algorithm] = described(measured) | {
-            "share_of_rate": round(flop / measured.seconds / 1e9 / rate, 3),
-            "necessary_tflop": round(flop / 1e12, 3),
-        }
-    for peer in options.peers:
-        workload = whole.with_items(min(whole.items, options.peer_items))
-        print(f"{peer}, {workload.name}", file=sys.stderr)
-        peers[peer] = described(alone(measure_huggingface, options.shape, workload, options.repeats))
-    print(
-        json.dumps(
-            {
-                "shape": options.shape,
-                "workload": whole.name,
-                "bf16_gflops": round(rate, 1),
-                "algorithms": algorithms,
-                "peers": peers,
-            }
-        )
+    parser.add_argument("--items", type=_positive, help="the workload's first so many; of reranking, queries")
+    parser.add_argument("--algorithms", nargs="*", choices=algorithms.ALGORITHMS, default=list(algorithms.ALGORITHMS))
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=[])
+    parser.add_argument(
+        "--serial-items", type=_positive, default=5, help="that serial scoring, a peer's too, is timed on, at most"
     )
+    parser.add_argument(
+        "--peer-items", type=_positive, default=50, help="that a peer which is not serial is timed on, at most"
+    )
+    parser.add_argument("--repeats", type=_positive, default=3)
+    parser.add_argument("--serial-repeats", type=_positive, help="of our serial scoring, instead of --repeats")
+    parser.add_argument("--peer-repeats", type=_positive, help="of peers, instead of --repeats")
+    return parser.parse_args()
 
 
-def described(measured: Measured) -> dict[str, float]:
-    """For the JSON object."""
-    seconds = {"seconds": round(measured.seconds, 2), "items_per_s": round(measured.items / measured.seconds, 3)}
-    return asdict(measured) | seconds | {"peak_memory_gb": round(measured.peak_memory_gb, 2)}
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
 
 
 if __name__ == "__main__":

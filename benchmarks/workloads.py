@@ -1,67 +1,179 @@
-"""What is measured: a query and items, by their lengths, and the operations that scoring them takes at least."""
+"""What is measured: queries and items, by their lengths, and the operations that scoring them takes at least."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from model.config import DecoderConfig
-from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 
 LABELS = (9454, 2753)
-"""``Yes`` and ``No`` in Qwen3's vocabulary; the demonstration's is smaller, and takes them modulo its size."""
+"""``Yes`` and ``No`` in Qwen3's vocabulary; smaller vocabularies take them modulo their size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A query of so many tokens, and the lengths of its items in tokens. An empty item is read where the query ends."""
+
+    query: int
+    items: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """The query's, once, and all items'."""
+        return self.query + sum(self.items)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequences:
+    """A group's random ids: the query's, int32 [query], and each item's, int32 [length]."""
+
+    query: TokenIds
+    items: tuple[TokenIds, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flop:
+    """Floating-point operations: of weights, of attention, and of the head."""
+
+    linear: float
+    attention: float
+    head: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.linear + self.attention + self.head
+
+    def __str__(self) -> str:
+        parts = {"total": self.total, "linear": self.linear, "attention": self.attention, "head": self.head}
+        return ", ".join(f"{name} {flop / 1e12:.3g}" for name, flop in parts.items()) + " TFLOP"
+
+
+FORMULA = (
+    "linear: 2 x weights of the layers x tokens; attention: 4 x head_dim x query heads x layers x visible pairs; "
+    "head: 2 x width x vocabulary x items"
+)
+"""What :meth:`Workload.necessary_flop` counts. A query's tokens count once, and a token sees itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """items of item_tokens behind one query of query tokens."""
+    """Groups that are asked for at once."""
 
-    query: int
-    items: int
-    item_tokens: int
+    groups: tuple[Group, ...]
 
     @property
-    def name(self) -> str:
-        """As the log and the documents write it."""
-        return f"{self.query} x ({self.items} of {self.item_tokens})"
+    def items(self) -> int:
+        """Scores that are asked for."""
+        return sum(len(group.items) for group in self.groups)
 
-    def with_items(self, items: int) -> Workload:
-        """The same with another number of items."""
-        return Workload(self.query, items, self.item_tokens)
+    @property
+    def tokens(self) -> int:
+        """What is necessary to compute: every query once, and every item."""
+        return sum(group.tokens for group in self.groups)
 
-    def tokens(self, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-        """Random ids: the query's, int32 [query], and the items', int32 [items, item_tokens]."""
+    def __str__(self) -> str:
+        kinds = {_in_words(group): 0 for group in self.groups}
+        for group in self.groups:
+            kinds[_in_words(group)] += 1
+        return ", ".join(f"{count} times {kind}" if count > 1 else kind for kind, count in kinds.items())
+
+    def first(self, items: int) -> Workload:
+        """No more than so many items, and the queries that they need."""
+        kept: list[Group] = []
+        for group in self.groups:
+            if items > 0:
+                kept.append(Group(group.query, group.items[:items]))
+            items -= len(group.items)
+        return Workload(tuple(kept))
+
+    def sequences(self, vocabulary: int) -> list[Sequences]:
+        """Random ids, the same ones at every call; all queries are different."""
         random = np.random.default_rng(0)
-        return (
-            random.integers(0, vocabulary, self.query, np.int32),
-            random.integers(0, vocabulary, (self.items, self.item_tokens), np.int32),
-        )
+
+        def draw(length: int) -> TokenIds:
+            return random.integers(0, vocabulary, length, np.int32)
+
+        return [Sequences(draw(group.query), tuple(map(draw, group.items))) for group in self.groups]
 
     def work(self, vocabulary: int) -> list[GroupWork]:
-        """As the engine takes it."""
-        prefix, items = self.tokens(vocabulary)
-        rows = Rows.pack(list(items), [self.query] * self.items)
-        labels = tuple(label % vocabulary for label in LABELS)
-        return [GroupWork("benchmark", prefix, (ChunkWork(0, rows, labels, Head.LOGPROBS),))]
+        """As the engine takes it: a chunk a group."""
+        labels = labels_of(vocabulary)
+        return [
+            GroupWork(
+                f"benchmark {n}",
+                group.query,
+                (ChunkWork(n, Rows.pack(group.items, [len(group.query)] * len(group.items)), labels, Head.LOGPROBS),),
+            )
+            for n, group in enumerate(self.sequences(vocabulary))
+        ]
 
-    def necessary_flop(self, config: DecoderConfig) -> float:
-        """2 for each weight and token, the query's once; 4 x head_dim for each visible pair and query head; the head
-        on every item's last token. No padding, and nothing computed twice.
-        """
+    def necessary_flop(self, config: DecoderConfig) -> Flop:
+        """By :data:`FORMULA`: no padding, and nothing computed twice."""
         projections = 2 * config.width * config.head_dim * (config.query_heads + config.kv_heads)
         weights = config.layers * (projections + 3 * config.width * config.mlp_width)
-        tokens = self.query + self.items * self.item_tokens
-        own = self.item_tokens * (self.item_tokens + 1) / 2
-        pairs = self.query * (self.query + 1) / 2 + self.items * (self.item_tokens * self.query + own)
-        attention = 4 * pairs * config.query_heads * config.head_dim * config.layers
-        return 2 * weights * tokens + attention + 2 * self.items * config.width * config.vocabulary
+        pairs = sum(_visible_pairs(group) for group in self.groups)
+        return Flop(
+            linear=2.0 * weights * self.tokens,
+            attention=4.0 * config.head_dim * config.query_heads * config.layers * pairs,
+            head=2.0 * config.width * config.vocabulary * self.items,
+        )
+
+
+def labels_of(vocabulary: int) -> tuple[int, ...]:
+    """Token ids whose log-probabilities are asked for."""
+    return tuple(label % vocabulary for label in LABELS)
+
+
+def batches(lengths: Sequence[int], most: int, tokens: int, behind: int = 0) -> Iterator[list[int]]:
+    """Indices of items that are not empty, shortest first, in batches of at most ``most`` items.
+
+    Nor may ``behind`` and the longest item's length, times the batch's items, exceed ``tokens``, unless it is one item.
+    """
+    batch: list[int] = []
+    for n in sorted((n for n, length in enumerate(lengths) if length), key=lambda n: lengths[n]):
+        if batch and (len(batch) == most or (len(batch) + 1) * (behind + lengths[n]) > tokens):
+            yield batch
+            batch = []
+        batch.append(n)
+    if batch:
+        yield batch
+
+
+def _visible_pairs(group: Group) -> int:
+    """Of a token and one that it sees: all before it in the query and in its own item, and itself."""
+    own = sum(length * (length + 1) // 2 for length in group.items)
+    return group.query * (group.query + 1) // 2 + sum(group.items) * group.query + own
+
+
+def _in_words(group: Group) -> str:
+    shortest, longest = min(group.items), max(group.items)
+    lengths = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
+    return f"{group.query} x ({len(group.items)} of {lengths})"
+
+
+def alike(query: int, items: int, item_tokens: int) -> Workload:
+    """One query of ``query`` tokens, and items that are all as long."""
+    return Workload((Group(query, (item_tokens,) * items),))
+
+
+def _ragged() -> Workload:
+    lengths = np.random.default_rng(0).integers(1, 200, 200, endpoint=True)
+    return Workload((Group(2_000, tuple(lengths.tolist())),))
 
 
 WORKLOADS = {
-    "target": Workload(2000, 500, 20),
-    "300x10x20": Workload(300, 10, 20),
-    "300x100x20": Workload(300, 100, 20),
-    "100x10x100": Workload(100, 10, 100),
-    "8000x100x20": Workload(8000, 100, 20),
+    "target": alike(2_000, 500, 20),
+    "300x10x20": alike(300, 10, 20),
+    "300x100x20": alike(300, 100, 20),
+    "100x10x100": alike(100, 10, 100),
+    "8000x100x20": alike(8_000, 100, 20),
+    "2000x5000x20": alike(2_000, 5_000, 20),
+    "ragged": _ragged(),
+    "reranking": Workload((Group(300, (0,)),) * 1_000),
 }
+"""``ragged``: a query of 2,000 tokens, and 200 items of 1 to 200; ``reranking``: 1,000 queries, an empty item each."""

@@ -56,7 +56,7 @@ class Engine:
 
     algorithm: what is asked for; attention: None for the platform's own.
     scored_rows: how many rows each algorithm has scored; fallbacks: how often each reason kept a row from the algorithm
-    that was asked for.
+    that was asked for. computed_tokens: what steps have computed so far, padding included.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Engine:
         self.device = _device_name()
         self.scored_rows: Counter[Algorithm] = Counter()
         self.fallbacks: Counter[str] = Counter()
+        self.computed_tokens = 0
         self._executables = Executables(programs, buckets, pool.longest)
         self._context = card.context_length
         self._width = decoder.config.width
@@ -128,6 +129,11 @@ class Engine:
         decoder, fingerprint = weights.load(directory, config, settings.dtype, on_progress)
         return cls(decoder, settings, card, fingerprint, algorithm)
 
+    @property
+    def prefixes(self) -> Prefixes:
+        """What is kept of queries, with counts of how that went."""
+        return self._prefixes
+
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the core set of programs. ``on_progress(done, total, program)`` is told after each.
 
@@ -162,6 +168,7 @@ class Engine:
         yield from (sheet.scored() for _, of_group in sheets for sheet in of_group if not sheet.missing)
         reader = Reader(self._forward, self._buckets, self._width)
         for found, tokens in self._steps(sheets):
+            self.computed_tokens += tokens
             yield from reader.take(found, tokens)
             on_step()
         yield from reader.rest()

@@ -61,7 +61,11 @@ class Prefix:
 
 
 class Prefixes:
-    """The pool's blocks, and the handles that have them."""
+    """The pool's blocks, and the handles that have them.
+
+    prefills: handles made so far; hits: how often one was found again; evictions: how many had to go, for want of
+    blocks.
+    """
 
     def __init__(self, forward: Forward, shape: PoolShape, buckets: Buckets) -> None:
         self._forward = forward
@@ -70,6 +74,9 @@ class Prefixes:
         self._free = list(range(forward.blocks))
         self._handles: OrderedDict[str, Prefix] = OrderedDict()
         self._pinned: str | None = None
+        self.prefills = 0
+        self.hits = 0
+        self.evictions = 0
 
     @contextmanager
     def pinned(self, key: str) -> Iterator[None]:
@@ -87,6 +94,7 @@ class Prefixes:
         prefix = self._handles.get(key)
         if prefix is not None:
             self._handles.move_to_end(key)
+            self.hits += 1
         return prefix
 
     def holds(self, key: str) -> bool:
@@ -96,6 +104,7 @@ class Prefixes:
     def keep(self, key: str, prefix: Prefix) -> None:
         """Make a handle findable, until its blocks are wanted."""
         self._handles[key] = prefix
+        self.prefills += 1
 
     def drop(self, key: str) -> None:
         """Forget a handle, if it is still there."""
@@ -143,6 +152,7 @@ class Prefixes:
         oldest = next((key for key in self._handles if key != self._pinned), None)
         if oldest is not None:
             self.drop(oldest)
+            self.evictions += 1
         return oldest is not None
 
 

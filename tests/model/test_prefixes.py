@@ -44,6 +44,22 @@ def test_prefixes_that_push_one_another_out_score_as_they_do_alone(checkpoint: C
         np.testing.assert_array_equal(logits(crowded, groups[n]), expected[n])
 
 
+def test_what_becomes_of_prefixes_is_counted(checkpoint: Callable[[str], Path]) -> None:
+    engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
+    for length in (50, 50, 60, 50, 70, 60):
+        logits(engine, group(length, length))
+    prefixes = engine.prefixes
+    assert (prefixes.prefills, prefixes.hits, prefixes.evictions) == (4, 2, 3)
+
+
+def test_tokens_that_are_computed_are_counted_with_their_padding(checkpoint: Callable[[str], Path]) -> None:
+    engine = load(checkpoint)
+    logits(engine, group(100, 1))
+    first = engine.computed_tokens
+    logits(engine, group(100, 1))
+    assert (first, engine.computed_tokens - first) == (3 * 64, 64), "two steps of query, and items in one of their own"
+
+
 def test_work_that_is_ended_in_mid_prefill_takes_no_room(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     work = [group(128, 1).work("key", 0)]

@@ -1,0 +1,101 @@
+"""HuggingFace's own classes on a workload, in bf16: with the query's keys and values computed once, and serially.
+
+Items of a batch are padded on their right: where attention is causal no token sees what comes after it, and no mask is
+needed. The body runs without the head, which then runs on each item's last state alone. torch takes as many threads as
+there are cores.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shapes import SHAPES
+from benchmarks.timing import Measured, timed
+from benchmarks.workloads import Sequences, Workload, batches, labels_of
+
+CACHED_ITEMS = 25
+"""Items that share a forward pass where the query is cached: its keys and values are copied for every one."""
+CACHED_TOKENS = 60_000
+"""Tokens whose keys and values may so be held at once: at the width of a Qwen3-0.6B, 7 GB."""
+SERIAL_TOKENS = 2_048
+"""Tokens of whole sequences that share a forward pass, padding included, unless one alone is longer."""
+
+Floats = np.ndarray
+"""float32 [items, labels]: log-probabilities over the whole vocabulary."""
+
+
+class HuggingFace:
+    """A model with ``weights`` by HuggingFace's names, or random ones."""
+
+    def __init__(self, shape: str, weights: dict[str, Any] | None = None) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, Qwen3Config
+
+        config = Qwen3Config(**SHAPES[shape].to_huggingface())
+        self._torch = torch
+        self._model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        if weights is not None:
+            self._model.load_state_dict(weights, strict=False)
+        self._labels = list(labels_of(config.vocab_size))
+
+    def cached(self, groups: Sequence[Sequences]) -> Floats:
+        """Each query once, its cache expanded to batches of items."""
+        with self._torch.inference_mode():
+            return np.concatenate([self._behind(group) for group in groups])
+
+    def serial(self, groups: Sequence[Sequences]) -> Floats:
+        """Query and item together, over and over."""
+        whole = [np.concatenate([group.query, item]) for group in groups for item in group.items]
+        scores = np.empty((len(whole), len(self._labels)), np.float32)
+        with self._torch.inference_mode():
+            for batch in batches([len(sequence) for sequence in whole], len(whole), SERIAL_TOKENS):
+                ids, last = self._padded([whole[n] for n in batch])
+                scores[batch] = self._read(self._model.model(ids, use_cache=False).last_hidden_state, last)
+        return scores
+
+    def _behind(self, group: Sequences) -> Floats:
+        scores = np.empty((len(group.items), len(self._labels)), np.float32)
+        prefix = self._model.model(self._torch.tensor(group.query[None]).long(), use_cache=True)
+        lengths = [len(item) for item in group.items]
+        empty = [n for n, length in enumerate(lengths) if not length]
+        if empty:
+            scores[empty] = self._read(prefix.last_hidden_state, [len(group.query) - 1])
+        for batch in batches(lengths, CACHED_ITEMS, CACHED_TOKENS, behind=len(group.query)):
+            cache = copy.deepcopy(prefix.past_key_values)
+            cache.batch_repeat_interleave(len(batch))
+            ids, last = self._padded([group.items[n] for n in batch])
+            scores[batch] = self._read(self._model.model(ids, past_key_values=cache).last_hidden_state, last)
+        return scores
+
+    def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[Any, list[int]]:
+        """Ids, int64 [B, longest], and where each sequence ends."""
+        lengths = [len(sequence) for sequence in sequences]
+        ids = np.zeros((len(sequences), max(lengths)), np.int64)
+        for row, sequence in zip(ids, sequences, strict=True):
+            row[: len(sequence)] = sequence
+        return self._torch.tensor(ids), [length - 1 for length in lengths]
+
+    def _read(self, hidden: Any, last: list[int]) -> Floats:
+        """Labels' log-probabilities from states [B, L, D] at the positions ``last`` [B]."""
+        logits = self._model.lm_head(hidden[self._torch.arange(len(last)), last])
+        scores: Floats = logits.float().log_softmax(-1)[:, self._labels].numpy()
+        return scores
+
+
+def measure_cached(shape: str, workload: Workload, repeats: int) -> Measured:
+    """See :meth:`HuggingFace.cached`."""
+    return _measure(HuggingFace(shape).cached, shape, workload, repeats)
+
+
+def measure_serial(shape: str, workload: Workload, repeats: int) -> Measured:
+    """See :meth:`HuggingFace.serial`."""
+    return _measure(HuggingFace(shape).serial, shape, workload, repeats)
+
+
+def _measure(score: Callable[[Sequence[Sequences]], Floats], shape: str, workload: Workload, repeats: int) -> Measured:
+    groups = workload.sequences(SHAPES[shape].vocabulary)
+    return timed(lambda: score(groups), repeats, workload.items)

@@ -1,0 +1,255 @@
+"""llama.cpp on a workload, through llama-cpp-python's low-level interface: items share the cells of the query's cache.
+
+A query is prefilled as sequence 0. Its cells are then given to as many sequences as there are items in a batch, which
+copies nothing; a batch is decoded with logits at each item's last token alone, and its sequences are removed. The model
+is a GGUF file of bf16 weights without a tokenizer. Keys and values are float16, for which llama.cpp has its
+fastest attention on a CPU: tiles, of which those that nobody sees are skipped.
+
+What is fastest depends on the machine and on the version, so :data:`CONFIGURATIONS` are tried on a batch of items
+first, and the best of them is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shapes import SHAPES
+from benchmarks.timing import Measured, alone, timed
+from benchmarks.workloads import Sequences, Workload, batches, labels_of
+from model.config import DecoderConfig
+
+BATCH_TOKENS = 2_048
+"""Tokens of a call (``n_batch``), which llama.cpp cuts into pieces of ``n_ubatch``."""
+
+Floats = np.ndarray
+"""float32 [items, labels]: log-probabilities over the whole vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """items: in a batch, at most; ubatch: tokens that are computed together; flash: whether attention is in tiles."""
+
+    items: int
+    ubatch: int
+    flash: bool
+
+
+CONFIGURATIONS = (
+    Configuration(64, 512, flash=True),
+    Configuration(64, 2_048, flash=True),
+    Configuration(25, 512, flash=True),
+    Configuration(64, 512, flash=False),
+)
+
+TENSORS = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+LAYER_TENSORS = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "self_attn.q_norm.weight": "attn_q_norm.weight",
+    "self_attn.k_norm.weight": "attn_k_norm.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+}
+"""HuggingFace's names and llama.cpp's; a layer's come behind ``model.layers.N.`` and ``blk.N.``."""
+
+
+def write_gguf(path: Path, config: DecoderConfig, weights: dict[str, np.ndarray]) -> None:
+    """A Qwen3 as llama.cpp reads it. weights: bf16, by HuggingFace's names."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "qwen3")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_tokenizer_model("none")
+    writer.add_vocab_size(config.vocabulary)
+    writer.add_context_length(config.context)
+    writer.add_embedding_length(config.width)
+    writer.add_block_count(config.layers)
+    writer.add_feed_forward_length(config.mlp_width)
+    writer.add_head_count(config.query_heads)
+    writer.add_head_count_kv(config.kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_freq_base(config.rope.theta)
+    writer.add_layer_norm_rms_eps(config.norm_epsilon)
+    for name, weight in weights.items():
+        if weight.ndim == 1:
+            writer.add_tensor(_gguf_name(name), weight.astype(np.float32))
+        else:
+            writer.add_tensor(_gguf_name(name), weight.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _gguf_name(name: str) -> str:
+    if name in TENSORS:
+        return TENSORS[name]
+    layer, _, rest = name.removeprefix("model.layers.").partition(".")
+    return f"blk.{layer}.{LAYER_TENSORS[rest]}"
+
+
+class Context:
+    """A loaded model with room for a query and a batch of items."""
+
+    def __init__(self, model: Any, vocabulary: int, longest_query: int, configuration: Configuration) -> None:
+        import llama_cpp as api
+
+        sequences = configuration.items + 1
+        threads = len(os.sched_getaffinity(0))
+        params = api.llama_context_default_params()
+        params.n_ctx = longest_query + BATCH_TOKENS
+        params.n_batch = BATCH_TOKENS
+        params.n_ubatch = configuration.ubatch
+        params.n_seq_max = params.n_outputs_max = sequences
+        params.n_threads = params.n_threads_batch = threads
+        params.flash_attn_type = (
+            api.LLAMA_FLASH_ATTN_TYPE_ENABLED if configuration.flash else api.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
+        params.kv_unified = True
+        self._api = api
+        self._items = configuration.items
+        self._vocabulary = vocabulary
+        self._labels = list(labels_of(vocabulary))
+        self._context = api.llama_init_from_model(model, params)
+        if not self._context:
+            raise RuntimeError(f"llama.cpp has made no context for {configuration}")
+        self._memory = api.llama_get_memory(self._context)
+        self._batch = api.llama_batch_init(BATCH_TOKENS, 0, 1)
+
+    def close(self) -> None:
+        """Free what Python doesn't."""
+        self._api.llama_batch_free(self._batch)
+        self._api.llama_free(self._context)
+
+    def score(self, groups: Sequence[Sequences]) -> Floats:
+        """Every item of every group."""
+        return np.concatenate([self._behind(group) for group in groups])
+
+    def _behind(self, group: Sequences) -> Floats:
+        api, scores = self._api, np.empty((len(group.items), len(self._labels)), np.float32)
+        lengths = [len(item) for item in group.items]
+        empty = [n for n, length in enumerate(lengths) if not length]
+        api.llama_memory_clear(self._memory, False)
+        for first in range(0, len(group.query), BATCH_TOKENS):
+            piece = group.query[first : first + BATCH_TOKENS]
+            is_last = first + len(piece) == len(group.query)
+            found = self._decode([piece], first, [0], read=is_last and bool(empty))
+            if len(found):
+                scores[empty] = found
+        for batch in batches(lengths, self._items, BATCH_TOKENS):
+            sequences = range(1, len(batch) + 1)
+            for sequence in sequences:
+                api.llama_memory_seq_cp(self._memory, 0, sequence, -1, -1)
+            scores[batch] = self._decode([group.items[n] for n in batch], len(group.query), sequences, read=True)
+            for sequence in sequences:
+                api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        return scores
+
+    def _decode(self, parts: Sequence[np.ndarray], start: int, sequences: Sequence[int], *, read: bool) -> Floats:
+        """A part for each sequence, at positions from ``start`` on: scores at the parts' ends, or [0, labels]."""
+        batch, lengths = self._batch, [len(part) for part in parts]
+        count = batch.n_tokens = sum(lengths)
+        ends = np.cumsum(lengths) - 1
+        _array(batch.token, count)[:] = np.concatenate(parts)
+        _array(batch.pos, count)[:] = np.concatenate([np.arange(start, start + length) for length in lengths])
+        _array(batch.n_seq_id, count)[:] = 1
+        for n, sequence in enumerate(np.repeat(sequences, lengths).tolist()):
+            batch.seq_id[n][0] = sequence
+        wanted = _array(batch.logits, count)
+        wanted[:] = 0
+        if read:
+            wanted[ends] = 1
+        if code := self._api.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama_decode of {count} tokens at {start} has returned {code}")
+        return self._logprobs(ends.tolist() if read else [])
+
+    def _logprobs(self, places: Sequence[int]) -> Floats:
+        """Of the labels, where the last batch has logits."""
+        scores = np.empty((len(places), len(self._labels)), np.float32)
+        for row, place in zip(scores, places, strict=True):
+            logits = _array(self._api.llama_get_logits_ith(self._context, place), self._vocabulary)
+            most = logits.max()
+            row[:] = logits[self._labels] - most - np.log(np.exp(logits - most).sum())
+        return scores
+
+
+def _array(pointer: Any, length: int) -> np.ndarray:
+    """What a C array holds, without a copy."""
+    return np.ctypeslib.as_array(pointer, (length,))
+
+
+@contextmanager
+def loaded(path: Path) -> Iterator[Any]:
+    """The model of a GGUF file. llama.cpp's own log is left out, but for errors."""
+    import llama_cpp as api
+    from llama_cpp._logger import set_verbose
+
+    set_verbose(False)
+    api.llama_backend_init()
+    model = api.llama_model_load_from_file(os.fsencode(path), api.llama_model_default_params())
+    if not model:
+        raise RuntimeError(f"llama.cpp does not load {path}")
+    try:
+        yield model
+    finally:
+        api.llama_model_free(model)
+
+
+def measure(shape: str, workload: Workload, repeats: int) -> Measured:
+    """The best configuration. The file is written by another process, whose memory does not count."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random.gguf"
+        alone(write_random_gguf, path, shape)
+        with loaded(path) as model:
+            return _measure_best(model, shape, workload, repeats)
+
+
+def write_random_gguf(path: Path, shape: str) -> None:
+    """The weights of :mod:`benchmarks.checkpoint`."""
+    from benchmarks.checkpoint import random_tensors
+
+    write_gguf(path, SHAPES[shape], random_tensors(SHAPES[shape], seed=0))
+
+
+def _measure_best(model: Any, shape: str, workload: Workload, repeats: int) -> Measured:
+    vocabulary = SHAPES[shape].vocabulary
+    groups = workload.sequences(vocabulary)
+    longest = max(len(group.query) for group in groups)
+    trial = workload.first(max(configuration.items for configuration in CONFIGURATIONS))
+    best, seconds = CONFIGURATIONS[0], math.inf
+    for configuration in CONFIGURATIONS:
+        context = Context(model, vocabulary, longest, configuration)
+        started = time.perf_counter()
+        context.score(trial.sequences(vocabulary))
+        took = time.perf_counter() - started
+        context.close()
+        print(f"  {configuration}: {took:.2f} s for {trial.items} items", file=sys.stderr)
+        if took < seconds:
+            best, seconds = configuration, took
+    print(f"  measured with n_batch {BATCH_TOKENS} and {best}", file=sys.stderr)
+    context = Context(model, vocabulary, longest, best)
+    try:
+        return timed(lambda: context.score(groups), repeats, workload.items)
+    finally:
+        context.close()

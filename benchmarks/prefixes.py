@@ -1,0 +1,171 @@
+"""What keeping a query's keys and values saves, and costs: ``python -m benchmarks.prefixes``.
+
+First a query's chunks, one call of the engine each: the first prefills, the second and one of another job find that
+done. Then many queries in rotation, each scored in two chunks at every turn, through a cache with room for fewer: the
+process's memory once the cache is full and in the end, and whether scores are bit for bit those of an engine without a
+cache. A cache that is so small never has a query any more when its turn comes again: only second chunks hit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.algorithms import random_engine
+from benchmarks.shapes import SHAPES
+from benchmarks.timing import alone, peak_memory_gb
+from benchmarks.workloads import labels_of
+from model.config import DecoderConfig
+from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
+from settings.engine import EngineSettings
+
+if TYPE_CHECKING:
+    from model.engine import Engine
+
+ITEMS, ITEM = 10, 20
+"""Items of a chunk, and tokens of an item."""
+CHUNKS = 2
+"""Of a query, at every turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the engine. prefills: made in it; cached_tokens: that it did not have to compute."""
+
+    seconds: float
+    prefills: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """seconds: of the last turn, which compiles nothing unless it is the only one; counts are of all turns.
+
+    full_gb, peak_gb: most memory so far when as many queries were seen as there is room for, and in the end; scores:
+    float32 [calls, 2 (logits, log-probabilities), items, labels].
+    """
+
+    seconds: float
+    prefills: int
+    hits: int
+    evictions: int
+    full_gb: float
+    peak_gb: float
+    scores: np.ndarray
+
+
+def draw(random: np.random.Generator, config: DecoderConfig, length: int) -> TokenIds:
+    """Random ids, int32 [length]."""
+    return random.integers(0, config.vocabulary, length, np.int32)
+
+
+def call(engine: Engine, query: TokenIds, seed: int) -> tuple[Call, np.ndarray]:
+    """Score a chunk of random items, and see what of the query was kept."""
+    random, vocabulary = np.random.default_rng(seed), engine.card.vocabulary
+    rows = Rows.pack([random.integers(0, vocabulary, ITEM, np.int32) for _ in range(ITEMS)], [len(query)] * ITEMS)
+    chunk = ChunkWork(0, rows, labels_of(vocabulary), Head.LOGPROBS)
+    before, started = engine.prefixes.prefills, time.perf_counter()
+    (scored,) = engine.score([GroupWork("tenant", query, (chunk,))], lambda: None)
+    seconds = time.perf_counter() - started
+    assert scored.scores.logprobs is not None
+    scores = np.stack([scored.scores.logits, scored.scores.logprobs])
+    return Call(round(seconds, 4), engine.prefixes.prefills - before, scored.cached_tokens), scores
+
+
+def repeated(shape: str, query: int) -> dict[str, Call]:
+    """A query's chunks one after another, with programs that another query's have compiled."""
+    engine, random = random_engine(shape, EngineSettings(), "prefill_extend"), np.random.default_rng(0)
+    another, prefix = (draw(random, SHAPES[shape], query) for _ in range(2))
+    call(engine, another, seed=0)
+    names = ("first chunk", "second chunk", "chunk of a second job")
+    return {name: call(engine, prefix, seed)[0] for seed, name in enumerate(names)}
+
+
+def rotate(shape: str, query: int, queries: int, room: int, turns: int, *, cached: bool) -> Rotated:
+    """Queries in rotation, ``turns`` times each, through a cache with room for ``room`` of them."""
+    config = SHAPES[shape]
+    settings = EngineSettings(enable_scoring_cache=cached, prefix_cache_bytes=room * cached_bytes(config, query))
+    engine = random_engine(shape, settings, "prefill_extend")
+    random = np.random.default_rng(1)
+    prefixes = [draw(random, config, query) for _ in range(queries)]
+    scores, full = [], 0.0
+    for turn in range(turns):
+        started = time.perf_counter()
+        for n, prefix in enumerate(prefixes):
+            scores += [call(engine, prefix, (turn * queries + n) * CHUNKS + chunk)[1] for chunk in range(CHUNKS)]
+            if (turn, n) == (0, room - 1):
+                full = peak_memory_gb()
+    seconds, found = time.perf_counter() - started, engine.prefixes
+    return Rotated(
+        round(seconds, 2), found.prefills, found.hits, found.evictions, full, peak_memory_gb(), np.stack(scores)
+    )
+
+
+def cached_bytes(config: DecoderConfig, query: int) -> int:
+    """Of a query's bf16 keys and values, in whole blocks."""
+    block = EngineSettings().step_tokens
+    return 2 * config.layers * config.kv_heads * config.head_dim * 2 * -(-query // block) * block
+
+
+def main() -> None:
+    """Measure, and print lines to read and one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
+    parser.add_argument("--query", type=int, default=2_000, help="tokens of the query whose chunks are timed")
+    parser.add_argument("--rotating-query", type=int, default=300, help="tokens of each query in rotation")
+    parser.add_argument("--queries", type=int, default=50, help="in rotation")
+    parser.add_argument("--room", type=int, default=10, help="for so many of them")
+    parser.add_argument("--turns", type=int, default=2)
+    options = parser.parse_args()
+
+    calls = alone(repeated, options.shape, options.query)
+    for name, one in calls.items():
+        print(f"{name}: {one.seconds:.3f} s, {one.prefills} prefills, {one.cached_tokens} tokens cached")
+    sizes = (options.shape, options.rotating_query, options.queries, options.room, options.turns)
+    kept, plain = alone(rotate, *sizes, cached=True), alone(rotate, *sizes, cached=False)
+    same = kept.scores.tobytes() == plain.scores.tobytes()
+    for name, found in {"cached": kept, "not cached": plain}.items():
+        print(
+            f"{options.queries} queries in rotation, {name}: {found.seconds} s a turn; {found.prefills} prefills, "
+            f"{found.hits} hits, {found.evictions} evictions; peak memory {found.full_gb:.3f} GB after "
+            f"{options.room} queries, {found.peak_gb:.3f} GB in the end"
+        )
+    print(f"scores are {'' if same else 'NOT '}equal bit for bit")
+    rotation = {
+        "queries": options.queries,
+        "room": options.room,
+        "cached": described(kept),
+        "not_cached": described(plain),
+        "equal_bit_for_bit": same,
+    }
+    print(
+        json.dumps(
+            {
+                "shape": options.shape,
+                "query": options.query,
+                "calls": {name: asdict(one) for name, one in calls.items()},
+                "rotation": rotation,
+            }
+        )
+    )
+
+
+def described(found: Rotated) -> dict[str, float]:
+    """For the JSON object."""
+    return {
+        "seconds": found.seconds,
+        "prefills": found.prefills,
+        "hits": found.hits,
+        "evictions": found.evictions,
+        "full_gb": round(found.full_gb, 3),
+        "peak_gb": round(found.peak_gb, 3),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""How long something takes in a process of its own, and how much memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """seconds: median of the repeats, for so many items; peak_memory_gb: of the process; computed_tokens: in one run,
+    padding included, None where that is not known.
+    """
+
+    items: int
+    seconds: float
+    peak_memory_gb: float
+    computed_tokens: int | None = None
+
+    @property
+    def items_per_s(self) -> float:
+        """Items over the median."""
+        return self.items / self.seconds
+
+
+def timed(run: Callable[[], object], repeats: int, items: int) -> Measured:
+    """Run once to compile, then the repeats."""
+    run()
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+        print(f"  {seconds[-1]:.2f} s", file=sys.stderr)
+    return Measured(items, statistics.median(seconds), peak_memory_gb())
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process has had resident so far, in 10^9 bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def alone(what: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Run in a fresh process, so that its memory is its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(what, arguments, named)
