@@ -39,7 +39,9 @@ class HuggingFace:
         self._torch = torch
         self._model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
         if weights is not None:
-            self._model.load_state_dict(weights, strict=False)
+            unknown = self._model.load_state_dict(weights, strict=False).unexpected_keys
+            if unknown:
+                raise ValueError(f"HuggingFace has no weights named {unknown}")
         self._labels = list(labels_of(config.vocab_size))
 
     def cached(self, groups: Sequence[Sequences]) -> Floats:
