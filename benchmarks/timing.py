@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -50,6 +51,6 @@ def peak_memory_gb() -> float:
 
 
 def alone(what: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run in a fresh process, so that its memory is its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(what, arguments, named)
+    """Run in a fresh process, so that its memory is its own. It may start processes itself."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(what, *arguments, **named).result()
