@@ -114,14 +114,9 @@ class Workload:
 
     def necessary_flop(self, config: DecoderConfig) -> Flop:
         """By :data:`FORMULA`: no padding, and nothing computed twice."""
-        projections = 2 * config.width * config.head_dim * (config.query_heads + config.kv_heads)
-        weights = config.layers * (projections + 3 * config.width * config.mlp_width)
+        size = config.size
         pairs = sum(_visible_pairs(group) for group in self.groups)
-        return Flop(
-            linear=2.0 * weights * self.tokens,
-            attention=4.0 * config.head_dim * config.query_heads * config.layers * pairs,
-            head=2.0 * config.width * config.vocabulary * self.items,
-        )
+        return Flop(size.linear_flop * self.tokens, size.pair_flop * pairs, size.head_flop * self.items)
 
 
 def labels_of(vocabulary: int) -> tuple[int, ...]:
