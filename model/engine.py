@@ -26,6 +26,7 @@ from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
 from model.forward import Forward
+from model.known_answer import KnownAnswers, known_work
 from model.packing import pack
 from model.platforms import attention_for, has_row_floor
 from model.prefixes import PoolShape, Prefix, Prefixes
@@ -89,7 +90,8 @@ class Engine:
         self.scored_rows: Counter[Algorithm] = Counter()
         self.fallbacks: Counter[str] = Counter()
         self.computed_tokens = 0
-        self._executables = Executables(programs, buckets, pool.longest)
+        self._known_answers = KnownAnswers(programs, buckets, pool.longest)
+        self._executables = Executables(programs, buckets, pool.longest, self._known_answers.check)
         self._context = card.context_length
         self._width = decoder.config.width
         self._buckets = buckets
@@ -135,11 +137,13 @@ class Engine:
         return self._prefixes
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
-        """Compile the core set of programs. ``on_progress(done, total, program)`` is told after each.
+        """Compile the core set of programs and see that they are the model: to be called before anything is scored.
 
-        What ``on_progress`` raises ends it: no further program is begun.
+        ``on_progress(done, total, program)`` is told after each. What it raises ends it: no further program is begun.
+        Raises :class:`model.known_answer.KnownAnswerError`, and so does whoever has a wrong program compiled later.
         """
         self._compile(self._buckets.core(self._forward.blocks), COMPILING_THREADS, on_progress)
+        self.check_model()
 
     def warm_up_rest(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the rest of the declared programs, one at a time: work goes on meanwhile."""
@@ -156,6 +160,23 @@ class Engine:
                 on_progress(done, len(keys), str(compiling[future]))
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def check_model(self) -> None:
+        """Score a known prompt with and without a prefix in the pool, and hold both against NumPy.
+
+        Raises :class:`model.known_answer.KnownAnswerError`.
+        """
+        group = known_work(self.card.vocabulary)
+        sheet = Sheet.blank(group.chunks[0])
+        rows = list(self._rows(sheet, len(group.prefix)))
+        algorithms = {"serial": self._serial([(group, rows)]), "prefill_extend": self._prefill_extend(group, rows)}
+        found = {}
+        for name, computed in algorithms.items():
+            found[name] = np.full((len(rows), self._width), np.nan, np.float32)
+            for row, hidden in (read for step, _ in computed for read in step):
+                found[name][row.index] = hidden
+        self._prefixes.drop(_handle(group))
+        self._known_answers.check_model(group, found)
 
     def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
         """Score every row of every chunk; yield a chunk once its last row is in, so not in the order given.

@@ -38,26 +38,33 @@ each takes about 45 of the 65,530 memory maps that Linux grants a process by def
 the process when there are no more.
 """
 
+Check = Callable[[Key, jax.stages.Compiled], None]
+"""Raises if a program computes something else than it should."""
+
 log = structlog.stdlib.get_logger("engine")
 
 
 class Executables:
     """Compiled programs by key. Safe to call from several threads.
 
-    longest: blocks that one prefix may have.
+    longest: blocks that one prefix may have; check: called with every program before anyone may use it.
     """
 
-    def __init__(self, programs: Programs, buckets: Buckets, longest: int) -> None:
+    def __init__(self, programs: Programs, buckets: Buckets, longest: int, check: Check) -> None:
         self._programs = programs
         self._buckets = buckets
         self._longest = longest
+        self._check = check
         self._dtype = programs.head[1].dtype
         self._options = compiler_options(jax.devices()[0].platform)
         self._lock = threading.Lock()
         self._table: OrderedDict[Key, Future[jax.stages.Compiled]] = OrderedDict()
 
     def __getitem__(self, key: Key) -> jax.stages.Compiled:
-        """The executable, compiled now if it has not been yet. A failure is told to all who waited, and not kept."""
+        """The executable, compiled and checked now if it has not been yet.
+
+        A failure of either is told to all who waited, and not kept.
+        """
         with self._lock:
             known = self._table.get(key)
             future = known or self._table.setdefault(key, Future())
@@ -67,7 +74,9 @@ class Executables:
         if known is not None:
             return known.result()
         try:
-            future.set_result(self._compile(key))
+            executable = self._compile(key)
+            self._check(key, executable)
+            future.set_result(executable)
         except BaseException as error:
             with self._lock:
                 self._table.pop(key, None)

@@ -59,6 +59,10 @@ class Programs:
         keys, values = (jax.ShapeDtypeStruct((blocks, config.kv_heads, *shape), dtype) for shape in shapes)  # type: ignore[no-untyped-call]
         return keys, values
 
+    def layer(self, number: int) -> Layer:
+        """One layer, as a module over the arrays that are served."""
+        return self._of_layer(self.layers[number])
+
     def enter(self, *arguments: Array) -> tuple[Array, ...]:
         """(*embedding, tokens, positions), int32 [T] each -> hidden, float32 [T, width], and the tokens' rotation."""
         *weights, tokens, positions = arguments

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
+from model.buckets import Key
 from model.config import DecoderConfig
 from model.engine import Engine
 from scoring.algorithms import Wanted
@@ -24,6 +26,10 @@ def load(directory: Path, dtype: DType, multi_item_algorithm: Wanted = "auto", *
     card = ModelCard(directory.name, config.context, config.vocabulary, "no tokenizer")
     asked = EngineSettings(dtype=dtype, **settings)
     return Engine.load(directory, asked, card, algorithm=multi_item_algorithm)
+
+
+def unchecked(key: Key, executable: jax.stages.Compiled) -> None:
+    """Takes any program as it is."""
 
 
 def chunk(

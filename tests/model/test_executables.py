@@ -22,6 +22,7 @@ from model.executables import Executables
 from model.programs import Programs
 from scoring.layout import Head
 from tests.model.checkpoints import CONFIGS
+from tests.model.engines import unchecked
 
 SMALL = HeadKey(Head.LOGITS, 2, 8)
 OTHER = HeadKey(Head.LOGITS, 4, 8)
@@ -37,14 +38,14 @@ def programs(dtype: str = "float32") -> Programs:
 
 
 def table(dtype: str = "float32") -> Executables:
-    return Executables(programs(dtype), BUCKETS, longest=2)
+    return Executables(programs(dtype), BUCKETS, longest=2, check=unchecked)
 
 
 class WatchedExecutables(Executables):
     """Counts what is compiled, and can hold or fail a compilation."""
 
     def __init__(self) -> None:
-        super().__init__(programs(), BUCKETS, longest=2)
+        super().__init__(programs(), BUCKETS, longest=2, check=unchecked)
         self.started: list[Key] = []
         self.held: dict[Key, Event] = {}
         self.begun = Event()

@@ -107,6 +107,7 @@ def test_other_rotary_positions_would_be_noticed(name: str, rope: Rope, tmp_path
     assert _differs(broken, name)
 
 
+@pytest.mark.usefixtures("unchecked_programs")
 def test_keys_one_position_off_would_be_noticed(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def test_keys_one_position_off_would_be_noticed(
     assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))
 
 
+@pytest.mark.usefixtures("unchecked_programs")
 def test_a_row_that_does_not_see_itself_would_be_noticed(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

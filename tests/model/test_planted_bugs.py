@@ -22,6 +22,7 @@ from scoring.layout import TokenIds
 from tests.model import engines
 from tests.model.geometries import Group, Item
 
+pytestmark = pytest.mark.usefixtures("unchecked_programs")
 ROUNDING = 2e-5
 NAME = "llama3 scaled"
 RANDOM = np.random.RandomState(2)

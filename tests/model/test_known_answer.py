@@ -1,0 +1,256 @@
+"""A program that computes something wrong is never used, and a model that does is never served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from model import engine as engine_module
+from model import numpy_decoder, programs, weights
+from model.attention import causal
+from model.attention_tiles import TiledAttention
+from model.buckets import BeforeKey, Buckets, EnterKey, HeadKey, Key, LeaveKey, OwnKey, PackedKey, ProjectKey, StoreKey
+from model.engine import Engine
+from model.executables import Executables
+from model.known_answer import KnownAnswerError, KnownAnswers, known_work
+from model.programs import Programs
+from model.sheets import Row
+from model.steps import Extension
+from scoring.layout import Head, TokenIds
+from tests.model import engines, references
+from tests.model.checkpoints import CONFIGS, EVERY, tensors, write
+from tests.model.engines import DType
+from tests.model.gates import FLOAT32_LOGPROBS
+from tests.model.references import SEED
+
+BUCKETS = Buckets.of(128)
+BLOCKS = 3
+KEYS: tuple[Key, ...] = (
+    *BUCKETS.core(BLOCKS),
+    *BUCKETS.rest(BLOCKS),
+    *(PackedKey(256, reads, dense) for reads in (0, 64) for dense in (False, True)),
+)
+Arguments = tuple[Any, ...]
+Outputs = list[np.ndarray]
+Program = Callable[..., Sequence[Any]]
+
+
+class Table:
+    """The programs of one model in bf16, whose tolerances are the widest, and what checks them."""
+
+    def __init__(self, directory: Path) -> None:
+        decoder, _ = weights.load(directory, CONFIGS["tied"], "bfloat16")
+        self.programs = Programs(decoder, TiledAttention(), BUCKETS)
+        self.known_answers = KnownAnswers(self.programs, BUCKETS, longest=2)
+        self.executables = Executables(self.programs, BUCKETS, longest=2, check=engines.unchecked)
+
+    def passes(self, key: Key, spoil: Callable[[Program], Program] = lambda program: program) -> bool:
+        """Whether a program that something was done to is still taken for right."""
+        try:
+            self.known_answers.check(key, spoil(self.executables[key]))  # type: ignore[arg-type]
+        except KnownAnswerError as error:
+            message = str(error)
+        else:
+            return True
+        assert str(key) in message
+        assert f"jax {jax.__version__}" in message
+        return False
+
+
+@pytest.fixture(scope="module")
+def table(checkpoint: Callable[[str], Path]) -> Table:
+    return Table(checkpoint("tied"))
+
+
+def with_outputs(change: Callable[[Outputs], Outputs]) -> Callable[[Program], Program]:
+    """What a program says, changed."""
+
+    def spoil(program: Program) -> Program:
+        return lambda *arguments: change([np.array(output) for output in program(*arguments)])
+
+    return spoil
+
+
+def with_arguments(change: Callable[[Arguments], Arguments]) -> Callable[[Program], Program]:
+    """What a program is told, changed: the same as another program, and none needs to be compiled."""
+
+    def spoil(program: Program) -> Program:
+        return lambda *arguments: program(*change(arguments))
+
+    return spoil
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_a_wrong_row_of_any_program_is_seen(key: Key, table: Table) -> None:
+    def off(outputs: Outputs) -> Outputs:
+        outputs[0][1] = outputs[0][2]
+        return outputs
+
+    def not_a_number(outputs: Outputs) -> Outputs:
+        outputs[-1] = outputs[-1].astype(np.float32)
+        outputs[-1][(0,) * outputs[-1].ndim] = np.nan
+        return outputs
+
+    assert table.passes(key)
+    if isinstance(key, OwnKey) and key.last and key.rows == 1:
+        off = not_a_number
+    assert not table.passes(key, with_outputs(off))
+    assert not table.passes(key, with_outputs(not_a_number))
+
+
+def _other_heads(outputs: Outputs) -> Outputs:
+    return [outputs[0][:, ::-1], *outputs[1:]]
+
+
+def _later(number: int) -> Callable[[Arguments], Arguments]:
+    """Argument ``number`` as of the row before."""
+    return lambda arguments: (
+        *arguments[:number],
+        np.roll(np.asarray(arguments[number]), 1, axis=0),
+        *arguments[number + 1 :],
+    )
+
+
+def _one_less(number: int) -> Callable[[Arguments], Arguments]:
+    return lambda arguments: (
+        *arguments[:number],
+        np.maximum(arguments[number] - 1, 0),
+        *arguments[number + 1 :],
+    )
+
+
+LAYER = 11
+"""Arrays of a layer of the model under test."""
+FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
+    "a position too early": (EnterKey(64), with_arguments(_one_less(2))),
+    "another rotary angle": (ProjectKey(128), with_arguments(_later(LAYER + 1))),
+    "query heads swapped": (ProjectKey(64), with_outputs(_other_heads)),
+    "queries of other places": (ProjectKey(128, 64), with_arguments(_one_less(LAYER + 3))),
+    "a prefix without its last token": (BeforeKey(64, BLOCKS), with_arguments(_one_less(4))),
+    "the same in a larger bucket": (BeforeKey(128, BLOCKS), with_arguments(_one_less(4))),
+    "a prefix in other blocks": (BeforeKey(64, BLOCKS), with_arguments(_later(3))),
+    "heads swapped that looked": (BeforeKey(128, BLOCKS), with_outputs(_other_heads)),
+    "items that begin a token late": (OwnKey(8, 32, last=False), with_arguments(_later(1))),
+    "the last token does not see itself": (OwnKey(128, 1, last=True), with_arguments(_one_less(6))),
+    "the same in a small one": (OwnKey(8, 32, last=True), with_arguments(_one_less(6))),
+    "what was seen before is forgotten": (
+        OwnKey(32, 7, last=False),
+        with_arguments(lambda a: (*a[:4], a[4] - 9, *a[5:])),
+    ),
+    "ranges that end too early": (PackedKey(256, 64, dense=False), with_arguments(_one_less(3))),
+    "nothing is added": (LeaveKey(128), lambda program: lambda *arguments: (arguments[-2],)),
+    "another row's attention": (LeaveKey(64), with_arguments(_later(LAYER + 1))),
+    "another block": (StoreKey(BLOCKS), with_arguments(_one_less(4))),
+    "keys stored as values": (StoreKey(BLOCKS), with_arguments(lambda a: (*a[:2], a[3], a[2], a[4]))),
+    "another label": (HeadKey(Head.LOGITS, 128, 8), with_arguments(_later(3))),
+    "logits as log-probabilities": (HeadKey(Head.LOGPROBS, 128, 8), with_outputs(lambda outputs: outputs[:1] * 2)),
+    "only logits": (HeadKey(Head.LOGPROBS, 128, 64), with_outputs(lambda outputs: outputs[:1])),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault: str, table: Table) -> None:
+    key, spoil = FAULTS[fault]
+    assert not table.passes(key, spoil)
+
+
+@pytest.mark.parametrize("span", BUCKETS.spans, ids=str)
+def test_items_that_do_not_see_themselves_are_seen(span: Any, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "causal", lambda length: causal(length) - np.array([0, 1], np.int32))
+    own = table.programs.own(span.length)
+    assert not table.passes(OwnKey(span.length, span.rows, last=False), lambda _: own)
+
+
+def test_a_wrong_program_never_enters_the_table(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = table.executables[LeaveKey(64)]
+    spoil = with_outputs(lambda outputs: [outputs[0] * 1.1])
+    compiled: list[Key] = []
+    monkeypatch.setattr(Executables, "_compile", lambda self, key: compiled.append(key) or spoil(right))
+    checked = Executables(table.programs, BUCKETS, longest=2, check=table.known_answers.check)
+    for _ in range(2):
+        with pytest.raises(KnownAnswerError, match=r"LeaveKey\(tokens=64\) differs from NumPy's by 0\.\d+ of its size"):
+            checked[LeaveKey(64)]
+    assert compiled == [LeaveKey(64)] * 2
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_numpy_says_what_huggingface_says(name: str, checkpoint: Callable[[str], Path]) -> None:
+    decoder, _ = weights.load(checkpoint(name), EVERY[name], "float32")
+    model = Programs(decoder, TiledAttention(), BUCKETS)
+    vocabulary = np.arange(EVERY[name].vocabulary, dtype=np.int32)
+    for row, expected in zip(references.rows(name), references.read(name).float32, strict=True):
+        positions = np.arange(len(row), dtype=np.int32)
+        hidden = numpy_decoder.final_states(model, row, positions, np.tri(len(row), dtype=np.bool_))[-1:]
+        found = numpy_decoder.label_logits(model, hidden, vocabulary) - numpy_decoder.log_sum_exp(model, hidden)
+        assert np.abs(found[0] - expected).max() <= FLOAT32_LOGPROBS
+
+
+@pytest.fixture(scope="module")
+def small_step(checkpoint: Callable[[str], Path]) -> Callable[[str, DType], Engine]:
+    return lambda name, dtype: engines.load(checkpoint(name), dtype, step_tokens=64)
+
+
+Loaded = Callable[[str, DType], Engine]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", EVERY)
+def test_every_family_passes_in_either_dtype(name: str, dtype: DType, small_step: Loaded) -> None:
+    engine = small_step(name, dtype)
+    engine.check_model()
+    assert len(engine._prefixes._free) == engine._forward.blocks, "the known prompt's block is given back"
+
+
+def _a_layer_left_out(engine: Engine) -> None:
+    engine._forward._layers = engine._forward._layers[1:]
+
+
+def _layers_in_another_order(engine: Engine) -> None:
+    engine._forward._layers = engine._forward._layers[::-1]
+
+
+def _one_pool_for_all_layers(engine: Engine) -> None:
+    store = engine._forward._store
+    engine._forward._store = lambda layer, *arguments: store(0, *arguments)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("harm", [_a_layer_left_out, _layers_in_another_order, _one_pool_for_all_layers])
+def test_programs_that_do_not_make_up_the_model_are_seen(
+    harm: Callable[[Engine], None], dtype: DType, small_step: Loaded
+) -> None:
+    engine = small_step("tied", dtype)
+    harm(engine)
+    with pytest.raises(KnownAnswerError, match="a known prompt scored by "):
+        engine.check_model()
+
+
+def test_an_item_behind_one_token_less_is_seen(small_step: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    extension = engine_module._extension
+
+    def short(row: Row, prefix: TokenIds) -> Extension:
+        found = extension(row, prefix)
+        return Extension(found.tokens, found.start - 1, found.row)
+
+    monkeypatch.setattr(engine_module, "_extension", short)
+    with pytest.raises(KnownAnswerError, match="a known prompt scored by prefill_extend differs"):
+        small_step("tied", "bfloat16").check_model()
+
+
+def test_weights_that_are_no_numbers_are_seen(tmp_path: Path) -> None:
+    harmed = tensors(CONFIGS["tied"], SEED)
+    harmed["model.layers.1.mlp.down_proj.weight"][0, 0] = np.nan
+    engine = engines.load(write(tmp_path, CONFIGS["tied"], harmed), "float32", step_tokens=64)
+    with pytest.raises(KnownAnswerError, match="a known prompt scored by serial differs from NumPy's by inf"):
+        engine.check_model()
+
+
+def test_the_known_prompt_is_one_that_any_vocabulary_has() -> None:
+    for vocabulary in (1, 90, 152_000):
+        work = known_work(vocabulary)
+        assert max(*work.prefix, *work.chunks[0].rows.tokens) < vocabulary
