@@ -25,7 +25,10 @@ log = structlog.stdlib.get_logger("worker")
 
 
 def main() -> int:
-    """Load the model, then score until stopped. Returns the exit status: 1, after one line, if it can't be loaded."""
+    """Load the model, then score until stopped.
+
+    Returns the exit status: 1, after one line, if it can't be loaded, or would compute something wrong here.
+    """
     configure_logs()
     # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -53,6 +56,7 @@ def main() -> int:
             scoring.context_length,
         )
         from model.engine import Engine
+        from model.known_answer import KnownAnswerError
 
         loading = ByteProgress(
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
@@ -62,16 +66,25 @@ def main() -> int:
         log.error("can't start", reason=str(error))
         return BROKEN
     if settings.engine.multi_item_enable_startup_warmup:
-        engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
+        try:
+            engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
+        except KnownAnswerError as error:
+            log.error("can't start", reason=str(error))
+            return BROKEN
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
     worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
     return serve(engine, worker, settings, stopping)
 
 
 def _warm_up_rest(engine: Engine) -> None:
+    from model.known_answer import KnownAnswerError
+
     try:
         engine.warm_up_rest(lambda done, total, what: log.debug("compiling", step=done, steps=total, program=what))
         log.info("compiled")
+    except KnownAnswerError as error:
+        # Nobody has used that program, but what else the device gets wrong is anyone's guess.
+        end_process(BROKEN, str(error))
     except Exception:
         # Whoever needs a program compiles it, and is told what is wrong with it.
         log.exception("compiling ahead failed")

@@ -17,6 +17,7 @@ from flax import nnx
 
 from jobs.reading import read_scores
 from jobs.registry import live_workers
+from model.buckets import HeadKey, LeaveKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.engine import Engine
@@ -54,8 +55,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def worker(model: Path, **settings: object) -> subprocess.Popen[str]:
-    """A worker process that never polls Redis for long, because there is none."""
+def worker(model: Path, *module: str, **settings: object) -> subprocess.Popen[str]:
+    """A worker process that never polls Redis for long, because there is none.
+
+    module: what it runs, with arguments; by default the worker itself.
+    """
     variables = {
         "model": model,
         "model_name": MODEL,
@@ -64,7 +68,7 @@ def worker(model: Path, **settings: object) -> subprocess.Popen[str]:
         "bell_socket": "/nowhere",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "workers.scoring"],
+        [sys.executable, "-m", *(module or ("workers.scoring",))],
         cwd=ROOT,
         env=os.environ | {f"SCORELINE_{name.upper()}": str(value) for name, value in (variables | settings).items()},
         stderr=subprocess.PIPE,
@@ -157,3 +161,33 @@ def test_a_signal_while_the_model_loads_ends_the_worker_at_once(sqlite_url: str,
     process.send_signal(signal.SIGTERM)
     assert process.wait(5) == 0
     process.stderr.close()
+
+
+MISCOMPILING = "tests.workers.miscompiling_worker"
+
+
+def test_a_device_that_computes_something_wrong_is_not_served_from(sqlite_url: str, checkpoint: Path) -> None:
+    store = Store(sqlite_url)
+    wrong = str(LeaveKey(64))
+    settings = {"multi_item_enable_startup_warmup": True, "step_tokens": 64}
+    process = worker(checkpoint, MISCOMPILING, wrong, database_url=sqlite_url, **settings)
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 1, log
+    assert "Traceback" not in log
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["event"] for line in lines if line["level"] in ("error", "critical")] == ["can't start"], log
+    assert f"output 0 of {wrong} differs from NumPy's by 0." in lines[-1]["reason"]
+    assert "ready" not in [line["event"] for line in lines]
+    assert live_workers(store.database, 600.0) == []
+
+
+def test_a_program_that_turns_out_wrong_beside_the_work_ends_the_worker(sqlite_url: str, checkpoint: Path) -> None:
+    wrong = str(HeadKey(Head.LOGITS, 128, 64))
+    settings = {"multi_item_enable_startup_warmup": True, "step_tokens": 64}
+    process = worker(checkpoint, MISCOMPILING, wrong, database_url=sqlite_url, **settings)
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 1, log
+    lines = [json.loads(line) for line in log.splitlines()]
+    (ended,) = [line for line in lines if line["level"] in ("error", "critical")]
+    assert f"output 0 of {wrong} differs from NumPy's by 0." in ended["event"]
+    assert "compiled" not in [line["event"] for line in lines]
