@@ -135,6 +135,7 @@ def test_a_row_that_does_not_see_itself_would_be_noticed(
     assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))
 
 
+@pytest.mark.usefixtures("unchecked_programs")
 def test_a_score_read_one_position_early_would_be_noticed(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
