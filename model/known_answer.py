@@ -53,6 +53,8 @@ MOST_BLOCKS = 3
 """Of a made-up prefix, and of those looked at in a pool that one was stored in."""
 DIFFERENT_ROWS = 17
 """Of a product's rows, which take turns: NumPy then computes few, and each of the program's is checked all the same."""
+MOST_QUERIES = 256
+"""Of an attention program that are looked at, evenly spread: all of a step of the usual size."""
 HEAD_STATES = 5
 """The same for heads, whose vocabulary may be large."""
 SPREAD = 2.0
@@ -65,20 +67,22 @@ class KnownAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """The first rows of an output, [n, ...].
+    """Rows of an output, [n, ...]: the first ones, or those in some places, int32 [n].
 
     exact: nothing is computed, numbers are only moved; least: the root mean square that a row's error is relative to,
     at least, for numbers that may all be close to zero.
     """
 
     rows: npt.NDArray[Any]
+    places: TokenIds | None = None
     exact: bool = False
     least: float = 0.0
 
     def error_of(self, found: ArrayLike) -> float:
         """The largest error of a row, relative to the row: infinite where one is not a number."""
         expected = self.rows.reshape(len(self.rows), -1).astype(np.float32)
-        given = np.asarray(found)[: len(expected)].reshape(expected.shape).astype(np.float32)
+        places = slice(len(expected)) if self.places is None else self.places
+        given = np.asarray(found)[places].reshape(expected.shape).astype(np.float32)
         with np.errstate(invalid="ignore"):
             apart = np.where(given == expected, np.float32(0), given - expected)
         finite = np.where(np.isfinite(expected), expected, np.float32(0))
@@ -181,9 +185,11 @@ class KnownAnswers:
             pool[1][block] = _bits(values[of_block].transpose(1, 0, 2))
         ends = made_up.integers(0, count * size, tokens, np.int32, endpoint=True)
         ends[:5] = (0, 1, size - 1, size, count * size)
-        visible: Mask = np.less(np.arange(count * size), ends[:, None])
-        seen = self._attend(queries[:tokens], keys, values, visible)
-        return (queries, *pool, table, ends), (Answer(seen.out), Answer(seen.log_sum_exp, least=1.0))
+        places = _spread(tokens)
+        visible: Mask = np.less(np.arange(count * size), ends[places, None])
+        seen = self._attend(queries[places], keys, values, visible)
+        answers = Answer(seen.out, places), Answer(seen.log_sum_exp, places, least=1.0)
+        return (queries, *pool, table, ends), answers
 
     def _own(self, made_up: Generator, span: Span, *, last: bool) -> Case:
         """Items of all lengths of a span, tightly packed, behind something that some of them have seen already."""
@@ -198,14 +204,13 @@ class KnownAnswers:
         before.out[::3], before.log_sum_exp[::3] = 0.0, -np.inf
         arguments = (queries, keys, values, *before, step.starts, step.lengths if last else step.slots)
         of_item = np.repeat(np.arange(count), lengths[:count])
-        of_query = np.arange(count) if last else of_item
-        looking = len(of_query)
+        places = _spread(count if last else len(of_item))
         # The query of an item's last token sees all of it.
-        reach = np.full(looking, len(of_item)) if last else np.arange(looking) + 1
+        of_query, reach = (places, np.full_like(places, len(of_item))) if last else (of_item[places], places + 1)
         visible = np.equal.outer(of_query, of_item) & np.greater.outer(reach, np.arange(len(of_item)))
-        own = self._attend(queries[:looking], keys[: len(of_item)], values[: len(of_item)], visible)
-        merged = numpy_decoder.merge(Seen(before.out[:looking], before.log_sum_exp[:looking]), own)
-        return arguments, (Answer(merged),)
+        own = self._attend(queries[places], keys[: len(of_item)], values[: len(of_item)], visible)
+        merged = numpy_decoder.merge(Seen(before.out[places], before.log_sum_exp[places]), own)
+        return arguments, (Answer(merged, places),)
 
     def _packed(self, made_up: Generator, tokens: int, looking: int) -> Case:
         """Queries that see two ranges of keys each, the first of which may be empty."""
@@ -324,6 +329,11 @@ def _normal(made_up: Generator, *shape: int) -> Floats:
 def _in_turn(rows: int, different: int = DIFFERENT_ROWS) -> TokenIds:
     """Which of the different rows each row is."""
     return np.arange(rows, dtype=np.int32) % different
+
+
+def _spread(rows: int) -> TokenIds:
+    """Which rows are looked at: the first one, the last one, and some between."""
+    return np.unique(np.linspace(0, rows - 1, min(rows, MOST_QUERIES)).astype(np.int32))
 
 
 def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
