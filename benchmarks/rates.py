@@ -31,6 +31,7 @@ from model.buckets import BeforeKey, Buckets, EnterKey, LeaveKey, ProjectKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
+from model.known_answer import KnownAnswers
 from model.platforms import attention_for, has_row_floor
 from model.programs import Programs
 from scoring.estimates import MEASURED, Shapes
@@ -68,7 +69,8 @@ class Layer:
         self.attention = attention_for(platform)
         self.programs = Programs(decoder, self.attention, self.buckets)
         self.blocks = PREFIX // self.buckets.step
-        self.run = Executables(self.programs, self.buckets, self.blocks)
+        answers = KnownAnswers(self.programs, self.buckets, self.blocks)
+        self.run = Executables(self.programs, self.buckets, self.blocks, answers.check)
 
     def linear(self, size: int) -> float:
         """GFLOP/s of all but attention, for so many tokens."""
