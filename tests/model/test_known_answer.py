@@ -32,7 +32,7 @@ BUCKETS = Buckets.of(128)
 BLOCKS = 3
 KEYS: tuple[Key, ...] = (
     *BUCKETS.core(BLOCKS),
-    *BUCKETS.rest(BLOCKS),
+    *BUCKETS.rest(BLOCKS, packed=False, dense=False),
     *(PackedKey(256, reads, dense) for reads in (0, 64) for dense in (False, True)),
 )
 Arguments = tuple[Any, ...]
