@@ -29,7 +29,7 @@ from model.forward import Forward
 from model.known_answer import KnownAnswers, known_work
 from model.packing import pack
 from model.platforms import attention_for, has_row_floor
-from model.prefixes import PoolShape, Prefix, Prefixes
+from model.prefixes import Pin, PoolShape, Prefix, Prefixes
 from model.programs import Programs
 from model.reading import Read, Reader
 from model.sheets import EngineError, Row, Sheet
@@ -53,7 +53,7 @@ log = structlog.stdlib.get_logger("engine")
 
 
 class Engine:
-    """A loaded model on a device. One caller at a time scores; compiling is safe from any thread.
+    """A loaded model on a device. One thread at a time scores; compiling is safe from any thread.
 
     algorithm: what is asked for; attention: None for the platform's own.
     scored_rows: how many rows each algorithm has scored; fallbacks: how often each reason kept a row from the algorithm
@@ -181,9 +181,9 @@ class Engine:
     def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
         """Score every row of every chunk; yield a chunk once its last row is in, so not in the order given.
 
-        ``on_step`` is called after every step on the device, once its chunks are handed over, and may raise to end the
-        work. Raises :class:`EngineError` on a sequence that is empty or longer than the context, and where a score is
-        not a number.
+        ``on_step`` is called after every step on the device, once its chunks are handed over. It may raise to end the
+        work, and may score other work meanwhile: neither changes a bit of the other's scores. Raises
+        :class:`EngineError` on a sequence that is empty or longer than the context, and where a score is not a number.
         """
         sheets = [(group, [Sheet.blank(chunk) for chunk in group.chunks]) for group in groups]
         yield from (sheet.scored() for _, of_group in sheets for sheet in of_group if not sheet.missing)
@@ -257,7 +257,7 @@ class Engine:
     def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[Computed]:
         """The prefix once, unless it is still there from an earlier time; then items against it."""
         key = _handle(group)
-        with self._prefixes.pinned(key):
+        with self._prefixes.pinned(key) as pin:
             prefix = self._prefixes.find(key)
             self._count_shared(rows if prefix is not None else rows[1:])
             if prefix is None:
@@ -267,22 +267,25 @@ class Engine:
             extensions = [_extension(row, group.prefix) for row in rows if not _is_read_off(row, prefix)]
             yield from self._extend(extensions, prefix.table)
             for extension in self._long(extensions):
-                yield from self._alone(extension, group.prefix)
+                yield from self._alone(extension, group.prefix, pin)
             if not self._keeps_prefixes:
                 self._prefixes.drop(key)
 
-    def _prefill(self, tokens: TokenIds, common: int = 0) -> Generator[Computed, None, Prefix]:
+    def _prefill(self, tokens: TokenIds, common: int = 0, pin: Pin | None = None) -> Generator[Computed, None, Prefix]:
         """See :meth:`model.prefixes.Prefixes.prefilling`."""
-        with self._prefixes.prefilling(tokens, common) as prefilling:
+        with self._prefixes.prefilling(tokens, common, pin) as prefilling:
             while computed := prefilling.step():
                 yield [], computed
             return prefilling.finished()
 
-    def _alone(self, extension: Extension, before: TokenIds) -> Iterator[Computed]:
-        """A row that is longer than a step, as a prefix of its own: it is read where that ends."""
+    def _alone(self, extension: Extension, before: TokenIds, pin: Pin | None = None) -> Iterator[Computed]:
+        """A row that is longer than a step, as a prefix of its own: it is read where that ends.
+
+        pin: of the handle of ``before``, where there is one.
+        """
         assert extension.row is not None
         tokens = np.concatenate([before[: extension.start], extension.tokens])
-        prefix = yield from self._prefill(tokens, extension.start)
+        prefix = yield from self._prefill(tokens, extension.start, pin)
         self._prefixes.give_up(prefix.blocks)
         yield [(extension.row, prefix.hidden)], 0
 

@@ -3,6 +3,9 @@
 A handle is found again by its key, so whoever scores more items of a query finds the query's work done. Handles are
 kept within a budget of blocks, those used last. A sequence that is being computed may take any block that no pinned
 handle has; for one that is longer than the whole pool, the pool grows. One thread at a time may call.
+
+Work may be let in between two steps of other work, so several handles may be pinned at once, and several sequences be
+under way: what the outer work holds is never the inner's. Where the pool has no room for both, it grows for that, too.
 """
 
 from __future__ import annotations
@@ -60,6 +63,13 @@ class Prefix:
     hidden: Floats
 
 
+@dataclass(slots=True, eq=False)
+class Pin:
+    """What keeps a handle's blocks from being anybody else's. key: None once it was let go."""
+
+    key: str | None
+
+
 class Prefixes:
     """The pool's blocks, and the handles that have them.
 
@@ -73,19 +83,20 @@ class Prefixes:
         self._buckets = buckets
         self._free = list(range(forward.blocks))
         self._handles: OrderedDict[str, Prefix] = OrderedDict()
-        self._pinned: str | None = None
+        self._pins: list[Pin] = []
         self.prefills = 0
         self.hits = 0
         self.evictions = 0
 
     @contextmanager
-    def pinned(self, key: str) -> Iterator[None]:
+    def pinned(self, key: str) -> Iterator[Pin]:
         """While a handle is in use, its blocks are nobody else's; afterwards it is kept if there is room for it."""
-        self._pinned = key
+        pin = Pin(key)
+        self._pins.append(pin)
         try:
-            yield
+            yield pin
         finally:
-            self._pinned = None
+            self._pins.remove(pin)
             while self._forward.blocks - len(self._free) > self._shape.budget and self._evict():
                 pass
 
@@ -103,29 +114,34 @@ class Prefixes:
 
     def keep(self, key: str, prefix: Prefix) -> None:
         """Make a handle findable, until its blocks are wanted."""
+        # Of the same query, by work that was let in while this one was prefilled: whoever made it is done with it.
+        self._forget(key)
         self._handles[key] = prefix
         self.prefills += 1
 
     def drop(self, key: str) -> None:
-        """Forget a handle, if it is still there."""
-        if key in self._handles:
-            self.give_up(self._handles.pop(key).blocks)
+        """Forget a handle that the caller has pinned, if it is still there and nobody else has."""
+        if sum(pin.key == key for pin in self._pins) <= 1:
+            self._forget(key)
 
     def give_up(self, blocks: tuple[int, ...]) -> None:
         """Take back blocks that no handle has."""
         self._free.extend(blocks)
 
-    def prefilling(self, tokens: TokenIds, common: int = 0) -> Prefilling:
+    def prefilling(self, tokens: TokenIds, common: int = 0, pin: Pin | None = None) -> Prefilling:
         """Begin to prefill a sequence of at most the context's length: evicts what stands in its way.
 
-        common: how many of its first tokens are the pinned handle's, too: whole blocks of them are not computed again.
+        common: how many of its first tokens are those of the handle that the caller has pinned, too: whole blocks of
+        them are not computed again.
         """
         blocks = -(-len(tokens) // self._buckets.step)
-        shared = self._handles.get(self._pinned) if self._pinned is not None else None
+        shared = None if pin is None or pin.key is None else self._handles.get(pin.key)
         reused = 0 if shared is None else common // self._buckets.step
         if not self._make_room(blocks - reused):
             # Both do not fit: whoever wants the prefix next prefills it again.
-            self._pinned, shared, reused = None, None, 0
+            shared, reused = None, 0
+            if pin is not None:
+                pin.key = None
             if not self._make_room(blocks):
                 self._grow(blocks)
         table = np.zeros(self._shape.longest, np.int32)
@@ -141,19 +157,25 @@ class Prefixes:
         return len(self._free) >= blocks
 
     def _grow(self, blocks: int) -> None:
-        """Have room for a sequence of so many blocks, which is more than the pool has, and for others like it."""
-        size = min(max(blocks, 2 * self._forward.blocks), self._shape.longest)
+        """Have room for a sequence of so many blocks, more than the pool has beside what is in use, and for others."""
+        in_use = self._forward.blocks - len(self._free)
+        size = max(in_use + blocks, min(2 * self._forward.blocks, self._shape.longest))
         log.info("pool of prefixes grows", blocks=size, before=self._forward.blocks)
         self._free.extend(range(self._forward.blocks, size))
         self._forward.grow_pool(size)
 
     def _evict(self) -> bool:
         """Forget the handle that was not used for the longest time and is not pinned."""
-        oldest = next((key for key in self._handles if key != self._pinned), None)
+        pinned = {pin.key for pin in self._pins}
+        oldest = next((key for key in self._handles if key not in pinned), None)
         if oldest is not None:
-            self.drop(oldest)
+            self._forget(oldest)
             self.evictions += 1
         return oldest is not None
+
+    def _forget(self, key: str) -> None:
+        if key in self._handles:
+            self.give_up(self._handles.pop(key).blocks)
 
 
 class Prefilling:

@@ -1,0 +1,126 @@
+"""Work that is scored between two steps of other work: neither changes a bit of the other's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from model.engine import Engine
+from tests.model import engines
+from tests.model.checkpoints import EVERY
+from tests.model.geometries import STEP, VOCABULARY, Group, Item
+
+CONFIG = EVERY["untied"]
+BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * STEP * 4
+ROOMY = 2**20 // BLOCK_BYTES
+LENGTHS = (5, 20, 60, 0, 33, 130)
+"""Of items: the first come in several steps, the last is longer than a step."""
+
+Load = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def load(checkpoint: Callable[[str], Path]) -> Load:
+    def loaded(blocks: int = ROOMY, *, cache: bool = True) -> Engine:
+        return engines.load(
+            checkpoint("untied"),
+            "float32",
+            step_tokens=STEP,
+            prefix_cache_bytes=blocks * BLOCK_BYTES,
+            enable_scoring_cache=cache,
+        )
+
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def alone(load: Load) -> Callable[[Group], np.ndarray]:
+    """What a group scores undisturbed, float32 [N, M]."""
+    engine = load()
+    return lambda of_group: logits(engine, of_group)
+
+
+def group(seed: int, prefix: int, lengths: tuple[int, ...] = LENGTHS) -> Group:
+    """A prefix of so many tokens, and items of these lengths."""
+    random = np.random.RandomState(seed)
+    tokens = [tuple(random.randint(0, VOCABULARY, length).tolist()) for length in (prefix, *lengths)]
+    return Group(tokens[0], tuple(map(Item, tokens[1:])))
+
+
+def logits(engine: Engine, of_group: Group, on_step: Callable[[], None] = lambda: None) -> np.ndarray:
+    (scored,) = engine.score([of_group.work("key", 0)], on_step)
+    return scored.scores.logits
+
+
+INNER: dict[str, Callable[[int, Group], Group]] = {
+    "the same prefix": lambda seed, outer: replace(group(seed, 1), prefix=outer.prefix),
+    "another prefix": lambda seed, outer: group(seed, 140),
+    "a prefix too long for the pool": lambda seed, outer: group(seed, 500, (3, 70)),
+    "serial": lambda seed, outer: group(seed, 20),
+}
+PREFIX, QUERY = 150, 20
+"""Tokens of a prefix that is prefilled in several steps, and of a query that is scored serially."""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "blocks", "cache"),
+    [(PREFIX, ROOMY, True), (PREFIX, 3, True), (PREFIX, 6, False), (QUERY, 3, True)],
+    ids=["prefill and extend", "prefill and extend in a small pool", "keeping no prefix", "serial"],
+)
+@pytest.mark.parametrize("inner", INNER)
+def test_let_in_at_any_step_it_scores_as_it_does_alone(
+    inner: str, prefix: int, blocks: int, cache: bool, load: Load, alone: Callable[[Group], np.ndarray]
+) -> None:
+    engine = load(blocks, cache=cache)
+    for place in count():
+        # Of another seed at every place: its prefix is not there yet, so it is let in beside prefilling, too.
+        outer_group = group(place, prefix)
+        inner_group = INNER[inner](1_000 + place, outer_group)
+        found: list[np.ndarray] = []
+        steps = count()
+
+        def let_in(
+            place: int = place, work: Group = inner_group, found: list[np.ndarray] = found, steps: Iterator[int] = steps
+        ) -> None:
+            if next(steps) == place:
+                found.append(logits(engine, work))
+
+        np.testing.assert_array_equal(logits(engine, outer_group, let_in), alone(outer_group))
+        if not found:
+            break
+        np.testing.assert_array_equal(found, [alone(inner_group)])
+    assert place >= 5, "so many steps it has"
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("ended", [False, True], ids=["to its end", "ended in between"])
+def test_let_in_at_every_step_it_leaves_no_block_behind(
+    inner: str, ended: bool, load: Load, alone: Callable[[Group], np.ndarray]
+) -> None:
+    """A pool that is too small for both grows once, and is large enough for as many times again."""
+    engine = load(3)
+
+    def stop() -> None:
+        if ended:
+            raise InterruptedError
+
+    def let_in() -> None:
+        try:
+            logits(engine, inner_group, stop)
+        except InterruptedError:
+            assert ended
+
+    grown = []
+    for seed in range(5):
+        outer_group = group(seed, PREFIX)
+        inner_group = INNER[inner](1_000 + seed, outer_group)
+        with capture_logs() as logs:
+            np.testing.assert_array_equal(logits(engine, outer_group, let_in), alone(outer_group))
+        grown.append([entry["blocks"] for entry in logs if entry["event"] == "pool of prefixes grows"])
+    assert grown[1:] == [[]] * 4, grown
