@@ -146,6 +146,7 @@ def _store_chunks(connection: Connection, submission: Submission, job_id: str, p
                 "tokenizer_fingerprint": submission.tokenizer_fingerprint,
                 "longest_sequence": int(rows.sequence_lengths.max(initial=0)),
                 "highest_token": max(int(rows.tokens.max(initial=0)), *shared_ids),
+                "interactive": submission.priority is Priority.INTERACTIVE,
             }
             for first_item, rows in submission.chunks
         ],

@@ -27,7 +27,13 @@ PAUSE_SECONDS = 0.005
 
 
 def claim(
-    db: Database, worker_id: str, card: ModelCard, budget_tokens: int, max_chunks: int = MAX_CHUNKS
+    db: Database,
+    worker_id: str,
+    card: ModelCard,
+    budget_tokens: int,
+    max_chunks: int = MAX_CHUNKS,
+    *,
+    interactive_only: bool = False,
 ) -> Claim | None:
     """Claim waiting chunks for a worker, up to a budget of tokens over all their sequences; None if none wait.
 
@@ -35,22 +41,27 @@ def claim(
     worker that can. The most urgent chunk comes first, with all that waits of its group (prefix), then further groups
     in the order of their most urgent chunk. A first chunk larger than the budget comes alone. Of concurrent claims each
     chunk goes to one.
+
+    What is interactive is never claimed together with what is not: it would wait for it. interactive_only: take nothing
+    else, however urgent.
     """
     for attempt in range(TRIES):
         # A crash of the database may undo the claim; then its batch id is unknown, and the fence keeps its work out.
         with db.write(durable=False) as connection:
-            chosen = _choose(connection, card, budget_tokens, max_chunks)
+            chosen = _choose(connection, card, budget_tokens, max_chunks, interactive_only)
             claimed = _take(connection, db, worker_id, chosen) if chosen else None
         if claimed is not None:
             return claimed
         # Other claimants may hold for a moment what they look at and will not take.
-        if attempt + 1 == TRIES or not has_waiting(db, card):
+        if attempt + 1 == TRIES or not has_waiting(db, card, interactive_only=interactive_only):
             break
         time.sleep(PAUSE_SECONDS)
     return None
 
 
-def _choose(connection: Connection, card: ModelCard, budget_tokens: int, max_chunks: int) -> list[int]:
+def _choose(
+    connection: Connection, card: ModelCard, budget_tokens: int, max_chunks: int, interactive_only: bool
+) -> list[int]:
     """The ids of the chunks to take, with their rows locked where the database locks rows."""
     if connection.dialect.name == "postgresql":
         # One query may fill most of the backlog. Told so by its statistics, the planner would rather sort the table
@@ -58,7 +69,7 @@ def _choose(connection: Connection, card: ModelCard, budget_tokens: int, max_chu
         connection.execute(text("SET LOCAL enable_sort TO off"))
     chosen: list[int] = []
     limit = max_chunks
-    for row in _candidates(connection, card, max_chunks):
+    for row in _candidates(connection, card, max_chunks, interactive_only):
         if chosen and row.token_count > budget_tokens:
             break
         # A chunk of a batch that was lost comes with fewer neighbours the next time.
@@ -73,7 +84,7 @@ def _choose(connection: Connection, card: ModelCard, budget_tokens: int, max_chu
     return chosen
 
 
-def _candidates(connection: Connection, card: ModelCard, count: int) -> Iterator[Row[Any]]:
+def _candidates(connection: Connection, card: ModelCard, count: int, interactive_only: bool) -> Iterator[Row[Any]]:
     """Waiting chunks, group by group, more than ``count`` of them if the backlog has them. A generator: groups that
     the budget does not reach are not looked for.
     """
@@ -81,7 +92,9 @@ def _candidates(connection: Connection, card: ModelCard, count: int) -> Iterator
     def waiting(limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
         return list(
             connection.execute(
-                select(chunks.c.id, chunks.c.prefix_id, chunks.c.token_count, chunks.c.batch_limit)
+                select(
+                    chunks.c.id, chunks.c.prefix_id, chunks.c.token_count, chunks.c.batch_limit, chunks.c.interactive
+                )
                 .where(WAITING, takes(card), *which)
                 .order_by(chunks.c.due_at, chunks.c.id)
                 .limit(limit)
@@ -89,30 +102,41 @@ def _candidates(connection: Connection, card: ModelCard, count: int) -> Iterator
             )
         )
 
-    head = waiting(1)
+    head = [] if interactive_only else waiting(1)
+    if interactive_only or (head and head[0].interactive):
+        # Of its own index, and no group whole: a group's members are found among what may be a large backlog of others.
+        for rows in _groups(waiting(count, chunks.c.interactive)).values():
+            yield from rows
+        return
     if not head:
         return
     group = head[0].prefix_id
-    yield from waiting(count, chunks.c.prefix_id == group)
-    urgent = waiting(count, chunks.c.prefix_id != group)
+    yield from waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == group)
+    urgent = waiting(count, ~chunks.c.interactive, chunks.c.prefix_id != group)
+    backlog_goes_on = len(urgent) == count
+    for place, (group, rows) in enumerate(_groups(urgent).items()):
+        whole = backlog_goes_on and place < WHOLE_GROUPS
+        yield from waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == group) if whole else rows
+
+
+def _groups(rows: Iterable[Row[Any]]) -> dict[int, list[Row[Any]]]:
+    """Chunks by prefix, in the order of each group's first."""
     groups: dict[int, list[Row[Any]]] = {}
-    for row in urgent:
+    for row in rows:
         groups.setdefault(row.prefix_id, []).append(row)
-    for place, (group, rows) in enumerate(groups.items()):
-        backlog_goes_on = len(urgent) == count
-        yield from waiting(count, chunks.c.prefix_id == group) if backlog_goes_on and place < WHOLE_GROUPS else rows
+    return groups
 
 
 def _take(connection: Connection, db: Database, worker_id: str, chosen: list[int]) -> Claim | None:
     """Make the chosen chunks one batch. Where rows can't be locked, compare-and-set decides who gets a chunk."""
     batch_id = new_batch_id()
     taken = {
-        row.id: row.job_id
+        row.id: row
         for row in connection.execute(
             update(chunks)
             .where(chunks.c.id.in_(chosen), WAITING)
             .values(state=ChunkState.CLAIMED.value, batch_id=batch_id)
-            .returning(chunks.c.id, chunks.c.job_id)
+            .returning(chunks.c.id, chunks.c.job_id, chunks.c.interactive)
         )
     }
     if not taken:
@@ -120,8 +144,9 @@ def _take(connection: Connection, db: Database, worker_id: str, chosen: list[int
     connection.execute(
         insert(batches).values(id=batch_id, worker_id=worker_id, lease_until=db.now + db.settings.lease_seconds)
     )
-    _start_jobs(connection, db, set(taken.values()))
-    return Claim(batch_id, _load(connection, [chunk_id for chunk_id in chosen if chunk_id in taken]))
+    _start_jobs(connection, db, {row.job_id for row in taken.values()})
+    work = _load(connection, [chunk_id for chunk_id in chosen if chunk_id in taken])
+    return Claim(batch_id, work, interactive=all(row.interactive for row in taken.values()))
 
 
 def _start_jobs(connection: Connection, db: Database, job_ids: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Row, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, func, or_, select
 
 from jobs.database import Database
 from jobs.packing import unpack_ids, unpack_options, unpack_scores
@@ -134,10 +134,13 @@ def takes(card: ModelCard) -> ColumnElement[bool]:
     )
 
 
-def has_waiting(db: Database, card: ModelCard) -> bool:
-    """Whether there is work for workers that serve this."""
+def has_waiting(db: Database, card: ModelCard, *, interactive_only: bool = False) -> bool:
+    """Whether there is work for workers that serve this; where asked, interactive work."""
+    wanted = (WAITING, takes(card), chunks.c.interactive) if interactive_only else (WAITING, takes(card))
+    # In order, so that the head of an index is read: for just any one, PostgreSQL may read a table full of others.
+    first = select(chunks.c.id).where(*wanted).order_by(chunks.c.due_at, chunks.c.id).limit(1)
     with db.read() as connection:
-        return bool(connection.scalar(select(exists().where(WAITING, takes(card)))))
+        return connection.scalar(first) is not None
 
 
 def backlog(db: Database, model: str) -> Backlog:

@@ -126,11 +126,13 @@ class JobRecord:
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """Work that is the claimant's until its lease runs out. ``batch_id`` is the fence: whoever does not have it can't
-    finish the work. A :class:`scoring.layout.ChunkWork`'s ``id`` is the chunk's.
+    finish the work. A :class:`scoring.layout.ChunkWork`'s ``id`` is the chunk's. interactive: all of it is; else
+    nothing of it.
     """
 
     batch_id: str
     groups: tuple[GroupWork, ...]
+    interactive: bool
 
     @property
     def chunk_ids(self) -> list[int]:

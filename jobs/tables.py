@@ -137,6 +137,8 @@ chunks = Table(
     Column("tokenizer_fingerprint", String(64), nullable=False, server_default=text("''")),
     Column("longest_sequence", Integer, nullable=False, server_default="0"),
     Column("highest_token", Integer, nullable=False, server_default="0"),
+    # Whether its job is: such chunks are claimed apart from others, and between the steps of others.
+    Column("interactive", Boolean, nullable=False, server_default=false()),
     # Every claim leaves dead rows behind; let them be vacuumed long before a fifth of the table is dead.
     postgresql_with={"autovacuum_vacuum_scale_factor": 0.01},
 )
@@ -151,6 +153,16 @@ Index(
     chunks.c.id,
     postgresql_where=WAITING,
     sqlite_where=WAITING,
+)
+# The same of interactive chunks, which a busy worker looks for behind any backlog of others.
+Index(
+    "ix_chunks_waiting_interactive",
+    chunks.c.model,
+    chunks.c.tokenizer_fingerprint,
+    chunks.c.due_at,
+    chunks.c.id,
+    postgresql_where=WAITING & chunks.c.interactive,
+    sqlite_where=WAITING & chunks.c.interactive,
 )
 # Without the tokenizer: a prefix is of one.
 Index(

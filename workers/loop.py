@@ -1,4 +1,7 @@
-"""The scoring loop: claim, score, finish, again. SQL alone tells it what to do; the bell only tells it when to look."""
+"""The scoring loop: claim, score, finish, again. SQL alone tells it what to do; the bell only tells it when to look.
+
+Between two steps of a batch that nobody waits for, interactive work is let in: a batch of its own within the other.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,15 @@ from scoring.layout import ChunkWork, GroupWork, Head, Rows, Scored
 from scoring.model_card import ModelCard
 from workers.finishing import Finishing
 from workers.lease import Lease
+from workers.looks import Looks
 from workers.progress import Progress
 from workers.throughput import Throughput
 
 SCORING_FAILED = "scoring it failed"
 """What the owner of a job is told; the log has the details."""
+
+LET_IN_SHARE = 0.25
+"""Of a claim's seconds, what is let in at a time: the batch around it goes on by a step at least before the next."""
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -56,6 +63,10 @@ class _StoppingError(Exception):
 
 class _BatchLostError(Exception):
     """The batch being scored is another's by now."""
+
+
+class _LetInError(Exception):
+    """What was let in between two steps ended the loop: no fault of the batch around it. The cause says why."""
 
 
 def _nothing() -> None:
@@ -112,12 +123,31 @@ class ScoringLoop:
                 self._woken.wait(self._pace.poll_seconds)
             else:
                 self._ring_for_the_rest()
-                self._work_on(claimed, claimed_at)
+                self._work_on(claimed, claimed_at, _nothing if claimed.interactive else self._letting_in())
 
-    def _claim(self) -> Claim | None:
-        budget = self._throughput.budget(self._pace.claim_seconds)
+    def _letting_in(self) -> Callable[[], None]:
+        """What to do between the steps of a batch to have interactive work scored there."""
+        looks = Looks(self._woken, self._pace.poll_seconds)
+
+        def let_in() -> None:
+            # While the database is away, a look could last longer than many steps.
+            if self.stopping.is_set() or self._database_away or not looks.due():
+                return
+            claimed_at = time.monotonic()
+            claimed = self._claim(interactive_only=True)
+            if claimed is not None:
+                looks.again()  # there may be more of it
+                self._work_on(claimed, claimed_at, _nothing)
+
+        return let_in
+
+    def _claim(self, *, interactive_only: bool = False) -> Claim | None:
+        budget = self._throughput.budget(self._pace.claim_seconds * (LET_IN_SHARE if interactive_only else 1.0))
+        claimed = None
         try:
-            claimed = claim(self._database, self._worker_id, self._card, budget)
+            # A claim that finds nothing costs more than to see that, and on SQLite waits for whoever writes.
+            if not interactive_only or has_waiting(self._database, self._card, interactive_only=True):
+                claimed = claim(self._database, self._worker_id, self._card, budget, interactive_only=interactive_only)
         except StorageUnavailable as error:
             if not self._database_away:
                 log.warning("the database is away; looking for work until it is back", error=str(error))
@@ -137,35 +167,51 @@ class ScoringLoop:
             if has_waiting(self._database, self._card):
                 self._bell.ring(self._card.name)
 
-    def _work_on(self, claimed: Claim, claimed_at: float) -> None:
+    def _work_on(self, claimed: Claim, claimed_at: float, between_steps: Callable[[], None]) -> None:
         unfinished = True
         failed = False
+        ended_by: BaseException | None = None
         with Lease(self._database, claimed.batch_id, claimed_at) as lease:
             finishing = Finishing(self._database, self._bell, claimed.batch_id, lease, self.stopping)
             with self._progress.expected(), finishing:
                 try:
-                    self._score(claimed, lease, finishing)
+                    self._score(claimed, lease, finishing, between_steps)
                     unfinished = False
                 except _StoppingError:
                     log.info("stopping in mid-batch: the rest is given back", batch_id=claimed.batch_id)
                 except _BatchLostError:
                     log.warning("dropping a lost batch", batch_id=claimed.batch_id)
+                except _LetInError as error:
+                    ended_by = error.__cause__
                 except Exception:
                     failed = True
                     log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
             if failed and not self._engine_works():
+                ended_by = EngineBrokenError("the engine fails at anything")
+            if ended_by is not None:
                 self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
-                raise EngineBrokenError("the engine fails at anything")
+                raise ended_by
             if failed or finishing.failed:
                 self._give_back(claimed, lambda: abandon(self._database, claimed.batch_id, SCORING_FAILED))
             elif unfinished or finishing.gave_up:
                 self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
 
-    def _score(self, claimed: Claim, lease: Lease, finishing: Finishing) -> None:
-        """Score a batch and hand its chunks on to be finished. Raises _StoppingError or _BatchLostError."""
+    def _score(self, claimed: Claim, lease: Lease, finishing: Finishing, between_steps: Callable[[], None]) -> None:
+        """Score a batch and hand its chunks on to be finished.
+
+        Raises _StoppingError, _BatchLostError or _LetInError.
+        """
+        seconds_between = 0.0
 
         def on_step() -> None:
+            nonlocal seconds_between
             self._progress.beat()
+            stopped_at = time.monotonic()
+            try:
+                between_steps()
+            except Exception as error:
+                raise _LetInError from error
+            seconds_between += time.monotonic() - stopped_at
             if self.stopping.is_set():
                 raise _StoppingError
             if lease.lost:
@@ -174,7 +220,7 @@ class ScoringLoop:
         started = time.monotonic()
         for scored in self._engine.score(claimed.groups, on_step):
             finishing.put(scored)
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - started - seconds_between
         rows = [chunk.rows for group in claimed.groups for chunk in group.chunks]
         tokens = sum(int(of_chunk.sequence_lengths.sum()) for of_chunk in rows)
         self._throughput.measured(tokens, seconds)
@@ -185,6 +231,7 @@ class ScoringLoop:
             items=sum(map(len, rows)),
             tokens=tokens,
             seconds=round(seconds, 3),
+            interactive=claimed.interactive,
         )
 
     def _engine_works(self) -> bool:

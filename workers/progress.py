@@ -20,17 +20,20 @@ class Progress:
         self._timeout = timeout
         self._on_stuck = on_stuck
         self._last_beat: float | None = None
+        self._expecting = 0
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="progress", daemon=True).start()
 
     @contextmanager
     def expected(self) -> Iterator[None]:
-        """Beats are expected inside this block."""
+        """Beats are expected inside this block. It may lie within another one, which goes on after it."""
+        self._expecting += 1
         self.beat()
         try:
             yield
         finally:
-            self._last_beat = None
+            self._expecting -= 1
+            self._last_beat = time.monotonic() if self._expecting else None
 
     def beat(self) -> None:
         """Say that the work has got on."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy import Connection, Select, event, text
 from jobs.accept import accept
 from jobs.claim import claim
 from jobs.database import Database
+from jobs.lease import release
 from jobs.reading import backlog, get_job, has_waiting
 from jobs.records import JobStatus
 from scoring.layout import Head, Rows
@@ -96,10 +98,52 @@ def test_the_most_urgent_group_comes_first_whole_then_the_next(timed_store: Data
     submit(timed_store, prefix=(1,))
     clock.turn(1)
     submit(timed_store, prefix=(3,), priority=Priority.INTERACTIVE)
-    # Due at 300, 6, 7 and 3 seconds: (3), then (2), then all of (1).
+    # Due at 300, 6, 7 and 3 seconds: (3), for which someone waits, alone; then (2), then all of (1).
+    assert prefixes_of(take(timed_store)) == [[3]]
     claimed = take(timed_store)
-    assert prefixes_of(claimed) == [[3], [2], [1]]
-    assert [len(group.chunks) for group in claimed.groups] == [1, 1, 2]
+    assert prefixes_of(claimed) == [[2], [1]]
+    assert [len(group.chunks) for group in claimed.groups] == [1, 2]
+
+
+def test_interactive_work_is_claimed_apart_by_group_and_by_whoever_asks_for_it_however_urgent_other_work_is(
+    timed_store: Database, clock: HandClock
+) -> None:
+    submit(timed_store, prefix=(1,), priority=Priority.BULK)
+    clock.turn(301)
+    for prefix in [(2,), (3,), (2,), (1,)]:
+        submit(timed_store, prefix=prefix, priority=Priority.INTERACTIVE)
+    submit(timed_store, prefix=(2,), priority=Priority.NORMAL)
+    assert has_waiting(timed_store, CARD, interactive_only=True)
+    claimed = take(timed_store, max_chunks=3, interactive_only=True)
+    assert claimed.interactive
+    assert prefixes_of(claimed) == [[2], [3]]
+    assert [len(group.chunks) for group in claimed.groups] == [2, 1]
+    # The bulk job is the most urgent by now, and the group's interactive member is not taken with it.
+    others = take(timed_store)
+    assert not others.interactive
+    assert prefixes_of(others) == [[1], [2]]
+    assert [len(group.chunks) for group in others.groups] == [1, 1]
+    last = take(timed_store)
+    assert last.interactive
+    assert prefixes_of(last) == [[1]]
+    assert not has_waiting(timed_store, CARD, interactive_only=True)
+
+
+def test_where_only_other_work_waits_a_claim_for_interactive_work_comes_back_at_once_with_nothing(
+    store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(store, chunks=3)
+    pauses: list[float] = []
+    monkeypatch.setattr("jobs.claim.time.sleep", pauses.append)
+    assert not has_waiting(store, CARD, interactive_only=True)
+    assert claim(store, "worker", CARD, 100, interactive_only=True) is None
+    assert pauses == []
+
+
+def test_interactive_work_that_is_given_back_is_interactive_still(store: Database) -> None:
+    submit(store, priority=Priority.INTERACTIVE)
+    release(store, take(store).batch_id)
+    assert take(store, interactive_only=True).interactive
 
 
 def test_waiting_work_ages_past_newer_urgent_work(timed_store: Database, clock: HandClock) -> None:
@@ -231,6 +275,36 @@ def test_chunks_of_one_group_keep_their_own_labels_and_heads(store: Database) ->
     ]
 
 
+@contextmanager
+def plans_of(store: Database, told_by: str) -> Iterator[list[str]]:
+    """How the database goes about every statement that has this in it."""
+    explain = "EXPLAIN QUERY PLAN " if store.is_sqlite else "EXPLAIN "
+    plans: list[str] = []
+
+    def record(connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if told_by in statement:
+            cursor = connection.connection.cursor()
+            cursor.execute(explain + statement, parameters)
+            plans.append("\n".join(str(row) for row in cursor.fetchall()))
+
+    event.listen(store.engine, "before_cursor_execute", record)
+    yield plans
+    event.remove(store.engine, "before_cursor_execute", record)
+
+
+def reads_the_head_of(plan: str, is_sqlite: bool) -> str:
+    """The index of which a plan reads the head, sorting nothing."""
+    assert "Sort" not in plan
+    assert "TEMP B-TREE" not in plan
+    # Searched by the tokenizer, or by the prefix, which is of one tokenizer.
+    condition = r"\(model=\? AND (\w+)" if is_sqlite else r"Index Cond: .*?AND \(+(\w+)"
+    searched = re.search(condition, plan)
+    assert searched is not None, plan
+    assert searched[1] in ("tokenizer_fingerprint", "prefix_id")
+    (index,) = set(re.findall(r"ix_chunks_\w+", plan))
+    return index
+
+
 def test_claims_read_the_head_of_an_index(store: Database) -> None:
     """However deep the backlog, also another tokenizer's in front of it: no claim may sort it or read past it."""
     for _ in range(2):
@@ -239,32 +313,37 @@ def test_claims_read_the_head_of_an_index(store: Database) -> None:
         submit(store, chunks=1_000, row_tokens=1)
     finish_all(store, take(store))
     submit(store, prefix=(4,))
-    explain = "EXPLAIN QUERY PLAN " if store.is_sqlite else "EXPLAIN "
-    plans: list[str] = []
-
-    def record(connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if "ORDER BY chunks.due_at" in statement:
-            cursor = connection.connection.cursor()
-            cursor.execute(explain + statement, parameters)
-            plans.append("\n".join(str(row) for row in cursor.fetchall()))
-
     with store.write() as connection:
         connection.execute(text("ANALYZE"))
-    event.listen(store.engine, "before_cursor_execute", record)
-    take(store, budget=10_000_000, max_chunks=900)
-    assert len(plans) == 2  # the head and its group: what comes after a full batch is not looked for
-    take(store, budget=10_000_000, max_chunks=9_000)
-    assert len(plans) == 5
-    event.remove(store.engine, "before_cursor_execute", record)
+    with plans_of(store, "ORDER BY chunks.due_at") as plans:
+        take(store, budget=10_000_000, max_chunks=900)
+        assert len(plans) == 2  # the head and its group: what comes after a full batch is not looked for
+        take(store, budget=10_000_000, max_chunks=9_000)
+        assert len(plans) == 5
     for plan in plans:
-        assert "ix_chunks_waiting" in plan
-        # Searched by the tokenizer, or by the prefix, which is of one tokenizer.
-        condition = r"\(model=\? AND (\w+)" if store.is_sqlite else r"Index Cond: .*?AND \(+(\w+)"
-        searched = re.search(condition, plan)
-        assert searched is not None, plan
-        assert searched[1] in ("tokenizer_fingerprint", "prefix_id")
-        assert "Sort" not in plan
-        assert "TEMP B-TREE" not in plan
+        assert reads_the_head_of(plan, store.is_sqlite).startswith("ix_chunks_waiting")
+
+
+@pytest.mark.parametrize("analyzed", [True, False], ids=["with statistics", "without"])
+@pytest.mark.parametrize("interactive", [0, 2_000])
+def test_interactive_work_is_looked_for_in_an_index_of_its_own(
+    store: Database, interactive: int, analyzed: bool
+) -> None:
+    """Its backlog is not read past a million others."""
+    for _ in range(8):
+        submit(store, chunks=1_000, row_tokens=1)
+    if interactive:
+        submit(store, chunks=interactive, row_tokens=1, priority=Priority.INTERACTIVE)
+    if analyzed:
+        with store.write() as connection:
+            connection.execute(text("ANALYZE"))
+    with plans_of(store, "chunks.state = 'waiting'") as plans:
+        assert has_waiting(store, CARD, interactive_only=True) is bool(interactive)
+        claim(store, "worker", CARD, 1_000_000, max_chunks=10, interactive_only=True)
+    searches = [plan for plan in plans if "tokenizer_fingerprint" in plan]
+    assert len(searches) == (2 if interactive else 3)
+    for plan in searches:
+        assert reads_the_head_of(plan, store.is_sqlite) == "ix_chunks_waiting_interactive"
 
 
 def test_a_claim_that_looks_while_others_hold_the_rows_looks_again(

@@ -15,6 +15,7 @@ from jobs.lease import release
 from jobs.migrate import migrate
 from jobs.schema import alembic_config
 from jobs.tables import metadata
+from scoring.options import Priority
 from settings.store import StoreSettings
 from tests.jobs.work import CARD, submit, take
 from tests.services import PostgresServer
@@ -72,6 +73,17 @@ def test_an_upgrade_says_of_waiting_work_which_tokenizer_it_is_for(store: Databa
     other = claim(store, "worker", replace(CARD, tokenizer_fingerprint="0" * 64), 1_000)
     assert other is not None
     assert [group.prefix.tolist() for group in other.groups] == [[4]]
+
+
+def test_an_upgrade_says_of_waiting_work_whether_it_is_interactive(store: Database) -> None:
+    submit(store, prefix=(4,), priority=Priority.INTERACTIVE)
+    submit(store, prefix=(5,))
+    with store.write() as connection:
+        command.downgrade(alembic_config(connection), "0002")
+        command.upgrade(alembic_config(connection), "head")
+    claimed = take(store, interactive_only=True)
+    assert [group.prefix.tolist() for group in claimed.groups] == [[4]]
+    assert not take(store).interactive
 
 
 def test_work_that_a_worker_held_during_the_upgrade_can_be_claimed_once_it_is_lost(store: Database) -> None:

@@ -13,6 +13,7 @@ from jobs.reading import get_job
 from jobs.records import JobStatus, Submission
 from scoring.layout import Rows
 from scoring.model_card import ModelCard
+from scoring.options import Priority
 from settings.store import StoreSettings
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine
@@ -58,6 +59,7 @@ class Store:
         token: int = 7,
         prefix: Sequence[int] = (1, 2),
         tokenizer: str = CARD.tokenizer_fingerprint,
+        priority: Priority = Priority.NORMAL,
     ) -> str:
         """A job of so many chunks of two items each; ``token`` is in all of them."""
         rows = [(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
@@ -69,6 +71,7 @@ class Store:
             label_token_ids=LABELS,
             prompt_tokens=sum(int(r.sequence_lengths.sum()) for _, r in rows),
             total_items=2 * chunks,
+            priority=priority,
         )
         return accept(self.database, submission).job_id
 

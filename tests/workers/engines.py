@@ -16,10 +16,13 @@ POISON = 666
 class MadeUpEngine:
     """Scores one chunk a step. Scores depend on the sequence and the label alone, as a real engine's do.
 
-    hold: while this is set, the engine waits at the next step until it is let go on; broken: it fails at anything.
+    hold: while this is set, the engine waits at the next step until it is let go on; broken: it fails at anything;
+    steps: the first token of the chunk of each step so far; before: what to do in front of the step of a number.
     """
 
     def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.before: dict[int, Callable[[], None]] = {}
         self.batches: list[list[GroupWork]] = []
         self.holding = threading.Event()
         self._go_on = threading.Event()
@@ -46,14 +49,20 @@ class MadeUpEngine:
         self.batches.append(list(groups))
         for group in groups:
             for chunk in group.chunks:
+                self.before.pop(len(self.steps), _nothing)()
                 if not self._go_on.is_set():
                     self.holding.set()
                     self._go_on.wait()
                 if self.broken:
                     raise RuntimeError("the device is gone")
+                self.steps.append(int(chunk.rows.tokens[0]))
                 scored = Scored(chunk.id, made_up_scores(group.prefix, chunk), cached_tokens=0)
                 yield scored
                 on_step()
+
+
+def _nothing() -> None:
+    pass
 
 
 def made_up_scores(prefix: TokenIds, chunk: ChunkWork) -> LabelScores:

@@ -72,8 +72,8 @@ def test_work_for_another_tokenizer_keeps_no_worker_busy(
     """It can't take it, so it looks once a ring, and neither rings nor looks again by itself."""
     looked: list[bool] = []
 
-    def counted(*given: Any) -> Claim | None:
-        claimed = claim(*given)
+    def counted(*given: Any, **named: Any) -> Claim | None:
+        claimed = claim(*given, **named)
         looked.append(claimed is not None)
         return claimed
 
@@ -285,6 +285,16 @@ def test_an_engine_without_progress_is_reported_and_one_with_progress_is_not(bea
             if beats:
                 progress.beat()
     assert stuck.is_set() is not beats
+    progress.close()
+
+
+def test_an_engine_that_makes_no_progress_after_work_was_let_in_is_reported() -> None:
+    stuck = threading.Event()
+    progress = Progress(0.2, stuck.set)
+    with progress.expected():
+        with progress.expected():
+            pass
+        assert stuck.wait(10.0)
     progress.close()
 
 

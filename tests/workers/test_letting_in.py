@@ -1,0 +1,267 @@
+"""Interactive work between the steps of other work, on a real store, with an engine that makes its scores up.
+
+What the tests do in mid-batch is done in front of a step, by the engine's own thread: steps are counted, not seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from structlog.testing import capture_logs
+
+from jobs.claim import claim
+from jobs.lease import release
+from jobs.reading import has_waiting, read_scores
+from jobs.records import JobStatus
+from jobs.sweep import sweep
+from scoring.options import Priority
+from tests.services import wait_until
+from tests.workers.conftest import CARD, SLEEPY, Store, Worker
+from tests.workers.engines import POISON, MadeUpEngine
+from workers.loop import EngineBrokenError, Pace
+
+StartWorker = Callable[..., Worker]
+
+BULK, CALL = 7, 50
+"""Tokens that tell whose step it was."""
+ALWAYS_LOOKING = Pace(claim_seconds=4.0, poll_seconds=0.0)
+
+
+class Scene:
+    """A bulk job, and calls that come in front of one of its steps."""
+
+    def __init__(self, store: Store, start_worker: StartWorker) -> None:
+        self.store = store
+        self.engine = MadeUpEngine()
+        self.calls: list[str] = []
+        self._start_worker = start_worker
+        self.worker: Worker | None = None
+
+    def start(self, pace: Pace = SLEEPY) -> Worker:
+        self.worker = self._start_worker(self.store, pace, self.engine)
+        return self.worker
+
+    def call(self, *, ring: bool = True, **given: Any) -> None:
+        self.calls.append(self.store.submit(priority=Priority.INTERACTIVE, **{"token": CALL} | given))
+        if ring and self.worker is not None:
+            self.worker.loop.wake()
+
+    def call_before(self, step: int, **given: Any) -> None:
+        self.engine.before[step] = lambda: self.call(**given)
+
+
+@pytest.fixture
+def scene(store: Store, start_worker: StartWorker) -> Scene:
+    return Scene(store, start_worker)
+
+
+def test_a_call_is_scored_after_the_step_during_which_it_came(scene: Scene) -> None:
+    bulk = scene.store.submit(chunks=6)
+    scene.call_before(2)
+    scene.start()
+    scene.store.wait_for(bulk)
+    assert scene.engine.steps == [BULK, BULK, BULK, CALL, BULK, BULK, BULK]
+    assert scene.store.status(scene.calls[0]) is JobStatus.SUCCEEDED
+    scene.call()
+    scene.store.wait_for(scene.calls[1])
+    disturbing, alone = (read_scores(scene.store.database, "default", call, 0, 10) for call in scene.calls)
+    assert disturbing.scores.logits.tolist() == alone.scores.logits.tolist()
+    assert disturbing.indices.tolist() == [0, 1]
+
+
+def test_calls_that_come_together_are_one_batch(scene: Scene) -> None:
+    def three() -> None:
+        for n in range(3):
+            scene.call(token=CALL + n)
+
+    bulk = scene.store.submit(chunks=3)
+    scene.engine.before[0] = three
+    scene.start()
+    scene.store.wait_for(bulk)
+    assert scene.engine.steps == [BULK, CALL, CALL + 1, CALL + 2, BULK, BULK]
+    assert len(scene.engine.batches) == 2
+
+
+def test_a_call_whose_ring_is_lost_is_found_by_looking(scene: Scene) -> None:
+    bulk = scene.store.submit(chunks=6)
+    scene.call_before(2, ring=False)
+    scene.start(ALWAYS_LOOKING)
+    scene.store.wait_for(bulk)
+    assert scene.engine.steps == [BULK, BULK, BULK, CALL, BULK, BULK, BULK]
+
+
+def test_a_call_that_waits_behind_more_urgent_work_is_scored_after_its_first_step(
+    store_url: str, start_worker: StartWorker
+) -> None:
+    scene = Scene(Store(store_url, slack_normal_seconds=0.0), start_worker)
+    bulk = scene.store.submit(chunks=3)
+    scene.call()
+    scene.start()
+    scene.store.wait_for(bulk)
+    assert scene.engine.steps == [BULK, CALL, BULK, BULK]
+
+
+def test_not_every_step_looks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def counted(*given: Any, interactive_only: bool = False) -> bool:
+        if interactive_only:
+            looks.append(len(scene.engine.steps))
+        return has_waiting(*given, interactive_only=interactive_only)
+
+    monkeypatch.setattr("workers.loop.has_waiting", counted)
+    bulk = scene.store.submit(chunks=100)
+    scene.engine.before[30] = lambda: scene.worker.loop.wake() if scene.worker else None
+    scene.start()
+    scene.store.wait_for(bulk)
+    assert looks == [1, 31], "after the first step, and after the ring"
+
+
+def test_the_batch_gets_on_by_a_step_at_least_between_two_that_are_let_in(scene: Scene) -> None:
+    bulk = scene.store.submit(chunks=5)
+    scene.call_before(0, chunks=600)  # more than is let in at a time
+    scene.start()
+    scene.store.wait_for(bulk)
+    runs = [(token, len(list(steps))) for token, steps in groupby(scene.engine.steps)]
+    assert [token for token, _ in runs[:4]] == [BULK, CALL, BULK, CALL]
+    assert runs[2] == (BULK, 1)
+    assert scene.store.status(scene.calls[0]) is JobStatus.SUCCEEDED
+
+
+def test_calls_are_not_let_in_among_calls(scene: Scene) -> None:
+    scene.call(chunks=3)
+    scene.call_before(1, token=CALL + 1)
+    scene.start()
+    wait_until(lambda: len(scene.calls) == 2, "the second call")
+    scene.store.wait_for(scene.calls[1])
+    assert scene.engine.steps == [CALL, CALL, CALL, CALL + 1]
+
+
+def test_a_ring_that_a_look_between_steps_has_used_up_is_not_lost_on_other_work(scene: Scene) -> None:
+    later: list[str] = []
+
+    def submit() -> None:
+        later.append(scene.store.submit(token=11))
+        assert scene.worker is not None
+        scene.worker.loop.wake()
+
+    bulk = scene.store.submit(chunks=4)
+    scene.engine.before[1] = submit
+    scene.start()
+    scene.store.wait_for(bulk)
+    scene.store.wait_for(later[0])
+    assert scene.engine.steps == [BULK] * 4 + [11]
+
+
+def test_stopping_while_work_is_let_in_gives_the_rest_of_both_batches_back(scene: Scene) -> None:
+    scene.store.submit(chunks=4)
+    scene.call_before(0, chunks=3)
+    scene.engine.before[2] = lambda: scene.worker.loop.stop() if scene.worker else None
+    worker = scene.start()
+    wait_until(worker.ended, "the loop ends")
+    assert worker.failure is None
+    assert scene.engine.steps == [BULK, CALL, CALL]
+    assert scene.store.scored_items(scene.calls[0]) == 4, "the step under way is not lost"
+    # Nobody is to blame, so nothing about the next claims is smaller than before.
+    for chunks in (1, 3):
+        given_back = claim(scene.store.database, "another", CARD, 10**6)
+        assert given_back is not None
+        assert len(given_back.chunk_ids) == chunks
+
+
+def test_the_lease_of_the_batch_is_kept_and_its_pace_not_blamed_while_work_is_let_in(
+    store_url: str, start_worker: StartWorker
+) -> None:
+    scene = Scene(Store(store_url, lease_seconds=0.4), start_worker)
+    bulk = scene.store.submit(chunks=3)
+    scene.call_before(0)
+    scene.engine.before[1] = scene.engine.hold
+    with capture_logs() as logs:
+        scene.start()
+        wait_until(scene.engine.holding.is_set, "the call is being scored")
+        several_leases = time.monotonic() + 1.5
+        while time.monotonic() < several_leases:
+            assert sweep(scene.store.database).models == frozenset()
+        scene.engine.let_go()
+        scene.store.wait_for(bulk)
+        wait_until(lambda: len([line for line in logs if line["event"] == "scored"]) == 2, "both are logged")
+    assert scene.engine.steps == [BULK, CALL, BULK, BULK]
+    inner, outer = (line for line in logs if line["event"] == "scored")
+    assert (inner["interactive"], outer["interactive"]) == (True, False)
+    assert inner["seconds"] >= 1.5
+    assert outer["seconds"] < 1.5
+
+
+def test_a_batch_that_is_lost_while_work_is_let_in_is_dropped_after_it(
+    store_url: str, start_worker: StartWorker
+) -> None:
+    scene = Scene(Store(store_url, lease_seconds=0.4), start_worker)
+
+    def lose_outer() -> None:
+        with scene.store.database.read() as connection:
+            found = connection.execute(text("SELECT DISTINCT batch_id FROM chunks WHERE job_id = :id"), {"id": bulk})
+            (batch_id,) = (row.batch_id for row in found)
+        assert release(scene.store.database, batch_id).waiting > 0
+        taken = claim(scene.store.database, "another", CARD, 10**6)
+        assert taken is not None
+        wait_until(lambda: any(line["event"].startswith("lost a batch") for line in logs), "the loss is noticed")
+
+    bulk = scene.store.submit(chunks=3)
+    scene.call_before(0, chunks=2)
+    scene.engine.before[1] = lose_outer
+    with capture_logs() as logs:
+        scene.start()
+        wait_until(lambda: any(line["event"] == "dropping a lost batch" for line in logs), "no more goes into it")
+        scene.store.wait_for(scene.calls[0])
+    assert scene.engine.steps == [BULK, CALL, CALL]
+
+
+def test_a_poison_call_fails_and_the_batch_around_it_succeeds_untried_again(scene: Scene) -> None:
+    bulk = scene.store.submit(chunks=5)
+    scene.call_before(1, token=POISON)
+    worker = scene.start()
+    scene.store.wait_for(bulk)
+    scene.store.wait_for(scene.calls[0], JobStatus.FAILED)
+    assert [batch for batch in scene.engine.steps if batch == BULK] == [BULK] * 5, "each was scored once"
+    wait_until(lambda: set(worker.bell.ended) == {bulk, *scene.calls}, "both ends are announced")
+    assert worker.failure is None
+
+
+def test_an_engine_that_breaks_on_what_is_let_in_ends_the_loop_and_fails_no_job(
+    scene: Scene, start_worker: StartWorker
+) -> None:
+    bulk = scene.store.submit(chunks=4)
+    scene.call_before(0)
+    scene.engine.before[1] = lambda: setattr(scene.engine, "broken", True)
+    worker = scene.start()
+    wait_until(worker.ended, "the loop ends")
+    assert isinstance(worker.failure, EngineBrokenError)
+    second = start_worker(scene.store)
+    for job_id in (bulk, *scene.calls):
+        scene.store.wait_for(job_id)
+    assert [len(groups[0].chunks) for groups in second.engine.batches] == [1, 3], "nobody was blamed for it"
+
+
+def test_an_error_that_is_no_engines_in_what_is_let_in_ends_the_loop_and_blames_no_batch(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def claim_that_fails(*given: Any, interactive_only: bool) -> Any:
+        if interactive_only:
+            raise ValueError("a row nobody can read")
+        return claim(*given, interactive_only=interactive_only)
+
+    monkeypatch.setattr("workers.loop.claim", claim_that_fails)
+    scene.store.submit(chunks=4)
+    scene.call_before(0)
+    worker = scene.start()
+    wait_until(worker.ended, "the loop ends")
+    assert isinstance(worker.failure, ValueError)
+    claim(scene.store.database, "another", CARD, 10**6, interactive_only=True)
+    given_back = claim(scene.store.database, "another", CARD, 10**6)
+    assert given_back is not None
+    assert len(given_back.chunk_ids) == 3
