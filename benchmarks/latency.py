@@ -1,0 +1,191 @@
+"""How long an interactive call waits while a worker is busy with a bulk job: ``python -m benchmarks.latency``.
+
+A scoring loop as a worker runs it, on a SQLite store, with random bf16 weights: a step takes as long whatever the
+numbers are. A bulk job of many items behind one long query is being scored; a call of one item behind a query of its
+own comes every few seconds, rings the bell, and is timed from before it is submitted until its job has ended. The
+programs are compiled before; HTTP and the way of a ring through Redis are not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from benchmarks.shapes import SHAPES
+from benchmarks.workloads import LABELS
+from jobs.accept import accept
+from jobs.database import Database
+from jobs.migrate import migrate
+from jobs.reading import get_job
+from jobs.records import JobStatus, Submission
+from model.decoder import Decoder
+from model.engine import Engine
+from scoring.layout import GroupWork, Rows, Scored
+from scoring.model_card import ModelCard
+from scoring.options import Priority
+from settings.engine import EngineSettings
+from settings.store import StoreSettings
+from workers.loop import Pace, ScoringLoop
+from workers.progress import Progress
+
+QUERY, ITEM, CALL_QUERY = 2_000, 20, 300
+"""Tokens of the bulk job's query, where the model takes so many, of every item, and of a call's query."""
+CHUNK_ITEMS = 256
+
+
+class TimedEngine:
+    """An engine whose steps are timed. step_seconds: of each step, without what was let in behind it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.step_seconds: list[float] = []
+        self._engine = engine
+
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+        began = time.monotonic()
+
+        def timed() -> None:
+            nonlocal began
+            self.step_seconds.append(time.monotonic() - began)
+            on_step()
+            began = time.monotonic()
+
+        return self._engine.score(groups, timed)
+
+
+class AnnouncingBell:
+    """A bell within the process: tells whoever waits that jobs have ended. There is no other worker to ring for."""
+
+    def __init__(self) -> None:
+        self._ended: set[str] = set()
+        self._changed = threading.Condition()
+
+    def ring(self, model: str) -> None:
+        pass
+
+    def announce(self, job_ids: Sequence[str]) -> None:
+        with self._changed:
+            self._ended.update(job_ids)
+            self._changed.notify_all()
+
+    def wait_for(self, job_id: str) -> None:
+        """Return once a job has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: job_id in self._ended)
+
+    def close(self) -> None:
+        pass
+
+
+def submission(card: ModelCard, seed: int, query: int, items: int, priority: Priority) -> Submission:
+    """Random items behind a random query."""
+    random = np.random.default_rng(seed)
+    rows = [random.integers(0, card.vocabulary, ITEM, np.int32) for _ in range(items)]
+    chunks = [
+        (first, Rows.pack(part, [query] * len(part)))
+        for first in range(0, items, CHUNK_ITEMS)
+        if (part := rows[first : first + CHUNK_ITEMS])
+    ]
+    return Submission(
+        model=card.name,
+        tokenizer_fingerprint=card.tokenizer_fingerprint,
+        prefix=random.integers(0, card.vocabulary, query, np.int32),
+        chunks=chunks,
+        label_token_ids=tuple(label % card.vocabulary for label in LABELS),
+        prompt_tokens=items * (query + ITEM),
+        total_items=items,
+        priority=priority,
+    )
+
+
+def loaded(shape: str) -> tuple[TimedEngine, ModelCard]:
+    """An engine with its programs compiled."""
+    config = SHAPES[shape]
+    card = ModelCard(shape, config.context, config.vocabulary, "random")
+    engine = Engine(Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)), EngineSettings(), card, "random")
+    tell = lambda done, total, what: print(f"compiled {what}, {done} of {total}", file=sys.stderr)  # noqa: E731
+    engine.warm_up(tell)
+    engine.warm_up_rest(tell)
+    return TimedEngine(engine), card
+
+
+def waits(
+    database: Database, loop: ScoringLoop, bell: AnnouncingBell, card: ModelCard, bulk: str, every: float
+) -> list[float]:
+    """Seconds that each call waited, of those that came back while the bulk job was running."""
+    found: list[float] = []
+    for seed in range(1, 1_000_000):
+        call = submission(card, seed, CALL_QUERY, 1, Priority.INTERACTIVE)
+        submitted = time.monotonic()
+        job_id = accept(database, call).job_id
+        loop.wake()
+        bell.wait_for(job_id)
+        waited = time.monotonic() - submitted
+        if get_job(database, "default", bulk).status is not JobStatus.RUNNING:
+            break
+        found.append(waited)
+        print(f"waited {waited:.3f} s", file=sys.stderr)
+        time.sleep(every)
+    return found
+
+
+def main() -> None:
+    """Measure, and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
+    parser.add_argument("--items", type=int, default=5_000, help="of the bulk job")
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between two calls")
+    options = parser.parse_args()
+    engine, card = loaded(options.shape)
+    query = min(QUERY, card.context_length - ITEM)
+    settings = EngineSettings()
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder) / 'store.db'}"
+        migrate(url)
+        database, bell = Database.open(StoreSettings(database_url=url)), AnnouncingBell()
+        progress = Progress(settings.step_timeout_seconds, lambda: sys.exit("the engine hangs"))
+        pace = Pace(settings.claim_seconds, settings.poll_seconds)
+        loop = ScoringLoop(database, bell, engine, progress, pace, worker_id="benchmark", card=card)
+        bulk = accept(database, submission(card, 0, query, options.items, Priority.BULK)).job_id
+        scoring = threading.Thread(target=loop.run)
+        scoring.start()
+        while get_job(database, "default", bulk).scored_items == 0:
+            time.sleep(0.01)
+        waited = waits(database, loop, bell, card, bulk, options.every)
+        bell.wait_for(bulk)
+        loop.stop()
+        scoring.join()
+        progress.close()
+        database.close()
+    print(
+        json.dumps(
+            {
+                "shape": options.shape,
+                "bulk": f"{query} x ({options.items} of {ITEM})",
+                "calls": len(waited),
+                "wait_seconds": spread(waited),
+                "step_seconds": spread(engine.step_seconds),
+            }
+        )
+    )
+
+
+def spread(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Median and worst, where there are any."""
+    if not seconds:
+        return None
+    return {"median": round(statistics.median(seconds), 4), "worst": round(max(seconds), 4)}
+
+
+if __name__ == "__main__":
+    main()
