@@ -15,6 +15,7 @@ from jobs.records import Accepted, Idempotency, JobStatus, Origin, Submission
 from jobs.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
 from scoring.errors import ErrorCode, RequestError
 from scoring.options import Priority
+from scoring.work import rows_work
 from settings.store import StoreSettings
 
 
@@ -141,7 +142,7 @@ def _store_chunks(connection: Connection, submission: Submission, job_id: str, p
                 "state": ChunkState.WAITING.value,
                 "first_item": first_item,
                 "item_count": len(rows),
-                "token_count": int(rows.sequence_lengths.sum()),
+                "token_count": rows_work(rows),
                 "failures": 0,
                 "tokenizer_fingerprint": submission.tokenizer_fingerprint,
                 "longest_sequence": int(rows.sequence_lengths.max(initial=0)),

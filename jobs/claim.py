@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, text, update
 
 from jobs.database import Database
 from jobs.identifiers import new_batch_id
-from jobs.packing import unpack_ids, unpack_options
+from jobs.packing import TOKEN_BYTES, unpack_ids, unpack_options
 from jobs.reading import has_waiting, takes
 from jobs.records import Claim, JobStatus
 from jobs.tables import WAITING, ChunkState, batches, chunk_inputs, chunks, jobs, prefixes
 from scoring.layout import ChunkWork, GroupWork, Rows
 from scoring.model_card import ModelCard
+from scoring.work import prefill_work
 
 MAX_CHUNKS = 1_024
 """Chunks in one batch at most: it bounds every transaction that handles a batch."""
@@ -35,7 +36,9 @@ def claim(
     *,
     interactive_only: bool = False,
 ) -> Claim | None:
-    """Claim waiting chunks for a worker, up to a budget of tokens over all their sequences; None if none wait.
+    """Claim waiting chunks for a worker, up to a budget of tokens; None if none wait.
+
+    The tokens are those of :mod:`scoring.work`: of all rows, and of each group's prefix once.
 
     card: what the worker serves. What was tokenised for another tokenizer, or is more than its model takes, waits for a
     worker that can. The most urgent chunk comes first, with all that waits of its group (prefix), then further groups
@@ -68,9 +71,11 @@ def _choose(
         # than read the head of an index, the longer the backlog the slower.
         connection.execute(text("SET LOCAL enable_sort TO off"))
     chosen: list[int] = []
+    groups: set[int] = set()
     limit = max_chunks
-    for row in _candidates(connection, card, max_chunks, interactive_only):
-        if chosen and row.token_count > budget_tokens:
+    for row, prefix_tokens in _candidates(connection, card, max_chunks, interactive_only):
+        cost = row.token_count + (0 if row.prefix_id in groups else prefix_tokens)
+        if chosen and cost > budget_tokens:
             break
         # A chunk of a batch that was lost comes with fewer neighbours the next time.
         room = min(limit, row.batch_limit or limit)
@@ -78,15 +83,18 @@ def _choose(
             continue
         chosen.append(row.id)
         limit = room
-        budget_tokens -= row.token_count
+        groups.add(row.prefix_id)
+        budget_tokens -= cost
         if len(chosen) == limit:  # and no further candidate is looked for
             break
     return chosen
 
 
-def _candidates(connection: Connection, card: ModelCard, count: int, interactive_only: bool) -> Iterator[Row[Any]]:
-    """Waiting chunks, group by group, more than ``count`` of them if the backlog has them. A generator: groups that
-    the budget does not reach are not looked for.
+def _candidates(
+    connection: Connection, card: ModelCard, count: int, interactive_only: bool
+) -> Iterator[tuple[Row[Any], int]]:
+    """Waiting chunks, group by group, more than ``count`` of them if the backlog has them, each with what its prefix
+    takes. A generator: groups that the budget does not reach are not looked for.
     """
 
     def waiting(limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
@@ -105,18 +113,24 @@ def _candidates(connection: Connection, card: ModelCard, count: int, interactive
     head = [] if interactive_only else waiting(1)
     if interactive_only or (head and head[0].interactive):
         # Of its own index, and no group whole: a group's members are found among what may be a large backlog of others.
-        for rows in _groups(waiting(count, chunks.c.interactive)).values():
-            yield from rows
+        found = _groups(waiting(count, chunks.c.interactive))
+        prefix_tokens = _prefix_tokens(connection, found)
+        for group, rows in found.items():
+            yield from ((row, prefix_tokens[group]) for row in rows)
         return
     if not head:
         return
-    group = head[0].prefix_id
-    yield from waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == group)
-    urgent = waiting(count, ~chunks.c.interactive, chunks.c.prefix_id != group)
+    first = head[0].prefix_id
+    (tokens,) = _prefix_tokens(connection, [first]).values()
+    yield from ((row, tokens) for row in waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == first))
+    urgent = waiting(count, ~chunks.c.interactive, chunks.c.prefix_id != first)
     backlog_goes_on = len(urgent) == count
-    for place, (group, rows) in enumerate(_groups(urgent).items()):
+    found = _groups(urgent)
+    prefix_tokens = _prefix_tokens(connection, found)
+    for place, (group, rows) in enumerate(found.items()):
         whole = backlog_goes_on and place < WHOLE_GROUPS
-        yield from waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == group) if whole else rows
+        rows = waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == group) if whole else rows
+        yield from ((row, prefix_tokens[group]) for row in rows)
 
 
 def _groups(rows: Iterable[Row[Any]]) -> dict[int, list[Row[Any]]]:
@@ -125,6 +139,13 @@ def _groups(rows: Iterable[Row[Any]]) -> dict[int, list[Row[Any]]]:
     for row in rows:
         groups.setdefault(row.prefix_id, []).append(row)
     return groups
+
+
+def _prefix_tokens(connection: Connection, prefix_ids: Iterable[int]) -> dict[int, int]:
+    """What prefixes take to compute. Of their bytes only the number is read."""
+    size = func.length(prefixes.c.tokens).label("size")
+    found = connection.execute(select(prefixes.c.id, size).where(prefixes.c.id.in_(list(prefix_ids))))
+    return {row.id: prefill_work(row.size // TOKEN_BYTES) for row in found}
 
 
 def _take(connection: Connection, db: Database, worker_id: str, chosen: list[int]) -> Claim | None:

@@ -12,6 +12,7 @@ from scoring.layout import TokenIds
 from scoring.options import ScoreOptions
 
 _IDS = np.dtype("<i4")
+TOKEN_BYTES = _IDS.itemsize
 _SCORES = np.dtype("<f4")
 
 

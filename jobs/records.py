@@ -184,7 +184,7 @@ class ScorePage:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Waiting work. tokens: over all of its sequences."""
+    """Waiting work. tokens: of all rows, as :mod:`scoring.work` counts."""
 
     chunks: int
     tokens: int

@@ -128,6 +128,7 @@ chunks = Table(
     Column("batch_id", String(32)),
     Column("first_item", Integer, nullable=False),
     Column("item_count", Integer, nullable=False),
+    # What its rows take, as scoring.work counts; of a chunk accepted by the version before 0003, all of its sequences.
     Column("token_count", Integer, nullable=False),
     # How often a batch that held nothing but this chunk was lost, and how many chunks its next batch may hold.
     Column("failures", SmallInteger, nullable=False),

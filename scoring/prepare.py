@@ -19,6 +19,7 @@ from scoring.layout import Rows, TokenIds
 from scoring.model_card import ModelCard
 from scoring.request import ScoreRequest
 from scoring.tokenization import TextTokenizer
+from scoring.work import work_of_each
 
 _EMPTY: TokenIds = np.zeros(0, np.int32)
 _BATCH_TOKENS = 2**20
@@ -35,9 +36,9 @@ _ITEM_FIRST_SERIAL = (
 class Limits:
     """What one path takes, and how it cuts work up.
 
-    max_labels, max_items: of one request; max_tokens: over all its sequences, or None. chunk_tokens: tokens, over its
-    sequences, that a chunk holds at most unless a single row is longer; chunk_items: rows of a chunk at most. advice:
-    what to do about a request that is too large, put behind the message.
+    max_labels, max_items: of one request; max_tokens: over all its sequences, or None. chunk_tokens: what the rows
+    of a chunk take at most, as :mod:`scoring.work` counts, unless a single one takes more; chunk_items: how many they
+    are at most. advice: what to do about a request that is too large, put behind the message.
     """
 
     max_labels: int
@@ -224,10 +225,11 @@ def _row_of(rows: Rows, token: int) -> int:
 
 
 def _cut_into_chunks(rows: Rows, limits: Limits) -> Iterator[Chunk]:
-    # 64 bits: a hundred thousand long sequences have more tokens than an int32 counts.
-    ends = np.cumsum(rows.sequence_lengths, dtype=np.int64)
+    ends = np.cumsum(work_of_each(rows))
+    # 64 bits: a hundred thousand long items have more tokens than an int32 counts.
     own_ends = np.cumsum(rows.lengths, dtype=np.int64)
-    start = before = own_before = 0
+    start = own_before = 0
+    before = 0.0
     while start < len(rows):
         stop = int(np.searchsorted(ends, before + limits.chunk_tokens, side="right"))
         stop = max(start + 1, min(stop, start + limits.chunk_items))
@@ -235,7 +237,7 @@ def _cut_into_chunks(rows: Rows, limits: Limits) -> Iterator[Chunk]:
         # Not Rows.slice, which counts from the first row: long prefixes make as many chunks as there are items.
         tokens = rows.tokens[own_before:own_after]
         yield Chunk(start, Rows(tokens, rows.lengths[start:stop], rows.prefix_ends[start:stop]))
-        start, before, own_before = stop, int(ends[stop - 1]), own_after
+        start, before, own_before = stop, float(ends[stop - 1]), own_after
 
 
 def _warnings(request: ScoreRequest, card: ModelCard, wanted: Wanted) -> tuple[str, ...]:

@@ -27,7 +27,9 @@ class ScoringSettings(SettingsSlice):
     max_tokens_per_call: PositiveInt = Field(
         1_000_000, description="tokens, over all sequences, one `/v1/score` call may have"
     )
-    chunk_tokens: PositiveInt = Field(16_384, description="tokens, over its sequences, that a chunk aims at")
+    chunk_tokens: PositiveInt = Field(
+        16_384, description="tokens to compute that a chunk aims at, the shared query left out"
+    )
     chunk_items: PositiveInt = Field(256, description="items a chunk has at most")
     multi_item_algorithm: Literal["auto", "packed", "prefill_extend", "serial"] = Field(
         "auto", description="how items that share a query are scored; `auto` decides by the query's length"

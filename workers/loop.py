@@ -23,6 +23,7 @@ from jobs.reading import has_waiting
 from jobs.records import Claim, Returned
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, Scored
 from scoring.model_card import ModelCard
+from scoring.work import work_done
 from workers.finishing import Finishing
 from workers.lease import Lease
 from workers.looks import Looks
@@ -218,18 +219,21 @@ class ScoringLoop:
                 raise _BatchLostError
 
         started = time.monotonic()
+        cached_tokens: dict[int, int] = {}
         for scored in self._engine.score(claimed.groups, on_step):
+            cached_tokens[scored.id] = scored.cached_tokens
             finishing.put(scored)
         seconds = time.monotonic() - started - seconds_between
         rows = [chunk.rows for group in claimed.groups for chunk in group.chunks]
-        tokens = sum(int(of_chunk.sequence_lengths.sum()) for of_chunk in rows)
-        self._throughput.measured(tokens, seconds)
+        computed = work_done(claimed.groups, cached_tokens)
+        self._throughput.measured(computed, seconds)
         log.info(
             "scored",
             groups=len(claimed.groups),
             chunks=len(rows),
             items=sum(map(len, rows)),
-            tokens=tokens,
+            tokens=sum(int(of_chunk.sequence_lengths.sum()) for of_chunk in rows),
+            computed=computed,
             seconds=round(seconds, 3),
             interactive=claimed.interactive,
         )

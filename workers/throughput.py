@@ -12,7 +12,7 @@ MEMORY_SECONDS = 12.0
 
 
 class Throughput:
-    """Tokens (over all sequences, shared or not) per second of work, recent work weighing more.
+    """Tokens computed (as :mod:`scoring.work` counts) per second of work, recent work weighing more.
 
     Time is what is averaged over, so many tiny batches, which are slow for their size, weigh no more than they last.
     """

@@ -5,6 +5,9 @@ Against this schema the version before works on, so this goes first, then the wo
 - An API of the version before stores chunks whose flag is false. They are claimed in the order they are due in, as
   before; until the API is replaced, no interactive call of its is scored between the steps of other work.
 - A worker of the version before does not know the flag, and claims by ``due_at`` alone, as before.
+- ``token_count`` means another thing from here on, and needs no change of the schema: what has to be computed, where it
+  was the tokens of all sequences. The version before stores larger numbers than this one, so claims of what it accepted
+  are smaller than they might be; its own workers take more of this version's chunks at a time.
 
 The chunks that wait or are claimed now get their flag from their jobs. The transaction locks ``chunks`` from its first
 statement, and reads it once for the index: submissions and claims wait for that. Renewals do not.

@@ -23,6 +23,7 @@ from jobs.records import JobStatus
 from scoring.layout import Head, Rows
 from scoring.model_card import ModelCard
 from scoring.options import Priority, ScoreOptions
+from scoring.work import prefill_work, work
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission, submit, take
 
@@ -160,11 +161,23 @@ def test_a_deadline_makes_a_job_due_no_later(timed_store: Database) -> None:
 
 
 def test_a_claim_keeps_to_its_budget_but_takes_one_chunk_whatever_its_size(store: Database) -> None:
-    submit(store, chunks=1, rows=10, row_tokens=97)  # 1,000 tokens with the prefix of 3
-    submit(store, chunks=6, rows=1, row_tokens=7)  # 10 tokens each
-    assert len(take(store, budget=50).chunk_ids) == 1
-    assert len(take(store, budget=50).chunk_ids) == 5
-    assert len(take(store, budget=50).chunk_ids) == 1
+    submit(store, chunks=1, rows=10, row_tokens=97)  # 970 tokens
+    submit(store, chunks=6, rows=1, row_tokens=7)  # 7 tokens each, and 3 of the prefix once
+    assert len(take(store, budget=44).chunk_ids) == 1
+    assert len(take(store, budget=44).chunk_ids) == 5
+    assert len(take(store, budget=44).chunk_ids) == 1
+
+
+@pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.INTERACTIVE])
+def test_a_claim_counts_a_prefix_once_for_all_chunks_of_its_group(store: Database, priority: Priority) -> None:
+    chunk, prefix = round(work(1_000.0, 10.0)), prefill_work(1_000)
+    assert (chunk, prefix) == (13, 1_130)
+    for first in (1, 2, 3):
+        submit(store, chunks=5, row_tokens=10, prefix=(first, *range(999)), priority=priority)
+    claimed = take(store, budget=2 * prefix + 7 * chunk)
+    assert [len(group.chunks) for group in claimed.groups] == [5, 2]
+    claimed = take(store, budget=2 * prefix + 8 * chunk - 1)
+    assert [len(group.chunks) for group in claimed.groups] == [3, 4]
 
 
 def test_a_claim_keeps_to_its_number_of_chunks(store: Database) -> None:

@@ -160,7 +160,7 @@ def test_the_backlog_counts_what_waits(store: Database) -> None:
     submit(store, chunks=2, rows=3, row_tokens=4)
     assert has_waiting(store, CARD)
     assert not has_waiting(store, replace(CARD, name="other"))
-    assert backlog(store, MODEL) == Backlog(chunks=2, tokens=2 * 3 * (3 + 4))
+    assert backlog(store, MODEL) == Backlog(chunks=2, tokens=2 * 3 * 4)
     take(store)
     assert backlog(store, MODEL) == Backlog(0, 0)
     assert not has_waiting(store, CARD)

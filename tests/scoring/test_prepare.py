@@ -17,6 +17,7 @@ from scoring.model_card import ModelCard
 from scoring.prepare import Limits, Prepared, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer
+from scoring.work import ATTENTION_TOKENS, work_of_each
 from tests.scoring.tokenizers_under_test import llama3, qwen2
 
 LIMITS = Limits(max_labels=256, max_items=100_000, max_tokens=None, chunk_tokens=16_384, chunk_items=256)
@@ -152,7 +153,7 @@ def test_prompt_tokens_of_a_large_job_do_not_wrap_around() -> None:
     body = {"query": [1] * 30_000, "items": [[]] * 100_000, "label_token_ids": LABELS}
     request = prepare(parse_score_request(body), card_of(tokenizer, context_length=32_768), tokenizer, LIMITS)
     assert request.prompt_tokens == 3_000_000_000
-    assert len(request.chunks) == 100_000
+    assert len(request.chunks) == -(-100_000 // LIMITS.chunk_items)
 
 
 def test_text_labels_become_the_tokens_they_are() -> None:
@@ -178,13 +179,21 @@ def test_chunks_hold_every_row_once_in_order_within_both_limits(
     for chunk in request.chunks:
         assert chunk.first_item == first
         assert 1 <= len(chunk.rows) <= chunk_items
-        assert len(chunk.rows) == 1 or chunk.rows.sequence_lengths.sum() <= chunk_tokens
+        assert len(chunk.rows) == 1 or work_of_each(chunk.rows).sum() <= chunk_tokens + 1e-6
         first += len(chunk.rows)
 
 
 def test_chunks_are_as_full_as_the_limits_allow() -> None:
-    request = prepared([1], [[1], [1], [1], [1] * 9, [1]], limits=replace(LIMITS, chunk_tokens=6, chunk_items=10))
+    request = prepared([1], [[1], [1], [1], [1] * 9, [1]], limits=replace(LIMITS, chunk_tokens=4, chunk_items=10))
     assert [len(chunk.rows) for chunk in request.chunks] == [3, 1, 1]
+
+
+def test_a_query_that_all_items_share_makes_no_chunk_smaller_but_by_what_looking_back_at_it_costs() -> None:
+    short, long = (prepared([1] * length, [[1] * 20] * 500) for length in (10, 2_000))
+    assert [len(chunk.rows) for chunk in short.chunks] == [256, 244]
+    assert [len(chunk.rows) for chunk in long.chunks] == [256, 244]
+    twice = prepared([1] * ATTENTION_TOKENS, [[1] * 20] * 500, limits=replace(LIMITS, chunk_tokens=4_000))
+    assert [len(chunk.rows) for chunk in twice.chunks] == [100] * 5
 
 
 def test_arrays_are_int32_for_the_engine_and_the_store() -> None:

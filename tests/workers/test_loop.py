@@ -34,6 +34,16 @@ def test_a_waiting_job_is_scored_and_announced(store: Store, start_worker: Start
     wait_until(lambda: worker.bell.ended == [job_id], "its end is announced")
 
 
+def test_what_a_batch_took_is_told_in_tokens_that_were_computed(store: Store, start_worker: StartWorker) -> None:
+    job_id = store.submit(chunks=3)
+    with capture_logs() as logs:
+        start_worker(store)
+        store.wait_for(job_id)
+        wait_until(lambda: said(logs, "scored"), "its log")
+    (line,) = (line for line in logs if line["event"] == "scored")
+    assert (line["tokens"], line["computed"]) == (3 * 9, 2 + 3 * 5), "the prefix of two once, and each item"
+
+
 def test_a_ring_wakes_an_idle_worker(store: Store, start_worker: StartWorker) -> None:
     worker = start_worker(store, SLEEPY)
     first = store.submit()
