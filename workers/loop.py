@@ -25,6 +25,7 @@ from scoring.layout import ChunkWork, GroupWork, Head, Rows, Scored
 from scoring.model_card import ModelCard
 from scoring.work import work_done
 from workers.finishing import Finishing
+from workers.garbage import Garbage
 from workers.lease import Lease
 from workers.looks import Looks
 from workers.progress import Progress
@@ -99,6 +100,7 @@ class ScoringLoop:
         self._worker_id = worker_id
         self._card = card
         self._throughput = Throughput()
+        self._garbage = Garbage()
         self._woken = threading.Event()
         self._database_away = False
         self.stopping = threading.Event()
@@ -121,10 +123,12 @@ class ScoringLoop:
             claimed_at = time.monotonic()
             claimed = self._claim()
             if claimed is None:
+                self._garbage.idle()
                 self._woken.wait(self._pace.poll_seconds)
             else:
                 self._ring_for_the_rest()
-                self._work_on(claimed, claimed_at, _nothing if claimed.interactive else self._letting_in())
+                with self._garbage.kept():
+                    self._work_on(claimed, claimed_at, _nothing if claimed.interactive else self._letting_in())
 
     def _letting_in(self) -> Callable[[], None]:
         """What to do between the steps of a batch to have interactive work scored there."""
