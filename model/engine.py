@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,7 +36,7 @@ from model.reading import Read, Reader
 from model.sheets import EngineError, Row, Sheet
 from model.steps import Extension, steps
 from scoring.algorithms import Algorithm, Choice, Policy, Wanted
-from scoring.estimates import NOTHING, Estimator, Geometry, Rates, Shapes
+from scoring.estimates import Estimator, Geometry, Rates, Shapes
 from scoring.layout import GroupWork, Scored, TokenIds
 from scoring.model_card import ModelCard
 from scoring.planner import Plan, Planner
@@ -96,7 +97,7 @@ class Engine:
         self._width = decoder.config.width
         self._buckets = buckets
         self._forward = Forward(programs, self._executables, buckets, pool.budget)
-        self._prefixes = Prefixes(self._forward, pool, buckets)
+        self._prefixes = Prefixes(self._forward, pool, buckets, settings.multi_item_prefill_extend_cache_timeout)
         self._no_prefix = np.zeros(pool.longest, np.int32)
         self._keeps_prefixes = settings.enable_scoring_cache
         policy = Policy(
@@ -188,39 +189,44 @@ class Engine:
         sheets = [(group, [Sheet.blank(chunk) for chunk in group.chunks]) for group in groups]
         yield from (sheet.scored() for _, of_group in sheets for sheet in of_group if not sheet.missing)
         reader = Reader(self._forward, self._buckets, self._width)
-        for found, tokens in self._steps(sheets):
+        plans = [self._plan(group, of_group) for group, of_group in sheets]
+        computed = 0
+        for found, tokens in self._steps(plans):
+            computed += tokens
             self.computed_tokens += tokens
             yield from reader.take(found, tokens)
             on_step()
         yield from reader.rest()
+        log.info(
+            "computed",
+            tokens=computed,
+            estimated_seconds=round(sum(planned.plan.estimate.seconds for planned in plans), 3),
+            prefixes=self._prefixes.counts(),
+        )
 
-    def _steps(self, sheets: Sequence[tuple[GroupWork, Sequence[Sheet]]]) -> Iterator[Computed]:
+    def _steps(self, plans: Sequence[_Planned]) -> Iterator[Computed]:
         """Everything that the device has to do below the heads, a step at a time."""
         work: dict[Algorithm, list[tuple[GroupWork, list[Row]]]] = defaultdict(list)
-        planned: dict[Choice, list[int]] = defaultdict(list)
-        expected = NOTHING
-        for group, of_group in sheets:
-            rows = [row for sheet in of_group for row in self._rows(sheet, len(group.prefix))]
-            plan = self._plan(group, rows)
-            expected += plan.estimate
-            for part in plan.parts:
-                work[part.choice.algorithm].append((group, [rows[n] for n in part.rows]))
-                planned[part.choice].append(len(part.rows))
-        for choice, counts in planned.items():
+        choices: dict[Choice, list[int]] = defaultdict(list)
+        for planned in plans:
+            for part in planned.plan.parts:
+                work[part.choice.algorithm].append((planned.group, [planned.rows[n] for n in part.rows]))
+                choices[part.choice].append(len(part.rows))
+        for choice, counts in choices.items():
             self._count(choice, len(counts), sum(counts))
-        log.debug("estimated", tokens=expected.tokens, seconds=round(expected.seconds, 3))
         yield from self._serial(work[Algorithm.SERIAL])
         for group, rows in work[Algorithm.PREFILL_EXTEND]:
             yield from self._prefill_extend(group, rows)
         for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
             yield from self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
 
-    def _plan(self, group: GroupWork, rows: Sequence[Row]) -> Plan:
+    def _plan(self, group: GroupWork, sheets: Sequence[Sheet]) -> _Planned:
         """How to score a group's rows."""
+        rows = [row for sheet in sheets for row in self._rows(sheet, len(group.prefix))]
         lengths = np.array([len(row.tokens) for row in rows], np.int32)
         ends = np.array([row.prefix_end for row in rows], np.int32)
         cached = self._prefixes.holds(_handle(group))
-        return self._planner.plan(Geometry(len(group.prefix), lengths, ends, cached))
+        return _Planned(group, rows, self._planner.plan(Geometry(len(group.prefix), lengths, ends, cached)))
 
     def _count(self, choice: Choice, groups: int, rows: int) -> None:
         """Keep count of what was chosen, and say it."""
@@ -317,6 +323,15 @@ class Engine:
             size, reads = self._buckets.packed(packed.length, len(packed.rows))
             hidden = self._forward.packed(PackedKey(size, reads, dense), *packed.arrays(size, reads))
             yield list(zip(packed.rows, np.asarray(hidden), strict=False)), size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Planned:
+    """A group, all of its rows, and how they are to be scored."""
+
+    group: GroupWork
+    rows: Sequence[Row]
+    plan: Plan
 
 
 def _one_ahead(found: Iterable[T]) -> Iterator[T]:

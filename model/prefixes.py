@@ -1,8 +1,8 @@
 """Prefixes that have been prefilled: their keys and values in blocks of one pool on the device.
 
 A handle is found again by its key, so whoever scores more items of a query finds the query's work done. Handles are
-kept within a budget of blocks, those used last. A sequence that is being computed may take any block that no pinned
-handle has; for one that is longer than the whole pool, the pool grows. One thread at a time may call.
+kept within a budget of blocks, those used last, and for some time. A sequence that is being computed may take any block
+that no pinned handle has; for one that is longer than the whole pool, the pool grows. One thread at a time may call.
 
 Work may be let in between two steps of other work, so several handles may be pinned at once, and several sequences be
 under way: what the outer work holds is never the inner's. Where the pool has no room for both, it grows for that, too.
@@ -10,8 +10,9 @@ under way: what the outer work holds is never the inner's. Where the pool has no
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -73,20 +74,40 @@ class Pin:
 class Prefixes:
     """The pool's blocks, and the handles that have them.
 
-    prefills: handles made so far; hits: how often one was found again; evictions: how many had to go, for want of
-    blocks.
+    timeout: seconds after its last use that a handle is forgotten. prefills: handles made so far; hits: how often one
+    was found again; evictions: how many had to go, for want of blocks; expirations: how many were forgotten.
     """
 
-    def __init__(self, forward: Forward, shape: PoolShape, buckets: Buckets) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        shape: PoolShape,
+        buckets: Buckets,
+        timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._forward = forward
         self._shape = shape
         self._buckets = buckets
         self._free = list(range(forward.blocks))
+        self._timeout = timeout
+        self._clock = clock
         self._handles: OrderedDict[str, Prefix] = OrderedDict()
+        self._used_at: dict[str, float] = {}
         self._pins: list[Pin] = []
         self.prefills = 0
         self.hits = 0
         self.evictions = 0
+        self.expirations = 0
+
+    def counts(self) -> dict[str, int]:
+        """What has become of handles so far."""
+        return {
+            "prefills": self.prefills,
+            "hits": self.hits,
+            "evictions": self.evictions,
+            "expirations": self.expirations,
+        }
 
     @contextmanager
     def pinned(self, key: str) -> Iterator[Pin]:
@@ -97,19 +118,23 @@ class Prefixes:
             yield pin
         finally:
             self._pins.remove(pin)
+            if key in self._handles:
+                self._touch(key)
             while self._forward.blocks - len(self._free) > self._shape.budget and self._evict():
                 pass
 
     def find(self, key: str) -> Prefix | None:
         """A handle made earlier and not evicted since."""
+        self._expire()
         prefix = self._handles.get(key)
         if prefix is not None:
-            self._handles.move_to_end(key)
+            self._touch(key)
             self.hits += 1
         return prefix
 
     def holds(self, key: str) -> bool:
         """Whether it would be found; to look is no use of it."""
+        self._expire()
         return key in self._handles
 
     def keep(self, key: str, prefix: Prefix) -> None:
@@ -117,6 +142,7 @@ class Prefixes:
         # Of the same query, by work that was let in while this one was prefilled: whoever made it is done with it.
         self._forget(key)
         self._handles[key] = prefix
+        self._touch(key)
         self.prefills += 1
 
     def drop(self, key: str) -> None:
@@ -173,8 +199,22 @@ class Prefixes:
             self.evictions += 1
         return oldest is not None
 
+    def _touch(self, key: str) -> None:
+        """Note that a handle is used now: the least recently used is always the first."""
+        self._handles.move_to_end(key)
+        self._used_at[key] = self._clock()
+
+    def _expire(self) -> None:
+        """Forget the handles that nobody has used for too long."""
+        pinned = {pin.key for pin in self._pins}
+        oldest = self._clock() - self._timeout
+        for key in [key for key, used_at in self._used_at.items() if used_at < oldest and key not in pinned]:
+            self._forget(key)
+            self.expirations += 1
+
     def _forget(self, key: str) -> None:
         if key in self._handles:
+            del self._used_at[key]
             self.give_up(self._handles.pop(key).blocks)
 
 

@@ -63,6 +63,9 @@ class EngineSettings(SettingsSlice):
     prefix_cache_bytes: PositiveInt = Field(
         2**30, description="device memory for the keys and values of queries; grows for a longer sequence"
     )
+    multi_item_prefill_extend_cache_timeout: PositiveFloat = Field(
+        600.0, description="seconds after its last use that the work on a query is forgotten"
+    )
     multi_item_enable_startup_warmup: bool = Field(
         True, description="compile the programs before serving rather than on first use"
     )

@@ -52,6 +52,23 @@ def test_what_becomes_of_prefixes_is_counted(checkpoint: Callable[[str], Path]) 
     assert (prefixes.prefills, prefixes.hits, prefixes.evictions) == (4, 2, 3)
 
 
+def test_a_prefix_that_nobody_uses_for_long_is_forgotten(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, now = load(checkpoint, multi_item_prefill_extend_cache_timeout=60), 0.0
+    monkeypatch.setattr(engine.prefixes, "_clock", lambda: now)
+    for seconds in (0.0, 59.0, 61.0, 0.0):
+        now += seconds
+        expected = logits(engine, group(50, 1))
+    np.testing.assert_array_equal(logits(engine, group(50, 1)), expected)
+    counted = {"prefills": 2, "hits": 3, "evictions": 0, "expirations": 1}
+    with capture_logs() as logs:
+        logits(engine, group(50, 1))
+    (told,) = [entry for entry in logs if entry["event"] == "computed"]
+    assert told["prefixes"] == counted | {"hits": 4}
+    assert told["tokens"] == 64
+
+
 def test_tokens_that_are_computed_are_counted_with_their_padding(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint)
     logits(engine, group(100, 1))
