@@ -76,7 +76,7 @@ def test_redis_emptied_while_jobs_wait_loses_none(deployment: Deployment, redis_
 
 
 def test_a_shuffled_backlog_is_claimed_as_groups_by_query(deployment: Deployment) -> None:
-    queries = ["Query: how do I repair a bicycle?\n"] * 1000 + ["Query: what is a good soup recipe?\n"] * 1000
+    queries = ["Query: how do I repair a bicycle?\n"] * 300 + ["Query: what is a good soup recipe?\n"] * 300
     random.Random(7).shuffle(queries)
     with deployment:
         deployment.migrate()
@@ -88,11 +88,11 @@ def test_a_shuffled_backlog_is_claimed_as_groups_by_query(deployment: Deployment
         deployment.start_worker()
         wait_until(lambda: deployment.job(job_ids[-1])["status"] == "succeeded", "the backlog to drain", 180)
         assert all(deployment.job(job_id)["status"] == "succeeded" for job_id in job_ids)
-        wait_until(lambda: sum(line["chunks"] for line in deployment.events("worker", "scored")) >= 2000, "its log")
+        wait_until(lambda: sum(line["chunks"] for line in deployment.events("worker", "scored")) >= 600, "its log")
         claims = deployment.events("worker", "scored")
-    assert sum(line["chunks"] for line in claims) == 2000
+    assert sum(line["chunks"] for line in claims) == 600
     groups = sum(line["groups"] for line in claims)
-    print(f"2000 jobs of 2 queries: {len(claims)} claims, {groups} groups in them")
+    print(f"600 jobs of 2 queries: {len(claims)} claims, {groups} groups in them")
     # At most one claim reaches past the end of one query's backlog into the other's.
     assert groups <= len(claims) + 1
-    assert len(claims) < 100
+    assert len(claims) < 40

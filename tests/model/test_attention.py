@@ -94,7 +94,7 @@ def assert_close(found: Attended, expected: Attended) -> None:
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.parametrize("of_shape", SHAPES)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_two_visible_ranges_agree_with_a_dense_mask(name: str, of_shape: str, data: st.DataObject) -> None:
     shape = SHAPES[of_shape]
@@ -128,7 +128,7 @@ def test_two_ranges_merged_are_the_whole_range(name: str, of_shape: str, cut: in
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(ends=st.lists(st.integers(0, 40), min_size=13, max_size=13), seed=st.integers(0, 9))
 def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(dtype: str, ends: list[int], seed: int) -> None:
     blocks, K, D, size = 6, 2, 8, 16

@@ -25,7 +25,6 @@ from tests.model.checkpoints import CONFIGS
 from tests.model.engines import DType, unchecked
 
 MODELS: dict[str, DecoderConfig] = {
-    "tied": CONFIGS["tied"],
     "untied": CONFIGS["untied"],
     "demonstration": SHAPES["demonstration"],
     # Products this large take other paths than small ones.
