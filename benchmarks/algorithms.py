@@ -6,7 +6,7 @@ What loads jax is imported where it runs, in processes of their own: the one tha
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from benchmarks.shapes import SHAPES
@@ -18,13 +18,24 @@ from settings.engine import EngineSettings
 if TYPE_CHECKING:
     from model.engine import Engine
 
-ALGORITHMS: dict[str, tuple[Wanted, Literal["auto", "dense", "segment"]]] = {
-    "serial": ("serial", "auto"),
-    "packed_dense": ("packed", "dense"),
-    "packed_segment": ("packed", "segment"),
-    "prefill_extend": ("prefill_extend", "auto"),
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an engine is asked for: an algorithm, the mask of its packed sequences, and batch invariance."""
+
+    algorithm: Wanted
+    mask: Literal["auto", "dense", "segment"] = "auto"
+    batch_invariant: bool = True
+
+
+ALGORITHMS = {
+    "serial": Asked("serial"),
+    "packed_dense": Asked("packed", "dense"),
+    "packed_segment": Asked("packed", "segment"),
+    "prefill_extend": Asked("prefill_extend"),
 }
-"""By name: what an engine is asked for, and the mask of its packed sequences."""
+PLANNED = {"auto": Asked("auto"), "auto_any_company": Asked("auto", batch_invariant=False)}
+"""What the planner picks, with batch invariance and without."""
 
 
 def random_engine(shape: str, settings: EngineSettings, wanted: Wanted = "auto") -> Engine:
@@ -49,9 +60,16 @@ def random_engine(shape: str, settings: EngineSettings, wanted: Wanted = "auto")
 
 def measure(algorithm: str, shape: str, workload: Workload, repeats: int) -> Measured:
     """One algorithm. Nothing is kept from one run to the next."""
-    wanted, mask = ALGORITHMS[algorithm]
-    settings = EngineSettings(enable_scoring_cache=False, multi_item_mask_impl=mask)
-    engine = random_engine(shape, settings, wanted)
+    asked = (ALGORITHMS | PLANNED)[algorithm]
+    settings = EngineSettings(
+        enable_scoring_cache=False, multi_item_mask_impl=asked.mask, batch_invariant=asked.batch_invariant
+    )
+    engine = random_engine(shape, settings, asked.algorithm)
     work = workload.work(SHAPES[shape].vocabulary)
-    measured = timed(lambda: list(engine.score(work, lambda: None)), repeats, workload.items)
-    return replace(measured, computed_tokens=engine.computed_tokens // (repeats + 1))
+
+    def warm_up() -> None:
+        engine.warm_up(lambda done, total, program: None)
+        engine.warm_up_rest(lambda done, total, program: None)
+
+    measured = timed(lambda: list(engine.score(work, lambda: None)), repeats, workload.items, warm_up)
+    return replace(measured, computed_tokens=engine.computed_tokens // repeats)

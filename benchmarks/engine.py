@@ -55,6 +55,9 @@ PEERS = {
 }
 
 
+CHOICES = (*algorithms.ALGORITHMS, *algorithms.PLANNED)
+
+
 def main() -> None:
     """Measure, and print one JSON object as the last line."""
     options = _options()
@@ -133,7 +136,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--workload", choices=WORKLOADS, default="target")
     parser.add_argument("--items", type=_positive, help="the workload's first so many; of reranking, queries")
-    parser.add_argument("--algorithms", nargs="*", choices=algorithms.ALGORITHMS, default=list(algorithms.ALGORITHMS))
+    parser.add_argument(
+        "--algorithms",
+        nargs="*",
+        choices=algorithms.ALGORITHMS | algorithms.PLANNED,
+        default=list(algorithms.ALGORITHMS),
+    )
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=[])
     parser.add_argument(
         "--serial-items", type=_positive, default=5, help="that serial scoring, a peer's too, is timed on, at most"

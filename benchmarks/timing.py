@@ -33,9 +33,9 @@ class Measured:
         return self.items / self.seconds
 
 
-def timed(run: Callable[[], object], repeats: int, items: int) -> Measured:
-    """Run once to compile, then the repeats."""
-    run()
+def timed(run: Callable[[], object], repeats: int, items: int, warm_up: Callable[[], object]) -> Measured:
+    """Warm up, then the repeats."""
+    warm_up()
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()

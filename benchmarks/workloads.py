@@ -35,6 +35,12 @@ class Sequences:
     items: tuple[TokenIds, ...]
 
 
+def beginning(groups: Sequence[Sequences]) -> list[Sequences]:
+    """A little of the first group, to warm up with."""
+    first = groups[0]
+    return [Sequences(first.query[:64], tuple(item[:8] for item in first.items[:2]))]
+
+
 @dataclass(frozen=True, slots=True)
 class Flop:
     """Floating-point operations: of weights, of attention, and of the head."""
