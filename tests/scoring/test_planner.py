@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.shapes import QWEN3_06B
 from model.buckets import Buckets
-from model.config import DecoderConfig
-from model.rope import Rope
 from scoring.algorithms import Algorithm, Policy
 from scoring.estimates import Estimator, Geometry, Rates, Shapes
 from scoring.planner import Planner
@@ -23,19 +22,6 @@ INVARIANT = Policy("auto", "auto", prefill_extend_enabled=True, shortest_prefix=
 FREE = replace(INVARIANT, batch_invariant=False)
 BUCKETS = Buckets.of(256, packed=EngineSettings().multi_item_precompile_buckets, longest_packed=8_192)
 SHAPES = Shapes(BUCKETS.sizes, BUCKETS.reads, BUCKETS.packed_sizes)
-QWEN3_06B = DecoderConfig(
-    vocabulary=151_936,
-    width=1_024,
-    layers=28,
-    query_heads=16,
-    kv_heads=8,
-    head_dim=128,
-    mlp_width=3_072,
-    context=40_960,
-    rope=Rope(1e6),
-    norm_epsilon=1e-6,
-    tied=True,
-)
 ESTIMATOR = Estimator(QWEN3_06B.size, Rates.of("cpu"), SHAPES)
 
 
