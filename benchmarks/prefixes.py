@@ -122,6 +122,8 @@ def main() -> None:
     parser.add_argument("--room", type=int, default=10, help="for so many of them")
     parser.add_argument("--turns", type=int, default=2)
     options = parser.parse_args()
+    if options.query + ITEM > SHAPES[options.shape].context:
+        parser.error(f"{options.shape} takes {SHAPES[options.shape].context} tokens: give a shorter --query")
 
     calls = alone(repeated, options.shape, options.query)
     for name, one in calls.items():

@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[50, 500, 5_000])
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    if options.query + ITEM > SHAPES[options.shape].context:
+        parser.error(f"{options.shape} takes {SHAPES[options.shape].context} tokens: give a shorter --query")
 
     bare = alone(measure, "prefill_extend", options.shape, alike(options.query, 1, EMPTY), options.repeats)
     print(f"query alone: {bare.seconds:.3f} s, peak memory {bare.peak_memory_gb:.2f} GB\n")
