@@ -34,7 +34,7 @@ from model.executables import Executables
 from model.known_answer import KnownAnswers
 from model.platforms import attention_for, has_row_floor
 from model.programs import Programs
-from scoring.estimates import MEASURED, Shapes
+from scoring.estimates import MEASURED
 from scoring.layout import Head
 from settings.engine import EngineSettings
 
@@ -101,7 +101,7 @@ class Layer:
         ranges = ranges_of(PACKED, PACKED_QUERY)
         arrays = [array[None] for array in self._heads(PACKED)]
         look = jax.jit(attention.attend).lower(*arrays, ranges).compile()
-        pairs = self.shapes.packed_pairs(PACKED_QUERY, PACKED, dense=dense)
+        pairs = self.buckets.shapes.packed_pairs(PACKED_QUERY, PACKED, dense=dense)
         return self.config.size.pair_flop * pairs / seconds(lambda: look(*arrays, ranges), self.repeats) / 1e9
 
     def head(self) -> float:
@@ -111,11 +111,6 @@ class Layer:
         labels = np.zeros(key.labels, np.int32)
         taken = seconds(lambda: self.run[key](*self.programs.head, hidden, labels), self.repeats)
         return self.config.size.head_flop * key.rows / taken / 1e9
-
-    @property
-    def shapes(self) -> Shapes:
-        """How an engine with these programs pads."""
-        return Shapes(self.buckets.sizes, self.buckets.reads, (PACKED,))
 
     def _heads(self, tokens: int) -> list[Array]:
         """Queries, keys and values of so many tokens."""

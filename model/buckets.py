@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scoring.estimates import Shapes
 from scoring.layout import Head
 
 ROW_FLOOR = 64
@@ -152,6 +153,11 @@ class Buckets:
     def step(self) -> int:
         """Tokens of the largest step, and of a block of the pool."""
         return self.sizes[-1]
+
+    @property
+    def shapes(self) -> Shapes:
+        """How all this pads, for estimates."""
+        return Shapes(self.sizes, max(span.rows for span in self.spans), self.packed_sizes, HEAD_ROWS)
 
     def size(self, tokens: int) -> int:
         """What a step of so many tokens computes."""

@@ -36,7 +36,7 @@ from model.reading import Read, Reader
 from model.sheets import EngineError, Row, Sheet
 from model.steps import Extension, steps
 from scoring.algorithms import Algorithm, Choice, Policy, Wanted
-from scoring.estimates import Estimator, Geometry, Rates, Shapes
+from scoring.estimates import Estimator, Geometry, Rates
 from scoring.layout import GroupWork, Scored, TokenIds
 from scoring.model_card import ModelCard
 from scoring.planner import Plan, Planner
@@ -110,8 +110,7 @@ class Engine:
             fewest_extended=settings.multi_item_algorithm_items_threshold,
             longest_dense=settings.multi_item_segment_fallback_threshold,
         )
-        shapes = Shapes(buckets.sizes, buckets.reads, buckets.packed_sizes)
-        self._planner = Planner(policy, Estimator(decoder.config.size, Rates.of(platform), shapes))
+        self._planner = Planner(policy, Estimator(decoder.config.size, Rates.of(platform), buckets.shapes))
 
     @classmethod
     def load(

@@ -22,9 +22,6 @@ from scoring.layout import TokenIds
 MEASURED = Path(__file__).parent / "rates"
 """Rates by platform, in jax's name for it; where there are none, those of a CPU serve: algorithms keep their order."""
 
-HEAD_ROWS = 128
-"""Rows that a head runs over at a time."""
-
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
@@ -80,12 +77,13 @@ class Shapes:
     """How the engine pads.
 
     step_sizes: tokens of a step, ascending; most_rows: items of a step; packed_sizes: tokens of a packed sequence,
-    ascending.
+    ascending; head_rows: rows of a head program.
     """
 
     step_sizes: tuple[int, ...]
     most_rows: int
     packed_sizes: tuple[int, ...]
+    head_rows: int
 
     @property
     def step(self) -> int:
@@ -163,8 +161,8 @@ class Estimator:
                 body = prefill + self._items(group.lengths, group.prefix)
             case Algorithm.PACKED_SEGMENT | Algorithm.PACKED_DENSE:
                 body = self._packed(group, dense=algorithm is Algorithm.PACKED_DENSE)
-        heads = -(-len(group) // HEAD_ROWS)
-        return body + Estimate(0, heads * HEAD_ROWS * self.model.head_flop / self.rates.head / 1e9)
+        rows = -(-len(group) // self.shapes.head_rows) * self.shapes.head_rows
+        return body + Estimate(0, rows * self.model.head_flop / self.rates.head / 1e9)
 
     def _items(self, lengths: TokenIds, prefix: int) -> Estimate:
         """Items of such lengths behind so long a prefix."""

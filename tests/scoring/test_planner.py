@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from benchmarks.shapes import QWEN3_06B
 from model.buckets import Buckets
 from scoring.algorithms import Algorithm, Policy
-from scoring.estimates import Estimator, Geometry, Rates, Shapes
+from scoring.estimates import Estimator, Geometry, Rates
 from scoring.planner import Planner
 from settings.engine import EngineSettings
 
 INVARIANT = Policy("auto", "auto", prefill_extend_enabled=True, shortest_prefix=64, longest_packed=8_192)
 FREE = replace(INVARIANT, batch_invariant=False)
 BUCKETS = Buckets.of(256, packed=EngineSettings().multi_item_precompile_buckets, longest_packed=8_192)
-SHAPES = Shapes(BUCKETS.sizes, BUCKETS.reads, BUCKETS.packed_sizes)
-ESTIMATOR = Estimator(QWEN3_06B.size, Rates.of("cpu"), SHAPES)
+ESTIMATOR = Estimator(QWEN3_06B.size, Rates.of("cpu"), BUCKETS.shapes)
 
 
 def uniform(prefix: int, items: int, length: int, *, cached: bool = False) -> Geometry:
