@@ -39,21 +39,24 @@ PLANNED = {"auto": Asked("auto"), "auto_any_company": Asked("auto", batch_invari
 
 
 def random_engine(shape: str, settings: EngineSettings, wanted: Wanted = "auto") -> Engine:
-    """An engine with random bf16 weights: a product takes as long whatever the numbers are.
+    """An engine with random weights, in the dtype served here: a product takes as long whatever the numbers are.
 
     What it logs goes to standard error, since standard output is for results.
     """
-    import jax.numpy as jnp
+    import jax
     import structlog
     from flax import nnx
 
     from model.decoder import Decoder
     from model.engine import Engine
+    from model.platforms import serving_dtype
     from scoring.model_card import ModelCard
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     config = SHAPES[shape]
-    decoder = Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    dtype = serving_dtype(settings.dtype, jax.devices()[0].platform)
+    print(f"  in {dtype}", file=sys.stderr)
+    decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(0))
     card = ModelCard("benchmark", config.context, config.vocabulary, "")
     return Engine(decoder, settings, card, "", wanted)
 

@@ -128,7 +128,7 @@ def load(directory: Path, results: multiprocessing.Queue[Loading]) -> None:
     watching.start()
     started = time.perf_counter()
     card = ModelCard("benchmark", config.context, config.vocabulary, "")
-    engine = Engine.load(directory, EngineSettings(), card)
+    engine = Engine.load(directory, EngineSettings(dtype="bfloat16"), card)
     seconds = time.perf_counter() - started
     held = private_bytes()
     loaded.set()
@@ -143,7 +143,9 @@ def our_logprobs(directory: Path, rows: list[np.ndarray]) -> np.ndarray:
     from model.engine import Engine
 
     config = DecoderConfig.from_directory(directory)
-    engine = Engine.load(directory, EngineSettings(), ModelCard("benchmark", config.context, config.vocabulary, ""))
+    engine = Engine.load(
+        directory, EngineSettings(dtype="bfloat16"), ModelCard("benchmark", config.context, config.vocabulary, "")
+    )
     work = ChunkWork(0, Rows.pack(rows, [0] * len(rows)), LABELS, Head.LOGPROBS)
     (scored,) = engine.score([GroupWork("all", np.zeros(0, np.int32), (work,))], lambda: None)
     assert scored.scores.logprobs is not None

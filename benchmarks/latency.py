@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from flax import nnx
 
@@ -31,6 +31,7 @@ from jobs.reading import get_job
 from jobs.records import JobStatus, Submission
 from model.decoder import Decoder
 from model.engine import Engine
+from model.platforms import serving_dtype
 from scoring.layout import GroupWork, Rows, Scored
 from scoring.model_card import ModelCard
 from scoring.options import Priority
@@ -112,7 +113,9 @@ def loaded(shape: str) -> tuple[TimedEngine, ModelCard]:
     """An engine with its programs compiled."""
     config = SHAPES[shape]
     card = ModelCard(shape, config.context, config.vocabulary, "random")
-    engine = Engine(Decoder(config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)), EngineSettings(), card, "random")
+    settings = EngineSettings()
+    dtype = serving_dtype(settings.dtype, jax.devices()[0].platform)
+    engine = Engine(Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)), settings, card, "random")
     tell = lambda done, total, what: print(f"compiled {what}, {done} of {total}", file=sys.stderr)  # noqa: E731
     engine.warm_up(tell)
     engine.warm_up_rest(tell)

@@ -89,7 +89,8 @@ def repeated(shape: str, query: int) -> dict[str, Call]:
 def rotate(shape: str, query: int, queries: int, room: int, turns: int, *, cached: bool) -> Rotated:
     """Queries in rotation, ``turns`` times each, through a cache with room for ``room`` of them."""
     config = SHAPES[shape]
-    settings = EngineSettings(enable_scoring_cache=cached, prefix_cache_bytes=room * cached_bytes(config, query))
+    room_bytes = room * cached_bytes(config, query)
+    settings = EngineSettings(dtype="bfloat16", enable_scoring_cache=cached, prefix_cache_bytes=room_bytes)
     engine = random_engine(shape, settings, "prefill_extend")
     random = np.random.default_rng(1)
     prefixes = [draw(random, config, query) for _ in range(queries)]

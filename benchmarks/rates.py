@@ -32,7 +32,7 @@ from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
 from model.known_answer import KnownAnswers
-from model.platforms import attention_for, has_row_floor
+from model.platforms import attention_for, has_row_floor, serving_dtype
 from model.programs import Programs
 from scoring.estimates import MEASURED
 from scoring.layout import Head
@@ -65,7 +65,8 @@ class Layer:
         self.config = replace(config, layers=1)
         self.repeats = repeats
         self.buckets = Buckets.of(settings.step_tokens, one_size=not has_row_floor(platform, settings.step_tokens))
-        decoder = Decoder(self.config, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+        self.dtype = serving_dtype(settings.dtype, platform)
+        decoder = Decoder(self.config, dtype=self.dtype, rngs=nnx.Rngs(0))
         self.attention = attention_for(platform)
         self.programs = Programs(decoder, self.attention, self.buckets)
         self.blocks = PREFIX // self.buckets.step
@@ -116,7 +117,7 @@ class Layer:
         """Queries, keys and values of so many tokens."""
         counts = (self.config.query_heads, self.config.kv_heads, self.config.kv_heads)
         return [
-            jax.random.normal(jax.random.key(n), (tokens, count, self.config.head_dim), jnp.bfloat16)
+            jax.random.normal(jax.random.key(n), (tokens, count, self.config.head_dim), self.dtype)
             for n, count in enumerate(counts)
         ]
 

@@ -48,7 +48,7 @@ class Judge:
         """The checkpoint in ``directory``, as a worker would load it."""
         tokenizer = TextTokenizer.load(directory)
         card = read_model_card(directory, None, None, tokenizer)
-        return cls(Engine.load(directory, EngineSettings(), card), tokenizer)
+        return cls(Engine.load(directory, EngineSettings(dtype="bfloat16"), card), tokenizer)
 
     def probabilities(self, query: str, items: Sequence[str], labels: Sequence[str], *, softmax: bool) -> np.ndarray:
         """P(label | query + item), float64 [items, labels]; with ``softmax`` among the labels alone."""

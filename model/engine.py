@@ -29,7 +29,7 @@ from model.executables import Executables
 from model.forward import Forward
 from model.known_answer import KnownAnswers, known_work
 from model.packing import pack
-from model.platforms import attention_for, has_row_floor
+from model.platforms import attention_for, has_row_floor, serving_dtype
 from model.prefixes import Pin, PoolShape, Prefix, Prefixes
 from model.programs import Programs
 from model.reading import Read, Reader
@@ -79,14 +79,14 @@ class Engine:
             packed=settings.multi_item_precompile_buckets,
             longest_packed=settings.max_multi_item_seq_len,
         )
-        itemsize = np.dtype(settings.dtype).itemsize
+        dtype = decoder.head_kernel().dtype
         pool = PoolShape.of(
-            decoder.config, card.context_length, itemsize, settings.prefix_cache_bytes, settings.step_tokens
+            decoder.config, card.context_length, dtype.itemsize, settings.prefix_cache_bytes, settings.step_tokens
         )
         programs = Programs(decoder, attention or attention_for(platform), buckets)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
-        self.dtype: str = settings.dtype
+        self.dtype: str = dtype.name
         self.device = _device_name()
         self.scored_rows: Counter[Algorithm] = Counter()
         self.fallbacks: Counter[str] = Counter()
@@ -128,7 +128,8 @@ class Engine:
         :class:`model.weights.WeightsError`.
         """
         config = DecoderConfig.from_directory(directory)
-        decoder, fingerprint = weights.load(directory, config, settings.dtype, on_progress)
+        dtype = serving_dtype(settings.dtype, jax.devices()[0].platform)
+        decoder, fingerprint = weights.load(directory, config, dtype, on_progress)
         return cls(decoder, settings, card, fingerprint, algorithm)
 
     @property

@@ -45,7 +45,7 @@ def main() -> int:
         scoring = ScoringSettings()
         settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
-        log.info("loading", model=scoring.model, commit=checkpoint.commit, dtype=settings.engine.dtype)
+        log.info("loading", model=scoring.model, commit=checkpoint.commit)
         # What can be refused at once is, before anything large is imported or read.
         DecoderConfig.from_directory(checkpoint.directory)
         tokenizer = TextTokenizer.load(checkpoint.directory)
@@ -63,6 +63,7 @@ def main() -> int:
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
         )
         engine = Engine.load(checkpoint.directory, settings.engine, card, loading.advance, scoring.multi_item_algorithm)
+        log.info("loaded", device=engine.device, dtype=engine.dtype)
     except (ModelFilesError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN

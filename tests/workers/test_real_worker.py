@@ -21,6 +21,7 @@ from model.buckets import HeadKey, LeaveKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.engine import Engine
+from model.platforms import serving_dtype
 from model.rope import Rope
 from model.weights import save
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
@@ -89,7 +90,7 @@ def test_a_worker_scores_with_the_real_engine_and_says_what_it_serves(sqlite_url
         process.kill()
         _, log = process.communicate()
     assert "Traceback" not in log
-    assert (record.card.name, record.card.context_length, record.dtype) == (MODEL, 512, "bfloat16")
+    assert (record.card.name, record.card.context_length, record.dtype) == (MODEL, 512, serving_dtype("auto", "cpu"))
     assert len(record.weights_fingerprint) == 64
 
     engine = Engine.load(checkpoint, EngineSettings(), ModelCard(MODEL, 512, 512, "tokenizer"))
