@@ -9,6 +9,7 @@ from sqlalchemy import Connection, and_, delete, insert, or_, select
 from jobs.database import Database
 from jobs.ending import end_jobs
 from jobs.identifiers import new_job_id
+from jobs.lanes import open_lane
 from jobs.packing import pack_ids, pack_options
 from jobs.reading import visible
 from jobs.records import Accepted, Idempotency, JobStatus, Origin, Submission
@@ -40,6 +41,8 @@ def accept(db: Database, submission: Submission) -> Accepted:
             if expires_at is not None:
                 due_at = min(due_at, expires_at)
             _store_chunks(connection, submission, job_id, prefix_id, due_at)
+            interactive = submission.priority is Priority.INTERACTIVE
+            open_lane(connection, db, submission.model, submission.tenant, interactive=interactive)
         else:
             end_jobs(connection, db, [job_id], JobStatus.SUCCEEDED)
     return Accepted(job_id, replayed=False)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, text, update
 
 from jobs.database import Database
 from jobs.identifiers import new_batch_id
+from jobs.lanes import in_class, next_lanes, settle
 from jobs.packing import TOKEN_BYTES, unpack_ids, unpack_options
 from jobs.reading import has_waiting, takes
 from jobs.records import Claim, JobStatus
@@ -23,6 +26,8 @@ MAX_CHUNKS = 1_024
 """Chunks in one batch at most: it bounds every transaction that handles a batch."""
 WHOLE_GROUPS = 8
 """So many groups after the first are gathered from the whole backlog, the others from its urgent end only."""
+MOST_LANES = 64
+"""Tenants whose work one claim looks through at most."""
 TRIES = 5
 PAUSE_SECONDS = 0.005
 
@@ -41,9 +46,10 @@ def claim(
     The tokens are those of :mod:`scoring.work`: of all rows, and of each group's prefix once.
 
     card: what the worker serves. What was tokenised for another tokenizer, or is more than its model takes, waits for a
-    worker that can. The most urgent chunk comes first, with all that waits of its group (prefix), then further groups
-    in the order of their most urgent chunk. A first chunk larger than the budget comes alone. Of concurrent claims each
-    chunk goes to one.
+    worker that can. It is the turn of the tenant of which the least was claimed so far (:mod:`jobs.lanes`), then of
+    others while the budget lasts. A tenant's most urgent chunk comes first, with all that waits of its group (prefix),
+    then further groups in the order of their most urgent chunk. A first chunk larger than the budget comes alone. Of
+    concurrent claims each chunk goes to one.
 
     What is interactive is never claimed together with what is not: it would wait for it. interactive_only: take nothing
     else, however urgent.
@@ -51,8 +57,8 @@ def claim(
     for attempt in range(TRIES):
         # A crash of the database may undo the claim; then its batch id is unknown, and the fence keeps its work out.
         with db.write(durable=False) as connection:
-            chosen = _choose(connection, card, budget_tokens, max_chunks, interactive_only)
-            claimed = _take(connection, db, worker_id, chosen) if chosen else None
+            choice = _choose(connection, card, budget_tokens, max_chunks, interactive_only)
+            claimed = _take(connection, db, worker_id, card.name, choice) if choice.chunks else None
         if claimed is not None:
             return claimed
         # Other claimants may hold for a moment what they look at and will not take.
@@ -62,75 +68,124 @@ def claim(
     return None
 
 
+class _Chosen(NamedTuple):
+    """A chunk to take, and what it takes, in tokens, its prefix included if it is the first of its group."""
+
+    id: int
+    tenant: str
+    cost: int
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What a claim takes, all of it interactive or nothing.
+
+    unknown: tenants with work whose lane may be closed; empty: those without, whose lane is open.
+    """
+
+    chunks: list[_Chosen] = field(default_factory=list)
+    interactive: bool = False
+    unknown: set[str] = field(default_factory=set)
+    empty: list[str] = field(default_factory=list)
+
+
 def _choose(
     connection: Connection, card: ModelCard, budget_tokens: int, max_chunks: int, interactive_only: bool
-) -> list[int]:
-    """The ids of the chunks to take, with their rows locked where the database locks rows."""
+) -> _Choice:
+    """What to take, with its rows locked where the database locks rows."""
     if connection.dialect.name == "postgresql":
         # One query may fill most of the backlog. Told so by its statistics, the planner would rather sort the table
         # than read the head of an index, the longer the backlog the slower.
         connection.execute(text("SET LOCAL enable_sort TO off"))
-    chosen: list[int] = []
+    choice = _Choice()
     groups: set[int] = set()
     limit = max_chunks
-    for row, prefix_tokens in _candidates(connection, card, max_chunks, interactive_only):
+    for row, prefix_tokens in _candidates(connection, card, max_chunks, interactive_only, choice):
         cost = row.token_count + (0 if row.prefix_id in groups else prefix_tokens)
-        if chosen and cost > budget_tokens:
+        if choice.chunks and cost > budget_tokens:
             break
         # A chunk of a batch that was lost comes with fewer neighbours the next time.
         room = min(limit, row.batch_limit or limit)
-        if len(chosen) >= room:
+        if len(choice.chunks) >= room:
             continue
-        chosen.append(row.id)
+        choice.chunks.append(_Chosen(row.id, row.tenant, cost))
         limit = room
         groups.add(row.prefix_id)
         budget_tokens -= cost
-        if len(chosen) == limit:  # and no further candidate is looked for
+        if len(choice.chunks) == limit:  # and no further candidate is looked for
             break
-    return chosen
+    return choice
 
 
 def _candidates(
-    connection: Connection, card: ModelCard, count: int, interactive_only: bool
+    connection: Connection, card: ModelCard, count: int, interactive_only: bool, choice: _Choice
 ) -> Iterator[tuple[Row[Any], int]]:
-    """Waiting chunks, group by group, more than ``count`` of them if the backlog has them, each with what its prefix
-    takes. A generator: groups that the budget does not reach are not looked for.
+    """Waiting chunks, lane by lane and group by group, more than ``count`` of a lane if it has them, each with what
+    its prefix takes. A generator: what the budget does not reach is not looked for. Notes in ``choice`` what it finds
+    of lanes.
     """
+    head = next(iter(_waiting(connection, card, 1, *((chunks.c.interactive,) if interactive_only else ()))), None)
+    if head is None:
+        return
+    choice.interactive = head.interactive
+    turns = next_lanes(connection, card.name, interactive=head.interactive, limit=MOST_LANES)
+    if head.tenant not in turns:
+        # Work that the version before accepted, or lanes full of work for other workers: there is work all the same.
+        choice.unknown.add(head.tenant)
+        turns.append(head.tenant)
+    for tenant in turns:
+        empty = True
+        first = head if tenant == head.tenant else None
+        for candidate in _of_lane(connection, card, count, tenant, head.interactive, first):
+            empty = False
+            yield candidate
+        if empty:
+            choice.empty.append(tenant)
+
+
+def _of_lane(
+    connection: Connection, card: ModelCard, count: int, tenant: str, interactive: bool, head: Row[Any] | None
+) -> Iterator[tuple[Row[Any], int]]:
+    """The candidates of one lane. head: the first of them, if it is known."""
 
     def waiting(limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
-        return list(
-            connection.execute(
-                select(
-                    chunks.c.id, chunks.c.prefix_id, chunks.c.token_count, chunks.c.batch_limit, chunks.c.interactive
-                )
-                .where(WAITING, takes(card), *which)
-                .order_by(chunks.c.due_at, chunks.c.id)
-                .limit(limit)
-                .with_for_update(skip_locked=True)
-            )
-        )
+        return _waiting(connection, card, limit, chunks.c.tenant == tenant, in_class(interactive), *which)
 
-    head = [] if interactive_only else waiting(1)
-    if interactive_only or (head and head[0].interactive):
-        # Of its own index, and no group whole: a group's members are found among what may be a large backlog of others.
-        found = _groups(waiting(count, chunks.c.interactive))
+    if interactive:
+        # No group whole: a group's members are found among what may be a large backlog of others.
+        found = _groups(waiting(count))
         prefix_tokens = _prefix_tokens(connection, found)
         for group, rows in found.items():
             yield from ((row, prefix_tokens[group]) for row in rows)
         return
-    if not head:
+    head = head or next(iter(waiting(1)), None)
+    if head is None:
         return
-    first = head[0].prefix_id
+    first = head.prefix_id
     (tokens,) = _prefix_tokens(connection, [first]).values()
-    yield from ((row, tokens) for row in waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == first))
-    urgent = waiting(count, ~chunks.c.interactive, chunks.c.prefix_id != first)
+    yield from ((row, tokens) for row in waiting(count, chunks.c.prefix_id == first))
+    urgent = waiting(count, chunks.c.prefix_id != first)
     backlog_goes_on = len(urgent) == count
     found = _groups(urgent)
     prefix_tokens = _prefix_tokens(connection, found)
     for place, (group, rows) in enumerate(found.items()):
         whole = backlog_goes_on and place < WHOLE_GROUPS
-        rows = waiting(count, ~chunks.c.interactive, chunks.c.prefix_id == group) if whole else rows
+        rows = waiting(count, chunks.c.prefix_id == group) if whole else rows
         yield from ((row, prefix_tokens[group]) for row in rows)
+
+
+def _waiting(connection: Connection, card: ModelCard, limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
+    """Chunks that a worker could take, the most urgent first, locked: those that others have locked are passed over."""
+    columns = chunks.c.id, chunks.c.prefix_id, chunks.c.token_count, chunks.c.batch_limit, chunks.c.interactive
+    return list(
+        connection.execute(
+            select(*columns, chunks.c.tenant)
+            .where(WAITING, takes(card), *which)
+            .order_by(chunks.c.due_at, chunks.c.id)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+    )
 
 
 def _groups(rows: Iterable[Row[Any]]) -> dict[int, list[Row[Any]]]:
@@ -148,26 +203,31 @@ def _prefix_tokens(connection: Connection, prefix_ids: Iterable[int]) -> dict[in
     return {row.id: prefill_work(row.size // TOKEN_BYTES) for row in found}
 
 
-def _take(connection: Connection, db: Database, worker_id: str, chosen: list[int]) -> Claim | None:
+def _take(connection: Connection, db: Database, worker_id: str, model: str, choice: _Choice) -> Claim | None:
     """Make the chosen chunks one batch. Where rows can't be locked, compare-and-set decides who gets a chunk."""
     batch_id = new_batch_id()
-    taken = {
-        row.id: row
+    job_of = {
+        row.id: row.job_id
         for row in connection.execute(
             update(chunks)
-            .where(chunks.c.id.in_(chosen), WAITING)
+            .where(chunks.c.id.in_([chunk.id for chunk in choice.chunks]), WAITING)
             .values(state=ChunkState.CLAIMED.value, batch_id=batch_id)
-            .returning(chunks.c.id, chunks.c.job_id, chunks.c.interactive)
+            .returning(chunks.c.id, chunks.c.job_id)
         )
     }
-    if not taken:
+    if not job_of:
         return None
     connection.execute(
         insert(batches).values(id=batch_id, worker_id=worker_id, lease_until=db.now + db.settings.lease_seconds)
     )
-    _start_jobs(connection, db, {row.job_id for row in taken.values()})
-    work = _load(connection, [chunk_id for chunk_id in chosen if chunk_id in taken])
-    return Claim(batch_id, work, interactive=all(row.interactive for row in taken.values()))
+    _start_jobs(connection, db, set(job_of.values()))
+    taken = [chunk for chunk in choice.chunks if chunk.id in job_of]
+    work = _load(connection, [chunk.id for chunk in taken])
+    tokens: Counter[str] = Counter()
+    for chunk in taken:
+        tokens[chunk.tenant] += chunk.cost
+    settle(connection, db, model, tokens, choice.unknown, choice.empty, interactive=choice.interactive)
+    return Claim(batch_id, work, choice.interactive)
 
 
 def _start_jobs(connection: Connection, db: Database, job_ids: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from jobs.database import Database
 from jobs.ending import end_jobs, lock_jobs
+from jobs.lanes import open_lane
 from jobs.records import JobError, JobStatus, Returned
 from jobs.tables import CLAIMED, ChunkState, batches, chunks
 from scoring.errors import ErrorCode
@@ -72,6 +73,8 @@ def return_batch(connection: Connection, db: Database, batch_id: str, failure: s
         update(chunks)
         .where(*held)
         .values(state=ChunkState.WAITING.value, batch_id=None, **changes)
-        .returning(chunks.c.id)
+        .returning(chunks.c.model, chunks.c.tenant, chunks.c.interactive)
     ).all()
+    for model, tenant, interactive in sorted({tuple(row) for row in waiting}):
+        open_lane(connection, db, model, tenant, interactive=interactive)
     return Returned(len(waiting), tuple(failed))

@@ -165,6 +165,18 @@ Index(
     postgresql_where=WAITING & chunks.c.interactive,
     sqlite_where=WAITING & chunks.c.interactive,
 )
+# Of one tenant, for whoever's turn it is: see jobs.lanes.
+Index(
+    "ix_chunks_waiting_lane",
+    chunks.c.model,
+    chunks.c.tenant,
+    chunks.c.interactive,
+    chunks.c.tokenizer_fingerprint,
+    chunks.c.due_at,
+    chunks.c.id,
+    postgresql_where=WAITING,
+    sqlite_where=WAITING,
+)
 # Without the tokenizer: a prefix is of one.
 Index(
     "ix_chunks_waiting_group",
@@ -182,6 +194,16 @@ Index(
     sqlite_where=CLAIMED,
 )
 Index("ix_chunks_job_id_first_item", chunks.c.job_id, chunks.c.first_item)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    Column("model", String(255), primary_key=True),
+    Column("tenant", String(64), primary_key=True),
+    Column("interactive", Boolean, primary_key=True),
+    Column("is_open", Boolean, nullable=False),
+    Column("virtual_time", Seconds, nullable=False),
+)
 
 chunk_inputs = Table(
     "chunk_inputs",

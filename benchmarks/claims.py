@@ -1,0 +1,166 @@
+"""Whether a claim takes longer behind a long backlog: ``python -m benchmarks.claims --database-url URL``.
+
+A thousand tenants have waiting work, 1,000 chunks in all or 1,000,000, while another connection holds a snapshot from
+before the first claim: what claims leave behind can't be cleaned away. Claims are timed one after another on each
+backlog in turn. The database must be empty and is left full; without a URL, a SQLite file of the benchmark's own is
+used. The plans of a claim's queries on the longer backlog go to standard error; the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, delete, event, insert, select, text
+
+from jobs.accept import accept
+from jobs.claim import claim
+from jobs.database import Database
+from jobs.migrate import migrate
+from jobs.records import Submission
+from jobs.tables import batches, chunk_inputs, chunks, jobs, lanes, prefixes
+from scoring.layout import Rows
+from scoring.model_card import ModelCard
+from settings.store import StoreSettings
+
+CARD = ModelCard("benchmark", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
+TENANTS = 1_000
+BACKLOGS = (1_000, 1_000_000)
+ROWS_PER_INSERT = 10_000
+BUDGET = 400
+"""Tokens of a claim: some 20 chunks with their queries."""
+
+
+def submit_one_each(database: Database) -> list[tuple[str, int]]:
+    """A job of one chunk for every tenant; returns each one's id and prefix."""
+    rows = Rows.pack([[1] * 10], [10])
+    for tenant in range(TENANTS):
+        accept(
+            database,
+            Submission(
+                model=CARD.name,
+                tokenizer_fingerprint=CARD.tokenizer_fingerprint,
+                prefix=np.full(10, tenant, np.int32),
+                chunks=[(0, rows)],
+                label_token_ids=(1,),
+                prompt_tokens=20,
+                total_items=1,
+                tenant=f"tenant {tenant}",
+            ),
+        )
+    with database.read() as connection:
+        return [(row.id, row.prefix_id) for row in connection.execute(select(jobs.c.id, jobs.c.prefix_id))]
+
+
+def multiply(database: Database, backlog: int) -> None:
+    """Copy every tenant's chunk until so many wait, due one after another, tenants in turn."""
+    with database.read() as connection:
+        originals = [dict(row) for row in connection.execute(select(chunks).order_by(chunks.c.id)).mappings()]
+        packed = connection.scalar(select(chunk_inputs.c.rows).limit(1))
+    next_id, last = originals[-1]["id"] + 1, originals[-1]["due_at"]
+    while next_id <= originals[-1]["id"] + backlog - len(originals):
+        stop = min(next_id + ROWS_PER_INSERT, originals[-1]["id"] + backlog - len(originals) + 1)
+        copies = [originals[n % len(originals)] | {"id": n, "due_at": last + n * 1e-3} for n in range(next_id, stop)]
+        with database.write() as connection:
+            connection.execute(insert(chunks), copies)
+            connection.execute(insert(chunk_inputs), [{"chunk_id": copy["id"], "rows": packed} for copy in copies])
+        next_id = stop
+
+
+def forget(database: Database) -> None:
+    """Empty the tables."""
+    with database.write() as connection:
+        for table in (chunk_inputs, chunks, batches, jobs, prefixes, lanes):
+            connection.execute(delete(table))
+
+
+def settle(database: Database) -> None:
+    """Statistics and cleaned-up pages, as a database has them that was not filled a moment ago."""
+    with database.engine.connect() as connection:
+        if database.is_sqlite:
+            connection.execute(text("ANALYZE"))
+            connection.commit()
+        else:
+            connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM ANALYZE"))
+
+
+@contextmanager
+def old_snapshot(database: Database) -> Iterator[None]:
+    """A transaction that reads, open all the while."""
+    with database.engine.connect() as connection:
+        if not database.is_sqlite:
+            connection.execution_options(isolation_level="REPEATABLE READ")
+            connection.execute(text("SET idle_in_transaction_session_timeout TO 0"))
+        connection.execute(select(chunks.c.id).limit(1))
+        yield
+
+
+@contextmanager
+def plans(database: Database) -> Iterator[list[str]]:
+    """The plan of every query on waiting chunks and lanes."""
+    found: list[str] = []
+    explaining = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
+
+    def explain(connection: Connection, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("SELECT") and ("'waiting'" in statement or "FROM lanes" in statement):
+            rows = connection.exec_driver_sql(explaining + statement, parameters).all()
+            found.append("\n".join("  " + str(row[-1]) for row in rows))
+
+    event.listen(database.engine, "before_cursor_execute", explain)
+    try:
+        yield found
+    finally:
+        event.remove(database.engine, "before_cursor_execute", explain)
+
+
+def milliseconds(database: Database, claims: int) -> list[float]:
+    """What each of so many claims takes."""
+    found = []
+    for _ in range(claims):
+        started = time.perf_counter()
+        claimed = claim(database, "benchmark", CARD, BUDGET)
+        found.append(1e3 * (time.perf_counter() - started))
+        assert claimed is not None
+    return found
+
+
+def main() -> None:
+    """Measure, and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database-url", help="of an empty database; default: a SQLite file")
+    parser.add_argument("--claims", type=int, default=40, help="on each backlog")
+    parser.add_argument("--backlogs", type=int, nargs="+", default=list(BACKLOGS))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url = options.database_url or f"sqlite:///{Path(folder) / 'store.db'}"
+        migrate(url)
+        database = Database.open(StoreSettings(database_url=url))
+        found = {}
+        for backlog in options.backlogs:
+            forget(database)
+            submit_one_each(database)
+            multiply(database, backlog)
+            settle(database)
+            with old_snapshot(database):
+                taken = milliseconds(database, options.claims)
+            found[str(backlog)] = {"median_ms": round(statistics.median(taken), 2), "worst_ms": round(max(taken), 2)}
+            print(f"{backlog} chunks wait: {found[str(backlog)]}", file=sys.stderr)
+        with plans(database) as shown:
+            claim(database, "benchmark", CARD, BUDGET)
+        for plan in dict.fromkeys(shown):
+            print(plan, end="\n\n", file=sys.stderr)
+        database.close()
+    print(json.dumps({"database": url.partition(":")[0], "tenants": TENANTS, "claims": found}))
+
+
+if __name__ == "__main__":
+    main()

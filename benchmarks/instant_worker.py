@@ -1,0 +1,42 @@
+"""A worker whose engine takes no time: what is left is the queue. ``python -m benchmarks.instant_worker``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from jobs.records import WorkerRecord
+from scoring.layout import GroupWork, LabelScores, Scored
+from scoring.model_card import ModelCard
+from settings.bell import BellSettings
+from settings.engine import EngineSettings
+from settings.logs import configure_logs
+from settings.store import StoreSettings
+from workers.presence import new_worker_id
+from workers.serving import Stopping, WorkerSettings, end_process, serve
+
+CARD = ModelCard("instant", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
+
+
+class InstantEngine:
+    """Every logit is zero."""
+
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+        for group in groups:
+            for chunk in group.chunks:
+                logits = np.zeros((len(chunk.rows), len(chunk.label_token_ids)), np.float32)
+                yield Scored(chunk.id, LabelScores(logits, logits), 0)
+            on_step()
+
+
+def main() -> int:
+    """Serve until stopped."""
+    configure_logs()
+    stopping = Stopping()
+    worker = WorkerRecord(new_worker_id(), CARD, "none", "none", "float32")
+    return serve(InstantEngine(), worker, WorkerSettings(StoreSettings(), BellSettings(), EngineSettings()), stopping)
+
+
+if __name__ == "__main__":
+    end_process(main())

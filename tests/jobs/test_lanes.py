@@ -1,0 +1,170 @@
+"""Fair shares: tenants take turns, whatever the lengths of their backlogs, and nobody waits while workers idle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import delete, select
+
+from jobs.claim import claim
+from jobs.database import Database
+from jobs.lanes import open_lane
+from jobs.lease import release
+from jobs.records import Claim
+from jobs.tables import chunks, lanes
+from scoring.options import Priority
+from tests.jobs.work import CARD, MODEL, at_once, finish_all, submit, take
+
+BUDGET = 100
+
+
+def tenants_of(store: Database, claimed: Claim) -> Counter[str]:
+    """How many chunks a claim has of each tenant."""
+    with store.read() as connection:
+        return Counter(connection.scalars(select(chunks.c.tenant).where(chunks.c.id.in_(claimed.chunk_ids))))
+
+
+def open_lanes(store: Database) -> set[tuple[str, bool]]:
+    """The open lanes: tenant, and whether it is the interactive one."""
+    with store.read() as connection:
+        found = connection.execute(select(lanes.c.tenant, lanes.c.interactive).where(lanes.c.is_open))
+        return {(row.tenant, row.interactive) for row in found}
+
+
+def test_tenants_get_equal_shares_whatever_they_submitted_first(store: Database) -> None:
+    submit(store, tenant="early", chunks=200, prefix=(1, 2))
+    submit(store, tenant="late", chunks=200, prefix=(3, 4))
+    submit(store, tenant="latest", chunks=200, prefix=(5, 6))
+    claimed: Counter[str] = Counter()
+    for _ in range(9):
+        claimed += tenants_of(store, take(store, budget=BUDGET))
+    assert claimed.keys() == {"early", "late", "latest"}
+    assert max(claimed.values()) - min(claimed.values()) <= 5
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_a_long_backlog_delays_another_tenants_job_by_one_claim(store: Database, priority: Priority) -> None:
+    submit(store, tenant="large", chunks=500, priority=priority)
+    for _ in range(3):
+        take(store, budget=BUDGET)
+    submit(store, tenant="small", prefix=(7, 8), priority=priority)
+    soon = tenants_of(store, take(store, budget=BUDGET)) + tenants_of(store, take(store, budget=BUDGET))
+    assert soon["small"] == 1
+
+
+def test_what_one_tenant_leaves_of_a_claim_is_anothers(store: Database) -> None:
+    submit(store, tenant="1", chunks=2, prefix=(7, 8))
+    submit(store, tenant="2", chunks=500)
+    assert tenants_of(store, take(store, budget=BUDGET)).keys() == {"1", "2"}
+
+
+def test_a_tenant_without_work_saves_nothing_up(store: Database) -> None:
+    submit(store, tenant="idle", prefix=(7, 8))
+    finish_all(store, take(store))
+    submit(store, tenant="busy", chunks=500)
+    for _ in range(5):
+        take(store, budget=BUDGET)
+    submit(store, tenant="idle", chunks=500, prefix=(7, 8))
+    claimed: Counter[str] = Counter()
+    for _ in range(4):
+        claimed += tenants_of(store, take(store, budget=BUDGET))
+    assert abs(claimed["idle"] - claimed["busy"]) <= 25
+
+
+def test_nor_does_it_while_nobody_has_any(store: Database) -> None:
+    submit(store, tenant="busy", chunks=500)
+    while claimed := claim(store, "worker", CARD, BUDGET):
+        finish_all(store, claimed)
+    submit(store, tenant="other", chunks=1)
+    finish_all(store, take(store))
+    assert claim(store, "worker", CARD, BUDGET) is None
+    submit(store, tenant="newcomer", chunks=500, prefix=(7, 8))
+    submit(store, tenant="busy", prefix=(3, 4))
+    soon = tenants_of(store, take(store, budget=BUDGET)) + tenants_of(store, take(store, budget=BUDGET))
+    assert soon["busy"] == 1
+
+
+def test_a_share_is_of_what_work_takes_not_of_chunks(store: Database) -> None:
+    submit(store, tenant="long items", chunks=100, row_tokens=40, prefix=(1, 2))
+    submit(store, tenant="short items", chunks=1_000, row_tokens=4, prefix=(3, 4))
+    claimed: Counter[str] = Counter()
+    for _ in range(20):
+        claimed += tenants_of(store, take(store, budget=BUDGET))
+    assert 8 <= claimed["short items"] / claimed["long items"] <= 12
+
+
+def test_a_tenants_calls_and_jobs_are_charged_apart(store: Database) -> None:
+    submit(store, tenant="both", chunks=100, priority=Priority.INTERACTIVE, prefix=(1, 2))
+    for _ in range(4):
+        take(store, budget=BUDGET)
+    submit(store, tenant="other", chunks=100, prefix=(3, 4))
+    submit(store, tenant="both", chunks=100, prefix=(5, 6))
+    claimed: Counter[str] = Counter()
+    while len(claimed) < 2:
+        claimed += tenants_of(store, take(store, budget=BUDGET))
+    with store.read() as connection:
+        calls, jobs = connection.scalars(
+            select(lanes.c.virtual_time).where(lanes.c.tenant == "both").order_by(lanes.c.interactive.desc())
+        )
+    assert calls > jobs
+
+
+def test_claims_that_race_share_fairly_too(store: Database) -> None:
+    for tenant in range(4):
+        submit(store, tenant=f"tenant {tenant}", chunks=250, prefix=(tenant,))
+    claimed: Counter[str] = Counter()
+    for batch in at_once(8, lambda _: [take(store, budget=BUDGET) for _ in range(3)]):
+        for one in batch:
+            claimed += tenants_of(store, one)
+    with store.read() as connection:
+        charged = {row.tenant: row.virtual_time for row in connection.execute(select(lanes))}
+    assert charged.keys() == claimed.keys()
+    for tenant, virtual_time in charged.items():
+        assert virtual_time >= 4 * claimed[tenant]
+    assert max(charged.values()) - min(charged.values()) <= 8 * BUDGET
+
+
+def test_a_lane_is_closed_once_it_is_found_empty_and_opened_with_its_next_work(store: Database) -> None:
+    submit(store, tenant="small", prefix=(7, 8))
+    submit(store, tenant="large", chunks=500)
+    take(store, budget=BUDGET)
+    while ("small", False) in open_lanes(store):
+        take(store, budget=BUDGET)
+    assert open_lanes(store) == {("large", False)}
+    submit(store, tenant="small", prefix=(7, 8))
+    assert open_lanes(store) == {("large", False), ("small", False)}
+
+
+def test_work_that_is_given_back_opens_its_lane(store: Database) -> None:
+    submit(store, tenant="small", prefix=(7, 8))
+    claimed = take(store, budget=BUDGET)
+    submit(store, tenant="large", chunks=500)
+    while ("small", False) in open_lanes(store):
+        take(store, budget=BUDGET)
+    release(store, claimed.batch_id)
+    assert ("small", False) in open_lanes(store)
+
+
+def test_work_in_no_lane_is_claimed_all_the_same(store: Database) -> None:
+    """What an API of the version before accepts."""
+    submit(store, tenant="unknown", chunks=3)
+    with store.write() as connection:
+        connection.execute(delete(lanes))
+    assert tenants_of(store, take(store)) == {"unknown": 3}
+
+
+def test_a_lane_that_is_being_added_to_is_not_closed(postgres_store: Database) -> None:
+    """The claim that finds it empty does not see what another transaction is about to commit, nor waits for it."""
+    submit(postgres_store, tenant="small", prefix=(7, 8))
+    finish_all(postgres_store, take(postgres_store))
+    submit(postgres_store, tenant="large", chunks=500)
+    with ExitStack() as adding:
+        connection = adding.enter_context(postgres_store.write())
+        open_lane(connection, postgres_store, MODEL, "small", interactive=False)
+        for _ in range(5):
+            take(postgres_store, budget=BUDGET)
+        assert ("small", False) in open_lanes(postgres_store)
+    while ("small", False) in open_lanes(postgres_store):
+        take(postgres_store, budget=BUDGET)
