@@ -28,6 +28,8 @@ WHOLE_GROUPS = 8
 """So many groups after the first are gathered from the whole backlog, the others from its urgent end only."""
 MOST_LANES = 64
 """Tenants whose work one claim looks through at most."""
+FEW_CHUNKS = 16
+"""A lane with fewer is read in one query."""
 TRIES = 5
 PAUSE_SECONDS = 0.005
 
@@ -68,6 +70,10 @@ def claim(
     return None
 
 
+_Group = tuple[list[Row[Any]], int]
+"""Chunks that share a prefix, and what that takes to compute."""
+
+
 class _Chosen(NamedTuple):
     """A chunk to take, and what it takes, in tokens, its prefix included if it is the first of its group."""
 
@@ -98,31 +104,34 @@ def _choose(
         # than read the head of an index, the longer the backlog the slower.
         connection.execute(text("SET LOCAL enable_sort TO off"))
     choice = _Choice()
-    groups: set[int] = set()
     limit = max_chunks
-    for row, prefix_tokens in _candidates(connection, card, max_chunks, interactive_only, choice):
-        cost = row.token_count + (0 if row.prefix_id in groups else prefix_tokens)
-        if choice.chunks and cost > budget_tokens:
+    for rows, prefix_tokens in _candidates(connection, card, max_chunks, interactive_only, choice):
+        # Only the first group may be cut short: what is left of another would wait while its query is forgotten.
+        if choice.chunks and prefix_tokens + sum(row.token_count for row in rows) > budget_tokens:
             break
-        # A chunk of a batch that was lost comes with fewer neighbours the next time.
-        room = min(limit, row.batch_limit or limit)
-        if len(choice.chunks) >= room:
-            continue
-        choice.chunks.append(_Chosen(row.id, row.tenant, cost))
-        limit = room
-        groups.add(row.prefix_id)
-        budget_tokens -= cost
-        if len(choice.chunks) == limit:  # and no further candidate is looked for
-            break
+        to_prefill = prefix_tokens
+        for row in rows:
+            cost = row.token_count + to_prefill
+            if choice.chunks and cost > budget_tokens:
+                return choice
+            # A chunk of a batch that was lost comes with fewer neighbours the next time.
+            room = min(limit, row.batch_limit or limit)
+            if len(choice.chunks) >= room:
+                continue
+            choice.chunks.append(_Chosen(row.id, row.tenant, cost))
+            limit = room
+            to_prefill = 0
+            budget_tokens -= cost
+            if len(choice.chunks) == limit:  # and no further candidate is looked for
+                return choice
     return choice
 
 
 def _candidates(
     connection: Connection, card: ModelCard, count: int, interactive_only: bool, choice: _Choice
-) -> Iterator[tuple[Row[Any], int]]:
-    """Waiting chunks, lane by lane and group by group, more than ``count`` of a lane if it has them, each with what
-    its prefix takes. A generator: what the budget does not reach is not looked for. Notes in ``choice`` what it finds
-    of lanes.
+) -> Iterator[_Group]:
+    """Waiting chunks, lane by lane and group by group, more than ``count`` of a lane if it has them. A generator: what
+    the budget does not reach is not looked for. Notes in ``choice`` what it finds of lanes.
     """
     head = next(iter(_waiting(connection, card, 1, *((chunks.c.interactive,) if interactive_only else ()))), None)
     if head is None:
@@ -136,42 +145,37 @@ def _candidates(
     for tenant in turns:
         empty = True
         first = head if tenant == head.tenant else None
-        for candidate in _of_lane(connection, card, count, tenant, head.interactive, first):
+        for group in _of_lane(connection, card, count, tenant, head.interactive, first):
             empty = False
-            yield candidate
+            yield group
         if empty:
             choice.empty.append(tenant)
 
 
 def _of_lane(
     connection: Connection, card: ModelCard, count: int, tenant: str, interactive: bool, head: Row[Any] | None
-) -> Iterator[tuple[Row[Any], int]]:
-    """The candidates of one lane. head: the first of them, if it is known."""
+) -> Iterator[_Group]:
+    """The groups of one lane. head: its most urgent chunk, if that is known."""
 
     def waiting(limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
         return _waiting(connection, card, limit, chunks.c.tenant == tenant, in_class(interactive), *which)
 
     if interactive:
         # No group whole: a group's members are found among what may be a large backlog of others.
-        found = _groups(waiting(count))
-        prefix_tokens = _prefix_tokens(connection, found)
-        for group, rows in found.items():
-            yield from ((row, prefix_tokens[group]) for row in rows)
+        yield from _groups(connection, waiting(count))
         return
-    head = head or next(iter(waiting(1)), None)
     if head is None:
-        return
-    first = head.prefix_id
-    (tokens,) = _prefix_tokens(connection, [first]).values()
-    yield from ((row, tokens) for row in waiting(count, chunks.c.prefix_id == first))
-    urgent = waiting(count, chunks.c.prefix_id != first)
+        few = waiting(FEW_CHUNKS)
+        if len(few) < FEW_CHUNKS:
+            yield from _groups(connection, few)
+            return
+        head = few[0]
+    yield from _groups(connection, waiting(count, chunks.c.prefix_id == head.prefix_id))
+    urgent = waiting(count, chunks.c.prefix_id != head.prefix_id)
     backlog_goes_on = len(urgent) == count
-    found = _groups(urgent)
-    prefix_tokens = _prefix_tokens(connection, found)
-    for place, (group, rows) in enumerate(found.items()):
+    for place, (rows, prefix_tokens) in enumerate(_groups(connection, urgent)):
         whole = backlog_goes_on and place < WHOLE_GROUPS
-        rows = waiting(count, chunks.c.prefix_id == group) if whole else rows
-        yield from ((row, prefix_tokens[group]) for row in rows)
+        yield waiting(count, chunks.c.prefix_id == rows[0].prefix_id) if whole else rows, prefix_tokens
 
 
 def _waiting(connection: Connection, card: ModelCard, limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
@@ -188,19 +192,18 @@ def _waiting(connection: Connection, card: ModelCard, limit: int, *which: Column
     )
 
 
-def _groups(rows: Iterable[Row[Any]]) -> dict[int, list[Row[Any]]]:
+def _groups(connection: Connection, rows: Iterable[Row[Any]]) -> list[_Group]:
     """Chunks by prefix, in the order of each group's first."""
     groups: dict[int, list[Row[Any]]] = {}
     for row in rows:
         groups.setdefault(row.prefix_id, []).append(row)
-    return groups
-
-
-def _prefix_tokens(connection: Connection, prefix_ids: Iterable[int]) -> dict[int, int]:
-    """What prefixes take to compute. Of their bytes only the number is read."""
+    if not groups:
+        return []
+    # Of a prefix's bytes only the number is read.
     size = func.length(prefixes.c.tokens).label("size")
-    found = connection.execute(select(prefixes.c.id, size).where(prefixes.c.id.in_(list(prefix_ids))))
-    return {row.id: prefill_work(row.size // TOKEN_BYTES) for row in found}
+    found = connection.execute(select(prefixes.c.id, size).where(prefixes.c.id.in_(list(groups))))
+    prefix_tokens = {row.id: prefill_work(row.size // TOKEN_BYTES) for row in found}
+    return [(rows, prefix_tokens[prefix_id]) for prefix_id, rows in groups.items()]
 
 
 def _take(connection: Connection, db: Database, worker_id: str, model: str, choice: _Choice) -> Claim | None:

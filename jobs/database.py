@@ -64,7 +64,8 @@ class Database:
                 event.listen(engine, "connect", _configure_sqlite)
                 event.listen(engine, "begin", _begin_sqlite)
             case "postgresql":
-                # A worker that is cut off in mid-transaction must not hold its locks for the hours TCP may take.
+                # A worker that is cut off in mid-transaction must not hold its locks for the hours TCP may take. And
+                # queries here are small, but some look dear to the planner, which would compile them for longer.
                 engine = create_engine(
                     url,
                     isolation_level="READ COMMITTED",
@@ -72,7 +73,10 @@ class Database:
                     pool_size=5,
                     max_overflow=15,
                     pool_timeout=BUSY_SECONDS,
-                    connect_args={"connect_timeout": 5, "options": "-c idle_in_transaction_session_timeout=60s"},
+                    connect_args={
+                        "connect_timeout": 5,
+                        "options": "-c idle_in_transaction_session_timeout=60s -c jit=off",
+                    },
                 )
             case other:
                 raise ValueError(f"database_url must name sqlite or postgresql, not {other}")

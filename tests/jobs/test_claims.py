@@ -174,10 +174,19 @@ def test_a_claim_counts_a_prefix_once_for_all_chunks_of_its_group(store: Databas
     assert (chunk, prefix) == (13, 1_130)
     for first in (1, 2, 3):
         submit(store, chunks=5, row_tokens=10, prefix=(first, *range(999)), priority=priority)
-    claimed = take(store, budget=2 * prefix + 7 * chunk)
-    assert [len(group.chunks) for group in claimed.groups] == [5, 2]
-    claimed = take(store, budget=2 * prefix + 8 * chunk - 1)
-    assert [len(group.chunks) for group in claimed.groups] == [3, 4]
+    claimed = take(store, budget=2 * prefix + 10 * chunk)
+    assert [len(group.chunks) for group in claimed.groups] == [5, 5]
+    claimed = take(store, budget=prefix + 4 * chunk - 1)
+    assert [len(group.chunks) for group in claimed.groups] == [3]
+
+
+def test_only_the_first_group_of_a_claim_is_cut_short(store: Database) -> None:
+    """What is left of a group may come back when its query has been forgotten, and is computed again."""
+    chunk, prefix = round(work(1_000.0, 10.0)), prefill_work(1_000)
+    for first in (1, 2):
+        submit(store, chunks=5, row_tokens=10, prefix=(first, *range(999)))
+    claimed = take(store, budget=2 * prefix + 10 * chunk - 1)
+    assert [len(group.chunks) for group in claimed.groups] == [5]
 
 
 def test_a_claim_keeps_to_its_number_of_chunks(store: Database) -> None:
