@@ -1,9 +1,10 @@
 """Whether a claim takes longer behind a long backlog: ``python -m benchmarks.claims --database-url URL``.
 
 A thousand tenants have waiting work, 1,000 chunks in all or 1,000,000, while another connection holds a snapshot from
-before the first claim: what claims leave behind can't be cleaned away. Claims are timed one after another on each
-backlog in turn. The database must be empty and is left full; without a URL, a SQLite file of the benchmark's own is
-used. The plans of a claim's queries on the longer backlog go to standard error; the last line is JSON.
+before the first claim: what claims leave behind can't be cleaned away. Claims of one chunk and of twenty are timed, one
+after another, on each backlog in turn; of the short one, twenty chunks are twenty tenants', of the long one a single
+tenant's. The database must be empty and is left full; without a URL, a SQLite file of the benchmark's own is used. The
+plans of a claim's queries on the long backlog go to standard error; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ CARD = ModelCard("benchmark", context_length=4_096, vocabulary=50_000, tokenizer
 TENANTS = 1_000
 BACKLOGS = (1_000, 1_000_000)
 ROWS_PER_INSERT = 10_000
-BUDGET = 400
-"""Tokens of a claim: some 20 chunks with their queries."""
+BUDGET = 1_000_000
+"""Tokens of a claim: more than it is let take."""
+SIZES = (1, 20)
+"""Chunks of a claim."""
 
 
 def submit_one_each(database: Database) -> list[tuple[str, int]]:
@@ -122,15 +125,16 @@ def plans(database: Database) -> Iterator[list[str]]:
         event.remove(database.engine, "before_cursor_execute", explain)
 
 
-def milliseconds(database: Database, claims: int) -> list[float]:
-    """What each of so many claims takes."""
-    found = []
+def milliseconds(database: Database, claims: int, size: int) -> dict[str, float]:
+    """What claims of so many chunks take."""
+    taken = []
     for _ in range(claims):
         started = time.perf_counter()
-        claimed = claim(database, "benchmark", CARD, BUDGET)
-        found.append(1e3 * (time.perf_counter() - started))
+        claimed = claim(database, "benchmark", CARD, BUDGET, max_chunks=size)
+        taken.append(1e3 * (time.perf_counter() - started))
         assert claimed is not None
-    return found
+        assert len(claimed.chunk_ids) == size
+    return {"median_ms": round(statistics.median(taken), 2), "worst_ms": round(max(taken), 2)}
 
 
 def main() -> None:
@@ -151,11 +155,10 @@ def main() -> None:
             multiply(database, backlog)
             settle(database)
             with old_snapshot(database):
-                taken = milliseconds(database, options.claims)
-            found[str(backlog)] = {"median_ms": round(statistics.median(taken), 2), "worst_ms": round(max(taken), 2)}
+                found[str(backlog)] = {str(size): milliseconds(database, options.claims, size) for size in SIZES}
             print(f"{backlog} chunks wait: {found[str(backlog)]}", file=sys.stderr)
         with plans(database) as shown:
-            claim(database, "benchmark", CARD, BUDGET)
+            claim(database, "benchmark", CARD, BUDGET, max_chunks=max(SIZES))
         for plan in dict.fromkeys(shown):
             print(plan, end="\n\n", file=sys.stderr)
         database.close()
