@@ -27,4 +27,11 @@ def idempotency_of(key: str | None, route: str, body: bytes) -> Idempotency | No
     """What makes two requests the same one: the key, the route, and the decoded body byte for byte."""
     if key is None:
         return None
-    return Idempotency(key, hashlib.sha256(route.encode() + b"\n" + body).hexdigest())
+    hasher = body_hasher(route)
+    hasher.update(body)
+    return Idempotency(key, hasher.hexdigest())
+
+
+def body_hasher(route: str) -> hashlib._Hash:
+    """What a body of this route is hashed with; it takes the decoded bytes, piece by piece if need be."""
+    return hashlib.sha256(route.encode() + b"\n")

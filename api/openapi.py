@@ -30,6 +30,13 @@ def json_body(model: type[BaseModel], *examples: dict[str, Any]) -> dict[str, An
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
+def or_lines(extra: dict[str, Any], media_type: str, description: str, example: str) -> dict[str, Any]:
+    """What :func:`json_body` gives, for a route whose body may also come as lines of this type."""
+    lines = {"schema": {"type": "string", "description": description}, "example": example}
+    extra["requestBody"]["content"][media_type] = lines
+    return extra
+
+
 def install_openapi(app: FastAPI) -> None:
     """Give the application its document."""
 

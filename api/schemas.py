@@ -144,7 +144,7 @@ class Job(Shape):
     id: str
     object: Literal["scoring.job"] = "scoring.job"
     model: str
-    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "expired"]
+    status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"]
     priority: Literal["interactive", "normal", "bulk"]
     progress: Progress
     created_at: float = Field(description="Unix seconds, as all times here")

@@ -16,8 +16,10 @@ from jobs.records import Idempotency, Origin, Submission
 from scoring.errors import ErrorCode, RequestError
 from scoring.json_body import parse_json
 from scoring.options import Priority
-from scoring.prepare import Limits, prepare
-from scoring.request import parse_score_request
+from scoring.prepare import Limits, Preparation, Prepared, prepare
+from scoring.request import ScoreRequest, parse_score_request
+
+LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
 
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
@@ -47,22 +49,22 @@ def parse_object(data: bytes) -> Mapping[str, object]:
 def read_job(service: Service, data: bytes, idempotency: Idempotency | None) -> Submission:
     """The job in the body of ``POST /v1/jobs``. Raises RequestError."""
     body = parse_object(data)
-    if body.get("webhook") is not None:
-        # Ignoring it would leave its sender waiting for a call that never comes.
-        raise RequestError(ErrorCode.INVALID_REQUEST, "webhooks are not supported yet", param="webhook")
-    priority = _one_of(body, "priority", [str(priority) for priority in Priority])
-    expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
-    return _submission(
-        service,
-        body,
-        known=JobBody.model_fields,
-        limits=_limits(service, max_items=service.scoring.max_items, max_tokens=None, advice=""),
-        origin=Origin.JOB,
-        priority=Priority(priority) if priority is not None else Priority.NORMAL,
-        expires_in=expires_in,
-        metadata=_metadata(body),
-        idempotency=idempotency,
-    )
+    limits = _limits(service, max_items=service.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
+    fields = _job_fields(body)
+    request = _request(service, body)
+    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
+    return _submission(service, body, request, prepared, fields, idempotency)
+
+
+def read_upload(service: Service, body: Mapping[str, object]) -> tuple[Submission, Preparation]:
+    """The job in the first line of an upload, which has no items yet, and what prepares them. Raises RequestError."""
+    if body.get("items") is not None:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
+    limits = _limits(service, max_items=service.scoring.max_items_per_upload, max_tokens=None, advice="")
+    fields = _job_fields(body)
+    request = _request(service, {**body, "items": []})
+    preparation = Preparation(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
+    return _submission(service, body, request, preparation.prepared(()), fields, None), preparation
 
 
 def read_call(service: Service, data: bytes, idempotency: Idempotency | None) -> Call:
@@ -70,41 +72,55 @@ def read_call(service: Service, data: bytes, idempotency: Idempotency | None) ->
     body = parse_object(data)
     timeout = _seconds(body, "timeout", service.api.max_call_timeout_seconds) or service.api.call_timeout_seconds
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
-    submission = _submission(
+    limits = _limits(
         service,
-        body,
-        known=ScoreBody.model_fields,
-        limits=_limits(
-            service,
-            max_items=service.scoring.max_items_per_call,
-            max_tokens=service.scoring.max_tokens_per_call,
-            advice="submit it to /v1/jobs",
-        ),
-        origin=Origin.CALL,
-        priority=Priority.INTERACTIVE,
-        # Where nobody wants the scores afterwards, the store gives up by itself even if this process is gone by then.
-        expires_in=timeout if cancel_on_timeout else None,
-        metadata={},
-        idempotency=idempotency,
+        max_items=service.scoring.max_items_per_call,
+        max_tokens=service.scoring.max_tokens_per_call,
+        advice="submit it to /v1/jobs",
     )
+    # Where nobody wants the scores afterwards, the store gives up by itself even if this process is gone by then.
+    expires_in = timeout if cancel_on_timeout else None
+    fields = _Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
+    request = _request(service, body)
+    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
+    submission = _submission(service, body, request, prepared, fields, idempotency)
     return Call(submission, timeout, cancel_on_timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """What a body says beside what is to be scored. known: the names of all fields that it may have."""
+
+    known: Collection[str]
+    origin: Origin
+    priority: Priority
+    expires_in: float | None
+    metadata: Mapping[str, str]
+
+
+def _job_fields(body: Mapping[str, object]) -> _Fields:
+    if body.get("webhook") is not None:
+        # Ignoring it would leave its sender waiting for a call that never comes.
+        raise RequestError(ErrorCode.INVALID_REQUEST, "webhooks are not supported yet", param="webhook")
+    given = _one_of(body, "priority", [str(priority) for priority in Priority])
+    expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
+    priority = Priority(given) if given is not None else Priority.NORMAL
+    return _Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body))
+
+
+def _request(service: Service, body: Mapping[str, object]) -> ScoreRequest:
+    service.check_model(body.get("model"))
+    return parse_score_request(body)
 
 
 def _submission(
     service: Service,
     body: Mapping[str, object],
-    *,
-    known: Collection[str],
-    limits: Limits,
-    origin: Origin,
-    priority: Priority,
-    expires_in: float | None,
-    metadata: Mapping[str, str],
+    request: ScoreRequest,
+    prepared: Prepared,
+    fields: _Fields,
     idempotency: Idempotency | None,
 ) -> Submission:
-    service.check_model(body.get("model"))
-    request = parse_score_request(body)
-    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
     return Submission(
         model=service.card.name,
         tokenizer_fingerprint=service.card.tokenizer_fingerprint,
@@ -114,11 +130,11 @@ def _submission(
         prompt_tokens=prepared.prompt_tokens,
         total_items=prepared.total_items,
         options=request.options,
-        priority=priority,
-        expires_in=expires_in,
-        metadata=metadata,
-        warnings=(*_unknown_fields(body, known), *prepared.warnings),
-        origin=origin,
+        priority=fields.priority,
+        expires_in=fields.expires_in,
+        metadata=fields.metadata,
+        warnings=(*_unknown_fields(body, fields.known), *prepared.warnings),
+        origin=fields.origin,
         idempotency=idempotency,
         tenant=TENANT,
     )

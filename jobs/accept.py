@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
+from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select
+from sqlalchemy import Connection, Row, and_, delete, insert, or_, select
 
 from jobs.database import Database
 from jobs.ending import end_jobs
@@ -15,9 +17,14 @@ from jobs.reading import visible
 from jobs.records import Accepted, Idempotency, JobStatus, Origin, Submission
 from jobs.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
 from scoring.errors import ErrorCode, RequestError
+from scoring.layout import Rows
 from scoring.options import Priority
 from scoring.work import rows_work
 from settings.store import StoreSettings
+
+UNKNOWN_BODY = ""
+"""The hash that stands by the key of an upload for as long as its body has not come to an end."""
+IN_PROGRESS_RETRY_SECONDS = 5.0
 
 
 def accept(db: Database, submission: Submission) -> Accepted:
@@ -30,17 +37,15 @@ def accept(db: Database, submission: Submission) -> Accepted:
     with db.write(durable=submission.origin is Origin.JOB) as connection:
         now = connection.execute(select(db.now)).scalar_one()
         if submission.idempotency is not None:
-            earlier = _take_key(connection, db, submission.tenant, submission.idempotency, job_id, now)
+            earlier = take_key(connection, db, submission.tenant, submission.idempotency, job_id, now)
             if earlier is not None:
-                return Accepted(earlier, replayed=True)
-        prefix_id = _store_prefix(connection, db, submission)
-        expires_at = None if submission.expires_in is None else now + submission.expires_in
-        connection.execute(insert(jobs), _job_row(submission, job_id, prefix_id, now, expires_at))
+                return Accepted(earlier.job_id, replayed=True)
+        prefix_id = store_prefix(connection, db, submission)
+        row = job_row(submission, job_id, prefix_id, now)
+        connection.execute(insert(jobs), row)
         if submission.chunks:
-            due_at = now + slack_seconds(db.settings, submission.priority)
-            if expires_at is not None:
-                due_at = min(due_at, expires_at)
-            _store_chunks(connection, submission, job_id, prefix_id, due_at)
+            due = due_at(db.settings, submission.priority, now, row["expires_at"])
+            store_chunks(connection, submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
             interactive = submission.priority is Priority.INTERACTIVE
             open_lane(connection, db, submission.model, submission.tenant, interactive=interactive)
         else:
@@ -57,17 +62,26 @@ def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
     }[priority]
 
 
-def _take_key(
+def due_at(settings: StoreSettings, priority: Priority, accepted_at: float, expires_at: float | None) -> float:
+    """When a job's chunks are due: what orders them among all others."""
+    due = accepted_at + slack_seconds(settings, priority)
+    return due if expires_at is None else min(due, expires_at)
+
+
+def take_key(
     connection: Connection, db: Database, tenant: str, idempotency: Idempotency, job_id: str, now: float
-) -> str | None:
-    """Take the key for a job about to be stored, or return the id of the job that has it.
+) -> Row[Any] | None:
+    """Take the key for a job about to be stored, or return the row of the job that has it.
 
     Of two requests with one key the second waits here until the first has committed or failed.
+    Raises RequestError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_PROGRESS.
     """
     same_key = and_(idempotency_keys.c.tenant == tenant, idempotency_keys.c.key == idempotency.key)
-    gone = select(jobs.c.id).where(jobs.c.id == idempotency_keys.c.job_id, ~visible(db)).exists()
+    # An upload that came to nothing leaves its key free, too.
+    failed = and_(idempotency_keys.c.body_hash == UNKNOWN_BODY, jobs.c.finished_at.is_not(None))
+    gone = select(jobs.c.id).where(jobs.c.id == idempotency_keys.c.job_id, or_(~visible(db), failed)).exists()
     connection.execute(delete(idempotency_keys).where(same_key, or_(idempotency_keys.c.expires_at <= now, gone)))
-    taken = connection.scalar(
+    take = (
         db.insert(idempotency_keys)
         .values(
             tenant=tenant,
@@ -79,18 +93,29 @@ def _take_key(
         .on_conflict_do_nothing()
         .returning(idempotency_keys.c.job_id)
     )
-    if taken is not None:
-        return None
-    earlier = connection.execute(select(idempotency_keys).where(same_key)).one()
-    if earlier.body_hash != idempotency.body_hash:
+    earlier: Row[Any] | None = None
+    while earlier is None:  # taken, or found, or removed with its job just now and taken the next time
+        if connection.scalar(take) is not None:
+            return None
+        earlier = connection.execute(select(idempotency_keys).where(same_key)).one_or_none()
+    if earlier.body_hash == UNKNOWN_BODY:
         raise RequestError(
-            ErrorCode.IDEMPOTENCY_KEY_REUSED,
-            f"the Idempotency-Key {idempotency.key!r} was used for another request: take a new one",
+            ErrorCode.IDEMPOTENCY_IN_PROGRESS,
+            f"the first request with the Idempotency-Key {idempotency.key!r} is still being received",
+            retry_after=IN_PROGRESS_RETRY_SECONDS,
         )
-    return str(earlier.job_id)
+    if idempotency.body_hash != UNKNOWN_BODY and earlier.body_hash != idempotency.body_hash:
+        raise key_reused(idempotency.key)
+    return earlier
 
 
-def _store_prefix(connection: Connection, db: Database, submission: Submission) -> int:
+def key_reused(key: str) -> RequestError:
+    """The error for a key that was used for another body."""
+    message = f"the Idempotency-Key {key!r} was used for another request: take a new one"
+    return RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
+
+
+def store_prefix(connection: Connection, db: Database, submission: Submission) -> int:
     """The id of the prefix's row, made if need be, which can't be removed before this transaction ends."""
     tokens = pack_ids(submission.prefix)
     identity = {
@@ -106,9 +131,8 @@ def _store_prefix(connection: Connection, db: Database, submission: Submission) 
     return prefix_id
 
 
-def _job_row(
-    submission: Submission, job_id: str, prefix_id: int, now: float, expires_at: float | None
-) -> dict[str, object]:
+def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:
+    """A job that waits for all of its chunks, accepted now."""
     return {
         "id": job_id,
         "tenant": submission.tenant,
@@ -123,7 +147,7 @@ def _job_row(
         "prompt_tokens": submission.prompt_tokens,
         "cached_tokens": 0,
         "created_at": now,
-        "expires_at": expires_at,
+        "expires_at": None if submission.expires_in is None else now + submission.expires_in,
         "label_token_ids": pack_ids(submission.label_token_ids),
         "options": pack_options(submission.options),
         "metadata": dict(submission.metadata),
@@ -131,7 +155,16 @@ def _job_row(
     }
 
 
-def _store_chunks(connection: Connection, submission: Submission, job_id: str, prefix_id: int, due_at: float) -> None:
+def store_chunks(
+    connection: Connection,
+    submission: Submission,
+    parts: Sequence[tuple[int, Rows]],
+    job_id: str,
+    prefix_id: int,
+    due_at: float,
+    state: ChunkState,
+) -> None:
+    """Store chunks of a job. parts: at least one, as of :class:`Submission`."""
     shared_ids = (int(submission.prefix.max(initial=0)), *submission.label_token_ids)
     stored = connection.execute(
         insert(chunks).returning(chunks.c.id, chunks.c.first_item),
@@ -142,7 +175,7 @@ def _store_chunks(connection: Connection, submission: Submission, job_id: str, p
                 "model": submission.model,
                 "prefix_id": prefix_id,
                 "due_at": due_at,
-                "state": ChunkState.WAITING.value,
+                "state": state.value,
                 "first_item": first_item,
                 "item_count": len(rows),
                 "token_count": rows_work(rows),
@@ -152,11 +185,11 @@ def _store_chunks(connection: Connection, submission: Submission, job_id: str, p
                 "highest_token": max(int(rows.tokens.max(initial=0)), *shared_ids),
                 "interactive": submission.priority is Priority.INTERACTIVE,
             }
-            for first_item, rows in submission.chunks
+            for first_item, rows in parts
         ],
     )
     ids = {row.first_item: row.id for row in stored}
     connection.execute(
         insert(chunk_inputs),
-        [{"chunk_id": ids[first_item], "rows": rows.to_bytes()} for first_item, rows in submission.chunks],
+        [{"chunk_id": ids[first_item], "rows": rows.to_bytes()} for first_item, rows in parts],
     )

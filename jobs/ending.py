@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, Connection, case, or_, select, update
+from sqlalchemy import ColumnElement, Connection, case, select, update
 
 from jobs.database import Database
 from jobs.reading import job_record, missing_job, visible
@@ -38,6 +38,7 @@ def end_jobs(
                 status=status.value,
                 finished_at=db.now,
                 remove_at=db.now + keep,
+                received_at=None,
                 error_code=error.code.value if error else None,
                 error_message=error.message if error else None,
             )
@@ -45,7 +46,7 @@ def end_jobs(
         )
     )
     if ended and status is not JobStatus.SUCCEEDED:
-        unfinished = or_(chunks.c.state == ChunkState.WAITING.value, chunks.c.state == ChunkState.CLAIMED.value)
+        unfinished = chunks.c.state.in_([ChunkState.STAGED.value, ChunkState.WAITING.value, ChunkState.CLAIMED.value])
         connection.execute(
             update(chunks)
             .where(chunks.c.job_id.in_(ended), unfinished)

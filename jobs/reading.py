@@ -84,6 +84,8 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
     """What was scored of items ``offset`` to ``offset + limit`` (exclusive). Raises RequestError JOB_NOT_FOUND."""
     job = get_job(db, tenant, job_id)
     stop = min(offset + limit, job.total_items)
+    # Chunks lie end to end. Found by its place, the first of the page costs the same however many come before it.
+    first = select(func.max(chunks.c.first_item)).where(chunks.c.job_id == job_id, chunks.c.first_item <= offset)
     with db.read() as connection:
         rows = connection.execute(
             select(chunks.c.first_item, chunks.c.item_count, chunk_scores.c.logits, chunk_scores.c.logprobs)
@@ -91,8 +93,8 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
             .where(
                 chunks.c.job_id == job_id,
                 chunks.c.state == ChunkState.DONE.value,
+                chunks.c.first_item >= first.scalar_subquery(),
                 chunks.c.first_item < stop,
-                chunks.c.first_item + chunks.c.item_count > offset,
             )
             .order_by(chunks.c.first_item)
         ).all()

@@ -18,6 +18,7 @@ from scoring.options import Priority, ScoreOptions
 class JobStatus(StrEnum):
     """Where a job is in its life. The last four are ends: a job reaches exactly one, and it never changes."""
 
+    RECEIVING = "receiving"
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"

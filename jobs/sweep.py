@@ -12,6 +12,7 @@ from jobs.lease import return_batch
 from jobs.records import JobStatus, Swept
 from jobs.removal import remove_jobs, remove_prefixes
 from jobs.tables import CLAIMED, batches, chunks, idempotency_keys, jobs, workers
+from jobs.upload import sweep_uploads
 
 ROWS_PER_STEP = 500
 STEPS = 20
@@ -24,7 +25,8 @@ LOST_WORKER = "the worker that scored it was lost"
 
 
 def sweep(db: Database) -> Swept:
-    """Return the batches of lost workers, expire jobs past their deadline, remove what is past its time of keeping.
+    """Return the batches of lost workers, expire jobs past their deadline, settle uploads whose receiver is gone,
+    remove what is past its time of keeping.
 
     Sweeps may run at once: each takes the rows that no other has. The caller rings for the models and announces the
     jobs that are returned.
@@ -44,6 +46,9 @@ def sweep(db: Database) -> Swept:
         ended += expired
         if not expired:
             break
+    uploads = sweep_uploads(db)
+    ended += uploads.job_ids
+    models |= uploads.models
     for _ in range(STEPS):
         step = remove_jobs(db)
         removed += step.removed

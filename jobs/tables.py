@@ -45,9 +45,10 @@ Seconds = Float(53)
 
 class ChunkState(StrEnum):
     """Where a chunk is: waiting -> claimed -> done, back to waiting when its batch is lost, dropped when its job
-    ends without it.
+    ends without it. Chunks of an upload are staged until all of it has come; no worker sees them.
     """
 
+    STAGED = "staged"
     WAITING = "waiting"
     CLAIMED = "claimed"
     DONE = "done"
@@ -92,6 +93,8 @@ jobs = Table(
     Column("started_at", Seconds),
     Column("finished_at", Seconds),
     Column("expires_at", Seconds),
+    # Of an upload: when its receiver was last alive, then when all of it had come; null once all its chunks wait.
+    Column("received_at", Seconds),
     # Set at the job's end. From then on it is gone for every reader, and the sweep takes its rows away.
     Column("remove_at", Seconds),
     Column("label_token_ids", LargeBinary, nullable=False),
@@ -107,6 +110,12 @@ Index(
     jobs.c.expires_at,
     postgresql_where=jobs.c.finished_at.is_(None) & jobs.c.expires_at.is_not(None),
     sqlite_where=jobs.c.finished_at.is_(None) & jobs.c.expires_at.is_not(None),
+)
+Index(
+    "ix_jobs_received_at",
+    jobs.c.received_at,
+    postgresql_where=jobs.c.received_at.is_not(None),
+    sqlite_where=jobs.c.received_at.is_not(None),
 )
 Index(
     "ix_jobs_remove_at",

@@ -7,9 +7,10 @@ the items in batches, in order (within a batch: ids, delimiter, context, tokens 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from scoring.work import work_of_each
 
 _EMPTY: TokenIds = np.zeros(0, np.int32)
 _BATCH_TOKENS = 2**20
+
+LayOut = Callable[[Sequence[Any], int], Iterator[Rows]]
+"""From items of the query's kind, and the index of the first of them, to their rows in bounded batches."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,17 +84,91 @@ def prepare(
         raise _too_large(
             f"{len(request.items)} items are more than the {limits.max_items} allowed here", "items", limits
         )
-    labels = _label_token_ids(request, card, tokenizer, limits)
-    prefix, batches = _lay_out(request, card, tokenizer)
-    rows = Rows.join(list(_checked(batches, card, limits)))
-    return Prepared(
-        prefix=prefix,
-        chunks=tuple(_cut_into_chunks(rows, limits)),
-        label_token_ids=labels,
-        total_items=len(rows),
-        prompt_tokens=int(rows.sequence_lengths.sum(dtype=np.int64)),
-        warnings=_warnings(request, card, wanted),
-    )
+    preparation = Preparation(request, card, tokenizer, limits, wanted)
+    return preparation.prepared((*preparation.add(request.items), *preparation.finish()))
+
+
+class Preparation:
+    """:func:`prepare` for items that come bit by bit. However they come, chunks and errors are the same.
+
+    prefix, label_token_ids, warnings: as of :class:`Prepared`; total_items, prompt_tokens: of all items so far;
+    is_text: whether the query is. Labels and query are checked when it is made. What raises :class:`RequestError` is of
+    no use afterwards.
+    """
+
+    def __init__(
+        self, request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits, wanted: Wanted = "auto"
+    ) -> None:
+        """The request's own items are left alone."""
+        self.label_token_ids = _label_token_ids(request, card, tokenizer, limits)
+        self.prefix, self._lay_out = _layout(request, card, tokenizer)
+        self.warnings = _warnings(request, card, wanted)
+        self.is_text = isinstance(request.query, str)
+        self.total_items = 0
+        self.prompt_tokens = 0
+        self._card = card
+        self._limits = limits
+        self._rest = Rows.join([])
+
+    def add(self, items: list[str] | list[list[int]]) -> list[Chunk]:
+        """Take further items, all of the query's kind. Returns the chunks that are complete now."""
+        if self.total_items + len(items) > self._limits.max_items:
+            raise _too_large(f"more than the {self._limits.max_items} items allowed here", "items", self._limits)
+        checked = self._checked(self._lay_out(items, self.total_items))
+        return self._cut(Rows.join([self._rest, *checked]), last=False)
+
+    def finish(self) -> list[Chunk]:
+        """What is left when there are no further items: a chunk, or none."""
+        return self._cut(self._rest, last=True)
+
+    def prepared(self, chunks: tuple[Chunk, ...]) -> Prepared:
+        """What there is so far, with these chunks."""
+        return Prepared(self.prefix, chunks, self.label_token_ids, self.total_items, self.prompt_tokens, self.warnings)
+
+    def _checked(self, batches: Iterator[Rows]) -> Iterator[Rows]:
+        """Each batch as it comes, held against vocabulary, context and limit on tokens: nothing is ever cut short."""
+        card, limits = self._card, self._limits
+        for rows in batches:
+            first = self.total_items
+            if len(rows.tokens) and int(rows.tokens.max()) >= card.vocabulary:
+                place = int(np.argmax(rows.tokens >= card.vocabulary))
+                raise _bad_id(int(rows.tokens[place]), card, f"items[{first + _row_of(rows, place)}]")
+            lengths = rows.sequence_lengths
+            if len(lengths) and int(lengths.min()) == 0:
+                where = f"items[{first + int(np.argmin(lengths))}]"
+                raise RequestError(ErrorCode.EMPTY_QUERY, f"query and {where} together have no tokens", param=where)
+            if len(lengths) and int(lengths.max()) > card.context_length:
+                n = int(np.argmax(lengths > card.context_length))
+                raise _too_long(f"items[{first + n}]", int(lengths[n]), card)
+            self.prompt_tokens += int(lengths.sum(dtype=np.int64))
+            if limits.max_tokens is not None and self.prompt_tokens > limits.max_tokens:
+                message = f"the sequences have more than the {limits.max_tokens} tokens in all that are allowed here"
+                raise _too_large(message, "items", limits)
+            self.total_items += len(rows)
+            yield rows
+
+    def _cut(self, rows: Rows, *, last: bool) -> list[Chunk]:
+        """Cut rows into chunks; unless they are the last, keep those that further rows may share a chunk with."""
+        found: list[Chunk] = []
+        first_item = self.total_items - len(rows)
+        work = work_of_each(rows)
+        # 64 bits: a hundred thousand long items have more tokens than an int32 counts.
+        own_ends = np.cumsum(rows.lengths, dtype=np.int64)
+        start = own_before = 0
+        while start < len(rows):
+            # Summed from each chunk's own first row: where it ends must not depend on how the rows came.
+            ends = np.cumsum(work[start : start + self._limits.chunk_items])
+            stop = start + max(1, int(np.searchsorted(ends, self._limits.chunk_tokens, side="right")))
+            if not last and stop == len(rows) and stop - start < self._limits.chunk_items:
+                break
+            own_after = int(own_ends[stop - 1])
+            # Not Rows.slice, which counts from the first row: long prefixes make as many chunks as there are items.
+            tokens = rows.tokens[own_before:own_after]
+            chunk = Rows(tokens, rows.lengths[start:stop], rows.prefix_ends[start:stop])
+            found.append(Chunk(first_item + start, chunk))
+            start, own_before = stop, own_after
+        self._rest = Rows(rows.tokens[own_before:], rows.lengths[start:], rows.prefix_ends[start:])
+        return found
 
 
 def _label_token_ids(
@@ -116,44 +194,45 @@ def _single_token(label: str, param: str, tokenizer: TextTokenizer) -> int:
         raise RequestError(error.code, error.message, param=param) from None
 
 
-def _lay_out(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer) -> tuple[TokenIds, Iterator[Rows]]:
-    """The shared prefix, and the rows behind it in batches, not yet held against the model."""
+def _layout(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer) -> tuple[TokenIds, LayOut]:
+    """The shared prefix, and what makes rows behind it, not yet held against the model."""
     if isinstance(request.query, str):
-        texts = [item for item in request.items if isinstance(item, str)]
-        return _lay_out_text(request.query, texts, request.options.item_first, card, tokenizer)
-    ids = [item for item in request.items if not isinstance(item, str)]
-    return _lay_out_ids(request.query, ids, request.options.item_first, card)
+        return _text_layout(request.query, request.options.item_first, card, tokenizer)
+    return _ids_layout(request.query, request.options.item_first, card)
 
 
-def _lay_out_text(
-    query: str, items: list[str], item_first: bool, card: ModelCard, tokenizer: TextTokenizer
-) -> tuple[TokenIds, Iterator[Rows]]:
-    query_ids, rows = tokenizer.iterate_rows(query, items)
+def _text_layout(query: str, item_first: bool, card: ModelCard, tokenizer: TextTokenizer) -> tuple[TokenIds, LayOut]:
+    query_ids, extend = tokenizer.extender(query)
     _check_query(query_ids, card)
     if card.delimiter is not None:
-        prefix = np.append(query_ids, np.int32(card.delimiter))
-        return prefix, _without_delimiter(tokenizer.iterate_apart(items, len(prefix)), card.delimiter)
+        delimiter = card.delimiter
+        prefix = np.append(query_ids, np.int32(delimiter))
+        return prefix, lambda items, first: _without_delimiter(
+            tokenizer.iterate_apart(items, len(prefix)), delimiter, first
+        )
     if item_first:
-        return _EMPTY, tokenizer.iterate_reversed(query, items)
-    return query_ids, rows
+        return _EMPTY, lambda items, _: tokenizer.iterate_reversed(query, items)
+    return query_ids, lambda items, _: extend(items)
 
 
-def _lay_out_ids(
-    query: list[int], items: list[list[int]], item_first: bool, card: ModelCard
-) -> tuple[TokenIds, Iterator[Rows]]:
+def _ids_layout(query: list[int], item_first: bool, card: ModelCard) -> tuple[TokenIds, LayOut]:
     _check_range(query, card, "query")
     query_ids = np.array(query, np.int32)
     _check_query(query_ids, card)
-    _check_item_range(items, card)
-    if card.delimiter is not None:
-        prefix = np.append(query_ids, np.int32(card.delimiter))
-        return prefix, _without_delimiter(_pack(items, len(prefix)), card.delimiter)
-    if item_first:
-        return _EMPTY, _pack(items, 0, suffix=query)
-    return query_ids, _pack(items, len(query))
+    reversed_ = item_first and card.delimiter is None
+    prefix = query_ids if card.delimiter is None else np.append(query_ids, np.int32(card.delimiter))
+
+    def lay_out(items: Sequence[list[int]], first: int) -> Iterator[Rows]:
+        _check_item_range(items, card, first)
+        if reversed_:
+            return _pack(items, 0, suffix=query)
+        packed = _pack(items, len(prefix))
+        return packed if card.delimiter is None else _without_delimiter(packed, card.delimiter, first)
+
+    return _EMPTY if reversed_ else prefix, lay_out
 
 
-def _pack(items: list[list[int]], prefix_length: int, suffix: Sequence[int] = ()) -> Iterator[Rows]:
+def _pack(items: Sequence[list[int]], prefix_length: int, suffix: Sequence[int] = ()) -> Iterator[Rows]:
     """Items of ids, ``suffix`` put behind each, in bounded batches: a hopeless request is refused after the first."""
     step = max(1, _BATCH_TOKENS // (len(suffix) + 1))
     for start in range(0, len(items), step):
@@ -180,15 +259,14 @@ def _check_range(ids: Sequence[int], card: ModelCard, where: str) -> None:
         raise _bad_id(ids[n], card, f"{where}[{n}]")
 
 
-def _check_item_range(items: list[list[int]], card: ModelCard) -> None:
+def _check_item_range(items: Sequence[list[int]], card: ModelCard, first: int) -> None:
     filled = [item for item in items if item]
     if filled and not 0 <= min(map(min, filled)) <= max(map(max, filled)) < card.vocabulary:
-        for n, item in enumerate(items):
+        for n, item in enumerate(items, first):
             _check_range(item, card, f"items[{n}]")
 
 
-def _without_delimiter(batches: Iterator[Rows], delimiter: int) -> Iterator[Rows]:
-    first = 0
+def _without_delimiter(batches: Iterator[Rows], delimiter: int, first: int) -> Iterator[Rows]:
     for rows in batches:
         found = np.flatnonzero(rows.tokens == delimiter)
         if len(found):
@@ -197,47 +275,9 @@ def _without_delimiter(batches: Iterator[Rows], delimiter: int) -> Iterator[Rows
         first += len(rows)
 
 
-def _checked(batches: Iterator[Rows], card: ModelCard, limits: Limits) -> Iterator[Rows]:
-    """Each batch as it comes, held against vocabulary, context and the limit on tokens: nothing is ever cut short."""
-    first = total = 0
-    for rows in batches:
-        if len(rows.tokens) and int(rows.tokens.max()) >= card.vocabulary:
-            place = int(np.argmax(rows.tokens >= card.vocabulary))
-            raise _bad_id(int(rows.tokens[place]), card, f"items[{first + _row_of(rows, place)}]")
-        lengths = rows.sequence_lengths
-        if len(lengths) and int(lengths.min()) == 0:
-            where = f"items[{first + int(np.argmin(lengths))}]"
-            raise RequestError(ErrorCode.EMPTY_QUERY, f"query and {where} together have no tokens", param=where)
-        if len(lengths) and int(lengths.max()) > card.context_length:
-            n = int(np.argmax(lengths > card.context_length))
-            raise _too_long(f"items[{first + n}]", int(lengths[n]), card)
-        total += int(lengths.sum(dtype=np.int64))
-        if limits.max_tokens is not None and total > limits.max_tokens:
-            message = f"the sequences have more than the {limits.max_tokens} tokens in all that are allowed here"
-            raise _too_large(message, "items", limits)
-        yield rows
-        first += len(rows)
-
-
 def _row_of(rows: Rows, token: int) -> int:
     """The row that the packed token at this place belongs to."""
     return int(np.searchsorted(np.cumsum(rows.lengths, dtype=np.int64), token, side="right"))
-
-
-def _cut_into_chunks(rows: Rows, limits: Limits) -> Iterator[Chunk]:
-    ends = np.cumsum(work_of_each(rows))
-    # 64 bits: a hundred thousand long items have more tokens than an int32 counts.
-    own_ends = np.cumsum(rows.lengths, dtype=np.int64)
-    start = own_before = 0
-    before = 0.0
-    while start < len(rows):
-        stop = int(np.searchsorted(ends, before + limits.chunk_tokens, side="right"))
-        stop = max(start + 1, min(stop, start + limits.chunk_items))
-        own_after = int(own_ends[stop - 1])
-        # Not Rows.slice, which counts from the first row: long prefixes make as many chunks as there are items.
-        tokens = rows.tokens[own_before:own_after]
-        yield Chunk(start, Rows(tokens, rows.lengths[start:stop], rows.prefix_ends[start:stop]))
-        start, before, own_before = stop, float(ends[stop - 1]), own_after
 
 
 def _warnings(request: ScoreRequest, card: ModelCard, wanted: Wanted) -> tuple[str, ...]:

@@ -85,22 +85,30 @@ def _parse_items(items: object, *, text: bool) -> list[str] | list[list[int]]:
         if text:
             raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param="items")
         return [items]
-    _check_item_shapes(items)
+    return check_items(items, text=text)
+
+
+def check_items(items: list[object], *, text: bool, first: int = 0) -> list[str] | list[list[int]]:
+    """Items that are all of the query's kind, text or not; ``first`` is the index of the first among the request's.
+
+    Raises :class:`RequestError`.
+    """
+    _check_item_shapes(items, first)
     kind = str if text else list
     if not set(map(type, items)) <= {kind}:
-        n = next(n for n, item in enumerate(items) if type(item) is not kind)
+        n = next(n for n, item in enumerate(items, first) if type(item) is not kind)
         raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param=f"items[{n}]")
     return cast("list[str] | list[list[int]]", items)
 
 
-def _check_item_shapes(items: list[object]) -> None:
+def _check_item_shapes(items: list[object], first: int) -> None:
     """Each item by itself: encodable text, or a list of integers. Looks at single items only once one is known bad."""
     kinds = set(map(type, items))
     texts = [item for item in items if type(item) is str] if str in kinds else []
     lists = [item for item in items if type(item) is list] if list in kinds else []
     if kinds <= {str, list} and _is_encodable("".join(texts)) and set(map(type, chain.from_iterable(lists))) <= {int}:
         return
-    for n, item in enumerate(items):
+    for n, item in enumerate(items, first):
         if isinstance(item, str):
             check_text(item, f"items[{n}]")
         elif isinstance(item, list):

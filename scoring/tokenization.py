@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -143,14 +143,21 @@ class TextTokenizer:
 
     def iterate_rows(self, query: str, items: Sequence[str]) -> tuple[TokenIds, Iterator[Rows]]:
         """:meth:`encode_rows`, a bounded batch of rows at a time and lazily, so that a caller may stop early."""
+        ids, extend = self.extender(query)
+        return ids, extend(items)
+
+    def extender(self, query: str) -> tuple[TokenIds, Callable[[Sequence[str]], Iterator[Rows]]]:
+        """``encode(query)``, and what makes rows of items as :meth:`iterate_rows` does, for items that come bit by bit:
+        the query is encoded here, once.
+        """
         cut = self._cutter.cut(query)
         if cut is None:
             ids = np.array(self.encode(query), np.int32)
-            return ids, self._extend(ids, 0, query, items, add_special_tokens=True)
+            return ids, lambda items: self._extend(ids, 0, query, items, add_special_tokens=True)
         head = self._cutter.leading_ids + self.encode(query[:cut], add_special_tokens=False)
         tail = self.encode(query[cut:], add_special_tokens=False)
         ids = np.array(head + tail, np.int32)
-        return ids, self._extend(ids, len(head), query[cut:], items, add_special_tokens=False)
+        return ids, lambda items: self._extend(ids, len(head), query[cut:], items, add_special_tokens=False)
 
     def iterate_apart(self, items: Sequence[str], prefix_length: int) -> Iterator[Rows]:
         """Items encoded by themselves, without special tokens, each a row behind a whole prefix of that length."""

@@ -11,6 +11,8 @@ class ApiSettings(SettingsSlice):
     host: str = Field("127.0.0.1", description="address to bind; there is no authentication yet, so loopback")
     port: int = Field(8000, ge=0, le=65535, description="port to bind")
     max_body_bytes: PositiveInt = Field(64 * 1024 * 1024, description="largest request body")
+    max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")
+    max_line_bytes: PositiveInt = Field(4 * 2**20, description="longest of its lines")
     call_timeout_seconds: PositiveFloat = Field(60.0, description="how long `/v1/score` waits unless told otherwise")
     max_call_timeout_seconds: PositiveFloat = Field(600.0, description="how long a caller may ask it to wait")
     worker_fresh_seconds: PositiveFloat = Field(

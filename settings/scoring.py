@@ -23,6 +23,7 @@ class ScoringSettings(SettingsSlice):
     )
     max_labels: PositiveInt = Field(256, description="labels a request may name")
     max_items: PositiveInt = Field(100_000, description="items one job may have")
+    max_items_per_upload: PositiveInt = Field(1_000_000, description="the same for a job sent as JSON lines")
     max_items_per_call: PositiveInt = Field(1_000, description="items one `/v1/score` call may have")
     max_tokens_per_call: PositiveInt = Field(
         1_000_000, description="tokens, over all sequences, one `/v1/score` call may have"

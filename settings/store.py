@@ -15,6 +15,10 @@ class StoreSettings(SettingsSlice):
     lease_seconds: PositiveFloat = Field(
         60.0, description="a claim whose worker is silent for this long is given to another worker"
     )
+    upload_timeout_seconds: PositiveFloat = Field(
+        60.0,
+        description="an upload that is silent for this long, its client or the process that receives it, is given up",
+    )
     max_attempts: PositiveInt = Field(
         3, description="how often a chunk may take its worker down, or fail, before its job fails"
     )

@@ -10,16 +10,17 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from api.body import read_body
+from api.body import media_type, read_body
 from api.errors import documented
 from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
-from api.openapi import json_body
+from api.openapi import json_body, or_lines
 from api.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.presentation import EMBEDDED_ITEMS, encode, job_path, json_response, show_job, show_lines, show_page
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.service import TENANT, Service, ServiceOf
 from api.submission import read_job
+from api.upload import JSON_LINES, UploadRefusedError, receive_upload
 from api.waiting import Outcome, client_left
 from jobs.accept import accept
 from jobs.ending import cancel, delete
@@ -35,7 +36,8 @@ PAGE_ITEMS = 1_000
 
 MAX_OFFSET = 2**31 - 1
 
-JSON_LINES = "application/x-ndjson"
+LINES = "The first line is the body above without `items`, each further line an item: a text, or a list of token ids."
+LINES_EXAMPLE = '{"query": "The capital of France is", "label_token_ids": [311, 315]}\n" a city"\n""\n'
 
 JOB_ID = r"^job_[0-9A-Za-z-]{1,64}$"
 
@@ -55,20 +57,38 @@ router = APIRouter(tags=["jobs"])
                 "Idempotency-Replayed": {"schema": {"const": "true"}},
             },
         },
-        **documented(*SCORING_ERRORS),
+        **documented(
+            *SCORING_ERRORS,
+            ErrorCode.JOB_NOT_FOUND,
+            ErrorCode.JOB_CANCELLED,
+            ErrorCode.JOB_FAILED,
+            ErrorCode.TIMEOUT,
+        ),
     },
-    openapi_extra=json_body(JobBody, EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"}),
+    openapi_extra=or_lines(
+        json_body(JobBody, EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"}), JSON_LINES, LINES, LINES_EXAMPLE
+    ),
 )
 async def submit(
     request: Request,
     service: ServiceOf,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Submit a job. With the 202 it is committed: it survives the death of any process."""
-    data = await read_body(request, service.api.max_body_bytes)
-    idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
-    submission = await service.threads.text(read_job, service, data, idempotency)
-    accepted, job = await service.threads.sql(_accept, service, submission)
+    """Submit a job. With the 202 it is committed: it survives the death of any process.
+
+    A large one comes as JSON lines, plain or as gzip. While it comes its status is `receiving`, and no worker sees it;
+    an upload that fails, at whichever line, leaves nothing behind.
+    """
+    if media_type(request) == JSON_LINES:
+        try:
+            accepted, job = await receive_upload(request, service, idempotency_key)
+        except UploadRefusedError as refused:
+            return refused.response
+    else:
+        data = await read_body(request, service.api.max_body_bytes)
+        idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
+        submission = await service.threads.text(read_job, service, data, idempotency)
+        accepted, job = await service.threads.sql(_accept, service, submission)
     service.ringer.ring(service.card.name)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
@@ -81,7 +101,7 @@ async def submit(
 )
 async def list_(
     service: ServiceOf,
-    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
+    status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=JOB_ID, description="the id of the last job of the page before")] = None,
 ) -> Response:
