@@ -184,7 +184,7 @@ class RunningApi:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
             job: Json = self.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=10"}).json()
-            if job["status"] not in ("queued", "running"):
+            if job["status"] not in ("receiving", "queued", "running"):
                 return job
         raise AssertionError(f"{job_id} never ended: {job}")
 
