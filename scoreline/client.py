@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
@@ -157,6 +160,26 @@ class Client:
         body = _body(query, items, labels, label_token_ids, options)
         return _job(self._request("POST", "/v1/jobs", json=body, headers=headers))
 
+    def upload(
+        self,
+        query: Query,
+        items: Iterable[str] | Iterable[Sequence[int]],
+        *,
+        labels: Sequence[str] | None = None,
+        label_token_ids: Sequence[int] | None = None,
+        idempotency_key: str | None = None,
+        **options: object,
+    ) -> Job:
+        """:meth:`submit` for a large job: items are sent as the iterable yields them, packed, in bounded memory.
+
+        Nothing is submitted if the iterable raises, or anything else fails on the way.
+        """
+        headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        body = _body(query, None, labels, label_token_ids, options)
+        return _job(self._request("POST", "/v1/jobs", content=_packed_lines(chain([body], items)), headers=headers))
+
     def get(self, job_id: str) -> Job:
         """A job as it stands."""
         return _job(self._request("GET", f"/v1/jobs/{job_id}"))
@@ -221,9 +244,18 @@ class Client:
             raise ScorelineError("unexpected_response", message, response.status_code) from None
 
 
+def _packed_lines(lines: Iterable[object]) -> Iterator[bytes]:
+    """JSON lines as gzip."""
+    packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+    for line in lines:
+        if packed := packer.compress(json.dumps(line).encode() + b"\n"):
+            yield packed
+    yield packer.flush()
+
+
 def _body(
     query: Query,
-    items: Items,
+    items: Items | None,
     labels: Sequence[str] | None,
     label_token_ids: Sequence[int] | None,
     options: Mapping[str, object],

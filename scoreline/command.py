@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -90,6 +91,42 @@ def score_command(
     console.print(score_table(item, label, result.scores))
     for warning in result.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+@app.command("submit")
+def submit_command(
+    query: Annotated[str, typer.Option(help="The text that all items follow.")],
+    items: Annotated[
+        typer.FileBinaryRead,
+        typer.Option(help="JSON lines, an item each: a text in quotes. `-`: read them from standard input."),
+    ],
+    label: Annotated[list[str], typer.Option(help="A next token to be scored, as text, such as ' yes'; repeatable.")],
+    softmax: Annotated[bool, typer.Option("--softmax", help="Normalise each row over the labels.")] = False,
+    priority: Annotated[str | None, typer.Option(help="interactive, normal or bulk.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Makes it safe to submit again.")] = None,
+    url: Annotated[str, typer.Option(envvar="SCORELINE_URL", help="Where the service runs.")] = DEFAULT_URL,
+) -> None:
+    """Submit a job of any size to a running service and print its id."""
+    with Client(url) as client:
+        job = client.upload(
+            query,
+            _read_items(items),
+            labels=label,
+            apply_softmax=softmax,
+            priority=priority,
+            idempotency_key=idempotency_key,
+        )
+    print(job.id)
+
+
+def _read_items(lines: Iterable[bytes]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise CommandError(f"line {number} of the items is not JSON: {error}") from None
 
 
 @app.command("api")

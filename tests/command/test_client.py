@@ -8,18 +8,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scoreline import Client, ScorelineError
 from tests.command.running import ROOT, Up
-from tests.services import free_port
+from tests.services import free_port, wait_until
 
 
-def scoreline(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would."""
+def scoreline(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would. given: what comes from standard input."""
     command = [sys.executable, "-c", "from scoreline.command import main; main()", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, input=given)
 
 
 def test_score_returns_a_row_an_item_and_a_column_a_label(client: Client) -> None:
@@ -63,6 +65,49 @@ def test_scores_are_read_in_pages(client: Client) -> None:
 def test_submitting_again_with_one_key_is_one_job(client: Client) -> None:
     first, again = (client.submit("a", ["b"], label_token_ids=[5], idempotency_key="once") for _ in range(2))
     assert first.id == again.id
+
+
+def test_an_upload_is_the_job_that_submitting_would_have_made(client: Client) -> None:
+    items = [f"item {n} é" for n in range(1_000)]
+    options: dict[str, Any] = {"label_token_ids": [5, 6], "priority": "bulk", "metadata": {"run": "7"}}
+    uploaded = client.wait(client.upload("a", iter(items), **options).id, 60)
+    submitted = client.wait(client.submit("a", items, **options).id, 60)
+    assert (uploaded.status, uploaded.total_items, uploaded.metadata) == ("succeeded", 1_000, {"run": "7"})
+    assert uploaded.result is not None
+    assert submitted.result is not None
+    assert uploaded.result.scores == submitted.result.scores
+
+
+def test_uploading_again_with_one_key_is_one_job(client: Client) -> None:
+    first, again = (client.upload([1], iter([[2], [3]]), label_token_ids=[5], idempotency_key="up") for _ in range(2))
+    assert first.id == again.id
+
+
+def test_an_upload_that_is_refused_in_the_middle_says_where(client: Client) -> None:
+    def items() -> Iterator[Any]:
+        yield 5
+        while True:
+            yield "an item " + "x" * 1_000
+
+    with pytest.raises(ScorelineError, match="line 2") as refused:
+        client.upload("a", items(), label_token_ids=[5])
+    assert (refused.value.code, refused.value.status) == ("invalid_request", 400)
+
+
+def test_an_upload_whose_items_fail_submits_nothing(client: Client) -> None:
+    def items() -> Iterator[str]:
+        yield from ("item " + "x" * 100 for _ in range(10_000))
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError):
+        client.upload("a", items(), label_token_ids=[5], idempotency_key="failing")
+    wait_until(lambda: not _receiving(client), "it is given up")
+    assert client.upload("a", ["b"], label_token_ids=[5], idempotency_key="failing").total_items == 1
+
+
+def _receiving(client: Client) -> list[Any]:
+    listed: list[Any] = client._request("GET", "/v1/jobs", params={"status": "receiving"})["data"]
+    return listed
 
 
 def test_models_are_listed(client: Client) -> None:
@@ -132,3 +177,29 @@ def test_the_score_command_fails_with_one_line(shared_up: Up) -> None:
     assert run.stdout == ""
     (line,) = run.stderr.splitlines()
     assert line.startswith("scoreline: ")
+
+
+@pytest.mark.parametrize("source", ["file", "stdin"])
+def test_the_submit_command_prints_the_id_of_its_job(
+    shared_up: Up, client: Client, tmp_path: Path, source: str
+) -> None:
+    lines = "".join(json.dumps(item) + "\n" for item in (" of France", "", " of Japan\n"))
+    (tmp_path / "items").write_text(lines)
+    name = str(tmp_path / "items") if source == "file" else "-"
+    run = scoreline("submit", "--url", shared_up.url, "--query", "The capital", "--items", name,
+                    "--label", "a", "--label", "b", given=lines if source == "stdin" else "")  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    job = client.wait(run.stdout.strip(), 30)
+    expected = client.score("The capital", [" of France", "", " of Japan\n"], labels=["a", "b"])
+    assert job.result is not None
+    assert job.result.scores == expected.scores
+
+
+def test_the_submit_command_fails_with_one_line(shared_up: Up) -> None:
+    arguments = ("submit", "--url", shared_up.url, "--query", "a", "--items", "-", "--label", "b")
+    for given, message in (('"good"\nbad\n', "line 2"), ("5\n", "items[0]")):
+        run = scoreline(*arguments, given=given)
+        assert (run.returncode, run.stdout) == (1, "")
+        (line,) = run.stderr.splitlines()
+        assert line.startswith("scoreline: ")
+        assert message in line

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scoring.algorithms import Wanted
 from scoring.model_card import ModelCard
-from scoring.prepare import Limits, Prepared, prepare
+from scoring.prepare import Chunk, Limits, Preparation, Prepared, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer
 from scoring.work import ATTENTION_TOKENS, work_of_each
@@ -214,3 +214,55 @@ def test_a_hundred_thousand_short_items_are_ready_in_seconds(kind: str) -> None:
     started = time.process_time()
     assert prepared(*body).total_items == 100_000
     assert time.process_time() - started < 30
+
+
+def prepared_bit_by_bit(body: dict[str, Any], sizes: list[int], delimiter: int | None, limits: Limits) -> Prepared:
+    """What :func:`prepared` gives, of items that come so many at a time."""
+    request = parse_score_request(body)
+    preparation = Preparation(replace(request, items=[]), card_of(qwen2(), delimiter), qwen2(), limits)
+    chunks: list[Chunk] = []
+    start = 0
+    for size in (*sizes, len(request.items)):
+        chunks += preparation.add(request.items[start : start + size])
+        start += size
+    return preparation.prepared((*chunks, *preparation.finish()))
+
+
+def as_data(request: Prepared) -> dict[str, Any]:
+    return {
+        "chunks": [(chunk.first_item, chunk.rows.to_bytes()) for chunk in request.chunks],
+        "prefix": request.prefix.tolist(),
+        **{name: getattr(request, name) for name in ("label_token_ids", "total_items", "prompt_tokens", "warnings")},
+    }
+
+
+@given(
+    kind=st.sampled_from(["text", "ids"]),
+    lengths=st.lists(st.integers(0, 9), max_size=60),
+    sizes=st.lists(st.integers(0, 9), max_size=12),
+    query=st.integers(1, 12),
+    delimiter=st.sampled_from([None, 0]),
+    item_first=st.booleans(),
+    chunk_tokens=st.integers(1, 60),
+    chunk_items=st.integers(1, 7),
+)
+def test_items_that_come_bit_by_bit_are_prepared_like_all_of_them_at_once(
+    kind: str,
+    lengths: list[int],
+    sizes: list[int],
+    query: int,
+    delimiter: int | None,
+    item_first: bool,
+    chunk_tokens: int,
+    chunk_items: int,
+) -> None:
+    ids = kind == "ids"
+    body = {
+        "query": [7] * query if ids else "the answer is" * query,
+        "items": [[n + 1] * length if ids else f" {n}" * length for n, length in enumerate(lengths)],
+        "label_token_ids": LABELS,
+        "item_first": item_first,
+    }
+    limits = replace(LIMITS, chunk_tokens=chunk_tokens, chunk_items=chunk_items)
+    whole = prepare(parse_score_request(body), card_of(qwen2(), delimiter), qwen2(), limits)
+    assert as_data(prepared_bit_by_bit(body, sizes, delimiter, limits)) == as_data(whole)

@@ -15,7 +15,7 @@ from tokenizers import normalizers
 from scoring.errors import RequestError
 from scoring.json_body import parse_json
 from scoring.model_card import ModelCard
-from scoring.prepare import Limits, Prepared, prepare
+from scoring.prepare import Limits, Preparation, Prepared, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer
 from tests.scoring.tokenizers_under_test import QWEN2, llama3, qwen2, split_by, train
@@ -237,8 +237,15 @@ def test_places_count_from_the_first_item_however_the_items_are_batched(
 ) -> None:
     monkeypatch.setattr("scoring.tokenization._BATCH_ROWS", 2)
     monkeypatch.setattr("scoring.prepare._BATCH_TOKENS", 2)
-    error = refusal(body, card, replace(LIMITS, max_tokens=None))
+    limits = replace(LIMITS, max_tokens=None)
+    error = refusal(body, card, limits)
     assert (error.code, error.param) == (code, param)
+    request = parse_score_request(body)
+    preparation = Preparation(replace(request, items=[]), card, qwen2(), limits)
+    preparation.add(request.items[:3])
+    with pytest.raises(RequestError) as raised:
+        preparation.add(request.items[3:])
+    assert (raised.value.code, raised.value.param, raised.value.message) == (code, param, error.message)
 
 
 def test_a_sequence_that_normalises_away_has_nothing_to_score() -> None:
