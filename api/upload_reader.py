@@ -45,7 +45,7 @@ class UploadReader:
         self._preparation: Preparation | None = None
         self._items: list[object] = []
         self._numbers: list[int] = []
-        self._bytes = 0
+        self._bytes = self._overhead = 0
         limits = service.api
         self._lines = Lines(
             ROUTE, packed=packed, max_bytes=limits.max_upload_bytes, max_line_bytes=limits.max_line_bytes
@@ -82,7 +82,7 @@ class UploadReader:
             place = f"items[{self._preparation.total_items + len(self._items)}]"
             self._items.append(parse_json(line, f"line {number}", place))
             self._numbers.append(number)
-            self._bytes += len(line)
+            self._bytes += len(line) + self._overhead
             if len(self._items) == BATCH_ITEMS or self._bytes >= BATCH_BYTES:
                 chunks += self._prepare(self._preparation)
         return chunks
@@ -92,6 +92,9 @@ class UploadReader:
             self.submission, self._preparation = read_upload(self._service, parse_object(line))
         except RequestError as error:
             raise _in_line(error, number) from None
+        if self.submission.options.item_first:
+            # There is no shared prefix then: each item's row holds the query, too.
+            self._overhead = len(line)
 
     def _prepare(self, preparation: Preparation) -> list[Chunk]:
         """Prepare the items that have come since the last time."""

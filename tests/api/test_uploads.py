@@ -22,6 +22,7 @@ from api import lines, upload, upload_reader
 from api.schemas import Job
 from jobs.database import Database
 from jobs.tables import chunks, idempotency_keys, jobs
+from scoring.prepare import Preparation
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import CONTEXT, TinyModel
 
@@ -209,6 +210,26 @@ def test_a_single_error_is_the_one_that_the_json_body_would_get(api: RunningApi)
         of_json = error(api.client.post("/v1/jobs", json=JOB | {"items": items}))
         of_lines = error(send(api, body(items)))
         assert of_lines == (*of_json[:3], f"line 11: {of_json[3]}")
+
+
+@pytest.mark.parametrize(("item_first", "most"), [(False, 20), (True, 3)])
+def test_a_batch_is_bounded_in_bytes_and_a_query_that_is_not_shared_counts_each_time(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, item_first: bool, most: int
+) -> None:
+    sizes: list[int] = []
+    add = Preparation.add
+
+    def counting(self: Preparation, items: Any) -> Any:
+        sizes.append(len(items))
+        return add(self, items)
+
+    monkeypatch.setattr(Preparation, "add", counting)
+    monkeypatch.setattr(upload_reader, "BATCH_BYTES", 1_000)
+    job = JOB | {"query": "a" * 300, "item_first": item_first}
+    response = send(api, body(["b" * 50] * 40, job))
+    assert response.status_code == 202, response.text
+    assert sum(sizes) == 40
+    assert max(sizes) == most
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from alembic import command
 from sqlalchemy import func, select, update
 
 from jobs import upload as uploads
@@ -16,6 +17,7 @@ from jobs.database import Database
 from jobs.ending import cancel, delete
 from jobs.reading import backlog, get_job, list_jobs, read_scores
 from jobs.records import Idempotency, JobStatus, Submission
+from jobs.schema import alembic_config
 from jobs.sweep import sweep
 from jobs.tables import chunks, idempotency_keys, jobs
 from jobs.upload import EarlierUpload, Upload, accept_upload, begin_upload, give_up, let_go, remove_upload, stage
@@ -325,3 +327,18 @@ def test_reading_a_page_far_into_a_job_looks_at_no_chunk_before_it(store: Databa
     with store.write() as connection:
         connection.execute(update(chunks).where(chunks.c.first_item < 48).values(item_count=1_000))
     assert read_scores(store, "default", job_id, 48, 3).indices.tolist() == [48, 49, 50]
+
+
+def test_a_downgrade_keeps_what_was_accepted_and_drops_what_was_still_coming(
+    store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coming, accepted = begin(store), begin(store)
+    for begun in (coming, accepted):
+        stage(store, begun, parts(2).chunks)
+    monkeypatch.setattr(uploads, "let_go", lambda db, job_id: None)
+    accept_upload(store, accepted, "hash")
+    with store.write() as connection:
+        command.downgrade(alembic_config(connection), "0003")
+        command.upgrade(alembic_config(connection), "head")
+    assert [job.id for job in list_jobs(store, "default")] == [accepted.job_id]
+    assert len(take(store).chunk_ids) == count(store, chunks) == 2
