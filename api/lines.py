@@ -59,8 +59,7 @@ class Lines:
         if self._gzip is None:
             yield from (part[start : start + STEP_BYTES] for start in range(0, len(part), STEP_BYTES))
             return
-        more = False
-        while part or more:
+        while part:
             if self._gzip.eof:
                 self._gzip = zlib.decompressobj(_GZIP_ONLY)
             try:
@@ -68,8 +67,6 @@ class Lines:
             except zlib.error as error:
                 raise RequestError(ErrorCode.INVALID_REQUEST, f"the body is not valid gzip: {error}") from None
             part = self._gzip.unused_data if self._gzip.eof else self._gzip.unconsumed_tail
-            # A full step may leave something behind in there though all that was put in is used up.
-            more = len(data) == STEP_BYTES and not self._gzip.eof
             yield data
 
     def _cut(self, data: bytes) -> Iterator[tuple[int, bytes]]:
