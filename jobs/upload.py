@@ -20,6 +20,7 @@ from jobs.accept import UNKNOWN_BODY, due_at, job_row, store_chunks, store_prefi
 from jobs.database import Database
 from jobs.ending import end_jobs, lock_jobs
 from jobs.identifiers import new_job_id
+from jobs.lanes import open_lane
 from jobs.reading import missing_job, visible
 from jobs.records import Idempotency, JobStatus, Submission, Swept
 from jobs.removal import remove_jobs
@@ -175,7 +176,7 @@ def _let_go_further(db: Database, job_id: str, after: int) -> int | None:
     with db.write() as connection:
         lock_jobs(connection, [job_id])
         job = connection.execute(
-            select(jobs.c.received_at, jobs.c.expires_at, jobs.c.priority).where(
+            select(jobs).where(
                 jobs.c.id == job_id, jobs.c.status != JobStatus.RECEIVING.value, jobs.c.received_at.is_not(None)
             )
         ).one_or_none()
@@ -188,16 +189,19 @@ def _let_go_further(db: Database, job_id: str, after: int) -> int | None:
             .limit(CHUNKS_PER_STEP)
         ).all()
         # From when all of it had come, so that every step, whoever does it, says the same.
-        due = due_at(db.settings, Priority(job.priority), job.received_at, job.expires_at)
+        priority = Priority(job.priority)
+        due = due_at(db.settings, priority, job.received_at, job.expires_at)
         connection.execute(
             update(chunks)
             .where(chunks.c.id.in_([row.id for row in staged]))
             .values(state=ChunkState.WAITING.value, due_at=due)
         )
-        if len(staged) == CHUNKS_PER_STEP:
-            return int(staged[-1].first_item)
-        connection.execute(update(jobs).where(jobs.c.id == job_id).values(received_at=None))
-        return None
+        going_on = len(staged) == CHUNKS_PER_STEP
+        if not going_on:
+            connection.execute(update(jobs).where(jobs.c.id == job_id).values(received_at=None))
+        if staged:
+            open_lane(connection, db, job.model, job.tenant, interactive=priority is Priority.INTERACTIVE)
+        return int(staged[-1].first_item) if going_on else None
 
 
 def _ended(connection: Connection, db: Database, job_id: str) -> RequestError:

@@ -19,7 +19,7 @@ from jobs.reading import backlog, get_job, list_jobs, read_scores
 from jobs.records import Idempotency, JobStatus, Submission
 from jobs.schema import alembic_config
 from jobs.sweep import sweep
-from jobs.tables import chunks, idempotency_keys, jobs
+from jobs.tables import chunks, idempotency_keys, jobs, lanes
 from jobs.upload import EarlierUpload, Upload, accept_upload, begin_upload, give_up, let_go, remove_upload, stage
 from scoring.errors import ErrorCode, RequestError
 from scoring.options import Priority
@@ -103,6 +103,16 @@ def test_no_worker_sees_a_job_before_all_of_it_has_come(store: Database) -> None
     accept_upload(store, begun, "hash")
     assert status(store, begun.job_id) is JobStatus.QUEUED
     assert len(take(store).chunk_ids) == 3
+
+
+def test_its_tenant_has_its_turn_from_when_work_is_let_go(store: Database) -> None:
+    begun = begin(store, tenant="other")
+    stage(store, begun, parts(1).chunks)
+    with store.read() as connection:
+        assert connection.execute(select(lanes)).all() == []
+    accept_upload(store, begun, "hash")
+    with store.read() as connection:
+        assert connection.execute(select(lanes)).all() == [(MODEL, "other", False, True, 0.0)]
 
 
 def test_a_job_without_items_succeeds_when_it_has_come(store: Database) -> None:
