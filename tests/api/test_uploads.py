@@ -88,7 +88,7 @@ class HeldUpload:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bound is met by a few items."""
     monkeypatch.setattr(lines, "STEP_BYTES", 7)
-    monkeypatch.setattr(upload_reader, "BATCH_ITEMS", 3)
+    monkeypatch.setattr(upload_reader, "BATCH_ITEMS", 4)
     monkeypatch.setattr(upload, "STAGE_CHUNKS", 2)
 
 
@@ -364,7 +364,23 @@ def test_a_client_that_is_slow_is_not_given_up(model: TinyModel, store_url: str,
         assert set(seen) == {0}
 
 
-def test_a_thousand_waiting_bytes_hold_no_thread(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_a_pause_in_which_nothing_comes_counts_for_itself(model: TinyModel, store_url: str, tmp_path: Path) -> None:
+    """Two pauses that are longer than the timeout together, too close for bytes between them to be a sign of life."""
+    with running_api(
+        model.directory, store_url, tmp_path, with_worker=False, upload_timeout_seconds=4.0, sweep_seconds=0.1
+    ) as (api, _):
+
+        def pausing() -> Iterator[bytes]:
+            for seconds in (0.9, 3.5):
+                yield body(["a"]) if seconds < 1 else b'"b"\n'
+                threading.Event().wait(seconds)
+            yield b'"c"\n'
+
+        response = send(api, pausing())
+        assert response.status_code == 202, response.text
+
+
+def test_waiting_for_bytes_holds_no_thread_and_no_connection(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     """More stalled uploads than there are threads or connections, and everything else is still served."""
     with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
         connections = [connect(api, {"Content-Length": "100000"}) for _ in range(40)]
@@ -447,6 +463,18 @@ def test_a_client_that_sends_on_after_an_error_is_answered_and_cut_off(api: Runn
     response = send(api, content())
     assert error(response)[:3] == (400, "invalid_request", "items[0]")
     assert pieces < 1_000_000
+
+
+def test_a_client_that_sends_on_for_a_moment_still_gets_its_answer(api: RunningApi) -> None:
+    with closing(connect(api, {"Content-Length": str(2**24)})) as connection:
+        connection.sendall(FIRST + b"5\n" * 2_000)
+        connection.recv(1, socket.MSG_PEEK)
+        connection.sendall(b"5\n" * 2**21)
+        answer = b""
+        while received := connection.recv(4096):
+            answer += received
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"line 2: items[0]" in answer
 
 
 def test_the_documented_example_works(api: RunningApi) -> None:
