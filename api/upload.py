@@ -194,7 +194,9 @@ class UploadRefusedError(Exception):
         """The error's envelope."""
         if self._body.ended:
             return error_response(self._error)
-        return _LingeringResponse(error_response(self._error, {"Connection": "close"}))
+        response = error_response(self._error, {"Connection": "close"})
+        # Who fell silent sends nothing that could be thrown away.
+        return response if self._error.code is ErrorCode.TIMEOUT else _LingeringResponse(response)
 
 
 class _LingeringResponse(Response):
