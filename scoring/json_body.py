@@ -31,7 +31,11 @@ def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
     try:
         value = _DECODER.decode(data.decode())
         _check_depth(value)
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except json.JSONDecodeError as error:
+        # Of a text of one line it says no line: it may be one of many itself.
+        reason = str(error) if b"\n" in data else f"{error.msg} (char {error.pos})"
+        raise RequestError(ErrorCode.INVALID_JSON, f"{what} is not valid JSON: {reason}", param=place or None) from None
+    except UnicodeDecodeError as error:
         raise RequestError(ErrorCode.INVALID_JSON, f"{what} is not valid JSON: {error}", param=place or None) from None
     except RecursionError:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"{what} {_TOO_DEEP}", param=place or None) from None
