@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from api import lines, upload, upload_reader
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel, make_model_directory
 
@@ -34,3 +35,11 @@ def fresh(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[tuple[Ru
     with running_api(model.directory, store_url, tmp_path) as (api, worker):
         assert worker is not None
         yield api, worker
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bound is met by a few items."""
+    monkeypatch.setattr(lines, "STEP_BYTES", 7)
+    monkeypatch.setattr(upload_reader, "BATCH_ITEMS", 4)
+    monkeypatch.setattr(upload, "STAGE_CHUNKS", 2)
