@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -81,11 +82,19 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--database", help="SQLAlchemy URL")
     given = parser.parse_args()
+    with only_an_api(given.database) as (url, process_id):
+        report = _measure(process_id, url, given.items)
+    print(json.dumps(report))
+
+
+@contextmanager
+def only_an_api(database_url: str | None = None) -> Iterator[tuple[str, int]]:
+    """An API process without a worker: its address and its process id. Its database is SQLite unless one is named."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder:
         variables = environment(
-            SCORELINE_DATABASE_URL=given.database or f"sqlite:///{folder}/scoreline.db",
+            SCORELINE_DATABASE_URL=database_url or f"sqlite:///{folder}/scoreline.db",
             SCORELINE_BELL_SOCKET=f"{folder}/bell",
             SCORELINE_PORT=str(port),
             SCORELINE_MODEL=str(DEMONSTRATION),
@@ -94,11 +103,10 @@ def main() -> None:
         api = subprocess.Popen(python_command("-m", "api"), env=variables, stderr=subprocess.DEVNULL)
         try:
             wait_until(lambda: _answers(url), "the API answers")
-            report = _measure(api.pid, url, given.items)
+            yield url, api.pid
         finally:
             api.terminate()
             api.wait()
-    print(json.dumps(report))
 
 
 def _measure(process_id: int, url: str, items: int) -> dict[str, object]:

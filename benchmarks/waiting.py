@@ -1,0 +1,88 @@
+"""Clients that wait on one API process: ``python -m benchmarks.waiting --clients 1000``.
+
+An API process of its own, on SQLite, and no worker. Every client long-polls one of a hundred jobs; once all of them
+wait, the jobs are cancelled one after another. Prints what waiting clients take of the API's memory, how long after
+its job was to be cancelled each was answered, and how long the process took to say that it lives meanwhile; the last
+line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+
+import httpx2
+
+from benchmarks.upload import memory_mb, only_an_api
+
+JOBS = 100
+WAIT_SECONDS = 60
+LOOK_SECONDS = 0.1
+
+
+async def until_all_wait(http: httpx2.AsyncClient, clients: int) -> None:
+    """Return once the API counts so many jobs that somebody waits for, and every client has sent its request."""
+    while True:
+        lines = (await http.get("/metrics")).text.splitlines()
+        waited_for = next((line for line in lines if line.startswith("scoreline_awaited_jobs ")), "x 0")
+        if float(waited_for.split()[1]) >= min(JOBS, clients):
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def measure(url: str, process_id: int, clients: int) -> dict[str, object]:
+    """Wait with so many clients."""
+    limits = httpx2.Limits(max_connections=clients + 10)
+    async with (
+        httpx2.AsyncClient(base_url=url, timeout=2 * WAIT_SECONDS, limits=limits) as http,
+        httpx2.AsyncClient(base_url=url, timeout=2 * WAIT_SECONDS) as other,
+    ):
+        body = {"query": "Review: ", "items": ["a"], "labels": [" positive"]}
+        ids = [(await other.post("/v1/jobs", json=body)).json()["id"] for _ in range(JOBS)]
+        before = memory_mb(process_id, "VmRSS")
+        ended: dict[str, float] = {}
+
+        async def wait(job_id: str) -> float:
+            answer = await http.get(f"/v1/jobs/{job_id}", headers={"Prefer": f"wait={WAIT_SECONDS}"})
+            assert answer.json()["status"] == "cancelled", answer.text
+            return time.monotonic() - ended[job_id]
+
+        waiting = [asyncio.create_task(wait(ids[n % JOBS])) for n in range(clients)]
+        await until_all_wait(other, clients)
+        await asyncio.sleep(1.0)  # for what a client holds on both sides to be there
+        during = memory_mb(process_id, "VmRSS")
+        alive = []
+        for job_id in ids:
+            ended[job_id] = time.monotonic()
+            await other.post(f"/v1/jobs/{job_id}/cancel")
+            began = time.monotonic()
+            await other.get("/livez")
+            alive.append(time.monotonic() - began)
+        answered = await asyncio.gather(*waiting)
+    print(f"memory: {before} MB, {during} MB with {clients} clients waiting", file=sys.stderr)
+    return {
+        "clients": clients,
+        "memory_mb": {"before": before, "waiting": during, "after": memory_mb(process_id, "VmRSS")},
+        "answered_after_seconds": {
+            "median": round(statistics.median(answered), 3),
+            "worst": round(max(answered), 3),
+        },
+        "longest_livez_seconds": round(max(alive), 3),
+    }
+
+
+def main() -> None:
+    """Measure, and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=1_000)
+    options = parser.parse_args()
+    with only_an_api() as (url, process_id):
+        print(json.dumps(asyncio.run(measure(url, process_id, options.clients))))
+
+
+if __name__ == "__main__":
+    main()
