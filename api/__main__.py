@@ -21,6 +21,7 @@ from settings.engine import EngineSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
+from settings.unknown import warn_of_unknown_variables
 
 SHUTDOWN_SECONDS = 10
 """How long requests in progress get to finish. Waiting ones are answered at once; their jobs go on."""
@@ -42,6 +43,7 @@ class Server(uvicorn.Server):
 def main() -> int:
     """Serve until stopped. Returns the exit status: 1, after one line, where the process can't start."""
     configure_logs()
+    warn_of_unknown_variables(os.environ)
     # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # The model may have to be downloaded first, in threads that an orderly exit would wait for.

@@ -11,12 +11,14 @@ import structlog
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from api.admission import Admission
 from api.errors import install_error_handlers
 from api.handshake import Handshake
+from api.metrics import Metrics
 from api.openapi import install_openapi
 from api.request_id import RequestContext
 from api.ringing import Ringer
-from api.routes import health, jobs, models, score, tokenize
+from api.routes import health, jobs, metrics, models, score, tokenize
 from api.service import Service
 from api.threads import Threads
 from api.waiting import Waiters
@@ -26,8 +28,9 @@ from bell.redis_bell import RedisBell
 from bell.ringing import Bell, Notices
 from jobs.database import Database, StorageUnavailable
 from jobs.reading import statuses
-from jobs.records import JobStatus
+from jobs.records import JobStatus, Swept
 from jobs.sweep import sweep
+from jobs.watch import Watch
 from scoring.checkpoint import Contents, find_checkpoint
 from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
@@ -36,7 +39,7 @@ from settings.bell import BellSettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 
-ROUTERS = (score.router, jobs.router, models.router, tokenize.router, health.router)
+ROUTERS = (score.router, jobs.router, models.router, tokenize.router, health.router, metrics.router)
 
 RESTART_SECONDS = 1.0
 """The pause after which a background task that failed is started again."""
@@ -65,11 +68,17 @@ def create_app(
     )
     database = Database.open(store)
     doorbell, notices = _open_bell(bell)
+    watch = Watch(database)
+    rings_lost = (lambda: doorbell.failures) if isinstance(doorbell, RedisBell) else None
+    counted = Metrics(database, watch, api.worker_fresh_seconds, rings_lost)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         handshake = Handshake(database, card, api.worker_fresh_seconds)
-        service = Service(api, scoring, database, tokenizer, card, handshake, Threads(), Waiters(), Ringer(doorbell))
+        admission = Admission(database, card, handshake, api)
+        waiting = Threads(), Waiters(), Ringer(doorbell)
+        service = Service(api, scoring, database, tokenizer, card, handshake, admission, counted, *waiting)
+        counted.awaited_by(lambda: len(service.waiters.job_ids))
         app.state.service = service
         tasks = [
             asyncio.create_task(_keep_running(name, start))
@@ -77,7 +86,7 @@ def create_app(
                 "ringing": service.ringer.run,
                 "notices": lambda: notices.listen(service.waiters.on_ended),
                 "polling": lambda: _poll(service),
-                "sweeping": lambda: _sweep(service, sweep_seconds),
+                "sweeping": lambda: _sweep(service, watch, sweep_seconds),
             }.items()
         ]
         log.info("serving", model=card.name, context_length=card.context_length, vocabulary=card.vocabulary)
@@ -95,7 +104,7 @@ def create_app(
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(RequestContext)
+    app.add_middleware(RequestContext, answered=counted.answered)
     install_error_handlers(app)
     install_openapi(app)
     return app
@@ -125,7 +134,7 @@ async def _poll(service: Service) -> None:
     await service.waiters.poll(look_up, service.api.waiter_poll_seconds)
 
 
-async def _sweep(service: Service, every_seconds: float) -> None:
+async def _sweep(service: Service, watch: Watch, every_seconds: float) -> None:
     """Sweep now and then, and tell whom it concerns. Any process may, so that none has to be the one."""
     while True:
         # Jitter keeps processes that started together from sweeping together.
@@ -140,3 +149,14 @@ async def _sweep(service: Service, every_seconds: float) -> None:
         service.ringer.announce(list(swept.job_ids))
         for model in swept.models:
             service.ringer.ring(model)
+        try:
+            await service.threads.sql(_after_sweep, service, watch, swept)
+        except StorageUnavailable as error:
+            log.warning("could not look at what was swept", error=str(error))
+
+
+def _after_sweep(service: Service, watch: Watch, swept: Swept) -> None:
+    """Count what ended, and look for what must not be: nobody waits for this."""
+    for job_id, status in statuses(service.database, swept.job_ids).items():
+        service.metrics.saw(job_id, status)
+    watch.after_sweep()

@@ -27,6 +27,9 @@ GOOD_FOR_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 """What a caller is told to wait for a worker: workers register as soon as their model is loaded."""
 
+MOST_RETRY_SECONDS = 60.0
+"""The same where there has been none for long: what has been away for a while is seldom back the next moment."""
+
 log = structlog.stdlib.get_logger("api.handshake")
 
 
@@ -48,6 +51,14 @@ class Standing:
         """Whether there are workers and none of them could be trusted with this process's work."""
         return self.live > 0 and not self.matching
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """How fast the matching workers score together; who has measured nothing yet counts like the others. None if
+        nobody has.
+        """
+        measured = [worker.tokens_per_second for worker in self.matching if worker.tokens_per_second is not None]
+        return sum(measured) / len(measured) * len(self.matching) if measured else None
+
 
 class Handshake:
     """The card of this process and who serves the same. Blocks on the database; safe to use from threads."""
@@ -57,6 +68,7 @@ class Handshake:
         self._card = card
         self._fresh_seconds = fresh_seconds
         self._seen: tuple[float, Standing] | None = None
+        self._without_since: float | None = None
         self._reporting = threading.Lock()
         self._reported = Standing()
 
@@ -68,20 +80,30 @@ class Handshake:
             if worker.card.name == self._card.name
         ]
         standing = compare(self._card, workers)
-        self._seen = (time.monotonic(), standing)
+        now = time.monotonic()
+        self._seen = (now, standing)
+        self._without_since = None if standing.matching else self._without_since or now
         self._report(standing)
         return standing
 
-    def check(self, *, waits: bool) -> None:
-        """Raise RequestError MODEL_UNAVAILABLE unless work may be accepted now.
+    def check(self, *, waits: bool) -> Standing:
+        """Raise RequestError MODEL_UNAVAILABLE unless work may be accepted now. Returns how it stands.
 
         waits: the work may wait for a worker where none is live. Raises StorageUnavailable.
         """
         seen = self._seen
         if seen is not None and time.monotonic() - seen[0] < GOOD_FOR_SECONDS and not self._refusal(seen[1], waits):
-            return
-        if refusal := self._refusal(self.look(), waits):
-            raise RequestError(ErrorCode.MODEL_UNAVAILABLE, refusal, retry_after=RETRY_SECONDS)
+            return seen[1]
+        standing = self.look()
+        if refusal := self._refusal(standing, waits):
+            raise RequestError(ErrorCode.MODEL_UNAVAILABLE, refusal, retry_after=self._retry_seconds())
+        return standing
+
+    def _retry_seconds(self) -> float:
+        """What a caller is told to wait: as long as it has lasted already, within bounds."""
+        since = self._without_since
+        lasted = 0.0 if since is None else time.monotonic() - since
+        return min(MOST_RETRY_SECONDS, max(RETRY_SECONDS, lasted))
 
     def _refusal(self, standing: Standing, waits: bool) -> str | None:
         if standing.mismatched:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from collections.abc import Callable
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -34,10 +35,11 @@ def request_id_from(header: str | None) -> str:
 
 
 class RequestContext:
-    """ASGI middleware around everything else."""
+    """ASGI middleware around everything else. answered: is told of each request, its status, and its seconds."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, answered: Callable[[Scope, int, float], None]) -> None:
         self.app = app
+        self.answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,10 +67,12 @@ class RequestContext:
                     raise  # Too late for an envelope: the server breaks the connection off, and the client sees that.
                 await error_response(internal_error(request_id))(scope, receive, send_with_id)
             finally:
+                seconds = time.perf_counter() - started_at
+                self.answered(scope, status or CLIENT_CLOSED_REQUEST, seconds)
                 log.info(
                     "request",
                     method=scope["method"],
                     path=scope["path"],
                     status=status,
-                    duration_ms=round((time.perf_counter() - started_at) * 1000, 2),
+                    duration_ms=round(seconds * 1000, 2),
                 )

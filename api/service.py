@@ -7,7 +7,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.admission import Admission
 from api.handshake import Handshake
+from api.metrics import Metrics
 from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting import Waiters
@@ -24,7 +26,9 @@ TENANT = "default"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """One API process: its settings, the store, the served model and who else serves it, and how it waits and rings."""
+    """One API process: its settings, the store, the served model and who else serves it, what may be accepted, what is
+    counted, and how it waits and rings.
+    """
 
     api: ApiSettings
     scoring: ScoringSettings
@@ -32,6 +36,8 @@ class Service:
     tokenizer: TextTokenizer
     card: ModelCard
     handshake: Handshake
+    admission: Admission
+    metrics: Metrics
     threads: Threads
     waiters: Waiters
     ringer: Ringer

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from settings.api import ApiSettings
-from settings.bell import BellSettings
-from settings.engine import EngineSettings
-from settings.scoring import ScoringSettings
-from settings.slice import SettingsSlice
-from settings.store import StoreSettings
+from settings.unknown import SLICES
 
 README = Path(__file__).parents[1] / "README.md"
 OPENING, CLOSING = "<!-- configuration -->", "<!-- /configuration -->"
-SLICES: tuple[type[SettingsSlice], ...] = (ScoringSettings, ApiSettings, StoreSettings, BellSettings, EngineSettings)
 
 
 def table() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, insert, or_, select
+from sqlalchemy import Connection, Row, and_, delete, exists, insert, or_, select
 
 from jobs.database import Database
 from jobs.ending import end_jobs
@@ -66,6 +66,17 @@ def due_at(settings: StoreSettings, priority: Priority, accepted_at: float, expi
     """When a job's chunks are due: what orders them among all others."""
     due = accepted_at + slack_seconds(settings, priority)
     return due if expires_at is None else min(due, expires_at)
+
+
+def is_known(db: Database, tenant: str, idempotency: Idempotency) -> bool:
+    """Whether a job was accepted with this Idempotency-Key, whatever its body. Raises StorageUnavailable."""
+    known = exists().where(
+        idempotency_keys.c.tenant == tenant,
+        idempotency_keys.c.key == idempotency.key,
+        idempotency_keys.c.expires_at > db.now,
+    )
+    with db.read() as connection:
+        return bool(connection.scalar(select(known)))
 
 
 def take_key(

@@ -193,7 +193,10 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A scoring worker and what it serves. The database's clock sets the times, in Unix seconds."""
+    """A scoring worker and what it serves. The database's clock sets the times, in Unix seconds.
+
+    tokens_per_second: as :mod:`scoring.work` counts, measured lately; None if it has measured nothing yet.
+    """
 
     id: str
     card: ModelCard
@@ -202,3 +205,4 @@ class WorkerRecord:
     dtype: str
     started_at: float = 0.0
     last_seen: float = 0.0
+    tokens_per_second: float | None = None

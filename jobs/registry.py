@@ -23,6 +23,7 @@ def register(db: Database, worker: WorkerRecord) -> None:
         "dtype": worker.dtype,
         "started_at": db.now,
         "last_seen": db.now,
+        "tokens_per_second": worker.tokens_per_second,
     }
     with db.write() as connection:
         connection.execute(
@@ -32,11 +33,18 @@ def register(db: Database, worker: WorkerRecord) -> None:
         )
 
 
-def touch(db: Database, worker_id: str) -> bool:
-    """Say that a worker is alive. False if it is not known (any more): then it registers again."""
+def touch(db: Database, worker_id: str, tokens_per_second: float | None = None) -> bool:
+    """Say that a worker is alive and, where it has measured that, how fast it scores.
+
+    False if it is not known (any more): then it registers again.
+    """
+    measured = {} if tokens_per_second is None else {"tokens_per_second": tokens_per_second}
     with db.write(durable=False) as connection:
         seen = connection.execute(
-            update(workers).where(workers.c.id == worker_id).values(last_seen=db.now).returning(workers.c.id)
+            update(workers)
+            .where(workers.c.id == worker_id)
+            .values(last_seen=db.now, **measured)
+            .returning(workers.c.id)
         )
         return seen.one_or_none() is not None
 
@@ -64,6 +72,7 @@ def live_workers(db: Database, fresh_seconds: float) -> list[WorkerRecord]:
             dtype=row.dtype,
             started_at=row.started_at,
             last_seen=row.last_seen,
+            tokens_per_second=row.tokens_per_second,
         )
         for row in rows
     ]

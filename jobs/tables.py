@@ -270,4 +270,6 @@ workers = Table(
     Column("dtype", String(32), nullable=False),
     Column("started_at", Seconds, nullable=False),
     Column("last_seen", Seconds, nullable=False),
+    # As it measured lately; null until it has.
+    Column("tokens_per_second", Float(53)),
 )

@@ -148,3 +148,12 @@ def worker_command() -> None:
 def migrate_command() -> None:
     """Bring the database of SCORELINE_DATABASE_URL to this version's schema."""
     become("jobs.migrate", {})
+
+
+@app.command("check")
+def check_command() -> None:
+    """Look in the database of SCORELINE_DATABASE_URL for what must never be there. Reads all of it.
+
+    Exit status: 0 where all is well, 1 where it is not, 2 where it can't be told.
+    """
+    become("jobs.check", {})

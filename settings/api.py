@@ -18,6 +18,12 @@ class ApiSettings(SettingsSlice):
     worker_fresh_seconds: PositiveFloat = Field(
         20.0, description="a worker not seen for this long does not count as live"
     )
+    max_waiting_chunks: PositiveInt = Field(
+        5_000_000, description="`/v1/jobs` is answered with 503 `overloaded` while more chunks than this wait"
+    )
+    max_waiting_seconds: PositiveFloat | None = Field(
+        None, description="the same while what waits would take the workers longer than this; default: no limit"
+    )
     waiter_poll_seconds: PositiveFloat = Field(
         1.0, description="one query for all waiters of a process, in case a notice was lost"
     )

@@ -76,6 +76,10 @@ class EngineSettings(SettingsSlice):
     claim_seconds: PositiveFloat = Field(4.0, description="work, in estimated seconds, that one claim takes")
     poll_seconds: PositiveFloat = Field(2.0, description="an idle worker looks for work this often, bell or not")
     sweep_seconds: PositiveFloat = Field(5.0, description="how often expired leases and deadlines are swept")
+    worker_metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="port at which a worker offers `/metrics`; unset: none"
+    )
+    worker_metrics_host: str = Field("127.0.0.1", description="address that it binds for that")
     step_timeout_seconds: PositiveFloat = Field(
         600.0, description="a worker whose engine makes no progress for this long ends itself"
     )

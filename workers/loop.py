@@ -28,6 +28,7 @@ from workers.finishing import Finishing
 from workers.garbage import Garbage
 from workers.lease import Lease
 from workers.looks import Looks
+from workers.metrics import Outcome, WorkerMetrics
 from workers.progress import Progress
 from workers.throughput import Throughput
 
@@ -91,6 +92,7 @@ class ScoringLoop:
         *,
         worker_id: str,
         card: ModelCard,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._database = database
         self._bell = bell
@@ -99,6 +101,7 @@ class ScoringLoop:
         self._pace = pace
         self._worker_id = worker_id
         self._card = card
+        self._metrics = metrics or WorkerMetrics()
         self._throughput = Throughput()
         self._garbage = Garbage()
         self._woken = threading.Event()
@@ -113,6 +116,11 @@ class ScoringLoop:
         """End after the present engine step: what is scored is finished, the rest is given back."""
         self.stopping.set()
         self._woken.set()
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """How fast it scores; None before anything was measured."""
+        return self._throughput.measured_rate
 
     def run(self) -> None:
         """Score until stopped. Raises EngineBrokenError."""
@@ -193,13 +201,21 @@ class ScoringLoop:
                     log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
             if failed and not self._engine_works():
                 ended_by = EngineBrokenError("the engine fails at anything")
-            if ended_by is not None:
-                self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
-                raise ended_by
-            if failed or finishing.failed:
+            if ended_by is None and (failed or finishing.failed):
+                outcome = Outcome.FAILED
+            elif lease.lost:
+                outcome = Outcome.LOST
+            elif ended_by is not None or unfinished or finishing.gave_up:
+                outcome = Outcome.GIVEN_BACK
+            else:
+                outcome = Outcome.FINISHED
+            self._metrics.ended(outcome)
+            if outcome is Outcome.FAILED:
                 self._give_back(claimed, lambda: abandon(self._database, claimed.batch_id, SCORING_FAILED))
-            elif unfinished or finishing.gave_up:
+            elif outcome is not Outcome.FINISHED:
                 self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
+            if ended_by is not None:
+                raise ended_by
 
     def _score(self, claimed: Claim, lease: Lease, finishing: Finishing, between_steps: Callable[[], None]) -> None:
         """Score a batch and hand its chunks on to be finished.
@@ -231,11 +247,13 @@ class ScoringLoop:
         rows = [chunk.rows for group in claimed.groups for chunk in group.chunks]
         computed = work_done(claimed.groups, cached_tokens)
         self._throughput.measured(computed, seconds)
+        items = sum(map(len, rows))
+        self._metrics.scored(items, computed, seconds)
         log.info(
             "scored",
             groups=len(claimed.groups),
             chunks=len(rows),
-            items=sum(map(len, rows)),
+            items=items,
             tokens=sum(int(of_chunk.sequence_lengths.sum()) for of_chunk in rows),
             computed=computed,
             seconds=round(seconds, 3),

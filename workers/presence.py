@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 import structlog
@@ -32,11 +33,15 @@ def host_of(worker_id: str) -> str:
 
 
 class Presence:
-    """A worker's row in the store: there from :meth:`make_known` to leaving the context, and kept fresh in between."""
+    """A worker's row in the store: there from :meth:`make_known` to leaving the context, and kept fresh in between.
 
-    def __init__(self, database: Database, worker: WorkerRecord) -> None:
+    rate: how fast it scores, in tokens per second, if that is known yet.
+    """
+
+    def __init__(self, database: Database, worker: WorkerRecord, rate: Callable[[], float | None]) -> None:
         self._database = database
         self._worker = worker
+        self._rate = rate
         self._touching: Repeating | None = None
 
     def make_known(self, stopping: threading.Event) -> bool:
@@ -69,5 +74,5 @@ class Presence:
             log.warning("could not unregister", error=str(error))
 
     def _touch(self) -> None:
-        if not touch(self._database, self._worker.id):
+        if not touch(self._database, self._worker.id, self._rate()):
             register(self._database, self._worker)

@@ -15,6 +15,7 @@ from settings.engine import EngineSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
+from settings.unknown import warn_of_unknown_variables
 from workers.garbage import settle
 from workers.presence import new_worker_id
 from workers.serving import BROKEN, Stopping, WorkerSettings, end_process, serve
@@ -31,6 +32,7 @@ def main() -> int:
     Returns the exit status: 1, after one line, if it can't be loaded, or would compute something wrong here.
     """
     configure_logs()
+    warn_of_unknown_variables(os.environ)
     # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     stopping = Stopping()
@@ -76,7 +78,7 @@ def main() -> int:
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
     settle()
     worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
-    return serve(engine, worker, settings, stopping)
+    return serve(engine, worker, settings, stopping, engine.prefixes.counts)
 
 
 def _warm_up_rest(engine: Engine) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -26,6 +26,7 @@ from settings.bell import BellSettings
 from settings.engine import EngineSettings
 from settings.store import StoreSettings
 from workers.loop import Pace, ScoringEngine, ScoringLoop
+from workers.metrics import WorkerMetrics
 from workers.presence import Presence
 from workers.progress import Progress
 from workers.sweeping import keep_sweeping
@@ -83,20 +84,29 @@ def _leave_it_to_the_thread(_number: int, _frame: object) -> None:
     pass
 
 
-def serve(engine: ScoringEngine, worker: WorkerRecord, settings: WorkerSettings, stopping: Stopping) -> int:
-    """Work until stopped. Returns the exit status."""
+def serve(
+    engine: ScoringEngine,
+    worker: WorkerRecord,
+    settings: WorkerSettings,
+    stopping: Stopping,
+    prefix_counts: Callable[[], Mapping[str, int]] | None = None,
+) -> int:
+    """Work until stopped. Returns the exit status. prefix_counts: see :meth:`workers.metrics.WorkerMetrics.serve`."""
     database = Database.open(settings.store)
     progress = Progress(settings.engine.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
     bell, listener = _open_bell(settings.bell, worker.card.name, lambda: loop.wake())
     pace = Pace(settings.engine.claim_seconds, settings.engine.poll_seconds)
-    loop = ScoringLoop(database, bell, engine, progress, pace, worker_id=worker.id, card=worker.card)
+    metrics = WorkerMetrics()
+    if settings.engine.worker_metrics_port is not None:
+        metrics.serve(settings.engine.worker_metrics_host, settings.engine.worker_metrics_port, prefix_counts)
+    loop = ScoringLoop(database, bell, engine, progress, pace, worker_id=worker.id, card=worker.card, metrics=metrics)
     stopping.calls(loop.stop)
     status = BROKEN
 
     def work() -> None:
         nonlocal status
         try:
-            with Presence(database, worker) as presence:
+            with Presence(database, worker, lambda: loop.tokens_per_second) as presence:
                 if presence.make_known(loop.stopping):
                     log.info("ready", worker_id=worker.id, model=worker.card.name)
                 keep_sweeping(database, bell, settings.engine.sweep_seconds)

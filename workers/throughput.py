@@ -20,14 +20,21 @@ class Throughput:
     def __init__(self, first_rate: float = FIRST_RATE) -> None:
         self._tokens = first_rate
         self._seconds = 1.0
+        self._guessed = True
 
     @property
     def tokens_per_second(self) -> float:
         """The present estimate."""
         return self._tokens / self._seconds
 
+    @property
+    def measured_rate(self) -> float | None:
+        """The same once there is something measured in it: a first guess is nothing to tell others."""
+        return None if self._guessed else self.tokens_per_second
+
     def measured(self, tokens: int, seconds: float) -> None:
         """Take in that so many tokens took so long."""
+        self._guessed = False
         kept = math.exp(-seconds / MEMORY_SECONDS)
         self._tokens = self._tokens * kept + tokens
         self._seconds = self._seconds * kept + seconds

@@ -184,6 +184,7 @@ async def scores(
 async def cancel_(job_id: str, service: ServiceOf) -> Response:
     """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
     job = await service.threads.sql(cancel, service.database, TENANT, _job_id(job_id))
+    service.metrics.saw(job.id, job.status)
     _wake(service, job.id)
     return json_response(show_job(job))
 
@@ -220,14 +221,16 @@ def _wants_lines(request: Request) -> bool:
 
 
 def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobRecord]:
-    if submission.total_items > 0:
-        service.handshake.check(waits=True)
+    service.admission.admit_job(submission)
     accepted = accept(service.database, submission)
+    if not accepted.replayed:
+        service.metrics.accepted(submission)
     return accepted, get_job(service.database, TENANT, accepted.job_id)
 
 
 def _read(service: Service, job_id: str) -> bytes:
     job = get_job(service.database, TENANT, job_id)
+    service.metrics.saw(job.id, job.status)
     if job.status is not JobStatus.SUCCEEDED or job.total_items > EMBEDDED_ITEMS:
         return encode(show_job(job))
     return encode(show_job(job, read_scores(service.database, TENANT, job_id, 0, EMBEDDED_ITEMS)))

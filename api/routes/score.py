@@ -50,6 +50,7 @@ SCORING_ERRORS = (
     ErrorCode.IDEMPOTENCY_IN_PROGRESS,
     ErrorCode.STORAGE_UNAVAILABLE,
     ErrorCode.MODEL_UNAVAILABLE,
+    ErrorCode.OVERLOADED,
 )
 """How a request to score can fail, waited for or not."""
 
@@ -100,9 +101,10 @@ async def _wait(request: Request, service: Service, call: Call, job_id: str) -> 
 
 def _accept(service: Service, call: Call) -> tuple[Accepted, bool]:
     """Commit the call's job. Returns it, and whether it has ended already: nobody will announce that again."""
-    if call.submission.total_items > 0:
-        service.handshake.check(waits=False)
+    service.admission.admit_call(call.submission, call.timeout)
     accepted = accept(service.database, call.submission)
+    if not accepted.replayed:
+        service.metrics.accepted(call.submission)
     if call.submission.total_items > 0 and not accepted.replayed:
         return accepted, False
     return accepted, get_job(service.database, TENANT, accepted.job_id).status.ended
@@ -112,6 +114,7 @@ def _answer(service: Service, call: Call, accepted: Accepted, given_up: bool) ->
     """What to say of the job as it stands now, however the wait ended."""
     headers = REPLAYED if accepted.replayed else {}
     job = get_job(service.database, TENANT, accepted.job_id)
+    service.metrics.saw(job.id, job.status)
     if job.status is JobStatus.SUCCEEDED:
         page = read_scores(service.database, TENANT, job.id, 0, max(1, job.total_items))
         return json_response(encode(show_scoring(page)), headers=headers)

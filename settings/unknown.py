@@ -1,0 +1,37 @@
+"""Variables that look like settings and are none: a name that is spelt wrong would leave its setting at the default."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+import structlog
+
+from settings.api import ApiSettings
+from settings.bell import BellSettings
+from settings.engine import EngineSettings
+from settings.scoring import ScoringSettings
+from settings.slice import SettingsSlice
+from settings.store import StoreSettings
+
+SLICES: tuple[type[SettingsSlice], ...] = (ScoringSettings, ApiSettings, StoreSettings, BellSettings, EngineSettings)
+PREFIX = "SCORELINE_"
+OTHERS = frozenset({"SCORELINE_URL"})
+"""Variables that are no settings of a server: where the command finds one."""
+
+log = structlog.stdlib.get_logger("settings")
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """The variables that nothing reads, each with the nearest name that something does, if one is near."""
+    known = OTHERS | {PREFIX + name.upper() for one in SLICES for name in one.model_fields}
+    # Upper or lower case is one to pydantic.
+    unknown = sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
+    return {name: next(iter(difflib.get_close_matches(name.upper(), known, 1)), None) for name in unknown}
+
+
+def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
+    """Say in one line of the log what of the environment is not read. For entry points."""
+    if unknown := unknown_variables(environment):
+        named = [f"{name} (is it {near}?)" if near else name for name, near in unknown.items()]
+        log.warning("variables that no setting has the name of are ignored", variables=named)
