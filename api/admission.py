@@ -20,11 +20,12 @@ from scoring.errors import ErrorCode, RequestError
 from scoring.model_card import ModelCard
 from settings.api import ApiSettings
 
-GOOD_FOR_SECONDS, MOST_GOOD_FOR_SECONDS = 1.0, 15.0
+GOOD_FOR_SECONDS, MOST_GOOD_FOR_SECONDS = 1.0, 30.0
 """How long what was counted lets requests pass, or not, without another query; of jobs, the longer the more wait."""
 
 COUNTED_CALLS = 20_000
-"""Interactive chunks that are counted at most. If so many take less than a call's time, more are accepted."""
+COUNTED_JOBS = 500_000
+"""Chunks that are counted at most, of interactive work and of all: what comes after them is taken for nothing."""
 
 WAITED_SECONDS = 1.0
 """For so long some call has truly been waiting before another is refused: a burst that is being worked on is not yet a
@@ -43,19 +44,18 @@ class Admission:
         self._database = database
         self._handshake = handshake
         self._settings = settings
-        most = settings.max_waiting_chunks
         self._calls = Remembered(
             lambda: count_waiting(database, card, COUNTED_CALLS, interactive_only=True),
             GOOD_FOR_SECONDS,
             GOOD_FOR_SECONDS,
         )
         self._jobs = Remembered(
-            lambda: count_waiting(database, card, most, interactive_only=False),
+            lambda: count_waiting(database, card, COUNTED_JOBS, interactive_only=False),
             GOOD_FOR_SECONDS,
             MOST_GOOD_FOR_SECONDS,
         )
         self._too_many = Remembered(
-            lambda: has_more_than(database, card, most), GOOD_FOR_SECONDS, MOST_GOOD_FOR_SECONDS
+            lambda: has_more_than(database, card, settings.max_waiting_chunks), GOOD_FOR_SECONDS, MOST_GOOD_FOR_SECONDS
         )
 
     def admit_call(self, submission: Submission, timeout: float) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, Subquery, and_, exists, func, or_, select, union_all
 
 from jobs.database import Database
 from jobs.reading import visible
@@ -25,7 +25,7 @@ from jobs.tables import CLAIMED, WAITING, ChunkState, batches, chunk_inputs, chu
 EXAMPLES = 5
 """Ids that a violation names at most: enough to go and look."""
 
-SAMPLED_CHUNKS = 1_000
+SAMPLED_CHUNKS = 200
 """Claimed chunks, and as many of those next to be claimed, that a sample has at most."""
 SAMPLED_RUNNING = 20
 SAMPLED_ENDED = 100
@@ -49,9 +49,11 @@ class Cost(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a check looks at: conditions on ``chunks`` that are to be scored yet, and on ``jobs`` that are kept."""
+    """What a check looks at. unfinished: chunks that are to be scored yet, with the columns of :data:`_LOOKED_AT`;
+    kept_jobs: a condition on ``jobs``, those that are kept.
+    """
 
-    unfinished_chunks: ColumnElement[bool]
+    unfinished: Subquery
     kept_jobs: ColumnElement[bool]
 
 
@@ -73,22 +75,25 @@ class Violation:
     examples: tuple[str, ...]
 
 
+_LOOKED_AT = (chunks.c.id, chunks.c.job_id, chunks.c.prefix_id, chunks.c.state, chunks.c.batch_id)
+
+
 def everything(db: Database) -> Extent:
     """All there is. Rows of a job that is being removed go one after another, so such a job has no rules to keep."""
-    return Extent(or_(WAITING, CLAIMED), visible(db))
+    return Extent(select(*_LOOKED_AT).where(or_(WAITING, CLAIMED)).subquery("unfinished"), visible(db))
 
 
 def sample(db: Database) -> Extent:
     """What is being worked on, what is next, and what ended last: through the heads of indexes alone."""
-    claimed = select(chunks.c.id).where(CLAIMED).limit(SAMPLED_CHUNKS).subquery()
+    claimed = select(*_LOOKED_AT).where(CLAIMED).limit(SAMPLED_CHUNKS).subquery()
     next_ones = (
-        select(chunks.c.id)
+        select(*_LOOKED_AT)
         .where(WAITING)
         .order_by(chunks.c.model, chunks.c.tokenizer_fingerprint, chunks.c.due_at, chunks.c.id)
         .limit(SAMPLED_CHUNKS)
         .subquery()
     )
-    running = select(chunks.c.job_id).where(CLAIMED).distinct().limit(SAMPLED_RUNNING).subquery()
+    running = select(claimed.c.job_id).distinct().limit(SAMPLED_RUNNING).subquery()
     ended = (
         select(jobs.c.id)
         .where(jobs.c.remove_at.is_not(None))
@@ -97,7 +102,7 @@ def sample(db: Database) -> Extent:
         .subquery()
     )
     return Extent(
-        and_(or_(WAITING, CLAIMED), chunks.c.id.in_(union_all(select(claimed.c.id), select(next_ones.c.id)))),
+        union_all(select(claimed), select(next_ones)).subquery("unfinished"),
         and_(visible(db), jobs.c.id.in_(union_all(select(running.c.job_id), select(ended.c.id)))),
     )
 
@@ -147,23 +152,24 @@ def _deadline_long_over(db: Database, _extent: Extent) -> Select[Any]:
 
 
 def _unfinished_of_ended_job(_db: Database, extent: Extent) -> Select[Any]:
-    return (
-        select(chunks.c.id)
-        .join(jobs, _OF_JOB)
-        .where(extent.unfinished_chunks, or_(_is_in(ENDED), jobs.c.finished_at.is_not(None)))
-    )
+    unfinished = extent.unfinished.c
+    ended = or_(_is_in(ENDED), jobs.c.finished_at.is_not(None))
+    return select(unfinished.id).join(jobs, jobs.c.id == unfinished.job_id).where(ended)
 
 
 def _waiting_with_batch(_db: Database, extent: Extent) -> Select[Any]:
-    return select(chunks.c.id).where(extent.unfinished_chunks, WAITING, chunks.c.batch_id.is_not(None))
+    unfinished = extent.unfinished.c
+    return select(unfinished.id).where(unfinished.state == ChunkState.WAITING.value, unfinished.batch_id.is_not(None))
 
 
 def _without_prefix(_db: Database, extent: Extent) -> Select[Any]:
-    return select(chunks.c.id).where(extent.unfinished_chunks, ~exists().where(prefixes.c.id == chunks.c.prefix_id))
+    unfinished = extent.unfinished.c
+    return select(unfinished.id).where(~exists().where(prefixes.c.id == unfinished.prefix_id))
 
 
 def _without_rows(_db: Database, extent: Extent) -> Select[Any]:
-    return select(chunks.c.id).where(extent.unfinished_chunks, ~exists().where(chunk_inputs.c.chunk_id == chunks.c.id))
+    unfinished = extent.unfinished.c
+    return select(unfinished.id).where(~exists().where(chunk_inputs.c.chunk_id == unfinished.id))
 
 
 def _remaining_miscounted(_db: Database, extent: Extent) -> Select[Any]:
@@ -192,8 +198,10 @@ def _succeeded_incomplete(_db: Database, extent: Extent) -> Select[Any]:
 
 
 def _done_without_scores(_db: Database, extent: Extent) -> Select[Any]:
+    # Counted job by job: asked whether there is any, PostgreSQL would join all chunks with all scores first.
     scores = exists().where(chunk_scores.c.chunk_id == chunks.c.id)
-    return select(chunks.c.id).join(jobs, _OF_JOB).where(extent.kept_jobs, _DONE, ~scores)
+    without = select(func.count()).select_from(chunks).where(_OF_JOB, _DONE, ~scores).scalar_subquery()
+    return select(jobs.c.id).where(extent.kept_jobs, without > 0)
 
 
 def _end_without_times(_db: Database, extent: Extent) -> Select[Any]:

@@ -55,15 +55,19 @@ class Figures:
 
 
 def has_more_than(db: Database, card: ModelCard, waiting: int) -> bool:
-    """Whether more chunks than this wait for workers of this model and tokenizer. Reads so many entries of an index.
+    """Whether more chunks than this wait for workers of this model and tokenizer. Raises StorageUnavailable.
 
-    Raises StorageUnavailable.
+    Reads so many entries of an index, and nothing where there can't be as many: ids are given out in turn.
     """
+    # Two subqueries: for both in one, SQLite would read the whole index.
+    first, last = (select(end(chunks.c.id)).scalar_subquery() for end in (func.min, func.max))
     model, tokenizer = chunks.c.model == card.name, chunks.c.tokenizer_fingerprint == card.tokenizer_fingerprint
     next_one = (
         select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id).offset(waiting)
     )
     with db.read() as connection:
+        if (connection.scalar(select(last - first)) or 0) < waiting:
+            return False
         _read_in_order(connection)
         return connection.scalar(next_one.limit(1)) is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jobs.claim import claim
 from jobs.database import Database
 from jobs.ending import cancel, delete
 from jobs.finish import finish
+from jobs.invariants import CHECKS, everything, find_violations, run
 from jobs.lease import abandon, release, renew
 from jobs.reading import backlog, get_job, read_scores, statuses
 from jobs.records import Claim, JobStatus
@@ -25,9 +27,12 @@ from scoring.layout import ChunkWork
 from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, score, submit
+from tests.services import PostgresServer
 
 LEASE = 60.0
 MAX_ATTEMPTS = 2
+OVERDUE = {"lease_long_over", "deadline_long_over"}
+"""Rules that only a sweep keeps."""
 
 
 @dataclass
@@ -61,15 +66,12 @@ class Batch:
 class History(RuleBasedStateMachine):
     """One store, on a clock turned by hand."""
 
-    folder: Path
-    template: Path
+    new_store: Callable[[], str]
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = HandClock()
-        path = self.folder / f"{uuid4().hex}.db"
-        shutil.copy(self.template, path)
-        given = StoreSettings(database_url=f"sqlite:///{path}", lease_seconds=LEASE, max_attempts=MAX_ATTEMPTS)
+        given = StoreSettings(database_url=type(self).new_store(), lease_seconds=LEASE, max_attempts=MAX_ATTEMPTS)
         self.store = Database.open(given, self.clock)
         self.jobs: list[Job] = []
         self.taken: list[Batch] = []
@@ -193,6 +195,8 @@ class History(RuleBasedStateMachine):
                 job.status = JobStatus.EXPIRED
                 ends.append(job.id)
         assert sorted(sweep(self.store).job_ids) == sorted(ends)
+        assert find_violations(self.store, full=False) == []
+        self.the_rules_hold(OVERDUE)
 
     @rule(data=st.data())
     def cancel(self, data: Any) -> None:
@@ -209,6 +213,15 @@ class History(RuleBasedStateMachine):
         assert backlog(self.store, MODEL).chunks == len(self.waiting())
         for job in self.jobs:
             assert get_job(self.store, "default", job.id).scored_items == len(job.done)
+
+    @invariant()
+    def all_but_the_overdue_holds(self) -> None:
+        self.the_rules_hold({check.name for check in CHECKS} - OVERDUE)
+
+    def the_rules_hold(self, names: Collection[str]) -> None:
+        extent = everything(self.store)
+        broken = [run(self.store, check, extent) for check in CHECKS if check.name in names]
+        assert not any(broken), broken
 
     def teardown(self) -> None:
         """Whatever happened: what is left can be finished, scores are each item's own, and all of it can be deleted."""
@@ -231,6 +244,28 @@ class History(RuleBasedStateMachine):
 def test_any_history_ends_as_the_model_says(
     sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(History, "folder", tmp_path, raising=False)
-    monkeypatch.setattr(History, "template", sqlite_template, raising=False)
+    def new_store() -> str:
+        path = tmp_path / f"{uuid4().hex}.db"
+        shutil.copy(sqlite_template, path)
+        return f"sqlite:///{path}"
+
+    monkeypatch.setattr(History, "new_store", new_store, raising=False)
     run_state_machine_as_test(History, settings=settings(max_examples=50, stateful_step_count=30))
+
+
+def test_any_history_ends_as_the_model_says_on_postgresql(
+    postgres: PostgresServer, postgres_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer of them: each has a database made for it."""
+    made: list[str] = []
+
+    def new_store() -> str:
+        made.append(postgres.create_database(postgres_template))
+        return postgres.url(made[-1])
+
+    monkeypatch.setattr(History, "new_store", new_store, raising=False)
+    try:
+        run_state_machine_as_test(History, settings=settings(max_examples=8, stateful_step_count=30))
+    finally:
+        for name in made:
+            postgres.drop_database(name)

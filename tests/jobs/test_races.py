@@ -17,6 +17,7 @@ from jobs.claim import claim
 from jobs.database import Database
 from jobs.ending import cancel, delete
 from jobs.finish import finish
+from jobs.invariants import find_violations
 from jobs.lease import abandon, release, renew
 from jobs.reading import backlog, get_job, read_scores, statuses
 from jobs.records import Idempotency, JobStatus
@@ -174,6 +175,7 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
         while not submitting.is_set() or unfinished():
             assert time.monotonic() < deadline, "jobs do not end"
             sweep(store)
+            assert find_violations(store, full=chance.random() < 0.5) == []
             time.sleep(chance.random() * 0.05)
 
     def lost(batch_id: str) -> bool:
