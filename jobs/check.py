@@ -18,7 +18,7 @@ def main() -> int:
     """Print a line for each rule, with ids where it is broken. Returns the exit status."""
     try:
         database = Database.open(StoreSettings())
-    except ValueError as error:
+    except (ValueError, SQLAlchemyError) as error:
         return _unknown(error)
     try:
         database.check()

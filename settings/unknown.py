@@ -16,18 +16,23 @@ from settings.store import StoreSettings
 
 SLICES: tuple[type[SettingsSlice], ...] = (ScoringSettings, ApiSettings, StoreSettings, BellSettings, EngineSettings)
 PREFIX = "SCORELINE_"
-OTHERS = frozenset({"SCORELINE_URL"})
-"""Variables that are no settings of a server: where the command finds one."""
+OTHERS = frozenset({"URL"})
+"""Names that are no settings of a server: where the command finds one."""
 
 log = structlog.stdlib.get_logger("settings")
 
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     """The variables that nothing reads, each with the nearest name that something does, if one is near."""
-    known = OTHERS | {PREFIX + name.upper() for one in SLICES for name in one.model_fields}
-    # Upper or lower case is one to pydantic.
-    unknown = sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
-    return {name: next(iter(difflib.get_close_matches(name.upper(), known, 1)), None) for name in unknown}
+    known = OTHERS | {name.upper() for one in SLICES for name in one.model_fields}
+    unknown: dict[str, str | None] = {}
+    for variable in sorted(environment):
+        # Upper or lower case is one to pydantic.
+        name = variable.upper().removeprefix(PREFIX)
+        if variable.upper().startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            unknown[variable] = PREFIX + near[0] if near else None
+    return unknown
 
 
 def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:

@@ -17,7 +17,6 @@ NOT_YET = {
     ErrorCode.INSUFFICIENT_SCOPE,
     ErrorCode.RATE_LIMIT_EXCEEDED,
     ErrorCode.QUOTA_EXCEEDED,
-    ErrorCode.OVERLOADED,
 }
 """Codes of parts that do not exist yet: no route may promise them."""
 

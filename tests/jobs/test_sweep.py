@@ -135,6 +135,9 @@ def test_workers_come_are_seen_and_go(timed_store: Database, clock: HandClock) -
     clock.turn(15)
     [live] = live_workers(timed_store, 20.0)
     assert live == WorkerRecord("host-1", card, "w" * 64, "cpu", "bfloat16", started, started + 15)
+    assert touch(timed_store, "host-1", 12.5)
+    assert touch(timed_store, "host-1"), "which says nothing new of its pace"
+    assert live_workers(timed_store, 20.0)[0].tokens_per_second == 12.5
     register(timed_store, worker)
     assert live_workers(timed_store, 20.0)[0].started_at == started + 30
     unregister(timed_store, "host-1")

@@ -35,3 +35,10 @@ def test_one_slow_start_is_forgotten() -> None:
 
 def test_a_budget_is_never_nothing() -> None:
     assert Throughput(first_rate=0.001).budget(0.0) == 1
+
+
+def test_a_guess_is_told_to_nobody() -> None:
+    throughput = Throughput(first_rate=100.0)
+    assert throughput.measured_rate is None
+    throughput.measured(tokens=400, seconds=4.0)
+    assert throughput.measured_rate == throughput.tokens_per_second

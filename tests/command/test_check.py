@@ -1,0 +1,64 @@
+"""``scoreline check``: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sqlalchemy import text
+
+from jobs.database import Database
+from jobs.invariants import CHECKS
+from settings.store import StoreSettings
+from tests.jobs.work import finish_all, submit, take
+from tests.services import free_port
+
+COMMAND = "from scoreline.command import main; main()"
+
+
+def check(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run it from a folder that has nothing to do with the project."""
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, "check"],
+        cwd=folder,
+        env=os.environ | {"SCORELINE_DATABASE_URL": url, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_it_says_of_every_rule_whether_it_holds(store_url: str, tmp_path: Path) -> None:
+    database = Database.open(StoreSettings(database_url=store_url))
+    submit(database, chunks=2)
+    finish_all(database, take(database))
+    broken = submit(database, chunks=2)
+    outcome = check(store_url, tmp_path)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    lines = outcome.stdout.splitlines()
+    assert [line.split()[:2] for line in lines[:-1]] == [["ok", check.name] for check in CHECKS]
+    assert lines[-1] == f"all {len(CHECKS)} rules hold"
+
+    with database.write() as connection:
+        connection.execute(text("UPDATE jobs SET remaining_chunks = 1 WHERE id = :id"), {"id": broken})
+    database.close()
+    outcome = check(store_url, tmp_path)
+    assert (outcome.returncode, outcome.stderr) == (1, "")
+    lines = outcome.stdout.splitlines()
+    [said] = (number for number, line in enumerate(lines) if "VIOLATED" in line)
+    assert "remaining_chunks_miscounted" in lines[said]
+    assert lines[said + 1].split() == ["not", "so:", broken]
+    assert lines[-1] == f"1 of {len(CHECKS)} rules are broken"
+
+
+def test_a_store_that_can_not_be_looked_at_is_another_matter(tmp_path: Path) -> None:
+    nowhere = f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"
+    for url in (nowhere, f"sqlite:///{tmp_path / 'empty.db'}", "mysql://a/b", "no url"):
+        outcome = check(url, tmp_path)
+        assert (outcome.returncode, outcome.stdout) == (2, ""), url
+        assert "Traceback" not in outcome.stderr
+        [line] = outcome.stderr.splitlines()
+        assert line.startswith("can't look: ")
