@@ -16,6 +16,7 @@ from api.handshake import compare
 from jobs.database import Database
 from jobs.records import WorkerRecord
 from jobs.registry import register, unregister
+from scoring.errors import RequestError
 from scoring.model_card import ModelCard
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
@@ -148,6 +149,28 @@ def test_without_workers_jobs_are_taken_and_the_server_is_ready(alone: tuple[Run
         "workers": {"live": 0, "matching": 0},
         "warnings": [],
     }
+
+
+def test_a_caller_is_told_to_wait_as_long_as_it_has_lasted_already(
+    alone: tuple[RunningApi, Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, workers = alone
+    handshake, now = api.app.state.service.handshake, 1_000.0
+    monkeypatch.setattr("api.handshake.time.monotonic", lambda: now)
+
+    def told() -> float | None:
+        with pytest.raises(RequestError) as refusal:
+            handshake.check(waits=False)
+        return refusal.value.retry_after
+
+    waits = []
+    for now in (1_000.0, 1_020.0, 2_000.0):
+        waits.append(told())
+    workers.add("same")
+    handshake.check(waits=False)
+    workers.remove("same")
+    now = 2_010.0
+    assert [*waits, told()] == [5.0, 20.0, 60.0, 5.0]
 
 
 def test_workers_of_other_models_do_not_count(alone: tuple[RunningApi, Workers]) -> None:
