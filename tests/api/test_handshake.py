@@ -20,6 +20,7 @@ from scoring.errors import RequestError
 from scoring.model_card import ModelCard
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.jobs.conftest import HandClock
 
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
 PATHS = ["/v1/jobs", "/v1/score"]
@@ -155,22 +156,20 @@ def test_a_caller_is_told_to_wait_as_long_as_it_has_lasted_already(
     alone: tuple[RunningApi, Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, workers = alone
-    handshake, now = api.app.state.service.handshake, 1_000.0
-    monkeypatch.setattr("api.handshake.time.monotonic", lambda: now)
+    handshake, now = api.app.state.service.handshake, HandClock()
+    monkeypatch.setattr("api.handshake.time.monotonic", now)
 
-    def told() -> float | None:
+    def told_after(seconds: float) -> float | None:
+        now.turn(seconds)
         with pytest.raises(RequestError) as refusal:
             handshake.check(waits=False)
         return refusal.value.retry_after
 
-    waits = []
-    for now in (1_000.0, 1_020.0, 2_000.0):
-        waits.append(told())
+    assert [told_after(seconds) for seconds in (0, 4, 16, 1_000)] == [5.0, 5.0, 20.0, 60.0]
     workers.add("same")
     handshake.check(waits=False)
     workers.remove("same")
-    now = 2_010.0
-    assert [*waits, told()] == [5.0, 20.0, 60.0, 5.0]
+    assert told_after(10) == 5.0, "it has begun anew"
 
 
 def test_workers_of_other_models_do_not_count(alone: tuple[RunningApi, Workers]) -> None:
