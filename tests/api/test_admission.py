@@ -44,9 +44,11 @@ class Queue:
             connection.execute(text("UPDATE chunks SET due_at = due_at - :waited"), {"waited": waited})
         self.pace(1.0)
 
-    def pace(self, tokens_per_second: float) -> None:
+    def pace(self, tokens_per_second: float | None) -> None:
+        """Have the worker have measured this, and the API have seen it."""
         with self.database.write() as connection:
             connection.execute(text("UPDATE workers SET tokens_per_second = :rate"), {"rate": tokens_per_second})
+        assert self.api.client.get("/readyz").status_code == 200
 
     def call(self, timeout: float = 0.5, headers: dict[str, str] | None = None, **body: Any) -> httpx2.Response:
         return self.api.client.post("/v1/score", json=BODY | {"timeout": timeout} | body, headers=headers)
@@ -122,8 +124,7 @@ def test_nothing_is_refused_where_nothing_waits(queue: Queue) -> None:
 
 def test_nothing_is_refused_by_workers_that_have_measured_nothing(queue: Queue) -> None:
     queue.fill(calls=3)
-    with queue.database.write() as connection:
-        connection.execute(text("UPDATE workers SET tokens_per_second = NULL"))
+    queue.pace(None)
     assert code(queue.call(timeout=0.05)) == "timeout"
 
 
