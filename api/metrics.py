@@ -19,7 +19,7 @@ from api.remembering import Remembered
 from jobs.database import Database, StorageUnavailable
 from jobs.invariants import CHECKS, Cost
 from jobs.records import JobStatus, Submission
-from jobs.waiting import Figures, queue_figures
+from jobs.waiting import Figures, Queue, queue_figures
 from jobs.watch import Watch
 
 FIGURES_SECONDS, MOST_FIGURES_SECONDS = 5.0, 30.0
@@ -163,7 +163,10 @@ def _queue(figures: Figures) -> Iterator[Metric]:
     oldest = GaugeMetricFamily(
         "scoreline_oldest_waiting_seconds", "Since the job of the first waiting chunk was accepted.", labels=labels
     )
-    for queue in figures.queues:
+    # What has a live worker and nothing to do is told as nothing, rather than not at all.
+    empty = [Queue(crew.model, interactive, 0, 0, 0.0) for crew in figures.crews for interactive in (False, True)]
+    found = {(queue.model, queue.interactive): queue for queue in (*empty, *figures.queues)}
+    for queue in found.values():
         of = (queue.model, "interactive" if queue.interactive else "other")
         waiting_chunks.add_metric(of, queue.chunks)
         waiting_tokens.add_metric(of, queue.tokens)

@@ -132,6 +132,7 @@ def test_the_queue_is_counted_in_sql(served: tuple[RunningApi, StandInWorker]) -
     assert samples["scoreline_database_up"] == 1
     assert samples["scoreline_live_workers model=tiny"] == 1
     assert samples["scoreline_running_batches"] == 0
+    assert samples["scoreline_waiting_chunks class=interactive model=tiny"] == 0
     for _ in range(3):
         api.submit(**BODY)
     api.submit(**BODY, priority="interactive")
