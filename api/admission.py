@@ -72,6 +72,10 @@ class Admission:
         """
         self._unless_known(submission, self._check_job)
 
+    def admit_upload(self) -> None:
+        """The same of an upload that is new and has brought its first items."""
+        self._check_job()
+
     def _unless_known(self, submission: Submission, check: Callable[[], None]) -> None:
         """Check, but for a request without work, and one whose work was accepted when it came for the first time."""
         if submission.total_items == 0:

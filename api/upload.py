@@ -70,6 +70,7 @@ class _Receiver:
         self._reader = UploadReader(service, packed=packed)
         self._upload: Upload | None = None
         self._earlier: EarlierUpload | None = None
+        self._admitted = False
         self._parts: list[Part] = []
         self._tokens = 0
         self._silent_seconds = service.database.settings.upload_timeout_seconds
@@ -116,7 +117,8 @@ class _Receiver:
         self._beat_at = time.monotonic()
         parts, self._parts, self._tokens = self._parts, [], 0
         if self._upload is not None:
-            await self._service.threads.sql(_check_and_stage, self._service, self._upload, parts)
+            first, self._admitted = not self._admitted, self._admitted or bool(parts)
+            await self._service.threads.sql(_check_and_stage, self._service, self._upload, parts, first=first)
 
     async def _accept(self) -> Accepted:
         body_hash = self._reader.body_hash
@@ -129,6 +131,7 @@ class _Receiver:
             await self._stage()
         assert self._upload is not None
         await self._service.threads.sql(accept_upload, self._service.database, self._upload, body_hash)
+        self._service.metrics.accepted(self._upload.submission)
         return Accepted(self._upload.job_id, replayed=False)
 
     async def _give_up(self) -> None:
@@ -141,8 +144,10 @@ class _Receiver:
             log.warning("could not remove an upload", job_id=self._upload.job_id, error=str(error))
 
 
-def _check_and_stage(service: Service, upload: Upload, parts: Sequence[Part]) -> None:
-    if parts:
+def _check_and_stage(service: Service, upload: Upload, parts: Sequence[Part], *, first: bool) -> None:
+    if parts and first:
+        service.admission.admit_upload()
+    elif parts:
         service.handshake.check(waits=True)
     stage(service.database, upload, parts)
 

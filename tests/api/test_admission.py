@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,6 +161,12 @@ def test_jobs_are_refused_beyond_a_bound_and_again_taken_below_it(bounded: Queue
     response = refused(lambda: bounded.api.client.post("/v1/jobs", json=BODY))
     assert code(response) == "overloaded"
     assert 1 <= int(response.headers["retry-after"]) <= RETRY_SECONDS[1] * (1 + JITTER)
+    jobs = bounded.jobs()
+    lines = "\n".join(json.dumps(line) for line in (BODY | {"items": None}, *BODY["items"]))
+    headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "key-2"}
+    for _ in range(2):  # the second time by a key that is free again
+        assert code(bounded.api.client.post("/v1/jobs", content=lines, headers=headers)) == "overloaded"
+    assert bounded.jobs() == jobs
     assert bounded.api.submit(headers=keyed, **BODY)["id"] == job_id
     bounded.api.submit(**BODY | {"items": []})
     bounded.worker.gate.set()
