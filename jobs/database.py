@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Float, create_engine, event, literal, literal_column, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import Table
 from sqlalchemy.sql.elements import ColumnClause
@@ -142,11 +142,16 @@ class Database:
 def _naming_outages() -> Iterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
-        cause = getattr(error, "orig", None)
-        if getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-            raise  # SQLite calls wrong SQL an operational error too: that is our fault, and no waiting mends it
-        raise StorageUnavailable(str(cause or error)) from error
+    except PoolTimeoutError as error:
+        raise StorageUnavailable(str(error)) from error
+    except DBAPIError as error:
+        # Of whatever kind where the connection is gone: PostgreSQL ends the session of a client that was silent within
+        # a transaction, one that was frozen for example, with an internal error.
+        outage = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+        # SQLite calls wrong SQL an operational error too: that is our fault, and no waiting mends it.
+        if not outage or getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+            raise
+        raise StorageUnavailable(str(error.orig)) from error
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -17,7 +17,7 @@ from jobs.records import JobStatus
 from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import finish_all, submit, take
-from tests.services import PostgresServer
+from tests.services import PostgresServer, wait_until
 
 
 def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
@@ -65,6 +65,23 @@ def test_a_restart_of_the_database_interrupts_and_loses_nothing(
         get_job(postgres_store, "default", job_id)
     postgres.start()
     assert get_job(postgres_store, "default", job_id).status is JobStatus.SUCCEEDED
+
+
+def test_a_session_that_the_database_ended_for_its_silence_is_an_outage(postgres_store: Database) -> None:
+    """As of a process that was frozen within a transaction and wakes up."""
+
+    def silent() -> None:
+        with postgres_store.write() as connection:
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10ms'"))
+            mine = connection.scalar(text("SELECT pg_backend_pid()"))
+            wait_until(lambda: mine not in sessions(), "the session is ended")
+
+    def sessions() -> list[int]:
+        with postgres_store.read() as connection:
+            return list(connection.scalars(text("SELECT pid FROM pg_stat_activity")))
+
+    with pytest.raises(StorageUnavailable):
+        silent()
 
 
 def test_a_failed_transaction_leaves_nothing(store: Database) -> None:
