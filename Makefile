@@ -9,7 +9,7 @@ PEERS  := .peers
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: install demo test coverage lint parity peers bench clean
+.PHONY: install demo test coverage faults soak lint parity peers bench clean
 
 install: $(STAMP)
 
@@ -31,6 +31,15 @@ test: install
 # The same, a quarter slower, with the lines that no test has run.
 coverage: install
 	$(PYTEST) --cov --cov-report=term:skip-covered
+
+# Every fault there is a test of; `make test` runs the quick ones among them.
+faults: install
+	$(PYTEST) -m "not parity" tests/faults tests/soak
+
+# Random faults for so many minutes; the last line says what was lost, and the status is 1 unless that is nothing.
+MINUTES ?= 10
+soak: install
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
 
 lint: install
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,16 @@ class Deployment:
                 process.kill()
                 process.wait()
 
-    def _start(self, module: str, name: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, module: str, name: str, arguments: Sequence[str] = (), **environment: str
+    ) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", module], cwd=ROOT, env=self.environment, stdout=log, stderr=subprocess.STDOUT
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env=self.environment | environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
         log.close()
         self._processes.append(process)

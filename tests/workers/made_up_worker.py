@@ -1,19 +1,30 @@
-"""A scoring worker as a process, whose engine makes its scores up: ``python -m tests.workers.made_up_worker MODE``."""
+"""A scoring worker as a process, whose engine makes its scores up.
+
+``python -m tests.workers.made_up_worker MODE`` serves the tests' own model, and with ``MODE DIRECTORY`` that of the
+tokenizer in a folder, as the API does.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from jobs.records import WorkerRecord
-from scoring.layout import GroupWork, Scored
+from scoring.layout import GroupWork, LabelScores, Scored
+from scoring.model_card import ModelCard
+from scoring.model_files import read_model_card
+from scoring.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
 from settings.logs import configure_logs
 from settings.store import StoreSettings
 from tests.workers.conftest import CARD
-from tests.workers.engines import MadeUpEngine
+from tests.workers.engines import POISON, MadeUpEngine
 from workers.presence import new_worker_id
 from workers.serving import Stopping, WorkerSettings, end_process, serve
 
@@ -46,7 +57,41 @@ class BrokenEngine(MadeUpEngine):
         self.broken = True
 
 
-ENGINES = {"broken": BrokenEngine, "quick": MadeUpEngine, "slow": SlowEngine, "hang": HangingEngine}
+class DyingEngine(MadeUpEngine):
+    """Takes its process down at a sequence that holds the poison, as a fault in a device's library may."""
+
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+        for group in groups:
+            for chunk in group.chunks:
+                if POISON in chunk.rows.tokens:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield from super().score([replace(group, chunks=(chunk,))], on_step)
+
+
+class StrangeEngine(MadeUpEngine):
+    """Its scores can be told from everybody else's."""
+
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+        for scored in super().score(groups, on_step):
+            yield replace(scored, scores=LabelScores(scored.scores.logits + 100, scored.scores.logprobs))
+
+
+ENGINES = {
+    "broken": BrokenEngine,
+    "dying": DyingEngine,
+    "hang": HangingEngine,
+    "quick": MadeUpEngine,
+    "slow": SlowEngine,
+    "strange": StrangeEngine,
+}
+
+
+def served_card() -> ModelCard:
+    """What to say that is served."""
+    if len(sys.argv) < 3:
+        return CARD
+    directory = Path(sys.argv[2])
+    return read_model_card(directory, CARD.name, None, TextTokenizer.load(directory))
 
 
 def main() -> int:
@@ -54,7 +99,7 @@ def main() -> int:
     stopping = Stopping()
     if sys.argv[1] == "loading":
         time.sleep(3600)
-    worker = WorkerRecord(new_worker_id(), CARD, "weights", "none", "float32")
+    worker = WorkerRecord(new_worker_id(), served_card(), "weights", "none", "float32")
     settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
     return serve(ENGINES[sys.argv[1]](), worker, settings, stopping)
 

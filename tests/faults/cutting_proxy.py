@@ -1,0 +1,110 @@
+"""Between a process and PostgreSQL: a proxy that cuts the connection at a COMMIT, before or after it is carried out."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from enum import Enum
+
+_COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+"""The message as psycopg sends it."""
+
+
+class Cut(Enum):
+    """What is lost. In both cases the client learns no more than that its connection is gone."""
+
+    COMMIT = "the COMMIT itself"
+    ANSWER = "the answer to it"
+
+
+class CuttingProxy:
+    """Listens on a port of its own until closed."""
+
+    def __init__(self, upstream_port: int) -> None:
+        self._upstream_port = upstream_port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+        self._lock = threading.Lock()
+        self._armed: tuple[bytes, Cut] | None = None
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut_after(self, statement: bytes, cut: Cut) -> None:
+        """Cut the next transaction in which this text was sent, at its COMMIT."""
+        with self._lock:
+            self._armed = (statement, cut)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            upstream = socket.create_connection(("127.0.0.1", self._upstream_port))
+            relay = _Relay(self, client, upstream)
+            threading.Thread(target=relay.carry_requests, daemon=True).start()
+            threading.Thread(target=relay.carry_answers, daemon=True).start()
+
+    def _take_cut(self, transaction: bytes) -> Cut | None:
+        """What to cut of a transaction that is about to be committed."""
+        with self._lock:
+            if self._armed is None or self._armed[0] not in transaction:
+                return None
+            cut = self._armed[1]
+            self._armed = None
+            self.cuts += 1
+            return cut
+
+
+class _Relay:
+    """One connection."""
+
+    def __init__(self, proxy: CuttingProxy, client: socket.socket, upstream: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._upstream = upstream
+        self._swallowing = threading.Event()
+
+    def carry_requests(self) -> None:
+        transaction = b""
+        while data := self._receive(self._client):
+            transaction += data
+            if transaction.endswith(_COMMIT):
+                cut = self._proxy._take_cut(transaction)
+                if cut is Cut.COMMIT:
+                    break
+                if cut is Cut.ANSWER:
+                    self._swallowing.set()
+                transaction = b""
+            self._send(self._upstream, data)
+        self._close()
+
+    def carry_answers(self) -> None:
+        while data := self._receive(self._upstream):
+            if self._swallowing.is_set():
+                break
+            self._send(self._client, data)
+        self._close()
+
+    def _receive(self, connection: socket.socket) -> bytes:
+        try:
+            return connection.recv(65536)
+        except OSError:
+            return b""
+
+    def _send(self, connection: socket.socket, data: bytes) -> None:
+        try:
+            connection.sendall(data)
+        except OSError:
+            self._close()
+
+    def _close(self) -> None:
+        for connection in (self._client, self._upstream):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()

@@ -1,0 +1,49 @@
+"""Runs a module as ``python -m`` does, with faults built in: ``python -m tests.faults.launcher MODULE ARGUMENT...``.
+
+The environment says which: ``FAULT_POINTS`` (see :mod:`tests.faults.points`), ``FAULT_CLOCK`` (seconds that the
+process's own clock is ahead), ``FAULT_IDLE_SECONDS`` (after which PostgreSQL ends the transaction of a silent client).
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+from typing import Any
+
+
+def set_clock(ahead: float) -> None:
+    """Set what this process takes for the time."""
+    seconds, nanoseconds = time.time, time.time_ns
+    time.time = lambda: seconds() + ahead
+    time.time_ns = lambda: nanoseconds() + round(ahead * 1e9)
+
+
+def set_idle_limit(seconds: str) -> None:
+    """Connect with another limit than the product's minute, which is a long time for a test."""
+    import jobs.database
+
+    create_engine = jobs.database.create_engine
+
+    def with_limit(url: Any, *, connect_args: dict[str, Any], **options: Any) -> Any:
+        limit = f"-c idle_in_transaction_session_timeout={seconds}s"
+        return create_engine(url, connect_args=connect_args | {"options": limit}, **options)
+
+    jobs.database.create_engine = with_limit  # type: ignore[assignment]
+
+
+def main() -> None:
+    if ahead := os.environ.get("FAULT_CLOCK"):
+        set_clock(float(ahead))
+    from tests.faults.points import install  # imports much, which is to find the clock set
+
+    if seconds := os.environ.get("FAULT_IDLE_SECONDS"):
+        set_idle_limit(seconds)
+    install(os.environ.get("FAULT_POINTS", "[]"))
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

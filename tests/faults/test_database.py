@@ -1,0 +1,69 @@
+"""PostgreSQL goes away under load, in one of several ways: what was accepted is done, once, and rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.faults.deployment import FaultyDeployment
+from tests.services import PostgresServer, RedisServer, wait_until
+from tests.soak.checker import check
+from tests.soak.clients import Client
+
+pytestmark = pytest.mark.faults
+
+TURNS = 4
+SECONDS = 60.0
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """Another one than the other tests use, for it is stopped again and again."""
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+def restart(postgres: PostgresServer) -> None:
+    """As after a crash: it recovers from its log, and what was not on disk is gone."""
+    postgres.restart()
+
+
+def end_sessions(postgres: PostgresServer) -> None:
+    """All of them, wherever their transactions are."""
+    with psycopg.connect(postgres.url("postgres").replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+
+@pytest.mark.parametrize("outage", [restart, end_sessions])
+def test_what_was_accepted_is_done_once_through_outages_under_load(
+    tmp_path: Path, own_postgres: PostgresServer, redis_server: RedisServer, outage: Callable[[PostgresServer], None]
+) -> None:
+    url = own_postgres.url(own_postgres.create_database())
+    settings = {"lease_seconds": 2, "chunk_items": 8, "max_attempts": 100, "bell_prefix": outage.__name__}
+    with FaultyDeployment(tmp_path, url, redis_server.url, **settings) as deployment:
+        deployment.migrate()
+        deployment.launch_worker(mode="slow", for_api=True, wait=False)
+        deployment.launch_worker(for_api=True, wait=False)
+        deployment.launch_api()
+        client = Client(f"http://127.0.0.1:{deployment.port}", number=1, seed=1)
+        client.start()
+        for _ in range(TURNS):
+            before = len(client.submitted)
+            outage(own_postgres)
+            wait_until(
+                lambda before=before: len(client.submitted) > before + 3 or client.failure,  # type: ignore[misc]
+                "jobs are accepted again",
+                SECONDS,
+            )
+        client.stop()
+        client.join(SECONDS)
+        assert client.failure is None
+        assert client.refusals == [], "an outage is 503, and nothing else"
+        verdict = check(f"http://127.0.0.1:{deployment.port}", client.submitted, SECONDS)
+        assert verdict.clean, (str(verdict), verdict)
+        logs = "".join(deployment.log(name) for name in ("worker-1", "worker-2", "api"))
+    assert "Traceback" not in logs

@@ -1,0 +1,143 @@
+"""There is no room left for the SQLite file: submissions are refused as an outage, and nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jobs.reading import get_job, list_jobs
+from jobs.records import JobStatus
+from tests.faults.deployment import FaultyDeployment
+from tests.faults.outcomes import claimed
+from tests.services import wait_until
+from tests.workers.conftest import Store
+
+pytestmark = pytest.mark.faults
+
+MIB = 1 << 20
+DISK_BYTES = 4 * MIB
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Where the store is. fill: leave some kilobytes of room to this process; empty: make room again."""
+
+    store: Path
+    fill: Callable[[int], None]
+    empty: Callable[[int], None]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system of a few megabytes, which can be filled up: SQLite says that the disk is full."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting takes root's rights")
+    filler = folder / "filler"
+
+    def fill(_: int) -> None:
+        free = shutil.disk_usage(folder).free
+        filler.write_bytes(b"\0" * max(0, free - 64 * 1024))
+
+    yield Disk(folder / "scoreline.db", fill, lambda _: filler.unlink())
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def quota(tmp_path: Path) -> Disk:
+    """A limit on the size of files: SQLite says that writing failed."""
+    store = tmp_path / "scoreline.db"
+
+    def limit(process: int, most: int) -> None:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+
+    def fill(process: int) -> None:
+        sizes = [os.path.getsize(f"{store}{suffix}") for suffix in ("", "-wal")]
+        limit(process, max(sizes) + 64 * 1024)
+
+    return Disk(store, fill, lambda process: limit(process, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize("kind", ["small_disk", "quota"])
+def test_a_full_disk_refuses_submissions_and_loses_none_of_those_it_took(
+    tmp_path: Path, sqlite_template: Path, no_redis: str, kind: str, request: pytest.FixtureRequest
+) -> None:
+    disk: Disk = request.getfixturevalue(kind)
+    shutil.copy(sqlite_template, disk.store)
+    url = f"sqlite:///{disk.store}"
+    store = Store(url)
+    body: dict[str, object] = {
+        "query": [5, 6],
+        "items": [[7] * 30 for _ in range(500)],
+        "label_token_ids": [9, 10],
+    }
+    with FaultyDeployment(tmp_path, url, no_redis) as deployment:
+        api = deployment.launch_api()
+        disk.fill(api.process.pid)
+        accepted: list[str] = []
+        refused = None
+        while refused is None:
+            response = deployment.post(body, f"key {len(accepted)}".replace(" ", "-"))
+            assert response is not None
+            if response.status_code == 202:
+                accepted.append(response.json()["id"])
+                assert len(accepted) < 1000, "the disk is never full"
+            else:
+                refused = response
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_unavailable"), refused.text
+        assert int(refused.headers["retry-after"]) >= 1
+        for _ in range(3):
+            again = deployment.post(body, f"key-{len(accepted)}")
+            assert again is not None
+            assert again.status_code == 503, again.text
+        assert deployment.client.get("/v1/jobs", params={"limit": "100"}).status_code == 200, "reading works"
+        assert sorted(job.id for job in list_jobs(store.database, "default", limit=2000)) == sorted(accepted)
+
+        disk.empty(api.process.pid)
+        once_more = deployment.post(body, f"key-{len(accepted)}")
+        assert once_more is not None
+        assert once_more.status_code == 202, once_more.text
+        assert "idempotency-replayed" not in once_more.headers
+        accepted.append(once_more.json()["id"])
+        worker = deployment.launch_worker(for_api=True)
+        for job_id in accepted:
+            store.wait_for(job_id)
+        assert worker.terminate() == 0
+        assert "Traceback" not in deployment.log("api")
+    store.database.close()
+
+
+def test_a_worker_on_a_full_disk_waits_for_room(
+    tmp_path: Path, sqlite_template: Path, no_redis: str, quota: Disk
+) -> None:
+    shutil.copy(sqlite_template, quota.store)
+    store = Store(f"sqlite:///{quota.store}")
+    with FaultyDeployment(tmp_path, f"sqlite:///{quota.store}", no_redis) as deployment:
+        worker = deployment.launch_worker(mode="slow", lease_seconds=2)
+        job_id = store.submit(chunks=40)
+        wait_until(lambda: store.scored_items(job_id) > 0, "the first scores")
+        # Not a byte more: what is in the write-ahead log already can't grow.
+        resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        wait_until(lambda: "could not store scores yet" in worker.log or "database is away" in worker.log, "it is felt")
+        with suppress(TimeoutError):
+            wait_until(lambda: store.status(job_id).ended, "nothing", 3.0)
+        assert get_job(store.database, "default", job_id).status is JobStatus.RUNNING
+        quota.empty(worker.process.pid)
+        store.wait_for(job_id)
+        wait_until(lambda: claimed(store) == 0, "nothing is held")
+        assert store.scored_items(job_id) == 80
+        assert worker.terminate() == 0, worker.log
+        assert "Traceback" not in worker.log
+    store.database.close()

@@ -1,0 +1,126 @@
+"""An API process is killed (SIGKILL) over a request: what it had committed stands, and asking again is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from sqlalchemy import func, select
+
+from jobs.records import JobStatus
+from jobs.tables import chunks, jobs
+from tests.faults.deployment import SECONDS, FaultyDeployment, names_of
+from tests.faults.outcomes import assert_succeeded_once, blames, claimed
+from tests.faults.points import Point
+from tests.services import wait_until
+from tests.workers.conftest import Store
+
+pytestmark = pytest.mark.faults
+
+BODY: dict[str, object] = {"query": [5, 6], "items": [[7], [8]], "label_token_ids": [9, 10]}
+
+CANCELLING = [Point("api.routes.jobs.cancel", "commit"), Point("api.routes.jobs.cancel", "after")]
+
+
+@pytest.fixture
+def beside(tmp_path: Path, store_url: str, no_redis: str) -> Iterator[FaultyDeployment]:
+    """A second API process on the same store, to turn to when the first is gone."""
+    (tmp_path / "beside").mkdir()
+    with FaultyDeployment(tmp_path / "beside", store_url, no_redis) as beside:
+        yield beside
+
+
+def rows(store: Store) -> tuple[int, int]:
+    """How many jobs and chunks there are, whether or not readers see them."""
+    with store.database.read() as connection:
+        return (
+            connection.scalar(select(func.count()).select_from(jobs)) or 0,
+            connection.scalar(select(func.count()).select_from(chunks)) or 0,
+        )
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        # The commit is behind it, and neither the ring nor the answer has left.
+        Point("api.routes.jobs.accept", "after"),
+        Point("api.routes.jobs.accept", "commit"),
+        Point("api.routes.jobs.accept", "before"),
+    ],
+    ids=lambda point: point.when,
+)
+def test_a_submission_that_was_not_answered_is_sent_again_and_makes_one_job(
+    deployment: FaultyDeployment, beside: FaultyDeployment, store: Store, point: Point
+) -> None:
+    beside.launch_api(wait=False)
+    worker = deployment.launch_worker(for_api=True, wait=False)
+    api = deployment.launch_api(point)
+    assert deployment.post(BODY, "key") is None, "no answer came"
+    api.wait_until_killed()
+    committed = point.when == "after"
+    if committed:
+        wait_until(lambda: store_succeeded(store), "the job is done, though nobody rang and nobody was told", SECONDS)
+    else:
+        assert rows(store) == (0, 0)
+    beside.wait_for_api()
+    worker.wait_until_ready()
+    again = beside.post(BODY, "key")
+    assert again is not None
+    assert again.status_code == 202
+    assert again.headers.get("idempotency-replayed") == ("true" if committed else None)
+    assert beside.result(again.json()["id"])["scores"]
+    assert rows(store) == (1, 1)
+
+
+def store_succeeded(store: Store) -> bool:
+    """Whether the one job has."""
+    with store.database.read() as connection:
+        return connection.scalars(select(jobs.c.status)).all() == [JobStatus.SUCCEEDED.value]
+
+
+@pytest.mark.parametrize("point", CANCELLING, ids=names_of(CANCELLING))
+def test_a_cancellation_that_was_not_answered_happened_or_did_not(
+    deployment: FaultyDeployment, beside: FaultyDeployment, store: Store, point: Point
+) -> None:
+    beside.launch_api(wait=False)
+    api = deployment.launch_api(point)
+    job_id = store.submit(chunks=3)
+    with pytest.raises(httpx2.TransportError):
+        deployment.client.post(f"/v1/jobs/{job_id}/cancel")
+    api.wait_until_killed()
+    assert store.status(job_id) is (JobStatus.QUEUED if point.when == "commit" else JobStatus.CANCELLED)
+    beside.wait_for_api()
+    assert beside.client.post(f"/v1/jobs/{job_id}/cancel").json()["status"] == "cancelled"
+    assert store.status(job_id) is JobStatus.CANCELLED
+
+
+def test_a_deletion_cut_short_is_complete_for_readers_and_the_sweep_removes_the_rest(
+    deployment: FaultyDeployment, beside: FaultyDeployment, store: Store
+) -> None:
+    api = deployment.launch_api(Point("jobs.ending.remove_jobs", "before"), sweep_seconds=600)
+    job_id = store.submit(chunks=3)
+    with pytest.raises(httpx2.TransportError):
+        deployment.client.delete(f"/v1/jobs/{job_id}")
+    api.wait_until_killed()
+    assert rows(store) == (1, 3)
+    beside.launch_api()
+    assert beside.client.get(f"/v1/jobs/{job_id}").status_code == 404
+    wait_until(lambda: rows(store) == (0, 0), "the sweep removes its rows", SECONDS)
+
+
+def test_an_api_process_killed_in_its_sweep_leaves_the_lost_batch_to_another(
+    deployment: FaultyDeployment, store: Store
+) -> None:
+    job_id = store.submit(chunks=3)
+    lost = deployment.launch_worker(
+        Point("workers.loop.claim", "after"), wait=False, lease_seconds=0.2, sweep_seconds=600
+    )
+    lost.wait_until_killed()
+    api = deployment.launch_api(Point("jobs.sweep.return_batch", "after"), wait=False)
+    api.wait_until_killed()
+    assert (claimed(store), blames(store)) == (3, 0)
+    deployment.launch_worker()
+    store.wait_for(job_id)
+    assert_succeeded_once(store, job_id, 3)

@@ -1,0 +1,106 @@
+"""A connection to PostgreSQL is cut at a COMMIT, so that nobody on this side knows whether it was carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from jobs.records import JobStatus
+from jobs.tables import chunks, idempotency_keys, jobs, prefixes
+from tests.faults.cutting_proxy import Cut, CuttingProxy
+from tests.faults.deployment import SECONDS, FaultyDeployment
+from tests.faults.outcomes import assert_succeeded_once
+from tests.services import PostgresServer, wait_until
+from tests.workers.conftest import Store
+
+pytestmark = pytest.mark.faults
+
+BODY: dict[str, object] = {"query": [5, 6], "items": [[7], [8]], "label_token_ids": [9, 10]}
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[CuttingProxy]:
+    proxy = CuttingProxy(postgres.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[Store]:
+    """Looked at directly."""
+    store = Store(postgres_url)
+    yield store
+    store.database.close()
+
+
+@pytest.fixture
+def deployment(
+    tmp_path: Path, postgres_url: str, postgres: PostgresServer, proxy: CuttingProxy, no_redis: str
+) -> Iterator[FaultyDeployment]:
+    """All of its processes reach the same database through the proxy."""
+    through_proxy = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
+    with FaultyDeployment(tmp_path, through_proxy, no_redis) as deployment:
+        yield deployment
+
+
+def rows(store: Store) -> tuple[int, ...]:
+    """How many jobs, chunks, prefixes and keys there are."""
+    with store.database.read() as connection:
+        counts = [
+            connection.scalar(select(func.count()).select_from(t)) for t in (jobs, chunks, prefixes, idempotency_keys)
+        ]
+    return tuple(count or 0 for count in counts)
+
+
+@pytest.mark.parametrize("cut", Cut)
+def test_a_submission_cut_at_its_commit_is_there_whole_or_not_at_all_and_safe_to_send_again(
+    deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut
+) -> None:
+    deployment.launch_api()
+    proxy.cut_after(b"INSERT INTO jobs", cut)
+    response = deployment.post(BODY, "key")
+    assert response is not None
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_unavailable")
+    assert int(response.headers["retry-after"]) >= 1
+    assert proxy.cuts == 1
+    committed = cut is Cut.ANSWER
+    wait_until(lambda: rows(store) == ((1, 1, 1, 1) if committed else (0, 0, 0, 0)), "all of it, or nothing")
+
+    again = deployment.post(BODY, "key")
+    assert again is not None
+    assert again.status_code == 202
+    assert again.headers.get("idempotency-replayed") == ("true" if committed else None)
+    assert rows(store) == (1, 1, 1, 1)
+    deployment.launch_worker(for_api=True)
+    assert deployment.result(again.json()["id"])["scores"]
+
+
+@pytest.mark.parametrize("cut", Cut)
+def test_a_finish_cut_at_its_commit_counts_once(
+    deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut
+) -> None:
+    job_id = store.submit(chunks=3)
+    proxy.cut_after(b"INSERT INTO chunk_scores", cut)
+    worker = deployment.launch_worker(sweep_seconds=600)
+    store.wait_for(job_id)
+    assert proxy.cuts == 1
+    assert_succeeded_once(store, job_id, 3)
+    wait_until(lambda: worker.logged("could not store scores yet"), "it says so", SECONDS)
+    assert worker.logged("scores came too late") == (cut is Cut.ANSWER), "the second time they were there already"
+    assert worker.terminate() == 0
+
+
+@pytest.mark.parametrize("cut", Cut)
+def test_a_claim_cut_at_its_commit_is_lost_for_a_lease_at_most(
+    deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut
+) -> None:
+    job_id = store.submit(chunks=3)
+    proxy.cut_after(b"INSERT INTO batches", cut)
+    worker = deployment.launch_worker(lease_seconds=1)
+    store.wait_for(job_id, JobStatus.SUCCEEDED)
+    assert proxy.cuts == 1
+    assert_succeeded_once(store, job_id, 3)
+    assert worker.terminate() == 0

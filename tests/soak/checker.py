@@ -1,0 +1,108 @@
+"""The independent checker: what clients were promised against what can be read over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from tests.faults.outcomes import TOLERANCE
+from tests.soak.clients import Submitted, end_of
+
+PAGE = 1_000
+
+
+@dataclass
+class Verdict:
+    """What was found.
+
+    lost: accepted jobs that are gone, did not end in time or failed; duplicated: keys with more than one job; wrong:
+    jobs with an end that changed, or with scores other than the tokens say.
+    """
+
+    accepted: int = 0
+    lost: list[str] = field(default_factory=list)
+    duplicated: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return self.accepted > 0 and not (self.lost or self.duplicated or self.wrong)
+
+    def __str__(self) -> str:
+        counts = f"lost {len(self.lost)} duplicated {len(self.duplicated)} wrong {len(self.wrong)}"
+        return f"accepted {self.accepted} {counts}"
+
+
+def check(url: str, submitted: Sequence[Submitted], seconds: float) -> Verdict:
+    """Judge what became of every accepted job. seconds: in which all of them must have ended."""
+    verdict = Verdict(accepted=len(submitted))
+    deadline = time.monotonic() + seconds
+    with httpx2.Client(base_url=url, timeout=30.0, trust_env=False) as client:
+        for one in submitted:
+            if len(one.ids) > 1:
+                verdict.duplicated.append(f"{one.work.key} was answered with {sorted(one.ids)}")
+            job = _ended(client, one.id, deadline)
+            if job is None:
+                verdict.lost.append(f"{one.id} is gone or does not end")
+            elif job["status"] not in ("succeeded", "cancelled") or (
+                job["status"] == "cancelled" and not one.cancelled
+            ):
+                verdict.lost.append(f"{one.id} has {job['status']}: {job['error']}")
+            elif one.end is not None and end_of(job) != one.end:
+                verdict.wrong.append(f"{one.id} had ended with {one.end} and now with {end_of(job)}")
+            elif fault := _fault_of_scores(client, one, job):
+                verdict.wrong.append(f"{one.id}: {fault}")
+        jobs_of_key = Counter(_keys(client))
+    verdict.duplicated += [f"{key} made {count} jobs" for key, count in jobs_of_key.items() if count > 1]
+    missing = {one.work.key for one in submitted} - set(jobs_of_key)
+    verdict.lost += [f"{key} is not listed" for key in sorted(missing)]
+    return verdict
+
+
+def _ended(client: httpx2.Client, job_id: str, deadline: float) -> dict[str, Any] | None:
+    while True:
+        response = client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=2"})
+        if response.status_code == 404:
+            return None
+        job: dict[str, Any] = response.json()
+        if response.status_code == 200 and end_of(job) is not None:
+            return job
+        if time.monotonic() > deadline:
+            return None
+
+
+def _fault_of_scores(client: httpx2.Client, one: Submitted, job: dict[str, Any]) -> str | None:
+    """What is wrong with a job's scores. A job that was cancelled may have some of them, and those must be right."""
+    rows: dict[int, list[float]] = {}
+    for offset in range(0, len(one.work.items), PAGE):
+        page = client.get(f"/v1/jobs/{one.id}/scores", params={"offset": offset, "limit": PAGE}).json()
+        for row in page["data"]:
+            if row["index"] in rows:
+                return f"item {row['index']} was scored twice"
+            rows[row["index"]] = row["logits"]
+    if len(rows) != job["progress"]["scored_items"]:
+        return f"{job['progress']['scored_items']} items were counted, {len(rows)} have scores"
+    if job["status"] == "succeeded" and len(rows) != len(one.work.items):
+        return f"{len(rows)} of {len(one.work.items)} items have scores"
+    for index, logits in rows.items():
+        expected = one.work.logits(index)
+        if len(logits) != len(expected) or any(abs(a - b) > TOLERANCE for a, b in zip(logits, expected, strict=True)):
+            return f"item {index} has {logits}, not {expected}"
+    return None
+
+
+def _keys(client: httpx2.Client) -> list[str]:
+    """The key of every job there is."""
+    keys: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        page = client.get("/v1/jobs", params={"limit": "100", **after}).json()
+        keys += [job["metadata"]["key"] for job in page["data"]]
+        if not page["has_more"]:
+            return keys
+        after = {"after": page["data"][-1]["id"]}

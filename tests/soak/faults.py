@@ -1,0 +1,122 @@
+"""What happens to a deployment in a soak: one fault after the other, chosen by chance and a seed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from tests.faults.deployment import FaultyDeployment, Launched
+from tests.services import PostgresServer, RedisServer
+
+
+class Faults:
+    """Kills, freezes and restarts. All of it in one thread: the kernel ends a server with the thread that started it.
+
+    lease_seconds: freezes last up to twice as long, so that some workers come back to batches that are another's.
+    """
+
+    def __init__(
+        self,
+        deployment: FaultyDeployment,
+        postgres: PostgresServer | None,
+        redis_server: RedisServer,
+        *,
+        workers: int,
+        lease_seconds: float,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._deployment = deployment
+        self._postgres = postgres
+        self._redis = redis_server
+        self._lease_seconds = lease_seconds
+        self._chance = random.Random(f"{seed} faults")
+        self._say = say
+        self._api = deployment.launch_api()
+        self._workers = [self._new_worker() for _ in range(workers)]
+        self._frozen: dict[str, float] = {}
+        self.counts = Counter[str]()
+
+    def go_on(self, seconds: float, pause: float) -> None:
+        """One fault after another for so long, with pauses of about ``pause`` seconds."""
+        kinds = {
+            self._kill_worker: 8,
+            self._freeze_worker: 8,
+            self._terminate_worker: 2,
+            self._restart_redis: 3,
+            self._flush_redis: 3,
+            self._kill_api: 1,
+        }
+        if self._postgres is not None:
+            kinds[self._restart_postgres] = 2
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            (fault,) = self._chance.choices(list(kinds), list(kinds.values()))
+            name = fault.__name__.strip("_").replace("_", " ")
+            self.counts[name] += 1
+            self._say(name)
+            fault()
+            time.sleep(self._chance.uniform(0.2, 1.8) * pause)
+            self._thaw()
+
+    def settle(self) -> None:
+        """Let everything that is frozen go on, and see to it that all that must run does."""
+        self._thaw(everyone=True)
+        for worker in self._workers:
+            if worker.process.poll() is not None:
+                raise RuntimeError(f"{worker.name} ended by itself with {worker.process.returncode}:\n{worker.log}")
+        self._deployment.wait_for_api()
+
+    def _new_worker(self) -> Launched:
+        return self._deployment.launch_worker(mode="slow", for_api=True, wait=False)
+
+    def _kill_worker(self) -> None:
+        self._replace(Launched.kill)
+
+    def _terminate_worker(self) -> None:
+        def terminate(worker: Launched) -> None:
+            worker.thaw()
+            worker.terminate()
+
+        self._replace(terminate)
+
+    def _replace(self, end: Callable[[Launched], object]) -> None:
+        place = self._chance.randrange(len(self._workers))
+        worker = self._workers[place]
+        if worker.process.poll() is not None:
+            raise RuntimeError(f"{worker.name} ended by itself with {worker.process.returncode}:\n{worker.log}")
+        self._frozen.pop(worker.name, None)
+        end(worker)
+        self._workers[place] = self._new_worker()
+
+    def _freeze_worker(self) -> None:
+        worker = self._chance.choice(self._workers)
+        if worker.process.poll() is None:
+            worker.freeze()
+            self._frozen[worker.name] = time.monotonic() + self._chance.uniform(0.1, 2.0) * self._lease_seconds
+
+    def _thaw(self, *, everyone: bool = False) -> None:
+        for worker in self._workers:
+            if worker.name in self._frozen and (everyone or self._frozen[worker.name] < time.monotonic()):
+                del self._frozen[worker.name]
+                worker.thaw()
+
+    def _restart_redis(self) -> None:
+        self._redis.stop()
+        time.sleep(self._chance.uniform(0.0, 2.0))
+        self._redis.start()
+
+    def _flush_redis(self) -> None:
+        self._redis.flush()
+
+    def _restart_postgres(self) -> None:
+        assert self._postgres is not None
+        self._postgres.stop()
+        time.sleep(self._chance.uniform(0.0, 2.0))
+        self._postgres.start()
+
+    def _kill_api(self) -> None:
+        self._api.kill()
+        self._api = self._deployment.launch_api()

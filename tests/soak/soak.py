@@ -1,0 +1,82 @@
+"""A deployment under load while things go wrong, and the verdict on what was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.deployment import FaultyDeployment
+from tests.services import PostgresServer, RedisServer
+from tests.soak.checker import Verdict, check
+from tests.soak.clients import Client, Submitted
+from tests.soak.faults import Faults
+
+LEASE_SECONDS = 2.0
+SETTLE_SECONDS = 300.0
+
+SETTINGS = {
+    "lease_seconds": LEASE_SECONDS,
+    "poll_seconds": 0.5,
+    "sweep_seconds": 0.5,
+    "chunk_items": 8,
+    # More workers are lost here in a minute than elsewhere in a year, and a chunk that is alone in its batch each time
+    # would be taken for poison.
+    "max_attempts": 1_000,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how hard. seconds: of faults; pause: seconds between two of them, about."""
+
+    seconds: float
+    seed: int
+    workers: int = 4
+    clients: int = 3
+    pause: float = 1.5
+
+
+def soak(
+    plan: Plan,
+    folder: Path,
+    database_url: str,
+    postgres: PostgresServer | None,
+    redis_server: RedisServer,
+    say: Callable[[str], None],
+) -> Verdict:
+    """Run it on a database that is there, and need not be migrated. postgres: restarted now and then, if given."""
+    with FaultyDeployment(folder, database_url, redis_server.url, **SETTINGS) as deployment:
+        deployment.migrate()
+        faults = Faults(
+            deployment,
+            postgres,
+            redis_server,
+            workers=plan.workers,
+            lease_seconds=LEASE_SECONDS,
+            seed=plan.seed,
+            say=say,
+        )
+        url = f"http://127.0.0.1:{deployment.port}"
+        clients = [Client(url, number, plan.seed) for number in range(plan.clients)]
+        for client in clients:
+            client.start()
+        faults.go_on(plan.seconds, plan.pause)
+        for client in clients:
+            client.stop()
+        faults.settle()
+        for client in clients:
+            client.join(SETTLE_SECONDS)
+        submitted: list[Submitted] = [one for client in clients for one in client.submitted]
+        say("checking")
+        verdict = check(url, submitted, SETTLE_SECONDS)
+    for client in clients:
+        if client.failure is not None:
+            verdict.wrong.append(f"{client.name} gave up: {client.failure!r}")
+        verdict.wrong += client.refusals
+    items = sum(len(one.work.items) for one in submitted)
+    say(f"{items} items, {sum(client.retries for client in clients)} requests sent again")
+    say(", ".join(f"{name} {count}" for name, count in faults.counts.most_common()))
+    for line in [*verdict.lost, *verdict.duplicated, *verdict.wrong]:
+        say(line)
+    return verdict
