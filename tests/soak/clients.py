@@ -20,18 +20,18 @@ ENDED = {"succeeded", "failed", "cancelled", "expired"}
 class Submitted:
     """A job that was answered with 202, as its client saw it.
 
-    ids: all that was answered under its key, which must be one; end: status and times when it was first seen to have
-    ended, or None; cancelled: whether its client meant to cancel it.
+    ids: what was answered each time it was sent, which must be the same; end: its status and time when it was first
+    seen to have ended, or None; cancelled: whether its client meant to cancel it.
     """
 
     work: Work
-    ids: set[str] = field(default_factory=set)
+    ids: list[str] = field(default_factory=list)
     end: tuple[str, float] | None = None
     cancelled: bool = False
 
     @property
     def id(self) -> str:
-        return next(iter(self.ids))
+        return self.ids[0]
 
 
 def end_of(job: dict[str, Any]) -> tuple[str, float] | None:
@@ -45,7 +45,7 @@ class Client(threading.Thread):
     refusals: statuses of answers that were neither success nor 503; there should be none.
     """
 
-    def __init__(self, url: str, number: int, seed: int, *, under_way: int = 8) -> None:
+    def __init__(self, url: str, number: int, seed: int, *, under_way: int = 24) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self._http = httpx2.Client(base_url=url, timeout=30.0, trust_env=False)
         self._number = number
@@ -77,7 +77,7 @@ class Client(threading.Thread):
         submitted = Submitted(work)
         for _ in range(2 if self._chance.random() < 0.1 else 1):
             job = self._until_answered("POST", "/v1/jobs", json=work.body, headers={"Idempotency-Key": work.key})
-            submitted.ids.add(job["id"])
+            submitted.ids.append(job["id"])
         self.submitted.append(submitted)
         if self._chance.random() < 0.05:
             submitted.cancelled = True

@@ -42,7 +42,7 @@ class Faults:
     def go_on(self, seconds: float, pause: float) -> None:
         """One fault after another for so long, with pauses of about ``pause`` seconds."""
         kinds = {
-            self._kill_worker: 8,
+            self._kill_worker: 6,
             self._freeze_worker: 8,
             self._terminate_worker: 2,
             self._restart_redis: 3,
@@ -64,9 +64,7 @@ class Faults:
     def settle(self) -> None:
         """Let everything that is frozen go on, and see to it that all that must run does."""
         self._thaw(everyone=True)
-        for worker in self._workers:
-            if worker.process.poll() is not None:
-                raise RuntimeError(f"{worker.name} ended by itself with {worker.process.returncode}:\n{worker.log}")
+        self._assert_none_ended()
         self._deployment.wait_for_api()
 
     def _new_worker(self) -> Launched:
@@ -83,19 +81,29 @@ class Faults:
         self._replace(terminate)
 
     def _replace(self, end: Callable[[Launched], object]) -> None:
-        place = self._chance.randrange(len(self._workers))
-        worker = self._workers[place]
-        if worker.process.poll() is not None:
-            raise RuntimeError(f"{worker.name} ended by itself with {worker.process.returncode}:\n{worker.log}")
+        worker = self._working()
+        if worker is None:
+            return
         self._frozen.pop(worker.name, None)
         end(worker)
-        self._workers[place] = self._new_worker()
+        self._workers[self._workers.index(worker)] = self._new_worker()
 
     def _freeze_worker(self) -> None:
-        worker = self._chance.choice(self._workers)
-        if worker.process.poll() is None:
+        worker = self._working()
+        if worker is not None and worker.name not in self._frozen:
             worker.freeze()
             self._frozen[worker.name] = time.monotonic() + self._chance.uniform(0.1, 2.0) * self._lease_seconds
+
+    def _working(self) -> Launched | None:
+        """One of the workers that have got as far as to work; none if another one would not be left."""
+        self._assert_none_ended()
+        ready = [worker for worker in self._workers if worker.logged("ready")]
+        return self._chance.choice(ready) if len(ready) > 1 else None
+
+    def _assert_none_ended(self) -> None:
+        for worker in self._workers:
+            if worker.process.poll() is not None:
+                raise RuntimeError(f"{worker.name} ended by itself with {worker.process.returncode}:\n{worker.log}")
 
     def _thaw(self, *, everyone: bool = False) -> None:
         for worker in self._workers:
