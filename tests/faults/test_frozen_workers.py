@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from jobs.reading import get_job
 from jobs.records import JobStatus
@@ -96,6 +97,27 @@ def test_workers_frozen_anywhere_in_mid_batch_store_each_chunk_once(
         workers[turn % 2].thaw()
     store.wait_for(job_id)
     assert_succeeded_once(store, job_id, 60)
+
+
+@pytest.mark.faults
+def test_two_workers_that_finish_the_last_two_chunks_at_once_do_not_miss_each_other(
+    on_postgres: FaultyDeployment, postgres_store: Store
+) -> None:
+    """One is frozen in front of its commit, when all is written, until the other one waits for what it has locked."""
+    store = postgres_store
+    job_id = store.submit(chunks=2)
+    one_chunk = {"claim_seconds": 0.0001, "sweep_seconds": NEVER}
+    point = Point("workers.finishing.finish", "commit", signal="SIGSTOP")
+    first = on_postgres.launch_worker(point, wait=False, **one_chunk)
+    first.wait_until_frozen()
+    assert claimed(store) == 1
+    on_postgres.launch_worker(**one_chunk)
+    with store.database.read() as connection:
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        wait_until(lambda: connection.scalar(waiting), "the second one waits for the first", SECONDS)
+    first.thaw()
+    store.wait_for(job_id)
+    assert_succeeded_once(store, job_id, 2)
 
 
 @pytest.mark.faults
