@@ -1,7 +1,7 @@
 """``python -m tests.soak --minutes 10``: random faults under load; the last line says what was lost.
 
-The exit status is 1 unless that is nothing. With the same seed the same jobs are submitted and the same faults happen,
-in the same order; how they fall together is up to the machine.
+The exit status is 1 unless that is nothing. The same seed gives the same jobs and much the same faults; how they fall
+together is up to the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.soak.soak import Plan, soak
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long things go wrong")
-    parser.add_argument("--seed", type=int, default=None, help="repeats a run's jobs and faults; default: the time")
+    parser.add_argument("--seed", type=int, default=None, help="of the jobs and the faults; default: the time")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")

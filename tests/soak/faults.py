@@ -55,9 +55,9 @@ class Faults:
         while time.monotonic() < until:
             (fault,) = self._chance.choices(list(kinds), list(kinds.values()))
             name = fault.__name__.strip("_").replace("_", " ")
-            self.counts[name] += 1
-            self._say(name)
-            fault()
+            if fault():
+                self.counts[name] += 1
+                self._say(name)
             time.sleep(self._chance.uniform(0.2, 1.8) * pause)
             self._thaw()
 
@@ -70,29 +70,32 @@ class Faults:
     def _new_worker(self) -> Launched:
         return self._deployment.launch_worker(mode="slow", for_api=True, wait=False)
 
-    def _kill_worker(self) -> None:
-        self._replace(Launched.kill)
+    def _kill_worker(self) -> bool:
+        return self._replace(Launched.kill)
 
-    def _terminate_worker(self) -> None:
+    def _terminate_worker(self) -> bool:
         def terminate(worker: Launched) -> None:
             worker.thaw()
             worker.terminate()
 
-        self._replace(terminate)
+        return self._replace(terminate)
 
-    def _replace(self, end: Callable[[Launched], object]) -> None:
+    def _replace(self, end: Callable[[Launched], object]) -> bool:
         worker = self._working()
         if worker is None:
-            return
+            return False
         self._frozen.pop(worker.name, None)
         end(worker)
         self._workers[self._workers.index(worker)] = self._new_worker()
+        return True
 
-    def _freeze_worker(self) -> None:
+    def _freeze_worker(self) -> bool:
         worker = self._working()
-        if worker is not None and worker.name not in self._frozen:
-            worker.freeze()
-            self._frozen[worker.name] = time.monotonic() + self._chance.uniform(0.1, 2.0) * self._lease_seconds
+        if worker is None or worker.name in self._frozen:
+            return False
+        worker.freeze()
+        self._frozen[worker.name] = time.monotonic() + self._chance.uniform(0.1, 2.0) * self._lease_seconds
+        return True
 
     def _working(self) -> Launched | None:
         """One of the workers that have got as far as to work; none if another one would not be left."""
@@ -111,20 +114,24 @@ class Faults:
                 del self._frozen[worker.name]
                 worker.thaw()
 
-    def _restart_redis(self) -> None:
+    def _restart_redis(self) -> bool:
         self._redis.stop()
         time.sleep(self._chance.uniform(0.0, 2.0))
         self._redis.start()
+        return True
 
-    def _flush_redis(self) -> None:
+    def _flush_redis(self) -> bool:
         self._redis.flush()
+        return True
 
-    def _restart_postgres(self) -> None:
+    def _restart_postgres(self) -> bool:
         assert self._postgres is not None
         self._postgres.stop()
         time.sleep(self._chance.uniform(0.0, 2.0))
         self._postgres.start()
+        return True
 
-    def _kill_api(self) -> None:
+    def _kill_api(self) -> bool:
         self._api.kill()
         self._api = self._deployment.launch_api()
+        return True
