@@ -34,7 +34,7 @@ coverage: install
 
 # Every fault there is a test of; `make test` runs the quick ones among them.
 faults: install
-	$(PYTEST) -m "not parity" tests/faults tests/soak
+	HISTORIES=1000 $(PYTEST) -m "not parity" tests/faults tests/soak tests/jobs/test_any_history.py
 
 # Random faults for so many minutes; the last line says what was lost, and the status is 1 unless that is nothing.
 MINUTES ?= 10
