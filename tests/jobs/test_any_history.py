@@ -36,7 +36,7 @@ LEASE = 60.0
 SILENCE = 45.0
 """After which an upload counts as abandoned."""
 MAX_ATTEMPTS = 2
-HISTORIES = int(os.environ.get("HISTORIES", "50"))
+HISTORIES = int(os.environ.get("HISTORIES", "20"))
 """That are made up; ``make faults`` asks for many more."""
 OVERDUE = {"lease_long_over", "deadline_long_over"}
 """Rules that only a sweep keeps."""

@@ -51,7 +51,7 @@ ROUNDING = 2e-5
 Loaded = Callable[[str, DType, Algorithm], Engine]
 each_model = pytest.mark.parametrize("model", MODELS)
 each_kind = pytest.mark.parametrize(("model", "dtype"), EVERY_KIND)
-quickly = settings(max_examples=12)
+quickly = settings(max_examples=6)
 
 
 @pytest.fixture(scope="module")
