@@ -9,7 +9,7 @@ PEERS  := .peers
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: install demo test coverage faults soak lint parity peers bench clean
+.PHONY: install demo test slow coverage faults soak lint parity peers bench clean
 
 install: $(STAMP)
 
@@ -28,7 +28,11 @@ demo: install
 test: install
 	$(PYTEST)
 
-# The same, a quarter slower, with the lines that no test has run.
+# What it leaves out for the time it takes: the same of other models and of whole deployments.
+slow: install
+	$(PYTEST) -m slow
+
+# The same as `make test`, a quarter slower, with the lines that no test has run.
 coverage: install
 	$(PYTEST) --cov --cov-report=term:skip-covered
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.deployment import Deployment
 from tests.services import PostgresServer, RedisServer, wait_until
 
@@ -11,6 +13,7 @@ ITEMS = 3_000
 CALLS = 5
 
 
+@pytest.mark.slow
 def test_calls_come_back_scored_right_while_a_job_of_one_batch_is_running(
     tmp_path: Path, postgres: PostgresServer, redis_server: RedisServer
 ) -> None:

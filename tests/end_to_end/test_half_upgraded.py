@@ -50,6 +50,7 @@ def versions(
         yield old, new
 
 
+@pytest.mark.slow
 def test_a_half_upgraded_deployment_scores_nothing_wrongly(versions: tuple[Deployment, Deployment]) -> None:
     old, new = versions
     old.migrate()

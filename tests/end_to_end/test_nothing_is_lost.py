@@ -61,6 +61,7 @@ def test_a_worker_killed_in_mid_job_changes_no_score(deployment: Deployment) -> 
             assert disturbed[field] == undisturbed[field], field  # == on floats: bit for bit
 
 
+@pytest.mark.slow
 def test_redis_emptied_while_jobs_wait_loses_none(deployment: Deployment, redis_server: RedisServer) -> None:
     body = {"query": "Query: tea\n", "items": ["Document: Green tea.\nRelevant:"], "labels": [" yes", " no"]}
     with deployment:
@@ -75,6 +76,7 @@ def test_redis_emptied_while_jobs_wait_loses_none(deployment: Deployment, redis_
         assert scores == scores[:1] * 100
 
 
+@pytest.mark.slow
 def test_a_shuffled_backlog_is_claimed_as_groups_by_query(deployment: Deployment) -> None:
     queries = ["Query: how do I repair a bicycle?\n"] * 300 + ["Query: what is a good soup recipe?\n"] * 300
     random.Random(7).shuffle(queries)

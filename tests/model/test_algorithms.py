@@ -49,7 +49,9 @@ ROUNDING = 2e-5
 """Of float32 log-probabilities, between algorithms and between companies in one packed sequence."""
 
 Loaded = Callable[[str, DType, Algorithm], Engine]
-each_model = pytest.mark.parametrize("model", MODELS)
+each_model = pytest.mark.parametrize(
+    "model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.slow) for model in MODELS[1:])]
+)
 each_kind = pytest.mark.parametrize(("model", "dtype"), EVERY_KIND)
 quickly = settings(max_examples=6)
 

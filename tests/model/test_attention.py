@@ -184,6 +184,7 @@ def test_a_tile_is_active_if_any_row_sees_any_key_of_it() -> None:
     assert found.astype(int).tolist() == [[[1, 0, 0], [0, 0, 0], [0, 0, 1]]]
 
 
+@pytest.mark.slow
 def test_a_gradient_goes_through_many_tiles() -> None:
     shape = SHAPES["tiles with a rest"]
     q, k, v = map(jnp.asarray, problem(shape))

@@ -198,7 +198,14 @@ def small_step(checkpoint: Callable[[str], Path]) -> Callable[[str, DType], Engi
 Loaded = Callable[[str, DType], Engine]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, "bfloat16") for name in EVERY), ("tied", "float32")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("tied", "float32"),
+        ("untied", "bfloat16"),
+        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in EVERY if name != "untied"),
+    ],
+)
 def test_every_family_passes_in_either_dtype(name: str, dtype: DType, small_step: Loaded) -> None:
     engine = small_step(name, dtype)
     engine.check_model()

@@ -41,7 +41,7 @@ def assert_same_everywhere(query: str, item: str) -> None:
         assert_same_rows(build(), query, [item])
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(build=ANY_TOKENIZER, query=TEXT, items=st.lists(TEXT, max_size=4))
 @example(build=under_test.qwen2, query="answer ", items=["", " ", "\n", "item", " item", "\u0308"])
 @example(build=under_test.qwen2, query="日本，", items=["\n", "日本", "\u0338"])
@@ -54,7 +54,7 @@ def test_the_quick_way_gives_what_the_plain_way_gives(
     assert_same_rows(build(), query, items)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(build=ANY_TOKENIZER, text=TEXT, data=st.data())
 def test_the_quick_way_holds_wherever_a_text_is_split_into_query_and_item(
     build: Callable[[], TextTokenizer], text: str, data: st.DataObject
@@ -63,7 +63,7 @@ def test_the_quick_way_holds_wherever_a_text_is_split_into_query_and_item(
     assert_same_rows(build(), text[:boundary], [text[boundary:]])
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(build=ANY_TOKENIZER, query=TEXT, items=st.lists(TEXT, max_size=4))
 def test_prefix_and_row_make_the_tokens_of_query_and_item_and_share_as_much_as_can_be(
     build: Callable[[], TextTokenizer], query: str, items: list[str]

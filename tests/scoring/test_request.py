@@ -116,7 +116,7 @@ def attempt(body: dict[str, object], card: ModelCard) -> Prepared | RequestError
         return error
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(body=BODY, delimiter=st.sampled_from([None, 0]))
 def test_any_json_object_is_prepared_or_refused_with_a_code_but_never_a_crash(
     body: dict[str, object], delimiter: int | None

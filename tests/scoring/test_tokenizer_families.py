@@ -56,7 +56,7 @@ def assert_as_transformers(replica: Family, query: str, items: list[str]) -> Non
         assert whole == reference(replica, query + item)
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(name=NAMES, data=st.data())
 def test_rows_are_the_tokens_that_transformers_gives_to_query_and_item(name: str, data: st.DataObject) -> None:
     replica = family(name)
@@ -64,7 +64,7 @@ def test_rows_are_the_tokens_that_transformers_gives_to_query_and_item(name: str
     assert_as_transformers(replica, query, data.draw(st.lists(texts(replica), max_size=3)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(name=NAMES, data=st.data())
 def test_wherever_a_text_is_split_into_query_and_item(name: str, data: st.DataObject) -> None:
     replica = family(name)
@@ -73,7 +73,7 @@ def test_wherever_a_text_is_split_into_query_and_item(name: str, data: st.DataOb
     assert_as_transformers(replica, text[:boundary], [text[boundary:]])
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(
     query=st.text("AbCÉéǅʰ日か\u0301 \n/.,1", max_size=14),
     item=st.text("AbCÉéǅʰ日か\u0301 \n/.,1", max_size=8),
