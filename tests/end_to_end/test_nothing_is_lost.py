@@ -44,15 +44,15 @@ def test_a_worker_killed_in_mid_job_changes_no_score(deployment: Deployment) -> 
         deployment.migrate()
         deployment.start_api()
         worker = deployment.start_worker()
-        undisturbed = deployment.result(deployment.submit(long_job(80)))
+        undisturbed = deployment.result(deployment.submit(long_job(40)))
 
-        job_id = deployment.submit(long_job(80))
+        job_id = deployment.submit(long_job(40))
         wait_until(lambda: deployment.job(job_id)["progress"]["scored_items"] > 0, "the first scores")
         worker.send_signal(signal.SIGSTOP)
         scored = deployment.job(job_id)["progress"]["scored_items"]
         worker.kill()
         worker.wait()
-        assert 0 < scored < 80, "the kill came too late to interrupt anything"
+        assert 0 < scored < 40, "the kill came too late to interrupt anything"
         assert deployment.job(job_id)["status"] == "running"
 
         deployment.start_worker("second-worker")
