@@ -24,7 +24,7 @@ from scoring.work import prefill_work
 
 MAX_CHUNKS = 1_024
 """Chunks in one batch at most: it bounds every transaction that handles a batch."""
-WHOLE_GROUPS = 8
+WHOLE_GROUPS = 32
 """So many groups after the first are gathered from the whole backlog, the others from its urgent end only."""
 MOST_LANES = 64
 """Tenants whose work one claim looks through at most."""
