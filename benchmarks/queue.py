@@ -1,21 +1,24 @@
 """The queue beside plain Celery: ``python -m benchmarks.queue --database-url URL --redis-url URL``.
 
-Single-item jobs that share queries go through the store and the bell to one worker process whose engine takes no time;
-the same work goes as tasks to one Celery worker (solo pool, late acknowledgement) that keeps results in Redis. Both are
-timed in two ways: working off a backlog that was there before the worker was, by the times of the first and the last
-result; and end to end, four threads submitting to a worker that is running, until every result has been read. Then
-single jobs are submitted to the idle worker, for the time from their acceptance to their claim on the database's clock.
+Single-item jobs that share queries go through the store and the API's ringer to one worker process whose engine takes
+no time; the same work goes as tasks to one Celery worker (solo pool, late acknowledgement) that keeps results in Redis.
+Both are timed in two ways: working off a backlog that was there before the worker was, by the times of the first and
+the last result; and end to end, four threads submitting to a worker that is running, until every result has been read.
+Then single jobs are submitted to the idle worker, for the time from their acceptance to their claim on the database's
+clock.
 The database must be empty, and what is in that Redis database is deleted. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +29,7 @@ import numpy as np
 import redis
 from sqlalchemy import func, select
 
+from api.ringing import Ringer
 from bell.redis_bell import RedisBell
 from benchmarks.instant_worker import CARD
 from jobs.accept import accept
@@ -45,6 +49,7 @@ QUERY, ITEM = 100, 20
 LABELS = (1, 2)
 THREADS = 4
 LOOK_SECONDS = 0.02
+IDS_PER_LOOK = 100
 TENANT = "default"
 
 
@@ -76,7 +81,9 @@ class Ours:
     def __init__(self, database_url: str, redis_url: str) -> None:
         migrate(database_url)
         self._database = Database.open(StoreSettings(database_url=database_url))
-        self._bell = RedisBell(redis_url, BellSettings().bell_prefix)
+        self._ringer = Ringer(RedisBell(redis_url, BellSettings().bell_prefix))
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=lambda: self._loop.run_until_complete(self._ringer.run()), daemon=True).start()
         self._variables = {"SCORELINE_DATABASE_URL": database_url, "SCORELINE_REDIS_URL": redis_url}
 
     def submit(self, number: int) -> str:
@@ -93,7 +100,7 @@ class Ours:
             tenant=TENANT,
         )
         job_id = accept(self._database, job).job_id
-        self._bell.ring(CARD.name)
+        self._loop.call_soon_threadsafe(self._ringer.ring, CARD.name)
         return job_id
 
     @contextmanager
@@ -106,11 +113,10 @@ class Ours:
 
     def wait(self, job_ids: list[str]) -> None:
         """Until all have ended."""
-        waiting = job_ids
-        while waiting:
-            found = statuses(self._database, waiting)
-            waiting = [job_id for job_id in waiting if not found[job_id].ended]
-            time.sleep(LOOK_SECONDS)
+        for start in range(0, len(job_ids), IDS_PER_LOOK):
+            some = job_ids[start : start + IDS_PER_LOOK]
+            while not all(status.ended for status in statuses(self._database, some).values()):
+                time.sleep(LOOK_SECONDS)
 
     def read(self, job_id: str) -> None:
         """A job's scores."""

@@ -35,12 +35,11 @@ def accept(db: Database, submission: Submission) -> Accepted:
     job_id = new_job_id()
     # A call's client has been promised nothing yet: its job need not be on disk before the work starts.
     with db.write(durable=submission.origin is Origin.JOB) as connection:
-        now = connection.execute(select(db.now)).scalar_one()
         if submission.idempotency is not None:
-            earlier = take_key(connection, db, submission.tenant, submission.idempotency, job_id, now)
+            earlier = take_key(connection, db, submission.tenant, submission.idempotency, job_id)
             if earlier is not None:
                 return Accepted(earlier.job_id, replayed=True)
-        prefix_id = store_prefix(connection, db, submission)
+        prefix_id, now = store_prefix(connection, db, submission)
         row = job_row(submission, job_id, prefix_id, now)
         connection.execute(insert(jobs), row)
         if submission.chunks:
@@ -80,7 +79,7 @@ def is_known(db: Database, tenant: str, idempotency: Idempotency) -> bool:
 
 
 def take_key(
-    connection: Connection, db: Database, tenant: str, idempotency: Idempotency, job_id: str, now: float
+    connection: Connection, db: Database, tenant: str, idempotency: Idempotency, job_id: str
 ) -> Row[Any] | None:
     """Take the key for a job about to be stored, or return the row of the job that has it.
 
@@ -91,7 +90,7 @@ def take_key(
     # An upload that came to nothing leaves its key free, too.
     failed = and_(idempotency_keys.c.body_hash == UNKNOWN_BODY, jobs.c.finished_at.is_not(None))
     gone = select(jobs.c.id).where(jobs.c.id == idempotency_keys.c.job_id, or_(~visible(db), failed)).exists()
-    connection.execute(delete(idempotency_keys).where(same_key, or_(idempotency_keys.c.expires_at <= now, gone)))
+    connection.execute(delete(idempotency_keys).where(same_key, or_(idempotency_keys.c.expires_at <= db.now, gone)))
     take = (
         db.insert(idempotency_keys)
         .values(
@@ -99,7 +98,7 @@ def take_key(
             key=idempotency.key,
             body_hash=idempotency.body_hash,
             job_id=job_id,
-            expires_at=now + db.settings.idempotency_seconds,
+            expires_at=db.now + db.settings.idempotency_seconds,
         )
         .on_conflict_do_nothing()
         .returning(idempotency_keys.c.job_id)
@@ -126,20 +125,21 @@ def key_reused(key: str) -> RequestError:
     return RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
 
 
-def store_prefix(connection: Connection, db: Database, submission: Submission) -> int:
-    """The id of the prefix's row, made if need be, which can't be removed before this transaction ends."""
+def store_prefix(connection: Connection, db: Database, submission: Submission) -> tuple[int, float]:
+    """The id of the prefix's row, made if need be, and the time. The row stays until the transaction ends."""
     tokens = pack_ids(submission.prefix)
     identity = {
         "tenant": submission.tenant,
         "tokenizer_fingerprint": submission.tokenizer_fingerprint,
         "sha256": sha256(tokens).hexdigest(),
     }
-    held = select(prefixes.c.id).filter_by(**identity).with_for_update(read=True, key_share=True)
-    made = db.insert(prefixes).values(**identity, tokens=tokens).on_conflict_do_nothing().returning(prefixes.c.id)
-    prefix_id: int | None = None
-    while prefix_id is None:  # found, or made, or made by another just now and found the next time
-        prefix_id = connection.scalar(held) or connection.scalar(made)
-    return prefix_id
+    columns = prefixes.c.id, db.now.label("now")
+    held = select(*columns).filter_by(**identity).with_for_update(read=True, key_share=True)
+    made = db.insert(prefixes).values(**identity, tokens=tokens).on_conflict_do_nothing().returning(*columns)
+    row: Row[Any] | None = None
+    while row is None:  # found, or made, or made by another just now and found the next time
+        row = connection.execute(held).one_or_none() or connection.execute(made).one_or_none()
+    return row.id, row.now
 
 
 def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:

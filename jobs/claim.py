@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
 
 from jobs.database import Database
 from jobs.identifiers import new_batch_id
@@ -29,7 +29,7 @@ WHOLE_GROUPS = 32
 MOST_LANES = 64
 """Tenants whose work one claim looks through at most."""
 FEW_CHUNKS = 16
-"""A lane with fewer is read in one query."""
+"""A backlog or a lane with fewer is read in one query."""
 TRIES = 5
 PAUSE_SECONDS = 0.005
 
@@ -58,7 +58,7 @@ def claim(
     """
     for attempt in range(TRIES):
         # A crash of the database may undo the claim; then its batch id is unknown, and the fence keeps its work out.
-        with db.write(durable=False) as connection:
+        with db.write(durable=False, in_order=True) as connection:
             choice = _choose(connection, card, budget_tokens, max_chunks, interactive_only)
             claimed = _take(connection, db, worker_id, card.name, choice) if choice.chunks else None
         if claimed is not None:
@@ -99,10 +99,6 @@ def _choose(
     connection: Connection, card: ModelCard, budget_tokens: int, max_chunks: int, interactive_only: bool
 ) -> _Choice:
     """What to take, with its rows locked where the database locks rows."""
-    if connection.dialect.name == "postgresql":
-        # One query may fill most of the backlog. Told so by its statistics, the planner would rather sort the table
-        # than read the head of an index, the longer the backlog the slower.
-        connection.execute(text("SET LOCAL enable_sort TO off"))
     choice = _Choice()
     limit = max_chunks
     for rows, prefix_tokens in _candidates(connection, card, max_chunks, interactive_only, choice):
@@ -133,9 +129,10 @@ def _candidates(
     """Waiting chunks, lane by lane and group by group, more than ``count`` of a lane if it has them. A generator: what
     the budget does not reach is not looked for. Notes in ``choice`` what it finds of lanes.
     """
-    head = next(iter(_waiting(connection, card, 1, *((chunks.c.interactive,) if interactive_only else ()))), None)
-    if head is None:
+    urgent = _waiting(connection, card, FEW_CHUNKS, *((chunks.c.interactive,) if interactive_only else ()))
+    if not urgent:
         return
+    head = urgent[0]
     choice.interactive = head.interactive
     turns = next_lanes(connection, card.name, interactive=head.interactive, limit=MOST_LANES)
     if head.tenant not in turns:
@@ -144,8 +141,12 @@ def _candidates(
         turns.append(head.tenant)
     for tenant in turns:
         empty = True
-        first = head if tenant == head.tenant else None
-        for group in _of_lane(connection, card, count, tenant, head.interactive, first):
+        of_lane = [row for row in urgent if (row.tenant, row.interactive) == (tenant, head.interactive)]
+        for group in (
+            _groups(connection, of_lane)
+            if len(urgent) < FEW_CHUNKS  # then this is all there is
+            else _of_lane(connection, card, count, tenant, head.interactive, of_lane[0] if of_lane else None)
+        ):
             empty = False
             yield group
         if empty:
@@ -209,23 +210,23 @@ def _groups(connection: Connection, rows: Iterable[Row[Any]]) -> list[_Group]:
 def _take(connection: Connection, db: Database, worker_id: str, model: str, choice: _Choice) -> Claim | None:
     """Make the chosen chunks one batch. Where rows can't be locked, compare-and-set decides who gets a chunk."""
     batch_id = new_batch_id()
-    job_of = {
-        row.id: row.job_id
+    rows = {
+        row.id: row
         for row in connection.execute(
             update(chunks)
             .where(chunks.c.id.in_([chunk.id for chunk in choice.chunks]), WAITING)
             .values(state=ChunkState.CLAIMED.value, batch_id=batch_id)
-            .returning(chunks.c.id, chunks.c.job_id)
+            .returning(chunks.c.id, chunks.c.job_id, chunks.c.prefix_id)
         )
     }
-    if not job_of:
+    if not rows:
         return None
     connection.execute(
         insert(batches).values(id=batch_id, worker_id=worker_id, lease_until=db.now + db.settings.lease_seconds)
     )
-    _start_jobs(connection, db, set(job_of.values()))
-    taken = [chunk for chunk in choice.chunks if chunk.id in job_of]
-    work = _load(connection, [chunk.id for chunk in taken])
+    _start_jobs(connection, db, {row.job_id for row in rows.values()})
+    taken = [chunk for chunk in choice.chunks if chunk.id in rows]
+    work = _load(connection, {chunk.id: rows[chunk.id].prefix_id for chunk in taken})
     tokens: Counter[str] = Counter()
     for chunk in taken:
         tokens[chunk.tenant] += chunk.cost
@@ -240,34 +241,36 @@ def _start_jobs(connection: Connection, db: Database, job_ids: Iterable[str]) ->
         select(jobs.c.id)
         .where(jobs.c.id.in_(list(job_ids)), jobs.c.status == JobStatus.QUEUED.value)
         .with_for_update(key_share=True, skip_locked=True)
+        .cte("queued")
     )
     connection.execute(
-        update(jobs)
-        .where(jobs.c.id.in_(list(connection.scalars(queued))))
-        .values(status=JobStatus.RUNNING.value, started_at=db.now)
+        update(jobs).where(jobs.c.id.in_(select(queued.c.id))).values(status=JobStatus.RUNNING.value, started_at=db.now)
     )
 
 
-def _load(connection: Connection, chunk_ids: list[int]) -> tuple[GroupWork, ...]:
-    """Read the work itself. chunk_ids: group by group; the order is kept."""
+def _load(connection: Connection, prefix_of: Mapping[int, int]) -> tuple[GroupWork, ...]:
+    """Read the work itself. prefix_of: the prefix of each chunk, group by group; the order is kept."""
+    # A prefix may be long: only one chunk of its group brings it along.
+    bearers = {prefix_id: chunk_id for chunk_id, prefix_id in prefix_of.items()}
+    own_prefix = and_(prefixes.c.id == chunks.c.prefix_id, chunks.c.id.in_(bearers.values()))
+    identity = prefixes.c.tenant, prefixes.c.tokenizer_fingerprint, prefixes.c.sha256
     rows = {
         row.id: row
         for row in connection.execute(
-            select(chunks.c.id, chunks.c.prefix_id, chunk_inputs.c.rows, jobs.c.label_token_ids, jobs.c.options)
+            select(
+                chunks.c.id, chunk_inputs.c.rows, jobs.c.label_token_ids, jobs.c.options, prefixes.c.tokens, *identity
+            )
             .join(chunk_inputs, chunk_inputs.c.chunk_id == chunks.c.id)
             .join(jobs, jobs.c.id == chunks.c.job_id)
-            .where(chunks.c.id.in_(chunk_ids))
+            .outerjoin(prefixes, own_prefix)
+            .where(chunks.c.id.in_(prefix_of))
         )
     }
-    ordered = [rows[chunk_id] for chunk_id in chunk_ids]
-    stored = {
-        row.id: row
-        for row in connection.execute(select(prefixes).where(prefixes.c.id.in_({row.prefix_id for row in ordered})))
-    }
+    prefix = {prefix_id: rows[chunk_id] for prefix_id, chunk_id in bearers.items()}
     return tuple(
         GroupWork(
-            key=f"{stored[prefix_id].tenant}:{stored[prefix_id].tokenizer_fingerprint}:{stored[prefix_id].sha256}",
-            prefix=unpack_ids(stored[prefix_id].tokens),
+            key=f"{prefix[prefix_id].tenant}:{prefix[prefix_id].tokenizer_fingerprint}:{prefix[prefix_id].sha256}",
+            prefix=unpack_ids(prefix[prefix_id].tokens),
             chunks=tuple(
                 ChunkWork(
                     id=row.id,
@@ -275,8 +278,8 @@ def _load(connection: Connection, chunk_ids: list[int]) -> tuple[GroupWork, ...]
                     label_token_ids=tuple(unpack_ids(row.label_token_ids).tolist()),
                     head=unpack_options(row.options).head,
                 )
-                for row in members
+                for row in (rows[chunk_id] for chunk_id in chunk_ids)
             ),
         )
-        for prefix_id, members in groupby(ordered, key=lambda row: row.prefix_id)
+        for prefix_id, chunk_ids in groupby(prefix_of, key=prefix_of.__getitem__)
     )

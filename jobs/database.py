@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Float, create_engine, event, literal, literal_column, text
+from sqlalchemy import ColumnElement, Connection, Engine, Float, create_engine, event, literal, literal_column
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlalchemy.schema import Table
 from sqlalchemy.sql.elements import ColumnClause
 
@@ -27,6 +30,9 @@ BUSY_SECONDS = 15.0
 """How long a writer waits for SQLite's one write lock, or any thread for a connection of the pool."""
 
 _LOCK_POLL_SECONDS = 0.01
+
+IDLE_SECONDS = 1.0
+"""A connection that was unused for longer is asked whether it is still there: the server may have gone meanwhile."""
 
 _NOW = {
     "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
@@ -69,7 +75,6 @@ class Database:
                 engine = create_engine(
                     url,
                     isolation_level="READ COMMITTED",
-                    pool_pre_ping=True,
                     pool_size=5,
                     max_overflow=15,
                     pool_timeout=BUSY_SECONDS,
@@ -78,6 +83,8 @@ class Database:
                         "options": "-c idle_in_transaction_session_timeout=60s -c jit=off",
                     },
                 )
+                event.listen(engine, "checkin", _note_use)
+                event.listen(engine, "checkout", partial(_replace_if_gone, engine))
             case other:
                 raise ValueError(f"database_url must name sqlite or postgresql, not {other}")
         return cls(engine, settings, clock)
@@ -95,25 +102,45 @@ class Database:
         return now
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """One transaction that reads. Raises StorageUnavailable."""
-        with _naming_outages(), self.engine.connect() as connection, connection.begin():
-            yield connection
+    def read(self, *, in_order: bool = False) -> Iterator[Connection]:
+        """A connection to read on. Every statement sees what was committed before it. in_order: see :meth:`write`.
+
+        Raises StorageUnavailable.
+        """
+        if in_order or self.is_sqlite:
+            with _naming_outages(), self.engine.connect() as connection, connection.begin():
+                self._set_locally(connection, in_order=in_order)
+                yield connection
+        else:
+            # At READ COMMITTED a transaction would add nothing but the way to the server to begin and to end it.
+            with _naming_outages(), self._reading.connect() as connection:
+                yield connection
 
     @contextmanager
-    def write(self, *, durable: bool = True) -> Iterator[Connection]:
+    def write(self, *, durable: bool = True, in_order: bool = False) -> Iterator[Connection]:
         """One transaction that writes: committed at the end of the block, rolled back if it raises.
 
         durable: false lets PostgreSQL answer before the commit is on disk: a crash of the database may undo it whole.
+        in_order: have PostgreSQL read the head of an index where it could sort a table instead. Told by its statistics
+        that a query matches much of a backlog, its planner would rather sort, the longer the backlog the slower.
         Raises StorageUnavailable.
         """
         turn = self._turn if self.is_sqlite else nullcontext()
         with _naming_outages(), turn, self.engine.connect() as connection:
             connection.execution_options(writes=True)
             with connection.begin():
-                if not durable and not self.is_sqlite:
-                    connection.execute(text("SET LOCAL synchronous_commit TO off"))
+                self._set_locally(connection, durable=durable, in_order=in_order)
                 yield connection
+
+    def _set_locally(self, connection: Connection, *, durable: bool = True, in_order: bool = False) -> None:
+        wanted = {"SET LOCAL synchronous_commit TO off": not durable, "SET LOCAL enable_sort TO off": in_order}
+        settings = [setting for setting, is_wanted in wanted.items() if is_wanted]
+        if settings and not self.is_sqlite:
+            connection.exec_driver_sql("; ".join(settings))
+
+    @cached_property
+    def _reading(self) -> Engine:
+        return self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """An INSERT that knows ON CONFLICT."""
@@ -152,6 +179,22 @@ def _naming_outages() -> Iterator[None]:
         if not outage or getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
             raise
         raise StorageUnavailable(str(error.orig)) from error
+
+
+def _note_use(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+    record.info["used_at"] = time.monotonic()
+
+
+def _replace_if_gone(
+    engine: Engine, connection: DBAPIConnection, record: ConnectionPoolEntry, _checked_out: PoolProxiedConnection
+) -> None:
+    # As the pool's own pre-ping, which asks before every transaction.
+    if time.monotonic() - record.info.get("used_at", math.inf) < IDLE_SECONDS:
+        return
+    try:
+        engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError(str(error)) from error
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

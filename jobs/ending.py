@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, select, update
+from sqlalchemy import ColumnElement, Connection, Select, case, select, update
 
 from jobs.database import Database
 from jobs.reading import job_record, missing_job, visible
@@ -13,10 +14,10 @@ from jobs.removal import remove_jobs
 from jobs.tables import ChunkState, chunks, jobs
 
 
-def lock_jobs(connection: Connection, job_ids: Iterable[str]) -> None:
+def lock_jobs(connection: Connection, job_ids: Collection[str] | Select[Any]) -> None:
     """Lock jobs, in the order of their ids. Who changes a job or its chunks holds this lock; only a claim does not."""
     connection.execute(
-        select(jobs.c.id).where(jobs.c.id.in_(sorted(job_ids))).order_by(jobs.c.id).with_for_update(key_share=True)
+        select(jobs.c.id).where(jobs.c.id.in_(job_ids)).order_by(jobs.c.id).with_for_update(key_share=True)
     )
 
 

@@ -25,7 +25,7 @@ def finish(db: Database, batch_id: str, scored: Sequence[Scored]) -> Finished:
     # The fence: the id of the batch is known to its claimant alone, and leaves the chunks when the lease is lost.
     held = (chunks.c.id.in_(by_id), chunks.c.batch_id == batch_id, CLAIMED)
     with db.write() as connection:
-        lock_jobs(connection, connection.scalars(select(chunks.c.job_id).where(*held).distinct()))
+        lock_jobs(connection, select(chunks.c.job_id).where(*held))
         done = connection.execute(
             update(chunks).where(*held).values(state=ChunkState.DONE.value).returning(chunks.c.id, chunks.c.item_count)
         ).all()

@@ -57,13 +57,12 @@ def begin_upload(db: Database, submission: Submission, key: str | None) -> Uploa
     """
     job_id = new_job_id()
     with db.write() as connection:
-        now = connection.execute(select(db.now)).scalar_one()
         if key is not None:
             idempotency = Idempotency(key, UNKNOWN_BODY)
-            earlier = take_key(connection, db, submission.tenant, idempotency, job_id, now)
+            earlier = take_key(connection, db, submission.tenant, idempotency, job_id)
             if earlier is not None:
                 return EarlierUpload(earlier.job_id, earlier.body_hash)
-        prefix_id = store_prefix(connection, db, submission)
+        prefix_id, now = store_prefix(connection, db, submission)
         row = job_row(submission, job_id, prefix_id, now)
         connection.execute(insert(jobs), row | {"status": JobStatus.RECEIVING.value, "received_at": now})
     return Upload(job_id, prefix_id, submission)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Float, cast, exists, func, select, text
+from sqlalchemy import Float, cast, exists, func, select
 
 from jobs.database import Database
 from jobs.packing import TOKEN_BYTES
@@ -65,10 +65,9 @@ def has_more_than(db: Database, card: ModelCard, waiting: int) -> bool:
     next_one = (
         select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id).offset(waiting)
     )
-    with db.read() as connection:
+    with db.read(in_order=True) as connection:
         if (connection.scalar(select(last - first)) or 0) < waiting:
             return False
-        _read_in_order(connection)
         return connection.scalar(next_one.limit(1)) is not None
 
 
@@ -94,16 +93,9 @@ def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only:
         .scalar_subquery()
     )
     counted = select(func.count(), func.sum(first.c.token_count), shared, db.now - func.min(first.c.due_at))
-    with db.read() as connection:
-        _read_in_order(connection)
+    with db.read(in_order=True) as connection:
         waiting, own, prefill, overdue = connection.execute(counted.select_from(first)).one()
     return Waiting(int(waiting), float(own or 0) + float(prefill or 0), max(0.0, overdue or 0.0))
-
-
-def _read_in_order(connection: Connection) -> None:
-    """Have PostgreSQL read the head of an index: its planner may think that sorting the table is less work."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SET LOCAL enable_sort TO off"))
 
 
 def queue_figures(db: Database, fresh_seconds: float) -> Figures:

@@ -45,8 +45,9 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
 
 
 def test_a_restart_of_the_database_interrupts_and_loses_nothing(
-    postgres: PostgresServer, postgres_store: Database
+    postgres: PostgresServer, postgres_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("jobs.database.IDLE_SECONDS", 0.0)
     job_id = submit(postgres_store, chunks=2)
 
     def interrupted() -> None:
