@@ -1,9 +1,9 @@
-"""The API's memory while it receives a large job: ``python -m benchmarks.upload --items 1000000``.
+"""Memory while a large job is received and scored: ``python -m benchmarks.upload --items 1000000 --worker``.
 
-An API process of its own, on the demonstration model's tokenizer and SQLite unless another database is named (one that
-may be written to), and no worker. One client uploads made-up texts as gzip while another asks the same process for its
-liveness. Prints memory over time, how long the longest of those answers took, and how long deleting the job took; the
-last line is JSON.
+An API process of its own, with the demonstration model and SQLite unless another database is named (one that may be
+written to); where asked, a worker beside it. One client uploads made-up texts as gzip while another asks the same API
+for its liveness. Without a worker the upload alone is timed; with one, it goes on until all is scored. Prints memory
+over time, how long the longest of those answers took, and how long deleting the job took; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -50,15 +51,23 @@ def memory_mb(process_id: int, name: str) -> int:
     return int(line.split()[1]) // 1024
 
 
-class Watch(threading.Thread):
-    """Samples a process's memory, and asks it whether it is alive."""
+@dataclass(frozen=True)
+class Deployment:
+    """Where the API answers, and process ids by name: ``api``, and ``worker`` if there is one."""
 
-    def __init__(self, process_id: int, url: str) -> None:
+    url: str
+    process_ids: dict[str, int]
+
+
+class Watch(threading.Thread):
+    """Samples the memory of processes, and asks the API whether it is alive."""
+
+    def __init__(self, deployment: Deployment) -> None:
         super().__init__(daemon=True)
-        self._process_id = process_id
-        self._http = httpx2.Client(base_url=url, timeout=REQUEST_SECONDS)
+        self._process_ids = deployment.process_ids
+        self._http = httpx2.Client(base_url=deployment.url, timeout=REQUEST_SECONDS)
         self._stopped = threading.Event()
-        self.memory_mb: list[int] = []
+        self.memory_mb: dict[str, list[int]] = {name: [] for name in self._process_ids}
         self.answer_seconds: list[float] = []
 
     def run(self) -> None:
@@ -67,8 +76,10 @@ class Watch(threading.Thread):
             began = time.monotonic()
             self._http.get("/livez").raise_for_status()
             self.answer_seconds.append(time.monotonic() - began)
-            self.memory_mb.append(memory_mb(self._process_id, "VmRSS"))
-            print(f"{len(self.memory_mb):4} s  {self.memory_mb[-1]} MB", file=sys.stderr)
+            now = {name: memory_mb(process_id, "VmRSS") for name, process_id in self._process_ids.items()}
+            for name, found in now.items():
+                self.memory_mb[name].append(found)
+            print(f"{len(self.answer_seconds):4} s  {now}", file=sys.stderr)
 
     def stop(self) -> None:
         """Stop and wait for it."""
@@ -81,15 +92,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--database", help="SQLAlchemy URL")
+    parser.add_argument("--worker", action="store_true", help="score the items, too")
     given = parser.parse_args()
-    with only_an_api(given.database) as (url, process_id):
-        report = _measure(process_id, url, given.items)
+    with deployment(given.database, worker=given.worker) as running:
+        report = _measure(running, given.items)
     print(json.dumps(report))
 
 
 @contextmanager
-def only_an_api(database_url: str | None = None) -> Iterator[tuple[str, int]]:
-    """An API process without a worker: its address and its process id. Its database is SQLite unless one is named."""
+def deployment(database_url: str | None = None, *, worker: bool = False) -> Iterator[Deployment]:
+    """An API process and, where asked, a worker. Its database is SQLite unless one is named."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder:
@@ -100,24 +112,35 @@ def only_an_api(database_url: str | None = None) -> Iterator[tuple[str, int]]:
             SCORELINE_MODEL=str(DEMONSTRATION),
         )
         subprocess.run(python_command("-m", "jobs.migrate"), env=variables, check=True, stderr=subprocess.DEVNULL)
-        api = subprocess.Popen(python_command("-m", "api"), env=variables, stderr=subprocess.DEVNULL)
+        modules = {"api": "api"} | ({"worker": "workers.scoring"} if worker else {})
+        processes = {
+            name: subprocess.Popen(python_command("-m", module), env=variables, stderr=subprocess.DEVNULL)
+            for name, module in modules.items()
+        }
         try:
-            wait_until(lambda: _answers(url), "the API answers")
-            yield url, api.pid
+            wait_until(lambda: _succeeds(f"{url}/{'readyz' if worker else 'livez'}"), "the API answers")
+            yield Deployment(url, {name: process.pid for name, process in processes.items()})
         finally:
-            api.terminate()
-            api.wait()
+            for process in processes.values():
+                process.terminate()
+            for process in processes.values():
+                process.wait()
 
 
-def _measure(process_id: int, url: str, items: int) -> dict[str, object]:
-    before = memory_mb(process_id, "VmRSS")
-    watch = Watch(process_id, url)
+def _measure(running: Deployment, items: int) -> dict[str, object]:
+    before = {name: memory_mb(process_id, "VmRSS") for name, process_id in running.process_ids.items()}
+    watch = Watch(running)
     watch.start()
-    with Client(url, timeout=REQUEST_SECONDS) as client:
+    with Client(running.url, timeout=REQUEST_SECONDS) as client:
         began = time.monotonic()
         job = client.upload(QUERY, texts(items), labels=LABELS, apply_softmax=True)
         seconds = time.monotonic() - began
         assert job.total_items == items
+        scored = None
+        if "worker" in running.process_ids:
+            job = client.wait(job.id)
+            assert job.status == "succeeded"
+            scored = round(time.monotonic() - began, 1)
         began = time.monotonic()
         client.delete(job.id)
         deleted = time.monotonic() - began
@@ -127,19 +150,23 @@ def _measure(process_id: int, url: str, items: int) -> dict[str, object]:
         "prompt_tokens": job.raw["usage"]["prompt_tokens"],
         "seconds": round(seconds, 1),
         "items_per_s": round(items / seconds),
+        "scored_after_seconds": scored,
         "memory_mb": {
-            "before": before,
-            "over_time": watch.memory_mb[:: max(1, len(watch.memory_mb) // 20)],
-            "peak": memory_mb(process_id, "VmHWM"),
+            name: {
+                "before": before[name],
+                "over_time": watch.memory_mb[name][:: max(1, len(watch.answer_seconds) // 20)],
+                "peak": memory_mb(process_id, "VmHWM"),
+            }
+            for name, process_id in running.process_ids.items()
         },
         "longest_answer_seconds": round(max(watch.answer_seconds, default=0.0), 3),
         "delete_seconds": round(deleted, 1),
     }
 
 
-def _answers(url: str) -> bool:
+def _succeeds(url: str) -> bool:
     try:
-        return httpx2.get(f"{url}/livez").is_success
+        return httpx2.get(url).is_success
     except httpx2.TransportError:
         return False
 

@@ -17,7 +17,7 @@ import time
 
 import httpx2
 
-from benchmarks.upload import memory_mb, only_an_api
+from benchmarks.upload import deployment, memory_mb
 
 JOBS = 100
 WAIT_SECONDS = 60
@@ -80,8 +80,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1_000)
     options = parser.parse_args()
-    with only_an_api() as (url, process_id):
-        print(json.dumps(asyncio.run(measure(url, process_id, options.clients))))
+    with deployment() as running:
+        print(json.dumps(asyncio.run(measure(running.url, running.process_ids["api"], options.clients))))
 
 
 if __name__ == "__main__":

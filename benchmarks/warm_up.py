@@ -1,0 +1,49 @@
+"""How long a worker compiles before it serves, and whether its first requests pay for anything: ``python -m benchmarks.warm_up``.
+
+In a process of its own, with random weights: the warm-up of the core set, then requests one after another, each with a
+query of its own, while the rest of the programs is not compiled yet. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from benchmarks.algorithms import random_engine
+from benchmarks.shapes import SHAPES
+from benchmarks.timing import alone
+from benchmarks.workloads import alike
+from settings.engine import EngineSettings
+
+
+def measure(shape: str, query: int, items: int, item: int, requests: int) -> tuple[float, list[float]]:
+    """Seconds of the warm-up, and of each request."""
+    engine = random_engine(shape, EngineSettings())
+    started = time.perf_counter()
+    engine.warm_up(lambda done, total, program: None)
+    warm_up = time.perf_counter() - started
+    seconds = []
+    for number in range(requests):
+        work = alike(query + number, items, item).work(SHAPES[shape].vocabulary)  # no query is the one before
+        started = time.perf_counter()
+        list(engine.score(work, lambda: None))
+        seconds.append(time.perf_counter() - started)
+    return warm_up, seconds
+
+
+def main() -> None:
+    """Measure, and print one JSON object as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
+    parser.add_argument("--query", type=int, default=500, help="tokens of the first one; each has one more")
+    parser.add_argument("--items", type=int, default=20)
+    parser.add_argument("--item", type=int, default=20, help="tokens of an item")
+    parser.add_argument("--requests", type=int, default=10)
+    options = parser.parse_args()
+    warm_up, seconds = alone(measure, options.shape, options.query, options.items, options.item, options.requests)
+    print(json.dumps({"warm_up_seconds": round(warm_up, 1), "request_seconds": [round(one, 3) for one in seconds]}))
+
+
+if __name__ == "__main__":
+    main()
