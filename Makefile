@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PARITY := .parity
 PEERS  := .peers
-# Processes that run the tests, each a file at a time and with services of its own.
-WORKERS ?= 2
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# Processes that run the tests, each a file at a time and with services of its own: one more than the cores that the
+# smallest machine has, since tests of real processes often wait for them.
+WORKERS ?= 3
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo test slow coverage faults soak lint parity peers bench clean
 

@@ -20,6 +20,16 @@ settings.load_profile("scoreline")
 
 Server = TypeVar("Server", PostgresServer, RedisServer)
 
+FIRST = ("command", "end_to_end", "model", "workers", "demonstration", "composition", "benchmarks", "faults")
+"""Folders whose files take long: begun last, one of them would be waited for alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring what takes long to the front."""
+    here = Path(__file__).parent
+    order = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.path.relative_to(here).parts[0], len(order)))
+
 
 def _start(server: Callable[[], Server]) -> Server:
     """Start a service; skip the test where it is not installed, but never in CI, where a skip would hide a hole."""
