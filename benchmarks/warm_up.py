@@ -1,4 +1,4 @@
-"""How long a worker compiles before it serves, and whether its first requests pay for anything: ``python -m benchmarks.warm_up``.
+"""How long a worker warms up, and whether its first requests are slower than others: ``python -m benchmarks.warm_up``.
 
 In a process of its own, with random weights: the warm-up of the core set, then requests one after another, each with a
 query of its own, while the rest of the programs is not compiled yet. The last line is JSON.
