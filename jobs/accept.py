@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, exists, insert, or_, select
+from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, exists, insert, or_, select
+from sqlalchemy.sql.dml import ReturningInsert
 
 from jobs.database import Database
 from jobs.ending import end_jobs
@@ -133,13 +134,20 @@ def store_prefix(connection: Connection, db: Database, submission: Submission) -
         "tokenizer_fingerprint": submission.tokenizer_fingerprint,
         "sha256": sha256(tokens).hexdigest(),
     }
-    columns = prefixes.c.id, db.now.label("now")
-    held = select(*columns).filter_by(**identity).with_for_update(read=True, key_share=True)
-    made = db.insert(prefixes).values(**identity, tokens=tokens).on_conflict_do_nothing().returning(*columns)
     row: Row[Any] | None = None
     while row is None:  # found, or made, or made by another just now and found the next time
-        row = connection.execute(held).one_or_none() or connection.execute(made).one_or_none()
+        row = connection.execute(db.built(_hold_prefix), identity).one_or_none()
+        row = row or connection.execute(db.built(_make_prefix), identity | {"tokens": tokens}).one_or_none()
     return row.id, row.now
+
+
+def _hold_prefix(db: Database) -> Select[Any]:
+    same = (column == bindparam(column.name) for column in (*prefixes.c["tenant", "tokenizer_fingerprint", "sha256"],))
+    return select(prefixes.c.id, db.now.label("now")).where(*same).with_for_update(read=True, key_share=True)
+
+
+def _make_prefix(db: Database) -> ReturningInsert[Any]:
+    return db.insert(prefixes).on_conflict_do_nothing().returning(prefixes.c.id, db.now.label("now"))
 
 
 def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:

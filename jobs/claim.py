@@ -6,16 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
+from sqlalchemy import Connection, Insert, Integer, Row, Select, Update, and_, bindparam, func, insert, select, update
 
 from jobs.database import Database
 from jobs.identifiers import new_batch_id
 from jobs.lanes import in_class, next_lanes, settle
 from jobs.packing import TOKEN_BYTES, unpack_ids, unpack_options
-from jobs.reading import has_waiting, takes
+from jobs.reading import FOR_WORKER, has_waiting, serving
 from jobs.records import Claim, JobStatus
 from jobs.tables import WAITING, ChunkState, batches, chunk_inputs, chunks, jobs, prefixes
 from scoring.layout import ChunkWork, GroupWork, Rows
@@ -129,7 +130,7 @@ def _candidates(
     """Waiting chunks, lane by lane and group by group, more than ``count`` of a lane if it has them. A generator: what
     the budget does not reach is not looked for. Notes in ``choice`` what it finds of lanes.
     """
-    urgent = _waiting(connection, card, FEW_CHUNKS, *((chunks.c.interactive,) if interactive_only else ()))
+    urgent = _waiting(connection, card, FEW_CHUNKS, interactive=True if interactive_only else None)
     if not urgent:
         return
     head = urgent[0]
@@ -158,8 +159,10 @@ def _of_lane(
 ) -> Iterator[_Group]:
     """The groups of one lane. head: its most urgent chunk, if that is known."""
 
-    def waiting(limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
-        return _waiting(connection, card, limit, chunks.c.tenant == tenant, in_class(interactive), *which)
+    def waiting(limit: int, *, of_group: int | None = None, of_others: int | None = None) -> list[Row[Any]]:
+        return _waiting(
+            connection, card, limit, interactive=interactive, tenant=tenant, of_group=of_group, of_others=of_others
+        )
 
     if interactive:
         # No group whole: a group's members are found among what may be a large backlog of others.
@@ -171,25 +174,41 @@ def _of_lane(
             yield from _groups(connection, few)
             return
         head = few[0]
-    yield from _groups(connection, waiting(count, chunks.c.prefix_id == head.prefix_id))
-    urgent = waiting(count, chunks.c.prefix_id != head.prefix_id)
+    yield from _groups(connection, waiting(count, of_group=head.prefix_id))
+    urgent = waiting(count, of_others=head.prefix_id)
     backlog_goes_on = len(urgent) == count
     for place, (rows, prefix_tokens) in enumerate(_groups(connection, urgent)):
         whole = backlog_goes_on and place < WHOLE_GROUPS
-        yield waiting(count, chunks.c.prefix_id == rows[0].prefix_id) if whole else rows, prefix_tokens
+        yield waiting(count, of_group=rows[0].prefix_id) if whole else rows, prefix_tokens
 
 
-def _waiting(connection: Connection, card: ModelCard, limit: int, *which: ColumnElement[bool]) -> list[Row[Any]]:
-    """Chunks that a worker could take, the most urgent first, locked: those that others have locked are passed over."""
-    columns = chunks.c.id, chunks.c.prefix_id, chunks.c.token_count, chunks.c.batch_limit, chunks.c.interactive
-    return list(
-        connection.execute(
-            select(*columns, chunks.c.tenant)
-            .where(WAITING, takes(card), *which)
-            .order_by(chunks.c.due_at, chunks.c.id)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
+def _waiting(
+    connection: Connection, card: ModelCard, limit: int, *, interactive: bool | None, **which: str | int | None
+) -> list[Row[Any]]:
+    """Chunks that a worker could take, the most urgent first, locked: those that others have locked are passed over.
+
+    interactive: None for either; which: conditions of :func:`_select_waiting` by name, None for none.
+    """
+    values = {name: value for name, value in which.items() if value is not None}
+    statement = _select_waiting(interactive, frozenset(values))
+    return list(connection.execute(statement, {"limit": limit} | serving(card) | values))
+
+
+@cache
+def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[Any]:
+    conditions = {
+        "tenant": chunks.c.tenant == bindparam("tenant"),
+        "of_group": chunks.c.prefix_id == bindparam("of_group"),
+        "of_others": chunks.c.prefix_id != bindparam("of_others"),
+    }
+    columns = chunks.c["id", "tenant", "prefix_id", "interactive", "token_count", "batch_limit"]
+    return (
+        select(*columns)
+        .where(FOR_WORKER, *(() if interactive is None else (in_class(interactive),)))
+        .where(*(conditions[name] for name in sorted(which)))
+        .order_by(chunks.c.due_at, chunks.c.id)
+        .limit(bindparam("limit", type_=Integer))
+        .with_for_update(skip_locked=True)
     )
 
 
@@ -200,11 +219,15 @@ def _groups(connection: Connection, rows: Iterable[Row[Any]]) -> list[_Group]:
         groups.setdefault(row.prefix_id, []).append(row)
     if not groups:
         return []
-    # Of a prefix's bytes only the number is read.
-    size = func.length(prefixes.c.tokens).label("size")
-    found = connection.execute(select(prefixes.c.id, size).where(prefixes.c.id.in_(list(groups))))
+    found = connection.execute(_SELECT_SIZES, {"prefix_ids": list(groups)})
     prefix_tokens = {row.id: prefill_work(row.size // TOKEN_BYTES) for row in found}
     return [(rows, prefix_tokens[prefix_id]) for prefix_id, rows in groups.items()]
+
+
+# Of a prefix's bytes only the number is read.
+_SELECT_SIZES = select(prefixes.c.id, func.length(prefixes.c.tokens).label("size")).where(
+    prefixes.c.id.in_(bindparam("prefix_ids", expanding=True))
+)
 
 
 def _take(connection: Connection, db: Database, worker_id: str, model: str, choice: _Choice) -> Claim | None:
@@ -213,17 +236,12 @@ def _take(connection: Connection, db: Database, worker_id: str, model: str, choi
     rows = {
         row.id: row
         for row in connection.execute(
-            update(chunks)
-            .where(chunks.c.id.in_([chunk.id for chunk in choice.chunks]), WAITING)
-            .values(state=ChunkState.CLAIMED.value, batch_id=batch_id)
-            .returning(chunks.c.id, chunks.c.job_id, chunks.c.prefix_id)
+            _UPDATE_TAKEN, {"chunk_ids": [chunk.id for chunk in choice.chunks], "in_batch": batch_id}
         )
     }
     if not rows:
         return None
-    connection.execute(
-        insert(batches).values(id=batch_id, worker_id=worker_id, lease_until=db.now + db.settings.lease_seconds)
-    )
+    connection.execute(db.built(_insert_batch), {"id": batch_id, "worker_id": worker_id})
     _start_jobs(connection, db, {row.job_id for row in rows.values()})
     taken = [chunk for chunk in choice.chunks if chunk.id in rows]
     work = _load(connection, {chunk.id: rows[chunk.id].prefix_id for chunk in taken})
@@ -234,38 +252,41 @@ def _take(connection: Connection, db: Database, worker_id: str, model: str, choi
     return Claim(batch_id, work, choice.interactive)
 
 
+_UPDATE_TAKEN = (
+    update(chunks)
+    .where(chunks.c.id.in_(bindparam("chunk_ids", expanding=True)), WAITING)
+    .values(state=ChunkState.CLAIMED.value, batch_id=bindparam("in_batch"))
+    .returning(chunks.c.id, chunks.c.job_id, chunks.c.prefix_id)
+)
+
+
+def _insert_batch(db: Database) -> Insert:
+    return insert(batches).values(lease_until=db.now + db.settings.lease_seconds)
+
+
 def _start_jobs(connection: Connection, db: Database, job_ids: Iterable[str]) -> None:
     # A claim holds chunks already, so it must not wait for a job. One that is locked is being started by another
     # claim, or is at its end; should it stay queued all the same, the first finished chunk starts it.
+    connection.execute(db.built(_update_started), {"job_ids": list(job_ids)})
+
+
+def _update_started(db: Database) -> Update:
     queued = (
         select(jobs.c.id)
-        .where(jobs.c.id.in_(list(job_ids)), jobs.c.status == JobStatus.QUEUED.value)
+        .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), jobs.c.status == JobStatus.QUEUED.value)
         .with_for_update(key_share=True, skip_locked=True)
         .cte("queued")
     )
-    connection.execute(
-        update(jobs).where(jobs.c.id.in_(select(queued.c.id))).values(status=JobStatus.RUNNING.value, started_at=db.now)
-    )
+    is_queued = jobs.c.id.in_(select(queued.c.id))
+    return update(jobs).where(is_queued).values(status=JobStatus.RUNNING.value, started_at=db.now)
 
 
 def _load(connection: Connection, prefix_of: Mapping[int, int]) -> tuple[GroupWork, ...]:
     """Read the work itself. prefix_of: the prefix of each chunk, group by group; the order is kept."""
     # A prefix may be long: only one chunk of its group brings it along.
     bearers = {prefix_id: chunk_id for chunk_id, prefix_id in prefix_of.items()}
-    own_prefix = and_(prefixes.c.id == chunks.c.prefix_id, chunks.c.id.in_(bearers.values()))
-    identity = prefixes.c.tenant, prefixes.c.tokenizer_fingerprint, prefixes.c.sha256
-    rows = {
-        row.id: row
-        for row in connection.execute(
-            select(
-                chunks.c.id, chunk_inputs.c.rows, jobs.c.label_token_ids, jobs.c.options, prefixes.c.tokens, *identity
-            )
-            .join(chunk_inputs, chunk_inputs.c.chunk_id == chunks.c.id)
-            .join(jobs, jobs.c.id == chunks.c.job_id)
-            .outerjoin(prefixes, own_prefix)
-            .where(chunks.c.id.in_(prefix_of))
-        )
-    }
+    found = connection.execute(_SELECT_WORK, {"chunk_ids": list(prefix_of), "bearer_ids": list(bearers.values())})
+    rows = {row.id: row for row in found}
     prefix = {prefix_id: rows[chunk_id] for prefix_id, chunk_id in bearers.items()}
     return tuple(
         GroupWork(
@@ -283,3 +304,20 @@ def _load(connection: Connection, prefix_of: Mapping[int, int]) -> tuple[GroupWo
         )
         for prefix_id, chunk_ids in groupby(prefix_of, key=prefix_of.__getitem__)
     )
+
+
+_SELECT_WORK = (
+    select(
+        chunks.c.id,
+        chunk_inputs.c.rows,
+        *jobs.c["label_token_ids", "options"],
+        *prefixes.c["tokens", "tenant", "tokenizer_fingerprint", "sha256"],
+    )
+    .join(chunk_inputs, chunk_inputs.c.chunk_id == chunks.c.id)
+    .join(jobs, jobs.c.id == chunks.c.job_id)
+    .outerjoin(
+        prefixes,
+        and_(prefixes.c.id == chunks.c.prefix_id, chunks.c.id.in_(bindparam("bearer_ids", expanding=True))),
+    )
+    .where(chunks.c.id.in_(bindparam("chunk_ids", expanding=True)))
+)

@@ -11,9 +11,19 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, Float, create_engine, event, literal, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    Float,
+    bindparam,
+    create_engine,
+    event,
+    literal_column,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -40,6 +50,9 @@ _NOW = {
 }
 
 
+S = TypeVar("S", bound=Executable)
+
+
 class StorageUnavailable(Exception):  # noqa: N818 (it names a state of the world, not a mistake)
     """The store can't be reached, or can't take part in a transaction now. Trying again later may help."""
 
@@ -56,6 +69,7 @@ class Database:
     clock: Callable[[], float] | None = None
     # SQLite has one writer anyway. Within a process a lock hands the turn on at once, where SQLite would poll for it.
     _turn: threading.Lock = field(default_factory=threading.Lock)
+    _built: dict[Callable[[Database], Any], Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, settings: StoreSettings, clock: Callable[[], float] | None = None) -> Database:
@@ -97,9 +111,20 @@ class Database:
     def now(self) -> ColumnElement[float]:
         """Unix seconds, as an SQL expression."""
         if self.clock is not None:
-            return literal(self.clock(), Float(53))
+            return bindparam("now", unique=True, callable_=self.clock, type_=Float(53))
         now: ColumnClause[float] = literal_column(_NOW[self.engine.dialect.name], Float(53))
         return now
+
+    def built(self, build: Callable[[Database], S]) -> S:
+        """What ``build`` makes of this database, made once: to build a statement takes longer than to send it.
+
+        For statements that every job needs, with their values as bound parameters. Those that need no database are
+        constants.
+        """
+        if build not in self._built:
+            self._built[build] = build(self)
+        statement: S = self._built[build]
+        return statement
 
     @contextmanager
     def read(self, *, in_order: bool = False) -> Iterator[Connection]:

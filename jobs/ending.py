@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from jobs.database import Database
 from jobs.reading import job_record, missing_job, visible
@@ -14,11 +15,12 @@ from jobs.removal import remove_jobs
 from jobs.tables import ChunkState, chunks, jobs
 
 
-def lock_jobs(connection: Connection, job_ids: Collection[str] | Select[Any]) -> None:
-    """Lock jobs, in the order of their ids. Who changes a job or its chunks holds this lock; only a claim does not."""
-    connection.execute(
-        select(jobs.c.id).where(jobs.c.id.in_(job_ids)).order_by(jobs.c.id).with_for_update(key_share=True)
-    )
+def locking(job_ids: Collection[str] | Select[Any]) -> Select[Any]:
+    """A statement that locks jobs, in the order of their ids.
+
+    Who changes a job or its chunks holds this lock; only a claim does not.
+    """
+    return select(jobs.c.id).where(jobs.c.id.in_(job_ids)).order_by(jobs.c.id).with_for_update(key_share=True)
 
 
 def end_jobs(
@@ -28,24 +30,13 @@ def end_jobs(
 
     Returns the ids of those that had not ended before; an end never changes.
     """
-    keep: ColumnElement[float] = case(
-        (jobs.c.origin == Origin.CALL.value, db.settings.call_retention_seconds), else_=db.settings.retention_seconds
-    )
-    ended = list(
-        connection.scalars(
-            update(jobs)
-            .where(jobs.c.id.in_(list(job_ids)), jobs.c.finished_at.is_(None))
-            .values(
-                status=status.value,
-                finished_at=db.now,
-                remove_at=db.now + keep,
-                received_at=None,
-                error_code=error.code.value if error else None,
-                error_message=error.message if error else None,
-            )
-            .returning(jobs.c.id)
-        )
-    )
+    values = {
+        "job_ids": list(job_ids),
+        "to_status": status.value,
+        "to_code": error.code.value if error else None,
+        "to_message": error.message if error else None,
+    }
+    ended = list(connection.scalars(db.built(_end), values))
     if ended and status is not JobStatus.SUCCEEDED:
         unfinished = chunks.c.state.in_([ChunkState.STAGED.value, ChunkState.WAITING.value, ChunkState.CLAIMED.value])
         connection.execute(
@@ -54,6 +45,25 @@ def end_jobs(
             .values(state=ChunkState.DROPPED.value, batch_id=None)
         )
     return ended
+
+
+def _end(db: Database) -> ReturningUpdate[Any]:
+    keep: ColumnElement[float] = case(
+        (jobs.c.origin == Origin.CALL.value, db.settings.call_retention_seconds), else_=db.settings.retention_seconds
+    )
+    return (
+        update(jobs)
+        .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), jobs.c.finished_at.is_(None))
+        .values(
+            status=bindparam("to_status"),
+            finished_at=db.now,
+            remove_at=db.now + keep,
+            received_at=None,
+            error_code=bindparam("to_code"),
+            error_message=bindparam("to_message"),
+        )
+        .returning(jobs.c.id)
+    )
 
 
 def _lock_visible(connection: Connection, db: Database, tenant: str, job_id: str) -> None:

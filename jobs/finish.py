@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from jobs.database import Database
-from jobs.ending import end_jobs, lock_jobs
+from jobs.ending import end_jobs, locking
 from jobs.packing import pack_scores
 from jobs.records import Finished, JobStatus
 from jobs.tables import CLAIMED, ChunkState, chunk_scores, chunks, jobs
@@ -22,13 +24,10 @@ def finish(db: Database, batch_id: str, scored: Sequence[Scored]) -> Finished:
     by_id = {chunk.id: chunk for chunk in scored}
     if not by_id:
         return Finished((), 0)
-    # The fence: the id of the batch is known to its claimant alone, and leaves the chunks when the lease is lost.
-    held = (chunks.c.id.in_(by_id), chunks.c.batch_id == batch_id, CLAIMED)
+    held = {"chunk_ids": list(by_id), "of_batch": batch_id}
     with db.write() as connection:
-        lock_jobs(connection, select(chunks.c.job_id).where(*held))
-        done = connection.execute(
-            update(chunks).where(*held).values(state=ChunkState.DONE.value).returning(chunks.c.id, chunks.c.item_count)
-        ).all()
+        connection.execute(_LOCK_JOBS, held)
+        done = connection.execute(_UPDATE_DONE, held).all()
         if not done:
             return Finished((), len(by_id))
         for row in done:
@@ -39,6 +38,18 @@ def finish(db: Database, batch_id: str, scored: Sequence[Scored]) -> Finished:
         complete = _count_down(connection, db, done_ids)
         ended = end_jobs(connection, db, complete, JobStatus.SUCCEEDED) if complete else []
         return Finished(tuple(ended), fenced=len(by_id) - len(done))
+
+
+# The fence: the id of the batch is known to its claimant alone, and leaves the chunks when the lease is lost.
+_HELD = (
+    chunks.c.id.in_(bindparam("chunk_ids", expanding=True)),
+    chunks.c.batch_id == bindparam("of_batch"),
+    CLAIMED,
+)
+_LOCK_JOBS = locking(select(chunks.c.job_id).where(*_HELD))
+_UPDATE_DONE = (
+    update(chunks).where(*_HELD).values(state=ChunkState.DONE.value).returning(chunks.c.id, chunks.c.item_count)
+)
 
 
 def _scores_row(chunk: Scored) -> dict[str, object]:
@@ -56,6 +67,11 @@ def _count_down(connection: Connection, db: Database, done: Sequence[int]) -> li
 
     Two transactions that finish the last two chunks can't both read "one left": the second waits for the first's row.
     """
+    counted = connection.execute(db.built(_update_counters), {"chunk_ids": list(done)})
+    return [row.id for row in counted if row.remaining_chunks == 0]
+
+
+def _update_counters(db: Database) -> ReturningUpdate[Any]:
     share = (
         select(
             chunks.c.job_id,
@@ -64,11 +80,11 @@ def _count_down(connection: Connection, db: Database, done: Sequence[int]) -> li
             func.sum(chunk_scores.c.cached_tokens).label("cached_tokens"),
         )
         .join(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
-        .where(chunks.c.id.in_(done))
+        .where(chunks.c.id.in_(bindparam("chunk_ids", expanding=True)))
         .group_by(chunks.c.job_id)
         .subquery("share")
     )
-    counted = connection.execute(
+    return (
         update(jobs)
         .where(jobs.c.id == share.c.job_id)
         .values(
@@ -80,4 +96,3 @@ def _count_down(connection: Connection, db: Database, done: Sequence[int]) -> li
         )
         .returning(jobs.c.id, jobs.c.remaining_chunks)
     )
-    return [row.id for row in counted if row.remaining_chunks == 0]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import ColumnElement, Connection, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, Integer, bindparam, case, func, select, update
 
 from jobs.database import Database
 from jobs.tables import WAITING, chunks, lanes
@@ -26,9 +26,8 @@ from jobs.tables import WAITING, chunks, lanes
 def open_lane(connection: Connection, db: Database, model: str, tenant: str, *, interactive: bool) -> None:
     """Have claims look at a lane. To be called in the transaction that adds work to it: closing passes over it then."""
     key = {"model": model, "tenant": tenant, "interactive": interactive}
-    held = select(lanes.c.is_open).filter_by(**key).with_for_update(read=True, key_share=True)
     made = db.insert(lanes).values(**key, is_open=False, virtual_time=0.0).on_conflict_do_nothing()
-    while (found := connection.scalar(held)) is None:  # made now, or by another just now, and found the next time
+    while (found := connection.scalar(_HOLD, key)) is None:  # made now, or by another just now, found the next time
         connection.execute(made)
     if not found:
         start = _present(connection, model, interactive)
@@ -47,14 +46,7 @@ def _present(connection: Connection, model: str, interactive: bool) -> float:
 
 def next_lanes(connection: Connection, model: str, *, interactive: bool, limit: int) -> list[str]:
     """The tenants of open lanes, in the order in which it is their turn."""
-    return list(
-        connection.scalars(
-            select(lanes.c.tenant)
-            .where(lanes.c.model == model, _of_class(interactive), lanes.c.is_open)
-            .order_by(lanes.c.virtual_time, lanes.c.tenant)
-            .limit(limit)
-        )
-    )
+    return list(connection.scalars(_NEXT[interactive], {"model": model, "limit": limit}))
 
 
 def settle(
@@ -75,11 +67,7 @@ def settle(
     for tenant in sorted(tokens):
         if tenant in unknown:
             open_lane(connection, db, model, tenant, interactive=interactive)
-        connection.execute(
-            update(lanes)
-            .where(lanes.c.model == model, lanes.c.tenant == tenant, _of_class(interactive))
-            .values(virtual_time=lanes.c.virtual_time + tokens[tenant])
-        )
+        connection.execute(_CHARGE[interactive], {"of_model": model, "of_tenant": tenant, "tokens": tokens[tenant]})
     for tenant in empty:
         _close(connection, model, tenant, interactive)
 
@@ -102,3 +90,23 @@ def in_class(interactive: bool) -> ColumnElement[bool]:
 
 def _of_class(interactive: bool) -> ColumnElement[bool]:
     return lanes.c.interactive if interactive else ~lanes.c.interactive
+
+
+_HOLD = (
+    select(lanes.c.is_open)
+    .where(*(column == bindparam(column.name) for column in lanes.primary_key))
+    .with_for_update(read=True, key_share=True)
+)
+_NEXT = {
+    interactive: select(lanes.c.tenant)
+    .where(lanes.c.model == bindparam("model"), _of_class(interactive), lanes.c.is_open)
+    .order_by(lanes.c.virtual_time, lanes.c.tenant)
+    .limit(bindparam("limit", type_=Integer))
+    for interactive in (False, True)
+}
+_CHARGE = {
+    interactive: update(lanes)
+    .where(lanes.c.model == bindparam("of_model"), lanes.c.tenant == bindparam("of_tenant"), _of_class(interactive))
+    .values(virtual_time=lanes.c.virtual_time + bindparam("tokens"))
+    for interactive in (False, True)
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, select, update
 
 from jobs.database import Database
-from jobs.ending import end_jobs, lock_jobs
+from jobs.ending import end_jobs, locking
 from jobs.lanes import open_lane
 from jobs.records import JobError, JobStatus, Returned
 from jobs.tables import CLAIMED, ChunkState, batches, chunks
@@ -56,7 +56,7 @@ def return_batch(connection: Connection, db: Database, batch_id: str, failure: s
     chunk, so its neighbours never pay for it; with ``max_attempts`` of those its job fails.
     """
     held = (chunks.c.batch_id == batch_id, CLAIMED)
-    lock_jobs(connection, select(chunks.c.job_id).where(*held))
+    connection.execute(locking(select(chunks.c.job_id).where(*held)))
     unfinished = connection.execute(select(chunks.c.id, chunks.c.job_id, chunks.c.failures).where(*held)).all()
     connection.execute(delete(batches).where(batches.c.id == batch_id))
     failed: list[str] = []

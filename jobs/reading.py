@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Row, and_, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
 
 from jobs.database import Database
 from jobs.packing import unpack_ids, unpack_options, unpack_scores
@@ -124,25 +124,37 @@ def statuses(db: Database, job_ids: Iterable[str]) -> dict[str, JobStatus]:
     return found
 
 
-def takes(card: ModelCard) -> ColumnElement[bool]:
-    """Whether a chunk can be scored, and scored rightly, by a worker that serves this: it holds ids of this tokenizer,
-    and no sequence or id that the model is too small for.
-    """
-    return and_(
-        chunks.c.model == card.name,
-        chunks.c.tokenizer_fingerprint == card.tokenizer_fingerprint,
-        chunks.c.longest_sequence <= card.context_length,
-        chunks.c.highest_token < card.vocabulary,
-    )
+FOR_WORKER = and_(
+    WAITING,
+    chunks.c.model == bindparam("for_model"),
+    chunks.c.tokenizer_fingerprint == bindparam("for_tokenizer"),
+    chunks.c.longest_sequence <= bindparam("for_context"),
+    chunks.c.highest_token < bindparam("for_vocabulary"),
+)
+"""Whether a chunk waits, and can be scored, and scored rightly, by a worker that serves what :func:`serving` says: it
+holds ids of that tokenizer, and no sequence or id that the model is too small for.
+"""
+
+
+def serving(card: ModelCard) -> dict[str, str | int]:
+    """The parameters of :data:`FOR_WORKER`."""
+    return {
+        "for_model": card.name,
+        "for_tokenizer": card.tokenizer_fingerprint,
+        "for_context": card.context_length,
+        "for_vocabulary": card.vocabulary,
+    }
 
 
 def has_waiting(db: Database, card: ModelCard, *, interactive_only: bool = False) -> bool:
     """Whether there is work for workers that serve this; where asked, interactive work."""
-    wanted = (WAITING, takes(card), chunks.c.interactive) if interactive_only else (WAITING, takes(card))
-    # In order, so that the head of an index is read: for just any one, PostgreSQL may read a table full of others.
-    first = select(chunks.c.id).where(*wanted).order_by(chunks.c.due_at, chunks.c.id).limit(1)
     with db.read() as connection:
-        return connection.scalar(first) is not None
+        return connection.scalar(_FIRST_INTERACTIVE if interactive_only else _FIRST, serving(card)) is not None
+
+
+# In order, so that the head of an index is read: for just any one, PostgreSQL may read a table full of others.
+_FIRST = select(chunks.c.id).where(FOR_WORKER).order_by(chunks.c.due_at, chunks.c.id).limit(1)
+_FIRST_INTERACTIVE = _FIRST.where(chunks.c.interactive)
 
 
 def backlog(db: Database, model: str) -> Backlog:

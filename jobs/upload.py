@@ -18,7 +18,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from jobs.accept import UNKNOWN_BODY, due_at, job_row, store_chunks, store_prefix, take_key
 from jobs.database import Database
-from jobs.ending import end_jobs, lock_jobs
+from jobs.ending import end_jobs, locking
 from jobs.identifiers import new_job_id
 from jobs.lanes import open_lane
 from jobs.reading import missing_job, visible
@@ -134,7 +134,7 @@ def give_up(db: Database, job_id: str, *, silent_seconds: float | None = None) -
     Gone for every reader at once, its key free; its rows follow, here or by the sweep.
     """
     with db.write() as connection:
-        lock_jobs(connection, [job_id])
+        connection.execute(locking([job_id]))
         which = [jobs.c.id == job_id, jobs.c.status == JobStatus.RECEIVING.value]
         if silent_seconds is not None:
             which.append(jobs.c.received_at <= db.now - silent_seconds)
@@ -173,7 +173,7 @@ def sweep_uploads(db: Database) -> Swept:
 def _let_go_further(db: Database, job_id: str, after: int) -> int | None:
     """One step: chunks behind the item ``after``, so many at most. Returns what the next one comes after, or None."""
     with db.write() as connection:
-        lock_jobs(connection, [job_id])
+        connection.execute(locking([job_id]))
         job = connection.execute(
             select(jobs).where(
                 jobs.c.id == job_id, jobs.c.status != JobStatus.RECEIVING.value, jobs.c.received_at.is_not(None)

@@ -8,7 +8,7 @@ from sqlalchemy import Float, cast, exists, func, select
 
 from jobs.database import Database
 from jobs.packing import TOKEN_BYTES
-from jobs.reading import takes
+from jobs.reading import FOR_WORKER, serving
 from jobs.tables import CLAIMED, WAITING, batches, chunks, jobs, prefixes, workers
 from scoring.model_card import ModelCard
 from scoring.work import ATTENTION_TOKENS
@@ -77,7 +77,7 @@ def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only:
     Beyond ``most`` nothing is read, so that what this costs is bounded, and what it says is too little rather than too
     much. Raises StorageUnavailable.
     """
-    wanted = (WAITING, takes(card), chunks.c.interactive) if interactive_only else (WAITING, takes(card))
+    wanted = (FOR_WORKER, chunks.c.interactive) if interactive_only else (FOR_WORKER,)
     first = (
         select(chunks.c.prefix_id, chunks.c.token_count, chunks.c.due_at)
         .where(*wanted)
@@ -94,7 +94,7 @@ def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only:
     )
     counted = select(func.count(), func.sum(first.c.token_count), shared, db.now - func.min(first.c.due_at))
     with db.read(in_order=True) as connection:
-        waiting, own, prefill, overdue = connection.execute(counted.select_from(first)).one()
+        waiting, own, prefill, overdue = connection.execute(counted.select_from(first), serving(card)).one()
     return Waiting(int(waiting), float(own or 0) + float(prefill or 0), max(0.0, overdue or 0.0))
 
 
