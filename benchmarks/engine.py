@@ -1,12 +1,12 @@
 """Items per second of every algorithm, and of peers, one after another: ``python -m benchmarks.engine``.
 
 Each runs in a process of its own, so that its memory is its own, with random weights in the dtype that is served on
-this machine (``SCORELINE_DTYPE`` chooses another; peers take bf16): a product takes as long whatever the numbers are.
-What is timed is one request from nothing, the query's prefill in it; the first run compiles and does not count. Shares
-are of the rate that large bf16 products reach on this machine in this run (:mod:`benchmarks.machine`), for necessary
-operations only (:data:`benchmarks.workloads.FORMULA`). Serial scoring is timed on fewer items, since it takes long; so
-may peers be. The last line is a JSON object; everything else, what was computed for nothing among it, is on standard
-error.
+this machine (``SCORELINE_DTYPE`` chooses another; peers take what suits them): a product takes as long whatever the
+numbers are. What is timed is one request from nothing, the query's prefill in it; the first run compiles and does not
+count. Shares are of the rate that large bf16 products reach on this machine in this run (:mod:`benchmarks.machine`),
+for necessary operations only (:data:`benchmarks.workloads.FORMULA`). Serial scoring is timed on fewer items, since it
+takes long; so may peers be. The last line is a JSON object; everything else, what was computed for nothing among it, is
+on standard error.
 
 Peers, each with as many threads as there are cores:
 

@@ -1,13 +1,14 @@
-"""HuggingFace's own classes on a workload, in bf16: with the query's keys and values computed once, and serially.
+"""HuggingFace's own classes on a workload: with the query's keys and values computed once, and serially.
 
-Items of a batch are padded on their right: where attention is causal no token sees what comes after it, and no mask is
-needed. The body runs without the head, which then runs on each item's last state alone. torch takes as many threads as
-there are cores.
+In bf16 or float32, whichever takes less time for a batch of items on this machine. Items of a batch are padded on their
+right: where attention is causal no token sees what comes after it, and no mask is needed. The body runs without the
+head, which then runs on each item's last state alone. torch takes as many threads as there are cores.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,20 +25,24 @@ CACHED_TOKENS = 60_000
 SERIAL_TOKENS = 2_048
 """Tokens of whole sequences that share a forward pass, padding included, unless one alone is longer."""
 
+DTYPES = ("bfloat16", "float32")
+TRIAL_TOKENS = 256
+"""Of the query, when the two are compared."""
+
 Floats = np.ndarray
 """float32 [items, labels]: log-probabilities over the whole vocabulary."""
 
 
 class HuggingFace:
-    """A model with ``weights`` by HuggingFace's names, or random ones."""
+    """A model with ``weights`` by HuggingFace's names, or random ones. dtype: of :data:`DTYPES`."""
 
-    def __init__(self, shape: str, weights: dict[str, Any] | None = None) -> None:
+    def __init__(self, shape: str, weights: dict[str, Any] | None = None, dtype: str = DTYPES[0]) -> None:
         import torch
         from transformers import AutoModelForCausalLM, Qwen3Config
 
         config = Qwen3Config(**SHAPES[shape].to_huggingface())
         self._torch = torch
-        self._model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        self._model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
         if weights is not None:
             unknown = self._model.load_state_dict(weights, strict=False).unexpected_keys
             if unknown:
@@ -90,14 +95,25 @@ class HuggingFace:
 
 def measure_cached(shape: str, workload: Workload, repeats: int) -> Measured:
     """See :meth:`HuggingFace.cached`."""
-    return _measure(HuggingFace(shape).cached, shape, workload, repeats)
+    return _measure(HuggingFace.cached, shape, workload, repeats)
 
 
 def measure_serial(shape: str, workload: Workload, repeats: int) -> Measured:
     """See :meth:`HuggingFace.serial`."""
-    return _measure(HuggingFace(shape).serial, shape, workload, repeats)
+    return _measure(HuggingFace.serial, shape, workload, repeats)
 
 
-def _measure(score: Callable[[Sequence[Sequences]], Floats], shape: str, workload: Workload, repeats: int) -> Measured:
+def _measure(
+    score: Callable[[HuggingFace, Sequence[Sequences]], Floats], shape: str, workload: Workload, repeats: int
+) -> Measured:
     groups = workload.sequences(SHAPES[shape].vocabulary)
-    return timed(lambda: score(groups), repeats, workload.items, lambda: score(beginning(groups)))
+
+    def measured(dtype: str, groups: Sequence[Sequences], repeats: int, items: int) -> Measured:
+        model = HuggingFace(shape, dtype=dtype)
+        return timed(lambda: score(model, groups), repeats, items, lambda: score(model, beginning(groups)))
+
+    trial = [Sequences(groups[0].query[:TRIAL_TOKENS], groups[0].items[:CACHED_ITEMS])]
+    trials = {dtype: measured(dtype, trial, 1, 1).seconds for dtype in DTYPES}
+    best = min(trials, key=trials.__getitem__)
+    print(f"  measured in {best}", file=sys.stderr)
+    return measured(best, groups, repeats, workload.items)

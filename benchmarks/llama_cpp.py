@@ -2,22 +2,21 @@
 
 A query is prefilled as sequence 0. Its cells are then given to as many sequences as there are items in a batch, which
 copies nothing; a batch is decoded with logits at each item's last token alone, and its sequences are removed. The model
-is a GGUF file of bf16 weights without a tokenizer. Keys and values are float16, for which llama.cpp has its
-fastest attention on a CPU: tiles, of which those that nobody sees are skipped.
+is a GGUF file without a tokenizer, its weights bf16 or float32. Keys and values are float16, for which llama.cpp has
+its fastest attention on a CPU: tiles, of which those that nobody sees are skipped.
 
-What is fastest depends on the machine and on the version, so :data:`CONFIGURATIONS` are tried on a batch of items
-first, and the best of them is measured.
+What is fastest depends on the machine and on the version, so both kinds of weights are tried on a batch of items first,
+each with all of :data:`CONFIGURATIONS`, and the best of them is measured.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,8 @@ class Configuration:
     ubatch: int
     flash: bool
 
+
+DTYPES = ("bfloat16", "float32")
 
 TRIAL_TOKENS = 256
 """Of the query, when configurations are compared."""
@@ -76,12 +77,13 @@ LAYER_TENSORS = {
 """HuggingFace's names and llama.cpp's; a layer's come behind ``model.layers.N.`` and ``blk.N.``."""
 
 
-def write_gguf(path: Path, config: DecoderConfig, weights: dict[str, np.ndarray]) -> None:
-    """A Qwen3 as llama.cpp reads it. weights: bf16, by HuggingFace's names."""
+def write_gguf(path: Path, config: DecoderConfig, weights: dict[str, np.ndarray], dtype: str = DTYPES[0]) -> None:
+    """A Qwen3 as llama.cpp reads it. weights: bf16, by HuggingFace's names; dtype: that they are stored in."""
     import gguf
 
+    is_wide = dtype == "float32"
     writer = gguf.GGUFWriter(path, "qwen3")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if is_wide else gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config.vocabulary)
     writer.add_context_length(config.context)
@@ -95,7 +97,7 @@ def write_gguf(path: Path, config: DecoderConfig, weights: dict[str, np.ndarray]
     writer.add_rope_freq_base(config.rope.theta)
     writer.add_layer_norm_rms_eps(config.norm_epsilon)
     for name, weight in weights.items():
-        if weight.ndim == 1:
+        if weight.ndim == 1 or is_wide:
             writer.add_tensor(_gguf_name(name), weight.astype(np.float32))
         else:
             writer.add_tensor(_gguf_name(name), weight.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -220,40 +222,43 @@ def loaded(path: Path) -> Iterator[Any]:
 
 
 def measure(shape: str, workload: Workload, repeats: int) -> Measured:
-    """The best configuration. The file is written by another process, whose memory does not count."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "random.gguf"
-        alone(write_random_gguf, path, shape)
-        with loaded(path) as model:
-            return _measure_best(model, shape, workload, repeats)
-
-
-def write_random_gguf(path: Path, shape: str) -> None:
-    """The weights of :mod:`benchmarks.checkpoint`."""
-    from benchmarks.checkpoint import random_tensors
-
-    write_gguf(path, SHAPES[shape], random_tensors(SHAPES[shape], seed=0))
-
-
-def _measure_best(model: Any, shape: str, workload: Workload, repeats: int) -> Measured:
+    """The best configuration. Files are written, and tried, by other processes, whose memory does not count."""
     vocabulary = SHAPES[shape].vocabulary
     groups = workload.sequences(vocabulary)
     longest = max(len(group.query) for group in groups)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "random.gguf"
+        found = []
+        for dtype in DTYPES:
+            alone(write_random_gguf, path, shape, dtype)
+            found += [(seconds, dtype, best) for seconds, best in alone(_try, path, vocabulary, longest, groups[0])]
+        _, dtype, best = min(found, key=lambda trial: trial[0])
+        print(f"  measured in {dtype}, with n_batch {BATCH_TOKENS} and {best}", file=sys.stderr)
+        alone(write_random_gguf, path, shape, dtype)
+        with loaded(path) as model, closing(Context(model, vocabulary, longest, best)) as context:
+            return timed(
+                lambda: context.score(groups), repeats, workload.items, lambda: context.score(beginning(groups))
+            )
+
+
+def write_random_gguf(path: Path, shape: str, dtype: str = DTYPES[0]) -> None:
+    """The weights of :mod:`benchmarks.checkpoint`."""
+    from benchmarks.checkpoint import random_tensors
+
+    write_gguf(path, SHAPES[shape], random_tensors(SHAPES[shape], seed=0), dtype)
+
+
+def _try(path: Path, vocabulary: int, longest: int, group: Sequences) -> list[tuple[float, Configuration]]:
+    """Seconds that each configuration takes for a batch of items, after one that warms it up."""
     most = max(configuration.items for configuration in CONFIGURATIONS)
-    trial = [Sequences(group.query[:TRIAL_TOKENS], group.items[:most]) for group in groups[:1]]
-    best, seconds = CONFIGURATIONS[0], math.inf
-    for configuration in CONFIGURATIONS:
-        context = Context(model, vocabulary, longest, configuration)
-        started = time.perf_counter()
-        context.score(trial)
-        took = time.perf_counter() - started
-        context.close()
-        print(f"  {configuration}: {took:.2f} s for a trial", file=sys.stderr)
-        if took < seconds:
-            best, seconds = configuration, took
-    print(f"  measured with n_batch {BATCH_TOKENS} and {best}", file=sys.stderr)
-    context = Context(model, vocabulary, longest, best)
-    try:
-        return timed(lambda: context.score(groups), repeats, workload.items, lambda: context.score(beginning(groups)))
-    finally:
-        context.close()
+    trial = [Sequences(group.query[:TRIAL_TOKENS], group.items[:most])]
+    found = []
+    with loaded(path) as model:
+        for configuration in CONFIGURATIONS:
+            with closing(Context(model, vocabulary, longest, configuration)) as context:
+                context.score(trial)
+                started = time.perf_counter()
+                context.score(trial)
+                found.append((time.perf_counter() - started, configuration))
+            print(f"  {configuration}: {found[-1][0]:.2f} s for a trial", file=sys.stderr)
+    return found
