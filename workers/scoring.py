@@ -16,7 +16,6 @@ from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from settings.unknown import warn_of_unknown_variables
-from workers.garbage import settle
 from workers.presence import new_worker_id
 from workers.serving import BROKEN, Stopping, WorkerSettings, end_process, serve
 
@@ -76,7 +75,6 @@ def main() -> int:
             log.error("can't start", reason=str(error))
             return BROKEN
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
-    settle()
     worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
     return serve(engine, worker, settings, stopping, engine.prefixes.counts)
 

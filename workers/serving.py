@@ -25,6 +25,7 @@ from jobs.records import WorkerRecord
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
 from settings.store import StoreSettings
+from workers.garbage import settle
 from workers.loop import Pace, ScoringEngine, ScoringLoop
 from workers.metrics import WorkerMetrics
 from workers.presence import Presence
@@ -110,6 +111,7 @@ def serve(
                 if presence.make_known(loop.stopping):
                     log.info("ready", worker_id=worker.id, model=worker.card.name)
                 keep_sweeping(database, bell, settings.engine.sweep_seconds)
+                settle()
                 loop.run()
             status = STOPPED
         except Exception:

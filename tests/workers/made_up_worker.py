@@ -6,6 +6,7 @@ tokenizer in a folder, as the API does.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,14 @@ class HangingEngine(MadeUpEngine):
         while True:
             time.sleep(3600)
         yield
+
+
+class SettledEngine(MadeUpEngine):
+    """Fails where the collector looks at what start-up left."""
+
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+        assert gc.get_freeze_count() > 0
+        return super().score(groups, on_step)
 
 
 class SlowEngine(MadeUpEngine):
@@ -81,6 +90,7 @@ ENGINES = {
     "dying": DyingEngine,
     "hang": HangingEngine,
     "quick": MadeUpEngine,
+    "settled": SettledEngine,
     "slow": SlowEngine,
     "strange": StrangeEngine,
 }

@@ -105,6 +105,11 @@ def test_a_worker_works_without_redis_and_ends_quickly_when_told_to(
     assert "Traceback" not in worker.log
 
 
+def test_what_start_up_left_is_out_of_the_collectors_sight(store: Store, start_process: StartProcess) -> None:
+    start_process(store, "settled", poll_seconds=0.1)
+    store.wait_for(store.submit())
+
+
 def test_a_ring_through_redis_wakes_a_worker(
     store: Store, start_process: StartProcess, redis_server: RedisServer
 ) -> None:
