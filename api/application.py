@@ -74,16 +74,16 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        ringer = Ringer(doorbell)
         handshake = Handshake(database, card, api.worker_fresh_seconds)
         admission = Admission(database, card, handshake, api)
-        waiting = Threads(), Waiters(), Ringer(doorbell)
+        waiting = Threads(), Waiters(), ringer
         service = Service(api, scoring, database, tokenizer, card, handshake, admission, counted, *waiting)
         counted.awaited_by(lambda: len(service.waiters.job_ids))
         app.state.service = service
         tasks = [
             asyncio.create_task(_keep_running(name, start))
             for name, start in {
-                "ringing": service.ringer.run,
                 "notices": lambda: notices.listen(service.waiters.on_ended),
                 "polling": lambda: _poll(service),
                 "sweeping": lambda: _sweep(service, watch, sweep_seconds),
@@ -91,9 +91,9 @@ def create_app(
         ]
         log.info("serving", model=card.name, context_length=card.context_length, vocabulary=card.vocabulary)
         try:
-            yield
+            with ringer:
+                yield
         finally:
-            await service.ringer.flush()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -146,7 +146,7 @@ async def _sweep(service: Service, watch: Watch, every_seconds: float) -> None:
             continue
         for job_id in swept.job_ids:
             service.waiters.on_ended(job_id)
-        service.ringer.announce(list(swept.job_ids))
+        service.ringer.announce(swept.job_ids)
         for model in swept.models:
             service.ringer.ring(model)
         try:

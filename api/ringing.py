@@ -1,13 +1,13 @@
-"""Ringing the bell from an event loop: never waited for, and many at once are one.
+"""Ringing the bell in a thread of its own: never waited for, and many rings at once are one.
 
 A bell may take a second when its Redis is away. A job is committed by then, so its 202 does not wait for that.
 """
 
 from __future__ import annotations
 
-import asyncio
-
-from anyio.to_thread import run_sync
+import threading
+from collections.abc import Iterable
+from types import TracebackType
 
 from bell.ringing import Bell
 
@@ -16,41 +16,51 @@ PAUSE_SECONDS = 0.005
 
 
 class Ringer:
-    """Rings and announces in a thread, in the order of calling, one call of the bell at a time."""
+    """Rings and announces while it is entered, one call of the bell at a time. To be called from any thread."""
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._models: set[str] = set()
         self._ended: list[str] = []
-        self._something = asyncio.Event()
+        self._asked = threading.Condition()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ringing", daemon=True)
+
+    def __enter__(self) -> Ringer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Return once all that was asked for is done."""
+        with self._asked:
+            self._closing.set()
+            self._asked.notify()
+        self._thread.join()
 
     def ring(self, model: str) -> None:
-        """Say that ``model`` has waiting work."""
-        self._models.add(model)
-        self._something.set()
+        """Say that ``model`` has waiting work: at once, or in a moment if the bell has just been rung."""
+        with self._asked:
+            self._models.add(model)
+            self._asked.notify()
 
-    def announce(self, job_ids: list[str]) -> None:
+    def announce(self, job_ids: Iterable[str]) -> None:
         """Say that these jobs reached an end."""
-        self._ended.extend(job_ids)
-        self._something.set()
+        with self._asked:
+            self._ended.extend(job_ids)
+            self._asked.notify()
 
-    async def run(self) -> None:
-        """Ring until cancelled: at once, and for what is asked for meanwhile and in the pause after it once more."""
+    def _run(self) -> None:
         while True:
-            await self._something.wait()
-            await self.flush()
-            await asyncio.sleep(PAUSE_SECONDS)
-
-    async def flush(self) -> None:
-        """Ring for what was asked so far."""
-        self._something.clear()
-        models, self._models = self._models, set()
-        ended, self._ended = self._ended, []
-        if models or ended:
-            await run_sync(self._ring_all, models, ended)
-
-    def _ring_all(self, models: set[str], ended: list[str]) -> None:
-        for model in models:
-            self._bell.ring(model)
-        if ended:
-            self._bell.announce(ended)
+            with self._asked:
+                self._asked.wait_for(lambda: self._models or self._ended or self._closing.is_set())
+                models, self._models = self._models, set()
+                ended, self._ended = self._ended, []
+            for model in models:
+                self._bell.ring(model)
+            if ended:
+                self._bell.announce(ended)
+            if not models and not ended:
+                return
+            self._closing.wait(PAUSE_SECONDS)

@@ -144,7 +144,7 @@ def _candidates(
         empty = True
         of_lane = [row for row in urgent if (row.tenant, row.interactive) == (tenant, head.interactive)]
         for group in (
-            _groups(connection, of_lane)
+            _groups(of_lane)
             if len(urgent) < FEW_CHUNKS  # then this is all there is
             else _of_lane(connection, card, count, tenant, head.interactive, of_lane[0] if of_lane else None)
         ):
@@ -166,18 +166,18 @@ def _of_lane(
 
     if interactive:
         # No group whole: a group's members are found among what may be a large backlog of others.
-        yield from _groups(connection, waiting(count))
+        yield from _groups(waiting(count))
         return
     if head is None:
         few = waiting(FEW_CHUNKS)
         if len(few) < FEW_CHUNKS:
-            yield from _groups(connection, few)
+            yield from _groups(few)
             return
         head = few[0]
-    yield from _groups(connection, waiting(count, of_group=head.prefix_id))
+    yield from _groups(waiting(count, of_group=head.prefix_id))
     urgent = waiting(count, of_others=head.prefix_id)
     backlog_goes_on = len(urgent) == count
-    for place, (rows, prefix_tokens) in enumerate(_groups(connection, urgent)):
+    for place, (rows, prefix_tokens) in enumerate(_groups(urgent)):
         whole = backlog_goes_on and place < WHOLE_GROUPS
         yield waiting(count, of_group=rows[0].prefix_id) if whole else rows, prefix_tokens
 
@@ -202,8 +202,10 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
         "of_others": chunks.c.prefix_id != bindparam("of_others"),
     }
     columns = chunks.c["id", "tenant", "prefix_id", "interactive", "token_count", "batch_limit"]
+    # Of a prefix's bytes only the number is read.
+    prefix_bytes = select(func.length(prefixes.c.tokens)).where(prefixes.c.id == chunks.c.prefix_id).scalar_subquery()
     return (
-        select(*columns)
+        select(*columns, prefix_bytes.label("prefix_bytes"))
         .where(FOR_WORKER, *(() if interactive is None else (in_class(interactive),)))
         .where(*(conditions[name] for name in sorted(which)))
         .order_by(chunks.c.due_at, chunks.c.id)
@@ -212,22 +214,12 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
     )
 
 
-def _groups(connection: Connection, rows: Iterable[Row[Any]]) -> list[_Group]:
+def _groups(rows: Iterable[Row[Any]]) -> list[_Group]:
     """Chunks by prefix, in the order of each group's first."""
     groups: dict[int, list[Row[Any]]] = {}
     for row in rows:
         groups.setdefault(row.prefix_id, []).append(row)
-    if not groups:
-        return []
-    found = connection.execute(_SELECT_SIZES, {"prefix_ids": list(groups)})
-    prefix_tokens = {row.id: prefill_work(row.size // TOKEN_BYTES) for row in found}
-    return [(rows, prefix_tokens[prefix_id]) for prefix_id, rows in groups.items()]
-
-
-# Of a prefix's bytes only the number is read.
-_SELECT_SIZES = select(prefixes.c.id, func.length(prefixes.c.tokens).label("size")).where(
-    prefixes.c.id.in_(bindparam("prefix_ids", expanding=True))
-)
+    return [(rows, prefill_work(rows[0].prefix_bytes // TOKEN_BYTES)) for rows in groups.values()]
 
 
 def _take(connection: Connection, db: Database, worker_id: str, model: str, choice: _Choice) -> Claim | None:
@@ -241,8 +233,8 @@ def _take(connection: Connection, db: Database, worker_id: str, model: str, choi
     }
     if not rows:
         return None
-    connection.execute(db.built(_insert_batch), {"id": batch_id, "worker_id": worker_id})
     _start_jobs(connection, db, {row.job_id for row in rows.values()})
+    connection.execute(db.built(_insert_batch), {"id": batch_id, "worker_id": worker_id})
     taken = [chunk for chunk in choice.chunks if chunk.id in rows]
     work = _load(connection, {chunk.id: rows[chunk.id].prefix_id for chunk in taken})
     tokens: Counter[str] = Counter()

@@ -82,6 +82,7 @@ async def submit(
     if media_type(request) == JSON_LINES:
         try:
             accepted, job = await receive_upload(request, service, idempotency_key)
+            service.ringer.ring(service.card.name)
         except UploadRefusedError as refused:
             return refused.response
     else:
@@ -89,7 +90,6 @@ async def submit(
         idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
         submission = await service.threads.text(read_job, service, data, idempotency)
         accepted, job = await service.threads.sql(_accept, service, submission)
-    service.ringer.ring(service.card.name)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
 
@@ -223,6 +223,7 @@ def _wants_lines(request: Request) -> bool:
 def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobRecord]:
     service.admission.admit_job(submission)
     accepted = accept(service.database, submission)
+    service.ringer.ring(service.card.name)  # a worker can begin while the answer is made
     if not accepted.replayed:
         service.metrics.accepted(submission)
     return accepted, get_job(service.database, TENANT, accepted.job_id)
