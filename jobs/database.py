@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -161,7 +162,11 @@ class Database:
         wanted = {"SET LOCAL synchronous_commit TO off": not durable, "SET LOCAL enable_sort TO off": in_order}
         settings = [setting for setting, is_wanted in wanted.items() if is_wanted]
         if settings and not self.is_sqlite:
-            connection.exec_driver_sql("; ".join(settings))
+            # In one way to the server with the BEGIN before them, which a claim on an idle service notices.
+            driver: Any = connection.connection.driver_connection
+            with driver.pipeline():
+                for setting in settings:
+                    driver.execute(setting)
 
     @cached_property
     def _reading(self) -> Engine:
@@ -194,7 +199,7 @@ class Database:
 def _naming_outages() -> Iterator[None]:
     try:
         yield
-    except PoolTimeoutError as error:
+    except (PoolTimeoutError, psycopg.OperationalError) as error:
         raise StorageUnavailable(str(error)) from error
     except DBAPIError as error:
         # Of whatever kind where the connection is gone: PostgreSQL ends the session of a client that was silent within

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,21 @@ def test_a_restart_of_the_database_interrupts_and_loses_nothing(
         get_job(postgres_store, "default", job_id)
     postgres.start()
     assert get_job(postgres_store, "default", job_id).status is JobStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("use", [submit, take, lambda store: get_job(store, "default", "job")])
+def test_a_connection_that_is_gone_just_after_its_use_is_an_outage_once(
+    use: Callable[[Database], object],
+    postgres: PostgresServer,
+    postgres_store: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jobs.database.IDLE_SECONDS", 3600.0)  # so that it is not asked whether it is alive
+    submit(postgres_store)
+    postgres.restart()
+    with pytest.raises(StorageUnavailable):
+        use(postgres_store)
+    assert take(postgres_store).chunk_ids
 
 
 def test_a_session_that_the_database_ended_for_its_silence_is_an_outage(postgres_store: Database) -> None:
