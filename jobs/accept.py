@@ -142,7 +142,7 @@ def store_prefix(connection: Connection, db: Database, submission: Submission) -
 
 
 def _hold_prefix(db: Database) -> Select[Any]:
-    same = (column == bindparam(column.name) for column in (*prefixes.c["tenant", "tokenizer_fingerprint", "sha256"],))
+    same = (column == bindparam(column.name) for column in prefixes.c["tenant", "tokenizer_fingerprint", "sha256"])
     return select(prefixes.c.id, db.now.label("now")).where(*same).with_for_update(read=True, key_share=True)
 
 
