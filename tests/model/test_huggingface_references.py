@@ -20,7 +20,7 @@ from model.engine import Engine
 from model.rope import Llama3Scaling, Rope, YarnScaling
 from model.steps import Step
 from tests.model import engines, references
-from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
+from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, Tensors, tensors, write
 from tests.model.engines import DType
 from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
 from tests.model.references import SEED
@@ -55,7 +55,7 @@ def test_float32_logprobs_are_huggingfaces(name: str, engine: Loaded) -> None:
     assert np.abs(found - references.read(name).float32).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*CONFIGS, *(pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS)])
 def test_bfloat16_scores_are_as_close_as_huggingfaces_own(name: str, engine: Loaded) -> None:
     found = engines.logprobs(engine(name, "bfloat16"), references.rows(name))
     reference = references.read(name)

@@ -42,7 +42,7 @@ def test_steps_that_were_not_found_equal_have_one_size() -> None:
 
 @pytest.mark.skipif(not has_row_floor(jax.devices()[0].platform, BUCKETS.step), reason="steps have one size here")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param("untied", marks=pytest.mark.slow), "demonstration", "qwen3-0.6b"])
 def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_one(name: str, dtype: DType) -> None:
     config = replace(MODELS[name], layers=1)
     programs = Programs(Decoder(config, dtype=dtype, rngs=nnx.Rngs(3)), TiledAttention(), BUCKETS)

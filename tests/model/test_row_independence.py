@@ -31,7 +31,7 @@ def dtype(request: pytest.FixtureRequest) -> DType:
     return found
 
 
-@pytest.fixture(scope="module", params=["wide", "demonstration"])
+@pytest.fixture(scope="module", params=["demonstration", pytest.param("wide", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, dtype: DType, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     if request.param == "demonstration":
         return engines.load(DEMONSTRATION, dtype)
