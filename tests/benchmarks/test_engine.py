@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,6 +19,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_last_line_is_one_object_of_the_promised_shape() -> None:
     asked = ("--workload", "100x10x100", "--items", "2", "--repeats", "1", "--algorithms", "packed_segment")
     outcome = run(*asked)
