@@ -29,7 +29,7 @@ demo: install
 test: install
 	$(PYTEST)
 
-# What it leaves out for the time it takes: the same of other models and of whole deployments.
+# What it leaves out for the time it takes: the same of other models and of whole deployments, and a benchmark.
 slow: install
 	$(PYTEST) -m slow
 
