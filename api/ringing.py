@@ -9,7 +9,11 @@ import threading
 from collections.abc import Iterable
 from types import TracebackType
 
+import structlog
+
 from bell.ringing import Bell
+
+log = structlog.stdlib.get_logger("api")
 
 PAUSE_SECONDS = 0.005
 """Between two rings. A ring costs its workers about a millisecond, and under load each claim finds many jobs."""
@@ -57,10 +61,13 @@ class Ringer:
                 self._asked.wait_for(lambda: self._models or self._ended or self._closing.is_set())
                 models, self._models = self._models, set()
                 ended, self._ended = self._ended, []
-            for model in models:
-                self._bell.ring(model)
-            if ended:
-                self._bell.announce(ended)
             if not models and not ended:
                 return
+            try:
+                for model in models:
+                    self._bell.ring(model)
+                if ended:
+                    self._bell.announce(ended)
+            except Exception:  # a bell promises not to; without this thread, every ring would be missed
+                log.exception("the bell failed")
             self._closing.wait(PAUSE_SECONDS)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from api.ringing import Ringer
 from tests.services import wait_until
 
+BROKEN = "broken"
+
 
 class SlowBell:
     """Keeps what it is told, and takes as long as it is held."""
@@ -20,6 +22,7 @@ class SlowBell:
 
     def ring(self, model: str) -> None:
         self.rung.append(model)
+        assert model != BROKEN
         assert self.held.wait(30)
 
     def announce(self, job_ids: Sequence[str]) -> None:
@@ -51,3 +54,12 @@ def test_all_that_was_asked_for_is_done_before_it_ends() -> None:
         ringer.ring("b")
     assert bell.announced == ["1", "2", "3"]
     assert sorted(bell.rung) == ["a", "b"]
+
+
+def test_a_bell_that_breaks_its_promise_is_rung_again() -> None:
+    bell = SlowBell()
+    with Ringer(bell) as ringer:
+        ringer.ring(BROKEN)
+        wait_until(lambda: bell.rung == [BROKEN], "the first ring")
+        ringer.ring("a")
+    assert bell.rung == [BROKEN, "a"]
