@@ -37,8 +37,8 @@ SILENCE = 45.0
 """After which an upload counts as abandoned."""
 MAX_ATTEMPTS = 2
 HISTORIES = int(os.environ.get("HISTORIES", "20"))
-pytestmark = pytest.mark.timeout(300 + 2 * HISTORIES)
 """That are made up; ``make faults`` asks for many more."""
+pytestmark = pytest.mark.timeout(300 + 2 * HISTORIES)
 OVERDUE = {"lease_long_over", "deadline_long_over"}
 """Rules that only a sweep keeps."""
 
