@@ -13,8 +13,9 @@ from jobs.database import Database
 from jobs.ending import end_jobs
 from jobs.identifiers import new_job_id
 from jobs.lanes import open_lane
+from jobs.ownership import visible
 from jobs.packing import pack_ids, pack_options
-from jobs.reading import visible
+from jobs.quotas import charge, check_room, within_quota
 from jobs.records import Accepted, Idempotency, JobStatus, Origin, Submission
 from jobs.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
 from scoring.errors import ErrorCode, RequestError
@@ -26,13 +27,21 @@ from settings.store import StoreSettings
 UNKNOWN_BODY = ""
 """The hash that stands by the key of an upload for as long as its body has not come to an end."""
 IN_PROGRESS_RETRY_SECONDS = 5.0
+SHARED = "*"
+"""Whose a prefix is that all tenants share; no tenant is called so."""
 
 
 def accept(db: Database, submission: Submission) -> Accepted:
     """Store a job with its work, visible to workers at once. A job without items has succeeded with that.
 
-    Raises RequestError IDEMPOTENCY_KEY_REUSED.
+    Raises RequestError IDEMPOTENCY_KEY_REUSED, QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
+    if submission.quota is None or not submission.chunks:
+        return _accept(db, submission)
+    return within_quota(db, submission.tenant, lambda: _accept(db, submission))
+
+
+def _accept(db: Database, submission: Submission) -> Accepted:
     job_id = new_job_id()
     # A call's client has been promised nothing yet: its job need not be on disk before the work starts.
     with db.write(durable=submission.origin is Origin.JOB) as connection:
@@ -40,6 +49,8 @@ def accept(db: Database, submission: Submission) -> Accepted:
             earlier = take_key(connection, db, submission.tenant, submission.idempotency, job_id)
             if earlier is not None:
                 return Accepted(earlier.job_id, replayed=True)
+        if submission.quota is not None and submission.chunks:
+            check_room(connection, submission.tenant, submission.quota)
         prefix_id, now = store_prefix(connection, db, submission)
         row = job_row(submission, job_id, prefix_id, now)
         connection.execute(insert(jobs), row)
@@ -48,9 +59,17 @@ def accept(db: Database, submission: Submission) -> Accepted:
             store_chunks(connection, submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
             interactive = submission.priority is Priority.INTERACTIVE
             open_lane(connection, db, submission.model, submission.tenant, interactive=interactive)
+            charge_quota(connection, submission, submission.chunks)
         else:
             end_jobs(connection, db, [job_id], JobStatus.SUCCEEDED)
     return Accepted(job_id, replayed=False)
+
+
+def charge_quota(connection: Connection, submission: Submission, parts: Sequence[tuple[int, Rows]]) -> None:
+    """Count chunks against the tenant's quota, if it has one. To be called last. Raises as :func:`charge` does."""
+    if submission.quota is not None:
+        tokens = sum(rows_work(rows) for _, rows in parts)
+        charge(connection, submission.tenant, submission.quota, tokens)
 
 
 def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
@@ -130,7 +149,7 @@ def store_prefix(connection: Connection, db: Database, submission: Submission) -
     """The id of the prefix's row, made if need be, and the time. The row stays until the transaction ends."""
     tokens = pack_ids(submission.prefix)
     identity = {
-        "tenant": submission.tenant,
+        "tenant": SHARED if db.settings.share_prefixes else submission.tenant,
         "tokenizer_fingerprint": submission.tokenizer_fingerprint,
         "sha256": sha256(tokens).hexdigest(),
     }

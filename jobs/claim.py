@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Insert, Integer, Row, Select, Update, and_, bindparam, func, insert, select, update
@@ -275,8 +274,12 @@ def _update_started(db: Database) -> Update:
 
 def _load(connection: Connection, prefix_of: Mapping[int, int]) -> tuple[GroupWork, ...]:
     """Read the work itself. prefix_of: the prefix of each chunk, group by group; the order is kept."""
+    # Where prefixes are shared, one group may have chunks of several tenants, apart from each other.
+    groups: dict[int, list[int]] = {}
+    for chunk_id, prefix_id in prefix_of.items():
+        groups.setdefault(prefix_id, []).append(chunk_id)
     # A prefix may be long: only one chunk of its group brings it along.
-    bearers = {prefix_id: chunk_id for chunk_id, prefix_id in prefix_of.items()}
+    bearers = {prefix_id: chunk_ids[0] for prefix_id, chunk_ids in groups.items()}
     found = connection.execute(_SELECT_WORK, {"chunk_ids": list(prefix_of), "bearer_ids": list(bearers.values())})
     rows = {row.id: row for row in found}
     prefix = {prefix_id: rows[chunk_id] for prefix_id, chunk_id in bearers.items()}
@@ -294,7 +297,7 @@ def _load(connection: Connection, prefix_of: Mapping[int, int]) -> tuple[GroupWo
                 for row in (rows[chunk_id] for chunk_id in chunk_ids)
             ),
         )
-        for prefix_id, chunk_ids in groupby(prefix_of, key=prefix_of.__getitem__)
+        for prefix_id, chunk_ids in groups.items()
     )
 
 

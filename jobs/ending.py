@@ -9,7 +9,8 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, selec
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from jobs.database import Database
-from jobs.reading import job_record, missing_job, visible
+from jobs.ownership import find_job
+from jobs.reading import job_record
 from jobs.records import JobError, JobRecord, JobStatus, Origin
 from jobs.removal import remove_jobs
 from jobs.tables import ChunkState, chunks, jobs
@@ -66,23 +67,13 @@ def _end(db: Database) -> ReturningUpdate[Any]:
     )
 
 
-def _lock_visible(connection: Connection, db: Database, tenant: str, job_id: str) -> None:
-    found = connection.scalar(
-        select(jobs.c.id)
-        .where(jobs.c.id == job_id, jobs.c.tenant == tenant, visible(db))
-        .with_for_update(key_share=True)
-    )
-    if found is None:
-        raise missing_job(job_id)
-
-
 def cancel(db: Database, tenant: str, job_id: str) -> JobRecord:
     """Cancel a job; one that has ended stays as it is. What was scored can still be read.
 
     Raises RequestError JOB_NOT_FOUND.
     """
     with db.write() as connection:
-        _lock_visible(connection, db, tenant, job_id)
+        find_job(connection, db, tenant, job_id, lock=True)
         end_jobs(connection, db, [job_id], JobStatus.CANCELLED)
         return job_record(connection.execute(select(jobs).where(jobs.c.id == job_id)).one())
 
@@ -94,7 +85,7 @@ def delete(db: Database, tenant: str, job_id: str) -> None:
     before. Raises RequestError JOB_NOT_FOUND.
     """
     with db.write() as connection:
-        _lock_visible(connection, db, tenant, job_id)
+        find_job(connection, db, tenant, job_id, lock=True)
         end_jobs(connection, db, [job_id], JobStatus.CANCELLED)
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
     while remove_jobs(db, jobs.c.id == job_id).found:

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Subquery, and_, exists, func, or_, select, union_all
 
 from jobs.database import Database
-from jobs.reading import visible
+from jobs.ownership import visible
 from jobs.records import ENDED, JobStatus
 from jobs.tables import CLAIMED, WAITING, ChunkState, batches, chunk_inputs, chunk_scores, chunks, jobs, prefixes
 

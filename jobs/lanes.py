@@ -5,6 +5,8 @@ claimed of it, in tokens as :mod:`scoring.work` counts, and claims go to the ope
 times (start-time fair queueing; Goyal, Vin and Cheng, 1996). So a tenant with a long backlog delays another's job by
 the claim that is under way, and nobody's share lies idle while anybody's work waits.
 
+A tenant's weight is its share beside the others: what is charged is divided by it.
+
 A lane is opened by whoever adds work to it, in the same transaction, and closed by a claim that finds it empty. Being
 open is a hint: a claim that finds work in a closed lane opens it. Nobody saves up by having no work: a lane that is
 opened starts no earlier than those that are open.
@@ -17,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import ColumnElement, Connection, Integer, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, Float, Integer, bindparam, case, func, select, update
 
 from jobs.database import Database
-from jobs.tables import WAITING, chunks, lanes
+from jobs.tables import WAITING, chunks, lanes, tenants
 
 
 def open_lane(connection: Connection, db: Database, model: str, tenant: str, *, interactive: bool) -> None:
@@ -104,9 +106,11 @@ _NEXT = {
     .limit(bindparam("limit", type_=Integer))
     for interactive in (False, True)
 }
+_OF_TENANT = select(tenants.c.weight).where(tenants.c.name == bindparam("of_tenant"))
+_WEIGHT = func.coalesce(_OF_TENANT.scalar_subquery(), 1.0)
 _CHARGE = {
     interactive: update(lanes)
     .where(lanes.c.model == bindparam("of_model"), lanes.c.tenant == bindparam("of_tenant"), _of_class(interactive))
-    .values(virtual_time=lanes.c.virtual_time + bindparam("tokens"))
+    .values(virtual_time=lanes.c.virtual_time + bindparam("tokens", type_=Float(53)) / _WEIGHT)
     for interactive in (False, True)
 }

@@ -6,29 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
+from sqlalchemy import Row, and_, bindparam, func, select
 
 from jobs.database import Database
+from jobs.ownership import find_job, owned, visible
 from jobs.packing import unpack_ids, unpack_options, unpack_scores
 from jobs.records import Backlog, JobError, JobRecord, JobStatus, Origin, ScorePage
 from jobs.tables import WAITING, ChunkState, chunk_scores, chunks, jobs
-from scoring.errors import ErrorCode, RequestError
+from scoring.errors import ErrorCode
 from scoring.layout import Head, LabelScores
 from scoring.model_card import ModelCard
 from scoring.options import Priority
 
 IDS_PER_QUERY = 5_000
 """Both databases take some 32,000 parameters in a statement."""
-
-
-def visible(db: Database) -> ColumnElement[bool]:
-    """Whether a job is there for readers: its time of keeping is not over, whether or not its rows are still there."""
-    return or_(jobs.c.remove_at.is_(None), jobs.c.remove_at > db.now)
-
-
-def missing_job(job_id: str) -> RequestError:
-    """The error for a job that is not there, or not the caller's."""
-    return RequestError(ErrorCode.JOB_NOT_FOUND, f"there is no job {job_id!r}")
 
 
 def job_record(row: Row[Any]) -> JobRecord:
@@ -59,19 +50,14 @@ def job_record(row: Row[Any]) -> JobRecord:
 def get_job(db: Database, tenant: str, job_id: str) -> JobRecord:
     """One job. Raises RequestError JOB_NOT_FOUND."""
     with db.read() as connection:
-        row = connection.execute(
-            select(jobs).where(jobs.c.id == job_id, jobs.c.tenant == tenant, visible(db))
-        ).one_or_none()
-    if row is None:
-        raise missing_job(job_id)
-    return job_record(row)
+        return job_record(find_job(connection, db, tenant, job_id))
 
 
 def list_jobs(
     db: Database, tenant: str, status: JobStatus | None = None, limit: int = 20, after: str | None = None
 ) -> list[JobRecord]:
     """A tenant's jobs, newest first, those of ``/v1/score`` left out. after: the id that the page comes after."""
-    query = select(jobs).where(jobs.c.tenant == tenant, jobs.c.origin == Origin.JOB.value, visible(db))
+    query = select(jobs).where(owned(db, tenant), jobs.c.origin == Origin.JOB.value)
     if status is not None:
         query = query.where(jobs.c.status == status.value)
     if after is not None:

@@ -58,7 +58,7 @@ class Submission:
     """A validated job, as it is to be stored.
 
     chunks: the index of the chunk's first item among the job's, and its rows; expires_in: seconds from acceptance;
-    prompt_tokens: over all sequences of the job.
+    prompt_tokens: over all sequences of the job; quota: of unfinished work of its tenant, None: no limit.
     """
 
     model: str
@@ -76,6 +76,7 @@ class Submission:
     origin: Origin = Origin.JOB
     idempotency: Idempotency | None = None
     tenant: str = "default"
+    quota: int | None = None
 
     def __post_init__(self) -> None:
         items = sum(len(rows) for _, rows in self.chunks)

@@ -273,3 +273,33 @@ workers = Table(
     # As it measured lately; null until it has.
     Column("tokens_per_second", Float(53)),
 )
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    # Shares are by weight: see jobs.lanes.
+    Column("weight", Float(53), nullable=False, server_default="1"),
+    Column("max_waiting_tokens", BigInteger),
+    Column("requests_per_second", Integer),
+    Column("requests_per_minute", Integer),
+    Column("created_at", Seconds, nullable=False),
+    # Of a tenant with a quota: never less than what waits, and when that may be counted again. See jobs.quotas.
+    Column("waiting_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("recount_at", Seconds, nullable=False, server_default="0"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    # The public part of the key, by which it is found.
+    Column("id", String(16), primary_key=True),
+    Column("tenant", String(64), ForeignKey("tenants.name"), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("secret_sha256", String(64), nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("created_at", Seconds, nullable=False),
+    Column("expires_at", Seconds),
+    Column("revoked_at", Seconds),
+    Column("last_used_at", Seconds),
+)

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
 
-from jobs.accept import UNKNOWN_BODY, due_at, job_row, store_chunks, store_prefix, take_key
+from jobs.accept import UNKNOWN_BODY, charge_quota, due_at, job_row, store_chunks, store_prefix, take_key
 from jobs.database import Database
 from jobs.ending import end_jobs, locking
 from jobs.identifiers import new_job_id
 from jobs.lanes import open_lane
-from jobs.reading import missing_job, visible
+from jobs.ownership import missing_job, visible
+from jobs.quotas import within_quota
 from jobs.records import Idempotency, JobStatus, Submission, Swept
 from jobs.removal import remove_jobs
 from jobs.tables import ChunkState, chunks, idempotency_keys, jobs
@@ -72,8 +73,16 @@ def stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]] = ()) 
     """Store further chunks of an upload, as of :class:`Submission`; without any, say that its receiver is alive.
 
     Durable, like all that is accepted: a database that lost a piece would not lose the pieces after it.
-    Raises RequestError JOB_CANCELLED, JOB_FAILED, JOB_NOT_FOUND where the job has come to an end meanwhile.
+    Raises RequestError JOB_CANCELLED, JOB_FAILED, JOB_NOT_FOUND where the job has come to an end meanwhile,
+    QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
+    if upload.submission.quota is None or not parts:
+        _stage(db, upload, parts)
+    else:
+        within_quota(db, upload.submission.tenant, lambda: _stage(db, upload, parts))
+
+
+def _stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]]) -> None:
     with db.write() as connection:
         found = connection.scalar(
             update(jobs)
@@ -93,6 +102,7 @@ def stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]] = ()) 
             store_chunks(
                 connection, upload.submission, parts, upload.job_id, upload.prefix_id, found, ChunkState.STAGED
             )
+            charge_quota(connection, upload.submission, parts)
 
 
 def accept_upload(db: Database, upload: Upload, body_hash: str) -> None:
@@ -207,7 +217,7 @@ def _ended(connection: Connection, db: Database, job_id: str) -> RequestError:
     """Why a job takes nothing more in."""
     status = connection.scalar(select(jobs.c.status).where(jobs.c.id == job_id, visible(db)))
     if status is None:
-        return missing_job(job_id)
+        return missing_job()
     if status == JobStatus.CANCELLED.value:
         return RequestError(ErrorCode.JOB_CANCELLED, f"{job_id} was cancelled while it was being received")
     return RequestError(ErrorCode.JOB_FAILED, f"{job_id} has {status} while it was being received")

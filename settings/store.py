@@ -29,4 +29,9 @@ class StoreSettings(SettingsSlice):
         7 * 86400.0, description="finished jobs, with inputs and scores, are deleted after this"
     )
     call_retention_seconds: PositiveFloat = Field(900.0, description="the same for what `/v1/score` leaves behind")
+    share_prefixes: bool = Field(
+        False,
+        description="the work on a query serves all tenants that send the same one; off: each tenant's alone, so that "
+        "nobody can tell by the time it takes what others ask",
+    )
     idempotency_seconds: PositiveFloat = Field(86400.0, description="how long an Idempotency-Key is remembered")

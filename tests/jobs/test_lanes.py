@@ -14,6 +14,7 @@ from jobs.lanes import open_lane
 from jobs.lease import release
 from jobs.records import Claim
 from jobs.tables import chunks, lanes
+from jobs.tenants import set_tenant
 from scoring.options import Priority
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submit, take
 
@@ -50,6 +51,16 @@ def test_a_long_backlog_delays_another_tenants_job_by_one_claim(store: Database,
     for _ in range(3):
         take(store, budget=BUDGET)
     submit(store, tenant="small", prefix=(7, 8), priority=priority)
+    soon = tenants_of(store, take(store, budget=BUDGET)) + tenants_of(store, take(store, budget=BUDGET))
+    assert soon["small"] == 1
+
+
+@pytest.mark.slow
+def test_so_does_one_of_a_hundred_thousand_chunks(store: Database) -> None:
+    for prefix in range(10):
+        submit(store, tenant="large", chunks=10_000, prefix=(100 + prefix,))
+    take(store, budget=BUDGET)
+    submit(store, tenant="small", prefix=(7, 8))
     soon = tenants_of(store, take(store, budget=BUDGET)) + tenants_of(store, take(store, budget=BUDGET))
     assert soon["small"] == 1
 
@@ -93,6 +104,16 @@ def test_a_share_is_of_what_work_takes_not_of_chunks(store: Database) -> None:
     for _ in range(20):
         claimed += tenants_of(store, take(store, budget=BUDGET))
     assert 8 <= claimed["short items"] / claimed["long items"] <= 12
+
+
+def test_a_tenant_of_three_times_the_weight_gets_three_quarters(store: Database) -> None:
+    set_tenant(store, "heavy", weight=3.0)
+    submit(store, tenant="heavy", chunks=1_000, prefix=(1, 2))
+    submit(store, tenant="light", chunks=1_000, prefix=(3, 4))
+    claimed: Counter[str] = Counter()
+    for _ in range(40):
+        claimed += tenants_of(store, take(store, budget=BUDGET))
+    assert 0.7 <= claimed["heavy"] / claimed.total() <= 0.8
 
 
 def test_a_tenants_calls_and_jobs_are_charged_apart(store: Database) -> None:

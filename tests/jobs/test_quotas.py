@@ -1,0 +1,229 @@
+"""Quotas: no more unfinished work of a tenant than it may have, whatever happens to the work meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from sqlalchemy import func, select
+
+from jobs.accept import accept
+from jobs.claim import claim
+from jobs.database import Database
+from jobs.ending import cancel, delete
+from jobs.lease import abandon, release
+from jobs.quotas import MOST_SECONDS, recount
+from jobs.records import Accepted, Idempotency, Submission
+from jobs.tables import chunks, tenants
+from jobs.tenants import set_tenant
+from jobs.upload import Upload, accept_upload, begin_upload, remove_upload, stage
+from scoring.errors import ErrorCode, RequestError
+from scoring.options import Priority
+from tests.jobs.conftest import HandClock
+from tests.jobs.work import CARD, at_once, finish_all, submission, take
+
+ACME = "acme"
+QUOTA = 40
+CHUNK = 4
+"""Tokens of one chunk of :func:`submission`, as scoring.work counts them."""
+
+_prefixes = count(100)
+
+
+@pytest.fixture
+def limited(timed_store: Database) -> Database:
+    """A store with a tenant that has a quota, on the hand clock."""
+    set_tenant(timed_store, ACME, max_waiting_tokens=QUOTA)
+    return timed_store
+
+
+def work(chunk_count: int = 1, tenant: str = ACME, quota: int | None = QUOTA, **given: object) -> Submission:
+    return submission(chunks=chunk_count, tenant=tenant, quota=quota, prefix=(next(_prefixes),), **given)
+
+
+def refusal(attempt: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(RequestError) as caught:
+        attempt()
+    assert (caught.value.retry_after is not None) == (caught.value.code is ErrorCode.QUOTA_EXCEEDED)
+    return caught.value.code
+
+
+def accepted_within(store: Database, shape: Submission) -> Accepted | None:
+    """None if the quota is full."""
+    try:
+        return accept(store, shape)
+    except RequestError as error:
+        if error.code is not ErrorCode.QUOTA_EXCEEDED:
+            raise
+        return None
+
+
+def fill(store: Database) -> list[Accepted]:
+    """Accept until it is refused."""
+    return list(iter(lambda: accepted_within(store, work()), None))
+
+
+def unfinished(store: Database, tenant: str = ACME) -> int:
+    states = ("staged", "waiting", "claimed")
+    query = select(func.sum(chunks.c.token_count)).where(chunks.c.tenant == tenant, chunks.c.state.in_(states))
+    with store.read() as connection:
+        return int(connection.scalar(query) or 0)
+
+
+def counted(store: Database) -> int:
+    with store.read() as connection:
+        return int(connection.scalar(select(tenants.c.waiting_tokens).where(tenants.c.name == ACME)) or 0)
+
+
+def test_work_is_accepted_up_to_the_quota_and_no_further(limited: Database) -> None:
+    assert len(fill(limited)) == QUOTA // CHUNK
+    assert unfinished(limited) == counted(limited) == QUOTA
+    assert accept(limited, work(0)).job_id, "without work there is nothing to wait"
+    assert accept(limited, work(tenant="other", quota=None)).job_id
+
+
+def test_a_refused_job_leaves_nothing_behind_and_its_key_free(limited: Database, clock: HandClock) -> None:
+    first = fill(limited)
+    key = Idempotency("key", "hash")
+    assert refusal(lambda: accept(limited, work(idempotency=key))) is ErrorCode.QUOTA_EXCEEDED
+    cancel(limited, ACME, first[0].job_id)
+    clock.turn(MOST_SECONDS)
+    assert not accept(limited, work(idempotency=key)).replayed
+
+
+def test_a_job_that_was_accepted_is_replayed_also_when_the_quota_is_full(limited: Database) -> None:
+    key = Idempotency("key", "hash")
+    job = accept(limited, work(idempotency=key))
+    fill(limited)
+    again = accept(limited, work(idempotency=key))
+    assert (again.job_id, again.replayed) == (job.job_id, True)
+
+
+def test_what_can_never_fit_is_too_large(limited: Database) -> None:
+    assert refusal(lambda: accept(limited, work(QUOTA // CHUNK + 1))) is ErrorCode.REQUEST_TOO_LARGE
+    assert accept(limited, work(QUOTA // CHUNK)).job_id
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda store, jobs: finish_all(store, take(store)),
+        lambda store, jobs: [cancel(store, ACME, job.job_id) for job in jobs],
+        lambda store, jobs: [delete(store, ACME, job.job_id) for job in jobs],
+    ],
+    ids=["finished", "cancelled", "deleted"],
+)
+def test_work_that_ends_makes_room(
+    limited: Database, clock: HandClock, end: Callable[[Database, list[Accepted]], object]
+) -> None:
+    jobs = fill(limited)
+    end(limited, jobs)
+    clock.turn(MOST_SECONDS)
+    assert len(fill(limited)) == QUOTA // CHUNK
+
+
+def test_claimed_work_and_work_that_is_given_back_makes_none(limited: Database, clock: HandClock) -> None:
+    fill(limited)
+    claimed = take(limited)
+    clock.turn(MOST_SECONDS)
+    assert fill(limited) == []
+    release(limited, claimed.batch_id)
+    clock.turn(MOST_SECONDS)
+    assert fill(limited) == []
+
+
+def test_calls_and_jobs_count_together(limited: Database) -> None:
+    accept(limited, work(5, priority=Priority.INTERACTIVE))
+    accept(limited, work(5, priority=Priority.BULK))
+    assert fill(limited) == []
+
+
+def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandClock) -> None:
+    shape = work(0)
+
+    def piece(first: int, chunk_count: int) -> list[tuple[int, object]]:
+        return [(first + at, rows) for at, rows in submission(chunks=chunk_count).chunks]
+
+    upload = begin_upload(limited, shape, None)
+    assert isinstance(upload, Upload)
+    stage(limited, upload, piece(0, 6))  # type: ignore[arg-type]
+    assert len(fill(limited)) == QUOTA // CHUNK - 6
+    assert refusal(lambda: stage(limited, upload, piece(6, 1))) is ErrorCode.QUOTA_EXCEEDED  # type: ignore[arg-type]
+    stage(limited, upload)
+    clock.turn(MOST_SECONDS)
+    assert fill(limited) == [], "counted anew, what is staged counts"
+    accept_upload(limited, upload, "hash")
+    clock.turn(MOST_SECONDS)
+    assert fill(limited) == []
+    other = begin_upload(limited, shape, None)
+    assert isinstance(other, Upload)
+    cancel(limited, ACME, upload.job_id)
+    clock.turn(MOST_SECONDS)
+    stage(limited, other, piece(0, 6))  # type: ignore[arg-type]
+    remove_upload(limited, other.job_id)
+    clock.turn(MOST_SECONDS)
+    assert len(fill(limited)) == 6
+
+
+def test_a_quota_that_is_set_later_counts_what_waits_already(limited: Database) -> None:
+    accept(limited, work(8, quota=None))
+    set_tenant(limited, ACME, max_waiting_tokens=QUOTA)
+    assert len(fill(limited)) == QUOTA // CHUNK - 8
+
+
+def test_counting_is_put_off_in_proportion_to_what_it_takes(limited: Database) -> None:
+    fill(limited)
+    seconds = recount(limited, ACME)
+    assert 0.0 < seconds <= MOST_SECONDS
+
+
+def test_whatever_happens_the_counter_is_never_less_than_what_is_unfinished(
+    limited: Database, clock: HandClock
+) -> None:
+    chance = random.Random(7)
+    jobs: list[str] = []
+    refused = 0
+    for _ in range(150):
+        match chance.randrange(6):
+            case 0 | 1 | 2:
+                job = accepted_within(limited, work(chance.randint(1, 3)))
+                if job is None:
+                    refused += 1
+                else:
+                    jobs.append(job.job_id)
+            case 3:
+                claimed = claim(limited, "worker", CARD, chance.choice([4, 20, 200]))
+                if claimed is not None:
+                    end = chance.choice([finish_all, _release, _abandon])
+                    end(limited, claimed)
+            case 4 if jobs:
+                cancel(limited, ACME, chance.choice(jobs))
+            case 5:
+                clock.turn(1.0)
+        # Before it is counted for the first time it is more than any quota.
+        assert unfinished(limited) <= min(QUOTA, counted(limited))
+    assert refused
+    clock.turn(MOST_SECONDS)
+    recount(limited, ACME)
+    assert counted(limited) == unfinished(limited)
+
+
+def _release(store: Database, claimed: object) -> object:
+    return release(store, claimed.batch_id)  # type: ignore[attr-defined]
+
+
+def _abandon(store: Database, claimed: object) -> object:
+    return abandon(store, claimed.batch_id, "a bad moment")  # type: ignore[attr-defined]
+
+
+def test_accepts_that_race_do_not_exceed_it(store: Database) -> None:
+    set_tenant(store, ACME, max_waiting_tokens=QUOTA)
+    shapes = [[work() for _ in range(4)] for _ in range(8)]
+
+    def keep_accepting(number: int) -> int:
+        return sum(accepted_within(store, shape) is not None for shape in shapes[number])
+
+    accepted = sum(at_once(8, keep_accepting))
+    assert unfinished(store) == accepted * CHUNK == QUOTA
