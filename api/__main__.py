@@ -18,6 +18,7 @@ from scoring.model_files import ModelFilesError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.keys import KeySettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
@@ -56,6 +57,7 @@ def main() -> int:
             scoring=ScoringSettings(),
             store=StoreSettings(),
             bell=BellSettings(),
+            keys=KeySettings(),
             sweep_seconds=EngineSettings().sweep_seconds,
         )
     except (ModelFilesError, ValidationError, ValueError) as error:

@@ -12,10 +12,12 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from api.admission import Admission
+from api.authentication import Authenticator, is_keyless, require_keys
 from api.errors import install_error_handlers
 from api.handshake import Handshake
 from api.metrics import Metrics
 from api.openapi import install_openapi
+from api.rate_limiting import RateLimits
 from api.request_id import RequestContext
 from api.ringing import Ringer
 from api.routes import health, jobs, metrics, models, score, tokenize
@@ -27,6 +29,7 @@ from bell.notices import RedisNotices
 from bell.redis_bell import RedisBell
 from bell.ringing import Bell, Notices
 from jobs.database import Database, StorageUnavailable
+from jobs.keys import USED_SECONDS
 from jobs.reading import statuses
 from jobs.records import JobStatus, Swept
 from jobs.sweep import sweep
@@ -36,6 +39,7 @@ from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 
@@ -48,14 +52,20 @@ log = structlog.stdlib.get_logger("api")
 
 
 def create_app(
-    *, api: ApiSettings, scoring: ScoringSettings, store: StoreSettings, bell: BellSettings, sweep_seconds: float
+    *,
+    api: ApiSettings,
+    scoring: ScoringSettings,
+    store: StoreSettings,
+    bell: BellSettings,
+    keys: KeySettings,
+    sweep_seconds: float,
 ) -> FastAPI:
     """The application. It starts without a database, a bell or a worker, and serves what it can without them.
 
     sweep_seconds: how often this process looks for expired leases and deadlines, as every other process does.
 
     Raises ModelFilesError if the model's tokenizer or configuration can't be had or read, ValueError for a database
-    URL that names no supported store.
+    URL that names no supported store, NoKeysError if nobody could call it.
     """
     checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION)
     tokenizer = TextTokenizer.load(checkpoint.directory)
@@ -67,6 +77,9 @@ def create_app(
         scoring.context_length,
     )
     database = Database.open(store)
+    keyless = is_keyless(api.host, bell.bell_socket)
+    if keys.bootstrap_key is None and not keyless:
+        require_keys(database)
     doorbell, notices = _open_bell(bell)
     watch = Watch(database)
     rings_lost = (lambda: doorbell.failures) if isinstance(doorbell, RedisBell) else None
@@ -77,8 +90,13 @@ def create_app(
         ringer = Ringer(doorbell)
         handshake = Handshake(database, card, api.worker_fresh_seconds)
         admission = Admission(database, card, handshake, api)
-        waiting = Threads(), Waiters(), ringer
-        service = Service(api, scoring, database, tokenizer, card, handshake, admission, counted, *waiting)
+        threads = Threads()
+        callers = (
+            Authenticator(database, threads, keys, keyless=keyless),
+            RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
+        )
+        known = api, scoring, database, tokenizer, card, handshake
+        service = Service(*known, *callers, admission, counted, threads, Waiters(), ringer)
         counted.awaited_by(lambda: len(service.waiters.job_ids))
         app.state.service = service
         tasks = [
@@ -87,6 +105,7 @@ def create_app(
                 "notices": lambda: notices.listen(service.waiters.on_ended),
                 "polling": lambda: _poll(service),
                 "sweeping": lambda: _sweep(service, watch, sweep_seconds),
+                "noting the use of keys": lambda: _note_use(service),
             }.items()
         ]
         log.info("serving", model=card.name, context_length=card.context_length, vocabulary=card.vocabulary)
@@ -132,6 +151,12 @@ async def _poll(service: Service) -> None:
         return await service.threads.sql(statuses, service.database, job_ids)
 
     await service.waiters.poll(look_up, service.api.waiter_poll_seconds)
+
+
+async def _note_use(service: Service) -> None:
+    while True:
+        await asyncio.sleep(USED_SECONDS * random.uniform(0.75, 1.0))
+        await service.authenticator.write_use()
 
 
 async def _sweep(service: Service, watch: Watch, every_seconds: float) -> None:

@@ -50,6 +50,8 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
     all_headers = dict(headers or {})
     if error.retry_after is not None:
         all_headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if error.code is ErrorCode.INVALID_API_KEY:
+        all_headers["WWW-Authenticate"] = "Bearer"
     # ASCII only: a message may quote what was sent, and that need not be encodable as UTF-8.
     content = json.dumps(error_body(error.code, error.message, error.param))
     return Response(content, error.status, all_headers, media_type="application/json")
@@ -114,6 +116,14 @@ def _allowed_methods(request: Request) -> str:
     return ", ".join(sorted(methods))
 
 
+def secured(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+    """:func:`documented`, of a route that asks who is calling."""
+    return documented(
+        *codes,
+        *(code for code in _OF_CALLERS if code not in codes),
+    )
+
+
 def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI ``responses`` of a route that can fail with ``codes``: one entry a status, one example a code.
 
@@ -135,6 +145,13 @@ def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
             }
     return by_status
 
+
+_OF_CALLERS = (
+    ErrorCode.INVALID_API_KEY,
+    ErrorCode.INSUFFICIENT_SCOPE,
+    ErrorCode.RATE_LIMIT_EXCEEDED,
+    ErrorCode.STORAGE_UNAVAILABLE,
+)
 
 _EXAMPLES = {
     ErrorCode.MISSING_QUERY: "query is required",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,6 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import error_response, internal_error
 
 HEADER = "x-request-id"
+
+_FURTHER = "scoreline.headers"
+"""Where a request's scope has what else is to be in its answer."""
 
 CLIENT_CLOSED_REQUEST = 499
 """What the access log says of a request whose client went away (nginx's convention); nobody receives it."""
@@ -34,6 +37,11 @@ def request_id_from(header: str | None) -> str:
     return uuid.uuid4().hex
 
 
+def add_headers(scope: Scope, headers: Mapping[str, str]) -> None:
+    """Have headers in the answer to a request, whoever makes it."""
+    scope[_FURTHER].update(headers)
+
+
 class RequestContext:
     """ASGI middleware around everything else. answered: is told of each request, its status, and its seconds."""
 
@@ -47,13 +55,15 @@ class RequestContext:
             return
         started_at = time.perf_counter()
         request_id = request_id_from(Headers(scope=scope).get(HEADER))
+        further: dict[str, str] = {}
+        scope[_FURTHER] = further
         status: int | None = None
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[HEADER] = request_id
+                MutableHeaders(scope=message).update(further | {HEADER: request_id})
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):

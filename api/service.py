@@ -8,8 +8,10 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.admission import Admission
+from api.authentication import Authenticator
 from api.handshake import Handshake
 from api.metrics import Metrics
+from api.rate_limiting import RateLimits
 from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting import Waiters
@@ -20,14 +22,11 @@ from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.scoring import ScoringSettings
 
-TENANT = "default"
-"""Whose everything is while there are no API keys."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """One API process: its settings, the store, the served model and who else serves it, what may be accepted, what is
-    counted, and how it waits and rings.
+    """One API process: its settings, the store, the served model and who else serves it, who is calling and how often,
+    what may be accepted, what is counted, and how it waits and rings.
     """
 
     api: ApiSettings
@@ -36,6 +35,8 @@ class Service:
     tokenizer: TextTokenizer
     card: ModelCard
     handshake: Handshake
+    authenticator: Authenticator
+    rates: RateLimits
     admission: Admission
     metrics: Metrics
     threads: Threads

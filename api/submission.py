@@ -10,8 +10,9 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from api.authentication import Principal
 from api.schemas import JobBody, ScoreBody
-from api.service import TENANT, Service
+from api.service import Service
 from jobs.records import Idempotency, Origin, Submission
 from scoring.errors import ErrorCode, RequestError
 from scoring.json_body import parse_json
@@ -46,17 +47,17 @@ def parse_object(data: bytes) -> Mapping[str, object]:
     return body
 
 
-def read_job(service: Service, data: bytes, idempotency: Idempotency | None) -> Submission:
+def read_job(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Submission:
     """The job in the body of ``POST /v1/jobs``. Raises RequestError."""
     body = parse_object(data)
     limits = _limits(service, max_items=service.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
     fields = _job_fields(body)
     request = _request(service, body)
     prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
-    return _submission(service, body, request, prepared, fields, idempotency)
+    return _submission(service, principal, body, request, prepared, fields, idempotency)
 
 
-def read_upload(service: Service, body: Mapping[str, object]) -> tuple[Submission, Preparation]:
+def read_upload(service: Service, principal: Principal, body: Mapping[str, object]) -> tuple[Submission, Preparation]:
     """The job in the first line of an upload, which has no items yet, and what prepares them. Raises RequestError."""
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
@@ -64,10 +65,10 @@ def read_upload(service: Service, body: Mapping[str, object]) -> tuple[Submissio
     fields = _job_fields(body)
     request = _request(service, {**body, "items": []})
     preparation = Preparation(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
-    return _submission(service, body, request, preparation.prepared(()), fields, None), preparation
+    return _submission(service, principal, body, request, preparation.prepared(()), fields, None), preparation
 
 
-def read_call(service: Service, data: bytes, idempotency: Idempotency | None) -> Call:
+def read_call(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Call:
     """The call in the body of ``POST /v1/score``. Raises RequestError."""
     body = parse_object(data)
     timeout = _seconds(body, "timeout", service.api.max_call_timeout_seconds) or service.api.call_timeout_seconds
@@ -83,7 +84,7 @@ def read_call(service: Service, data: bytes, idempotency: Idempotency | None) ->
     fields = _Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
     request = _request(service, body)
     prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
-    submission = _submission(service, body, request, prepared, fields, idempotency)
+    submission = _submission(service, principal, body, request, prepared, fields, idempotency)
     return Call(submission, timeout, cancel_on_timeout)
 
 
@@ -115,6 +116,7 @@ def _request(service: Service, body: Mapping[str, object]) -> ScoreRequest:
 
 def _submission(
     service: Service,
+    principal: Principal,
     body: Mapping[str, object],
     request: ScoreRequest,
     prepared: Prepared,
@@ -136,7 +138,8 @@ def _submission(
         warnings=(*_unknown_fields(body, fields.known), *prepared.warnings),
         origin=fields.origin,
         idempotency=idempotency,
-        tenant=TENANT,
+        tenant=principal.tenant,
+        quota=principal.policy.max_waiting_tokens,
     )
 
 

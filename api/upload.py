@@ -16,9 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from api.authentication import Principal
 from api.body import check_declared_length, content_encoding
 from api.errors import error_response, storage_unavailable
-from api.service import TENANT, Service
+from api.service import Service
 from api.upload_reader import Part, UploadReader
 from jobs.accept import key_reused
 from jobs.database import StorageUnavailable
@@ -43,7 +44,9 @@ the connection closed at once, it might lose the answer."""
 log = structlog.stdlib.get_logger("api.upload")
 
 
-async def receive_upload(request: Request, service: Service, key: str | None) -> tuple[Accepted, JobRecord]:
+async def receive_upload(
+    request: Request, service: Service, principal: Principal, key: str | None
+) -> tuple[Accepted, JobRecord]:
     """Take in a job. key: the request's Idempotency-Key.
 
     Raises UploadRefusedError, ClientDisconnect.
@@ -54,7 +57,7 @@ async def receive_upload(request: Request, service: Service, key: str | None) ->
         encoding = content_encoding(request)
         if encoding not in ("identity", "gzip", "x-gzip"):
             raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
-        return await _Receiver(service, key, packed=encoding != "identity").receive(body)
+        return await _Receiver(service, principal, key, packed=encoding != "identity").receive(body)
     except RequestError as error:
         raise UploadRefusedError(error, body) from error
     except StorageUnavailable as error:
@@ -64,10 +67,11 @@ async def receive_upload(request: Request, service: Service, key: str | None) ->
 class _Receiver:
     """One upload on its way into the store."""
 
-    def __init__(self, service: Service, key: str | None, *, packed: bool) -> None:
+    def __init__(self, service: Service, principal: Principal, key: str | None, *, packed: bool) -> None:
         self._service = service
+        self._principal = principal
         self._key = key
-        self._reader = UploadReader(service, packed=packed)
+        self._reader = UploadReader(service, principal, packed=packed)
         self._upload: Upload | None = None
         self._earlier: EarlierUpload | None = None
         self._admitted = False
@@ -84,7 +88,8 @@ class _Receiver:
                     await self._take(parts)
             await self._take(await self._service.threads.text(self._reader.finish))
             accepted = await self._accept()
-            return accepted, await self._service.threads.sql(get_job, self._service.database, TENANT, accepted.job_id)
+            mine = self._service.database, self._principal.tenant
+            return accepted, await self._service.threads.sql(get_job, *mine, accepted.job_id)
         except BaseException:
             await self._give_up()
             raise

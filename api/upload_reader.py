@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from api.authentication import Principal
 from api.lines import Lines
 from api.service import Service
 from api.submission import parse_object, read_upload
@@ -38,10 +39,11 @@ class UploadReader:
     interest from now on.
     """
 
-    def __init__(self, service: Service, *, packed: bool) -> None:
+    def __init__(self, service: Service, principal: Principal, *, packed: bool) -> None:
         self.submission: Submission | None = None
         self.skims = False
         self._service = service
+        self._principal = principal
         self._preparation: Preparation | None = None
         self._items: list[object] = []
         self._numbers: list[int] = []
@@ -89,7 +91,7 @@ class UploadReader:
 
     def _open(self, number: int, line: bytes) -> None:
         try:
-            self.submission, self._preparation = read_upload(self._service, parse_object(line))
+            self.submission, self._preparation = read_upload(self._service, self._principal, parse_object(line))
         except RequestError as error:
             raise _in_line(error, number) from None
         if self.submission.options.item_first:

@@ -8,7 +8,7 @@ from settings.slice import SettingsSlice
 class ApiSettings(SettingsSlice):
     """Where it listens and how long it waits."""
 
-    host: str = Field("127.0.0.1", description="address to bind; there is no authentication yet, so loopback")
+    host: str = Field("127.0.0.1", description="address to bind; on any but a loopback address, callers need keys")
     port: int = Field(8000, ge=0, le=65535, description="port to bind")
     max_body_bytes: PositiveInt = Field(64 * 1024 * 1024, description="largest request body")
     max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")

@@ -10,14 +10,22 @@ import structlog
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.store import StoreSettings
 
-SLICES: tuple[type[SettingsSlice], ...] = (ScoringSettings, ApiSettings, StoreSettings, BellSettings, EngineSettings)
+SLICES: tuple[type[SettingsSlice], ...] = (
+    ScoringSettings,
+    ApiSettings,
+    KeySettings,
+    StoreSettings,
+    BellSettings,
+    EngineSettings,
+)
 PREFIX = "SCORELINE_"
-OTHERS = frozenset({"URL"})
-"""Names that are no settings of a server: where the command finds one."""
+OTHERS = frozenset({"URL", "API_KEY"})
+"""Names that are no settings of a server: where the command and the client find one, and what they call it with."""
 
 log = structlog.stdlib.get_logger("settings")
 

@@ -11,19 +11,21 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from api.body import media_type, read_body
-from api.errors import documented
+from api.errors import secured
 from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.openapi import json_body, or_lines
 from api.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.presentation import EMBEDDED_ITEMS, encode, job_path, json_response, show_job, show_lines, show_page
+from api.principal import Reader, Scorer
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
-from api.service import TENANT, Service, ServiceOf
+from api.service import Service, ServiceOf
 from api.submission import read_job
 from api.upload import JSON_LINES, UploadRefusedError, receive_upload
 from api.waiting import Outcome, client_left
 from jobs.accept import accept
 from jobs.ending import cancel, delete
+from jobs.ownership import missing_job
 from jobs.reading import get_job, list_jobs, read_scores
 from jobs.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from scoring.errors import ErrorCode, RequestError
@@ -57,7 +59,7 @@ router = APIRouter(tags=["jobs"])
                 "Idempotency-Replayed": {"schema": {"const": "true"}},
             },
         },
-        **documented(
+        **secured(
             *SCORING_ERRORS,
             ErrorCode.JOB_NOT_FOUND,
             ErrorCode.JOB_CANCELLED,
@@ -72,6 +74,7 @@ router = APIRouter(tags=["jobs"])
 async def submit(
     request: Request,
     service: ServiceOf,
+    principal: Scorer,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Submit a job. With the 202 it is committed: it survives the death of any process.
@@ -81,14 +84,14 @@ async def submit(
     """
     if media_type(request) == JSON_LINES:
         try:
-            accepted, job = await receive_upload(request, service, idempotency_key)
+            accepted, job = await receive_upload(request, service, principal, idempotency_key)
             service.ringer.ring(service.card.name)
         except UploadRefusedError as refused:
             return refused.response
     else:
         data = await read_body(request, service.api.max_body_bytes)
         idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
-        submission = await service.threads.text(read_job, service, data, idempotency)
+        submission = await service.threads.text(read_job, service, principal, data, idempotency)
         accepted, job = await service.threads.sql(_accept, service, submission)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
@@ -97,10 +100,11 @@ async def submit(
 @router.get(
     "/v1/jobs",
     response_model=JobList,
-    responses=documented(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
 )
 async def list_(
     service: ServiceOf,
+    principal: Reader,
     status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=JOB_ID, description="the id of the last job of the page before")] = None,
@@ -108,7 +112,8 @@ async def list_(
     """List jobs, newest first."""
     wanted = JobStatus(status) if status is not None else None
     # One more than asked for tells whether there are more.
-    jobs = await service.threads.sql(list_jobs, service.database, TENANT, status=wanted, limit=limit + 1, after=after)
+    mine = service.database, principal.tenant
+    jobs = await service.threads.sql(list_jobs, *mine, status=wanted, limit=limit + 1, after=after)
     shown = [show_job(job) for job in jobs[:limit]]
     return json_response({"object": "list", "data": shown, "has_more": len(jobs) > limit})
 
@@ -116,12 +121,13 @@ async def list_(
 @router.get(
     "/v1/jobs/{job_id}",
     response_model=Job,
-    responses=documented(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
 async def read(
     request: Request,
     job_id: str,
     service: ServiceOf,
+    principal: Reader,
     prefer: Annotated[
         str | None, Header(description=f"`wait=N`: answer when the job ends, or after N (at most {MAX_WAIT_SECONDS}) s")
     ] = None,
@@ -131,12 +137,12 @@ async def read(
     wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
     if wait:
-        job = await service.threads.sql(get_job, service.database, TENANT, job_id)
+        job = await service.threads.sql(get_job, service.database, principal.tenant, job_id)
         if not job.status.ended:
             outcome = await service.waiters.wait(job_id, wait, lambda: client_left(request))
             if outcome is Outcome.DISCONNECTED:
                 raise ClientDisconnect
-    return json_response(await service.threads.sql(_read, service, job_id), headers=headers)
+    return json_response(await service.threads.sql(_read, service, principal.tenant, job_id), headers=headers)
 
 
 @router.get(
@@ -147,7 +153,7 @@ async def read(
             "description": "a page; or, with `Accept: application/x-ndjson`, all of a succeeded job, one line an item",
             "content": {JSON_LINES: {"schema": {"$ref": "#/components/schemas/ScoreLine"}}},
         },
-        **documented(
+        **secured(
             ErrorCode.INVALID_REQUEST,
             ErrorCode.JOB_NOT_FOUND,
             ErrorCode.JOB_NOT_FINISHED,
@@ -161,6 +167,7 @@ async def scores(
     request: Request,
     job_id: str,
     service: ServiceOf,
+    principal: Reader,
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET, description="the first item's index")] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE_ITEMS, description="items of a page; JSON lines have them all")] = 100,
 ) -> Response:
@@ -171,19 +178,19 @@ async def scores(
     """
     job_id = _job_id(job_id)
     if not _wants_lines(request):
-        return json_response(await service.threads.sql(_read_page, service, job_id, offset, limit))
-    first = await service.threads.sql(_read_whole_page, service, job_id, offset)
-    return StreamingResponse(_lines(service, job_id, first, offset), media_type=JSON_LINES)
+        return json_response(await service.threads.sql(_read_page, service, principal.tenant, job_id, offset, limit))
+    first = await service.threads.sql(_read_whole_page, service, principal.tenant, job_id, offset)
+    return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
 
 @router.post(
     "/v1/jobs/{job_id}/cancel",
     response_model=Job,
-    responses=documented(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def cancel_(job_id: str, service: ServiceOf) -> Response:
+async def cancel_(job_id: str, service: ServiceOf, principal: Scorer) -> Response:
     """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
-    job = await service.threads.sql(cancel, service.database, TENANT, _job_id(job_id))
+    job = await service.threads.sql(cancel, service.database, principal.tenant, _job_id(job_id))
     service.metrics.saw(job.id, job.status)
     _wake(service, job.id)
     return json_response(show_job(job))
@@ -192,12 +199,12 @@ async def cancel_(job_id: str, service: ServiceOf) -> Response:
 @router.delete(
     "/v1/jobs/{job_id}",
     response_model=DeletedJob,
-    responses=documented(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def delete_(job_id: str, service: ServiceOf) -> Response:
+async def delete_(job_id: str, service: ServiceOf, principal: Scorer) -> Response:
     """Delete a job, its inputs and its scores. A job that has not ended is cancelled first."""
     job_id = _job_id(job_id)
-    await service.threads.sql(delete, service.database, TENANT, job_id)
+    await service.threads.sql(delete, service.database, principal.tenant, job_id)
     _wake(service, job_id)
     return json_response({"id": job_id, "object": "scoring.job", "deleted": True})
 
@@ -205,7 +212,7 @@ async def delete_(job_id: str, service: ServiceOf) -> Response:
 def _job_id(job_id: str) -> str:
     """A job id that may exist. What can't be one is answered like one that does not, and never reaches the database."""
     if not re.fullmatch(JOB_ID, job_id):
-        raise RequestError(ErrorCode.JOB_NOT_FOUND, "there is no such job")
+        raise missing_job()
     return job_id
 
 
@@ -226,24 +233,24 @@ def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobReco
     service.ringer.ring(service.card.name)  # a worker can begin while the answer is made
     if not accepted.replayed:
         service.metrics.accepted(submission)
-    return accepted, get_job(service.database, TENANT, accepted.job_id)
+    return accepted, get_job(service.database, submission.tenant, accepted.job_id)
 
 
-def _read(service: Service, job_id: str) -> bytes:
-    job = get_job(service.database, TENANT, job_id)
+def _read(service: Service, tenant: str, job_id: str) -> bytes:
+    job = get_job(service.database, tenant, job_id)
     service.metrics.saw(job.id, job.status)
     if job.status is not JobStatus.SUCCEEDED or job.total_items > EMBEDDED_ITEMS:
         return encode(show_job(job))
-    return encode(show_job(job, read_scores(service.database, TENANT, job_id, 0, EMBEDDED_ITEMS)))
+    return encode(show_job(job, read_scores(service.database, tenant, job_id, 0, EMBEDDED_ITEMS)))
 
 
-def _read_page(service: Service, job_id: str, offset: int, limit: int) -> bytes:
-    return encode(show_page(read_scores(service.database, TENANT, job_id, offset, limit)))
+def _read_page(service: Service, tenant: str, job_id: str, offset: int, limit: int) -> bytes:
+    return encode(show_page(read_scores(service.database, tenant, job_id, offset, limit)))
 
 
-def _read_whole_page(service: Service, job_id: str, offset: int) -> ScorePage:
+def _read_whole_page(service: Service, tenant: str, job_id: str, offset: int) -> ScorePage:
     """A page of a job that succeeded."""
-    page = read_scores(service.database, TENANT, job_id, offset, PAGE_ITEMS)
+    page = read_scores(service.database, tenant, job_id, offset, PAGE_ITEMS)
     match page.job.status:
         case JobStatus.SUCCEEDED:
             return page
@@ -256,14 +263,14 @@ def _read_whole_page(service: Service, job_id: str, offset: int) -> ScorePage:
     raise RequestError(ErrorCode.JOB_NOT_FINISHED, f"{job_id} is {page.job.status}; pages hold what is scored so far")
 
 
-async def _lines(service: Service, job_id: str, page: ScorePage, offset: int) -> AsyncIterator[bytes]:
+async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) -> AsyncIterator[bytes]:
     """One line an item, a page at a time: memory does not grow with the job."""
     while True:
         yield await service.threads.text(_encode_lines, page)
         if not page.has_more:
             return
         offset += PAGE_ITEMS
-        page = await service.threads.sql(_read_whole_page, service, job_id, offset)
+        page = await service.threads.sql(_read_whole_page, service, tenant, page.job.id, offset)
 
 
 def _encode_lines(page: ScorePage) -> bytes:

@@ -11,12 +11,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.body import read_body
-from api.errors import documented, error_response
+from api.errors import error_response, secured
 from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.openapi import json_body
 from api.presentation import encode, job_path, json_response, show_scoring
+from api.principal import Scorer
 from api.schemas import ScoreBody, ScoreResponse
-from api.service import TENANT, Service, ServiceOf
+from api.service import Service, ServiceOf
 from api.submission import Call, read_call
 from api.waiting import Outcome, client_left
 from jobs.accept import accept
@@ -48,6 +49,7 @@ SCORING_ERRORS = (
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ErrorCode.IDEMPOTENCY_KEY_REUSED,
     ErrorCode.IDEMPOTENCY_IN_PROGRESS,
+    ErrorCode.QUOTA_EXCEEDED,
     ErrorCode.STORAGE_UNAVAILABLE,
     ErrorCode.MODEL_UNAVAILABLE,
     ErrorCode.OVERLOADED,
@@ -60,12 +62,13 @@ EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids"
 @router.post(
     "/v1/score",
     response_model=ScoreResponse,
-    responses=documented(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
+    responses=secured(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
     openapi_extra=json_body(ScoreBody, EXAMPLE),
 )
 async def score(
     request: Request,
     service: ServiceOf,
+    principal: Scorer,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Score items and wait for it.
@@ -75,7 +78,7 @@ async def score(
     """
     data = await read_body(request, service.api.max_body_bytes)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
-    call = await service.threads.text(read_call, service, data, idempotency)
+    call = await service.threads.text(read_call, service, principal, data, idempotency)
     accepted, ended = await service.threads.sql(_accept, service, call)
     given_up = not ended and await _wait(request, service, call, accepted.job_id)
     return await service.threads.sql(_answer, service, call, accepted, given_up)
@@ -93,7 +96,7 @@ async def _wait(request: Request, service: Service, call: Call, job_id: str) -> 
         outcome is Outcome.TIMED_OUT and call.cancel_on_timeout
     )
     if given_up:
-        await service.threads.sql(cancel, service.database, TENANT, job_id)
+        await service.threads.sql(cancel, service.database, call.submission.tenant, job_id)
     if left:
         raise ClientDisconnect
     return given_up
@@ -107,16 +110,16 @@ def _accept(service: Service, call: Call) -> tuple[Accepted, bool]:
         service.metrics.accepted(call.submission)
     if call.submission.total_items > 0 and not accepted.replayed:
         return accepted, False
-    return accepted, get_job(service.database, TENANT, accepted.job_id).status.ended
+    return accepted, get_job(service.database, call.submission.tenant, accepted.job_id).status.ended
 
 
 def _answer(service: Service, call: Call, accepted: Accepted, given_up: bool) -> Response:
     """What to say of the job as it stands now, however the wait ended."""
     headers = REPLAYED if accepted.replayed else {}
-    job = get_job(service.database, TENANT, accepted.job_id)
+    job = get_job(service.database, call.submission.tenant, accepted.job_id)
     service.metrics.saw(job.id, job.status)
     if job.status is JobStatus.SUCCEEDED:
-        page = read_scores(service.database, TENANT, job.id, 0, max(1, job.total_items))
+        page = read_scores(service.database, call.submission.tenant, job.id, 0, max(1, job.total_items))
         return json_response(encode(show_scoring(page)), headers=headers)
     return error_response(_why_not(job, call, given_up), {**headers, "Location": job_path(job.id)})
 

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from api.body import read_body
-from api.errors import documented
+from api.errors import secured
 from api.openapi import json_body
 from api.presentation import encode, json_response
+from api.principal import Scorer
 from api.schemas import TokenizeBody, Tokens
 from api.service import Service, ServiceOf
 from api.submission import parse_object
@@ -20,7 +21,7 @@ router = APIRouter(tags=["models"])
 @router.post(
     "/v1/tokenize",
     response_model=Tokens,
-    responses=documented(
+    responses=secured(
         ErrorCode.INVALID_JSON,
         ErrorCode.INVALID_REQUEST,
         ErrorCode.MODEL_NOT_FOUND,
@@ -29,7 +30,7 @@ router = APIRouter(tags=["models"])
     ),
     openapi_extra=json_body(TokenizeBody, {"text": " Paris"}),
 )
-async def tokenize(request: Request, service: ServiceOf) -> Response:
+async def tokenize(request: Request, service: ServiceOf, _: Scorer) -> Response:
     """Tokenise a text. A label must be one token: `count` says whether it is."""
     data = await read_body(request, service.api.max_body_bytes)
     return json_response(await service.threads.text(_tokenize, service, data))

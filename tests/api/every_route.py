@@ -19,6 +19,7 @@ from api.schemas import (
     ScoreResponse,
     Tokens,
 )
+from jobs.keys import Scope
 from tests.api.serving import RunningApi
 
 BODY: dict[str, Any] = {
@@ -32,31 +33,32 @@ BODY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """A route, a request it is to answer well, and the shape of its answer."""
+    """A route, a request it is to answer well, the shape of its answer, and the scope it takes; None: it is open."""
 
     method: str
     path: str
     status: int
     shape: type[BaseModel]
     body: dict[str, Any] | None = None
+    scope: Scope | None = Scope.READ
 
 
 OPERATIONS = [
-    Operation("post", "/v1/score", 200, ScoreResponse, BODY),
-    Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}),
+    Operation("post", "/v1/score", 200, ScoreResponse, BODY, Scope.SCORE),
+    Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),
     Operation("get", "/v1/jobs/{job_id}", 200, Job),
     Operation("get", "/v1/jobs/{job_id}/scores", 200, ScoreList),
-    Operation("post", "/v1/jobs/{job_id}/cancel", 200, Job),
-    Operation("delete", "/v1/jobs/{job_id}", 200, DeletedJob),
+    Operation("post", "/v1/jobs/{job_id}/cancel", 200, Job, scope=Scope.SCORE),
+    Operation("delete", "/v1/jobs/{job_id}", 200, DeletedJob, scope=Scope.SCORE),
     Operation("get", "/v1/models", 200, ModelList),
-    Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}),
-    Operation("get", "/livez", 200, Health),
-    Operation("get", "/readyz", 200, Readiness),
+    Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}, Scope.SCORE),
+    Operation("get", "/livez", 200, Health, scope=None),
+    Operation("get", "/readyz", 200, Readiness, scope=None),
 ]
 
 
-def request(api: RunningApi, operation: Operation, job_id: str) -> httpx2.Response:
-    """Send an operation's request, about this job where it is about one."""
+def request(api: RunningApi, operation: Operation, job_id: str, client: httpx2.Client | None = None) -> httpx2.Response:
+    """Send an operation's request, about this job where it is about one. client: other than the server's own."""
     path = operation.path.format(job_id=job_id)
-    return api.client.request(operation.method, path, json=operation.body)
+    return (client or api.client).request(operation.method, path, json=operation.body)

@@ -30,11 +30,15 @@ from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from tests.api import tiny_model
 
 DEADLINE_SECONDS = 20.0
+
+KEY = "bootstrap-key-of-the-tests-" + "0" * 16
+"""What the default tenant calls with."""
 
 Json = dict[str, Any]
 
@@ -135,6 +139,7 @@ class RunningApi:
             scoring=self.scoring,
             store=self.store,
             bell=self.bell,
+            keys=of(KeySettings, bootstrap_key=KEY),
             sweep_seconds=overrides.get("sweep_seconds", 0.2),
         )
         # Bound here, so that the port is known and nobody else can take it.
@@ -143,7 +148,12 @@ class RunningApi:
         config = uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
-        self.client = httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS)
+        self.client = self.client_with(KEY)
+
+    def client_with(self, key: str | None) -> httpx2.Client:
+        """A client with an API key, or without one."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        return httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS, headers=headers)
 
     def start(self) -> None:
         """Serve; returns once it does."""

@@ -1,0 +1,184 @@
+"""Who is calling: from the ``Authorization`` header to a tenant and what it may do.
+
+A stored key is found by its public id, and remembered for a few seconds: calls cost no query, and a key that is revoked
+stops within that time. Its secret is compared hash against hash in constant time, also where there is no such key. All
+that is wrong with a credential is answered in the same words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from api.cached import Cached
+from api.threads import Threads
+from jobs.database import Database, StorageUnavailable
+from jobs.keys import Scope, StoredKey, find_key, has_usable_key, note_use, parse_key, secret_hash
+from jobs.tenants import DEFAULT_TENANT, Tenant, find_tenant
+from scoring.errors import ErrorCode, RequestError
+from settings.keys import KeySettings
+
+MESSAGE = "no valid API key; send one as  Authorization: Bearer KEY"
+POLICY_SECONDS = 1.0
+"""How long a request without a stored key waits for its tenant's limits while the database does not answer."""
+
+_BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
+_NO_KEY = secret_hash("the secret of no key at all")
+
+log = structlog.stdlib.get_logger("api.keys")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a request is from. policy: the tenant and its limits; key_id: None where no stored key was sent."""
+
+    policy: Tenant
+    scopes: frozenset[Scope]
+    key_id: str | None
+
+    @property
+    def tenant(self) -> str:
+        """The tenant's name."""
+        return self.policy.name
+
+
+class NoKeysError(ValueError):
+    """Nobody could call this API, and it must not be open to everybody."""
+
+
+def is_keyless(host: str, bell_socket: str | None) -> bool:
+    """Whether requests without a key are taken for the default tenant's: in embedded mode, on a loopback address."""
+    if bell_socket is None:
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_keys(database: Database) -> None:
+    """Raise NoKeysError unless there is a key that is good for something. For who has no bootstrap key.
+
+    A database that can't be asked is not the reason: without it, nobody is let in either.
+    """
+    try:
+        found = has_usable_key(database)
+    except StorageUnavailable as error:
+        log.warning("can't tell whether there are API keys", error=str(error))
+        return
+    if not found:
+        raise NoKeysError(
+            "there is no API key: make one with `scoreline keys create`, or set SCORELINE_BOOTSTRAP_KEY "
+            "(only `scoreline up` on a loopback address needs none)"
+        )
+
+
+class Authenticator:
+    """Tells who is calling. To be made in the event loop that uses it.
+
+    keyless: a request without a credential is the default tenant's.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        threads: Threads,
+        settings: KeySettings,
+        *,
+        keyless: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._threads = threads
+        self._keyless = keyless
+        self._clock = clock
+        bootstrap = settings.bootstrap_key
+        self._bootstrap_hash = None if bootstrap is None else secret_hash(bootstrap.get_secret_value())
+        self._keys: Cached[_Known] = Cached(self._find_key, settings.key_cache_seconds, clock)
+        self._tenants: Cached[Tenant] = Cached(self._find_tenant, settings.key_cache_seconds, clock)
+        self._used: set[str] = set()
+
+    async def authenticate(self, headers: Sequence[str]) -> Principal:
+        """headers: all ``Authorization`` headers of a request, of which there is to be one.
+
+        Raises RequestError INVALID_API_KEY; StorageUnavailable where a key can't be looked up.
+        """
+        if self._keyless and not headers:
+            return await self._default_principal()
+        found = _BEARER.fullmatch(headers[0].strip()) if len(headers) == 1 else None
+        if found is None:
+            raise invalid_api_key()
+        credential = found[1]
+        bootstrap = self._bootstrap_hash
+        if bootstrap is not None and hmac.compare_digest(bootstrap, secret_hash(credential)):
+            return await self._default_principal()
+        return await self._stored_principal(credential)
+
+    async def _stored_principal(self, credential: str) -> Principal:
+        parsed = parse_key(credential)
+        if parsed is None:
+            raise invalid_api_key()
+        key_id, secret = parsed
+        known = await self._keys.get(key_id)
+        expected = _NO_KEY if known is None else known.key.secret_sha256
+        same = hmac.compare_digest(expected, secret_hash(secret))
+        if known is None or not same or self._clock() >= known.usable_until:
+            raise invalid_api_key()
+        self._used.add(key_id)
+        return Principal(known.key.tenant, known.key.scopes, key_id)
+
+    async def _default_principal(self) -> Principal:
+        try:
+            async with asyncio.timeout(POLICY_SECONDS):
+                policy = await self._tenants.get(DEFAULT_TENANT)
+        except (StorageUnavailable, TimeoutError):
+            # Who it is is known all the same, and what needs the database will say that it is away.
+            policy = self._tenants.last(DEFAULT_TENANT)
+        return Principal(policy or Tenant(DEFAULT_TENANT), frozenset(Scope), None)
+
+    async def _find_key(self, key_id: str) -> _Known | None:
+        asked_at = self._clock()
+        key = await self._threads.sql(find_key, self._database, key_id)
+        if key is None:
+            return None
+        return _Known(key, float("inf") if key.usable_seconds is None else asked_at + key.usable_seconds)
+
+    async def _find_tenant(self, name: str) -> Tenant | None:
+        return await self._threads.sql(find_tenant, self._database, name)
+
+    async def write_use(self) -> None:
+        """Write down which keys were used since the last time. What can't be written now is the next time."""
+        used, self._used = self._used, set()
+        if not used:
+            return
+        try:
+            await self._threads.sql(note_use, self._database, used)
+        except StorageUnavailable as error:
+            self._used |= used
+            log.warning("could not write down which keys were used", error=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A key as it was found. usable_until: on the authenticator's clock."""
+
+    key: StoredKey
+    usable_until: float
+
+
+def invalid_api_key() -> RequestError:
+    """The one answer to whatever is wrong with a credential."""
+    return RequestError(ErrorCode.INVALID_API_KEY, MESSAGE)
+
+
+def require_scope(principal: Principal, scope: Scope) -> None:
+    """Raise RequestError INSUFFICIENT_SCOPE unless a principal may do this."""
+    if scope not in principal.scopes:
+        raise RequestError(ErrorCode.INSUFFICIENT_SCOPE, f"this takes a key with the scope `{scope}`")

@@ -1,0 +1,311 @@
+"""Who is let in, who is not, and that nobody learns why not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import update
+
+from api import application, authentication
+from api.authentication import is_keyless
+from jobs.database import Database
+from jobs.identifiers import new_job_id
+from jobs.keys import Scope, create_key, list_keys, revoke_key
+from jobs.tables import api_keys
+from settings.store import StoreSettings
+from tests.api.every_route import OPERATIONS, Operation, request
+from tests.api.serving import KEY, RunningApi, eventually, running_api
+from tests.api.tiny_model import TinyModel
+from tests.services import PostgresServer
+
+BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
+ALL = frozenset(Scope)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A server that nobody calls without a key, its store, and keys by name."""
+
+    api: RunningApi
+    store: Database
+    keys: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def guarded(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    shutil.copy(sqlite_template, folder / "scoreline.db")
+    with ExitStack() as stack:
+        api, _ = stack.enter_context(
+            running_api(model.directory, f"sqlite:///{folder / 'scoreline.db'}", folder, host="0.0.0.0")
+        )
+        store = Database.open(api.store)
+        stack.callback(store.close)
+        keys = {scope.value: create_key(store, "acme", scope.value, [scope])[0] for scope in Scope}
+        for name in ("good", "expired", "revoked"):
+            keys[name], record = create_key(store, "acme", name, ALL, expires_in=1_000.0)
+            if name == "expired":
+                with store.write() as connection:
+                    connection.execute(update(api_keys).where(api_keys.c.id == record.id).values(expires_at=1.0))
+            if name == "revoked":
+                revoke_key(store, record.id)
+        yield Guarded(api, store, keys)
+
+
+def send(api: RunningApi, *authorization: str | bytes, path: str = "/v1/jobs") -> httpx2.Response:
+    values = [value.encode() if isinstance(value, str) else value for value in authorization]
+    with api.client_with(None) as client:
+        return client.get(path, headers=[(b"authorization", value) for value in values])
+
+
+def test_a_good_key_is_let_in_however_its_scheme_is_written(guarded: Guarded) -> None:
+    for scheme in ("Bearer", "bearer", "BEARER", "Bearer  "):
+        assert send(guarded.api, f"{scheme} {guarded.keys['good']}").status_code == 200
+    assert send(guarded.api, f"Bearer {KEY}").status_code == 200
+
+
+BAD: dict[str, tuple[str | bytes, ...]] = {
+    "none": (),
+    "empty": ("",),
+    "a scheme alone": ("Bearer",),
+    "a scheme and a space": ("Bearer ",),
+    "no scheme": ("{good}",),
+    "another scheme": ("Basic {good}",),
+    "unknown": ("Bearer sk_sl_" + "a" * 16 + "_" + "a" * 52,),
+    "the secret of another": ("Bearer {mixed}",),
+    "wrong in its last character": ("Bearer {altered}",),
+    "without its secret": ("Bearer {public}",),
+    "more than the key": ("Bearer {good}a",),
+    "two words": ("Bearer {good} {good}",),
+    "two keys in a header": ("Bearer {good}, Bearer {good}",),
+    "two headers": ("Bearer {good}", "Bearer {good}"),
+    "a bad one before a good one": ("Bearer no", "Bearer {good}"),
+    "expired": ("Bearer {expired}",),
+    "revoked": ("Bearer {revoked}",),
+    "in capitals": ("Bearer {capitals}",),
+    "very long": ("Bearer " + "a" * 20_000,),
+    "a long secret": ("Bearer sk_sl_" + "a" * 16 + "_" + "a" * 20_000,),
+    "UTF-8": ("Bearer ключ".encode(),),
+    "Latin-1": (b"Bearer cl\xe9",),
+    "a secret that is not ASCII": (b"Bearer sk_sl_" + b"a" * 16 + b"_" + b"\xe9" * 52,),
+    "control characters": (b"Bearer a\x01b",),
+    "part of the bootstrap key": ("Bearer " + KEY[:-1],),
+    "SQL": ("Bearer sk_sl_' OR 1=1 --_x",),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_whatever_is_wrong_with_a_credential_is_answered_alike(guarded: Guarded, case: str) -> None:
+    good, other = guarded.keys["good"], guarded.keys["read"]
+    names = guarded.keys | {
+        "mixed": good[:23] + other[23:],
+        "altered": good[:-1] + ("a" if good[-1] != "a" else "b"),
+        "public": good[:22],
+        "capitals": good.upper(),
+    }
+    sent = []
+    for value in BAD[case]:
+        text = value if isinstance(value, bytes) else value.encode()
+        for name, key in names.items():
+            text = text.replace(f"{{{name}}}".encode(), key.encode())
+        sent.append(text)
+    response, plain = send(guarded.api, *sent), send(guarded.api)
+    assert response.status_code == 401
+    assert response.content == plain.content
+    assert response.headers["www-authenticate"] == "Bearer"
+    error = response.json()["error"]
+    assert (error["code"], error["type"]) == ("invalid_api_key", "authentication_error")
+
+
+def test_a_key_in_the_query_is_none(guarded: Guarded) -> None:
+    for name in ("api_key", "key", "access_token", "authorization"):
+        assert send(guarded.api, path=f"/v1/jobs?{name}={guarded.keys['good']}").status_code == 401
+
+
+def test_secrets_are_compared_in_constant_time_also_where_there_is_no_such_key(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[str, str]] = []
+    compare = authentication.hmac.compare_digest
+
+    def noted(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(authentication.hmac, "compare_digest", noted)
+    counts = []
+    for key in (guarded.keys["good"], "sk_sl_" + "a" * 16 + "_" + "a" * 52, guarded.keys["revoked"]):
+        compared.clear()
+        send(guarded.api, f"Bearer {key}")
+        assert {len(text) for pair in compared for text in pair} == {64}
+        assert not any(key.rpartition("_")[2] in pair for pair in compared), "hashes, not secrets"
+        counts.append(len(compared))
+    assert counts == [2, 2, 2], "with the bootstrap key, and with the stored one or a stand-in"
+
+
+def document_of(api: RunningApi) -> dict[str, Any]:
+    with api.client_with(None) as client:
+        document: dict[str, Any] = client.get("/openapi.json").json()
+    return document
+
+
+def test_every_route_is_guarded_or_known_to_be_open(guarded: Guarded) -> None:
+    open_routes = {(operation.method, operation.path) for operation in OPERATIONS if operation.scope is None}
+    document = document_of(guarded.api)
+    assert document["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
+    with guarded.api.client_with(None) as client:
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                secured = operation.get("security") == [{"ApiKey": []}]
+                assert secured == ((method, path) not in open_routes), (method, path)
+                assert secured == ({"401", "403", "429"} <= operation["responses"].keys()), (method, path)
+                answer = client.request(method, path.format(job_id=new_job_id()), json={})
+                assert (answer.status_code == 401) == secured, (method, path)
+
+
+@pytest.mark.parametrize("path", ["/livez", "/metrics", "/openapi.json", "/docs"])
+def test_what_is_open_is_open(guarded: Guarded, path: str) -> None:
+    assert send(guarded.api, path=path).status_code == 200
+    assert send(guarded.api, "Bearer nonsense", path=path).status_code == 200
+
+
+def test_metrics_name_no_tenant_and_no_key(guarded: Guarded) -> None:
+    send(guarded.api, f"Bearer {guarded.keys['good']}")
+    text = send(guarded.api, path="/metrics").text
+    assert "scoreline_" in text
+    for word in ("acme", "default", guarded.keys["good"][6:22]):
+        assert word not in text
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [operation for operation in OPERATIONS if operation.scope is not None],
+    ids=lambda operation: f"{operation.method} {operation.path}",
+)
+def test_a_key_without_the_scope_is_refused_and_one_with_it_is_not(guarded: Guarded, operation: Operation) -> None:
+    with guarded.api.client_with(guarded.keys["good"]) as client:
+        job_id = client.post("/v1/jobs", json=BODY).json()["id"]
+    for scope in Scope:
+        with guarded.api.client_with(guarded.keys[scope.value]) as client:
+            response = request(guarded.api, operation, job_id, client)
+        if scope is operation.scope:
+            assert response.status_code == operation.status, response.text
+        else:
+            error = response.json()["error"]
+            assert (response.status_code, error["code"]) == (403, "insufficient_scope")
+            assert error["type"] == "permission_error"
+            assert f"`{operation.scope}`" in error["message"]
+
+
+def test_a_refused_request_is_refused_before_its_body_is_looked_at(guarded: Guarded) -> None:
+    with guarded.api.client_with(None) as client:
+        for headers in ({}, {"Content-Type": "application/x-ndjson"}):
+            assert client.post("/v1/jobs", content=b"{" * 100_000, headers=headers).status_code == 401
+
+
+def test_a_key_is_looked_up_once_for_many_requests(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    look = authentication.find_key
+
+    def counted(database: Database, key_id: str) -> Any:
+        found.append(key_id)
+        return look(database, key_id)
+
+    monkeypatch.setattr(authentication, "find_key", counted)
+    settings = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 1_000.0}
+    with running_api(model.directory, sqlite_url, tmp_path, **settings) as (api, _):
+        key = _make_key(sqlite_url)
+        for _ in range(20):
+            assert send(api, f"Bearer {key}").status_code == 200
+    assert len(found) == 1
+
+
+def test_a_revoked_key_stops_within_the_time_it_is_remembered(model: TinyModel, store_url: str, tmp_path: Path) -> None:
+    settings = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 0.2}
+    with running_api(model.directory, store_url, tmp_path, **settings) as (api, _):
+        key = _make_key(store_url)
+        assert send(api, f"Bearer {key}").status_code == 200
+        store = Database.open(StoreSettings(database_url=store_url))
+        assert revoke_key(store, list_keys(store)[0].id)
+        store.close()
+        eventually(lambda: send(api, f"Bearer {key}").status_code == 401, "the key is refused")
+
+
+def test_when_a_key_was_used_last_is_written_down_beside_the_requests(
+    model: TinyModel, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "USED_SECONDS", 0.05)
+    with running_api(model.directory, store_url, tmp_path, with_worker=False, host="0.0.0.0") as (api, _):
+        key = _make_key(store_url)
+        _make_key(store_url)
+        assert send(api, f"Bearer {key}").status_code == 200
+        store = Database.open(StoreSettings(database_url=store_url))
+        eventually(lambda: any(one.last_used_at for one in list_keys(store)), "it is written down")
+        assert [one.last_used_at is not None for one in list_keys(store)] == [True, False]
+        store.close()
+
+
+def test_without_the_database_a_key_works_for_as_long_as_it_is_remembered(
+    model: TinyModel, postgres_url: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    settings = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 1_000.0}
+    with running_api(model.directory, postgres_url, tmp_path, **settings) as (api, _):
+        known, unknown = (_make_key(postgres_url) for _ in range(2))
+
+        def tokenize(key: str) -> httpx2.Response:
+            with api.client_with(key) as client:
+                return client.post("/v1/tokenize", json={"text": "a"})
+
+        assert tokenize(known).status_code == 200
+        postgres.stop()
+        try:
+            assert tokenize(known).status_code == 200
+            assert tokenize(KEY).status_code == 200, "the bootstrap key is in no database"
+            refused = tokenize(unknown)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_unavailable")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert tokenize("malformed").status_code == 401
+        finally:
+            postgres.start()
+        assert tokenize(unknown).status_code == 200
+
+
+def _make_key(url: str) -> str:
+    store = Database.open(StoreSettings(database_url=url))
+    try:
+        return create_key(store, "acme", "made here", ALL)[0]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "bell_socket", "keyless"),
+    [
+        ("127.0.0.1", "/bell", True),
+        ("127.8.9.10", "/bell", True),
+        ("::1", "/bell", True),
+        ("localhost", "/bell", True),
+        ("127.0.0.1", None, False),
+        ("0.0.0.0", "/bell", False),
+        ("::", "/bell", False),
+        ("10.0.0.1", "/bell", False),
+        ("localhost.example.org", "/bell", False),
+        ("", "/bell", False),
+    ],
+)
+def test_only_embedded_mode_on_a_loopback_address_is_keyless(host: str, bell_socket: str | None, keyless: bool) -> None:
+    assert is_keyless(host, bell_socket) is keyless
+
+
+def test_where_no_key_is_needed_a_bad_one_is_refused_all_the_same(api: RunningApi) -> None:
+    assert send(api).status_code == 200
+    assert send(api, "Bearer nonsense").status_code == 401

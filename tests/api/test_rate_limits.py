@@ -1,0 +1,132 @@
+"""Rate limits: counted together where there is a Redis, by each process where there is none, and never in the way."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from jobs.database import Database
+from jobs.tenants import DEFAULT_TENANT, set_tenant
+from settings.store import StoreSettings
+from tests.api.serving import RunningApi, running_api
+from tests.api.tiny_model import TinyModel
+from tests.services import RedisServer, free_port
+
+LIMIT = 5
+POLICY = f'"minute";q={LIMIT};w=60'
+
+
+@pytest.fixture
+def limited_url(sqlite_url: str) -> str:
+    """A store whose default tenant may make so many requests in a minute."""
+    store = Database.open(StoreSettings(database_url=sqlite_url))
+    set_tenant(store, DEFAULT_TENANT, requests_per_minute=LIMIT)
+    store.close()
+    return sqlite_url
+
+
+@contextmanager
+def serving(model: TinyModel, url: str, folder: Path, redis_url: str | None) -> Iterator[RunningApi]:
+    settings: dict[str, Any] = {"with_worker": False}
+    if redis_url is not None:
+        settings |= {"bell_socket": None, "redis_url": redis_url, "bell_prefix": f"of-{folder.name}"}
+    with running_api(model.directory, url, folder, **settings) as (api, _):
+        yield api
+
+
+def ask(api: RunningApi) -> httpx2.Response:
+    return api.client.get("/v1/jobs")
+
+
+def until_refused(*apis: RunningApi) -> tuple[list[httpx2.Response], httpx2.Response]:
+    """What was answered by turns until one was refused, and that."""
+    answers: list[httpx2.Response] = []
+    while len(answers) < 10 * LIMIT:
+        answer = ask(apis[len(answers) % len(apis)])
+        if answer.status_code == 429:
+            return answers, answer
+        assert answer.status_code == 200, answer.text
+        answers.append(answer)
+    raise AssertionError("it is never refused")
+
+
+def assert_tells(answers: list[httpx2.Response], refused: httpx2.Response) -> None:
+    """The fields say what is left, and of a refusal when to come again."""
+    left = []
+    for answer in (*answers, refused):
+        assert answer.headers["ratelimit-policy"] == POLICY
+        found = re.fullmatch(r'"minute";r=(\d+);t=(\d+)', answer.headers["ratelimit"])
+        assert found is not None
+        assert 1 <= int(found[2]) <= 60
+        left.append(int(found[1]))
+    assert left == [*range(LIMIT - 1, -1, -1), 0]
+    error = refused.json()["error"]
+    assert (error["code"], error["type"]) == ("rate_limit_exceeded", "rate_limit_error")
+    assert refused.headers["ratelimit"].endswith(f";t={refused.headers['retry-after']}")
+
+
+def test_processes_with_one_redis_count_together(
+    model: TinyModel, limited_url: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with (
+        serving(model, limited_url, tmp_path / "a", redis_server.url) as one,
+        serving(model, limited_url, tmp_path / "a", redis_server.url) as other,
+    ):
+        answers, refused = until_refused(one, other)
+        assert_tells(answers, refused)
+        assert one.client.post("/v1/jobs", json={}).status_code == 429, "whatever is asked"
+        assert one.client.get("/livez").status_code == 200, "but what is open"
+
+
+def test_in_embedded_mode_the_process_counts_for_itself(model: TinyModel, limited_url: str, tmp_path: Path) -> None:
+    with serving(model, limited_url, tmp_path, None) as api:
+        answers, refused = until_refused(api)
+        assert LIMIT <= len(answers) <= LIMIT + 1, "one more where a window of the clock begins"
+        assert refused.headers["ratelimit-policy"] == POLICY
+
+
+def test_while_redis_is_away_each_process_counts_for_itself_and_nobody_waits(
+    model: TinyModel, limited_url: str, tmp_path: Path
+) -> None:
+    with serving(model, limited_url, tmp_path, f"redis://127.0.0.1:{free_port()}/0") as api:
+        began = time.monotonic()
+        answers, refused = until_refused(api)
+        assert time.monotonic() - began < 3.0
+        assert LIMIT <= len(answers) <= LIMIT + 1
+        assert refused.headers["ratelimit-policy"] == POLICY
+
+
+def test_nor_does_anybody_for_a_redis_that_does_not_answer(model: TinyModel, limited_url: str, tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        with serving(model, limited_url, tmp_path, url) as api:
+            began = time.monotonic()
+            answers, _ = until_refused(api)
+            assert time.monotonic() - began < 3.0
+            assert LIMIT <= len(answers) <= LIMIT + 1
+
+
+def test_a_tenant_without_limits_is_told_of_none(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    with serving(model, sqlite_url, tmp_path, None) as api:
+        for _ in range(3 * LIMIT):
+            answer = ask(api)
+            assert answer.status_code == 200
+            assert not {"ratelimit", "ratelimit-policy"} & set(answer.headers)
+
+
+def test_two_limits_are_told_side_by_side(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    store = Database.open(StoreSettings(database_url=sqlite_url))
+    set_tenant(store, DEFAULT_TENANT, requests_per_second=100, requests_per_minute=1_000)
+    store.close()
+    with serving(model, sqlite_url, tmp_path, None) as api:
+        headers = ask(api).headers
+        assert headers["ratelimit-policy"] == '"second";q=100;w=1, "minute";q=1000;w=60'
+        assert re.fullmatch(r'"second";r=99;t=1, "minute";r=999;t=\d+', headers["ratelimit"])

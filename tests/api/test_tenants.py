@@ -1,0 +1,147 @@
+"""Tenants do not see one another: another's job is a missing one, to the byte, on every route there is."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+import jobs.ending
+import jobs.reading
+from jobs.database import Database
+from jobs.identifiers import new_job_id
+from jobs.keys import Scope, create_key
+from jobs.tenants import set_tenant
+from tests.api.every_route import BODY
+from tests.api.serving import RunningApi, StandInWorker, running_api
+from tests.api.tiny_model import TinyModel
+from tests.api.uploading import body as lines
+
+ROOT = Path(__file__).parents[2]
+CHANGING = {"x-request-id", "date"}
+"""Headers that differ between any two answers."""
+
+Fresh = tuple[RunningApi, StandInWorker]
+
+
+@pytest.fixture
+def tenants(fresh: Fresh) -> Iterator[dict[str, httpx2.Client]]:
+    """Clients of two tenants."""
+    api, _ = fresh
+    store = Database.open(api.store)
+    clients = {name: api.client_with(create_key(store, name, name, frozenset(Scope))[0]) for name in ("acme", "bolt")}
+    yield clients
+    for client in clients.values():
+        client.close()
+    store.close()
+
+
+def seen(response: httpx2.Response) -> tuple[int, bytes, list[tuple[str, str]]]:
+    """All of an answer that could tell two of them apart."""
+    headers = [(name, value) for name, value in response.headers.multi_items() if name not in CHANGING]
+    return response.status_code, response.content, headers
+
+
+def test_another_tenants_id_is_a_missing_one_on_every_route_that_takes_one(
+    fresh: Fresh, tenants: dict[str, httpx2.Client]
+) -> None:
+    api, worker = fresh
+    acme, bolt = tenants["acme"], tenants["bolt"]
+    done = acme.post("/v1/jobs", json=BODY).json()["id"]
+    assert acme.get(f"/v1/jobs/{done}", headers={"Prefer": "wait=10"}).json()["status"] == "succeeded"
+    worker.gate.clear()
+    waiting = acme.post("/v1/jobs", json=BODY).json()["id"]
+    call = acme.post("/v1/score", json=BODY | {"timeout": 0.01}).headers["location"].rpartition("/")[2]
+    document = api.client.get("/openapi.json").json()
+    walked = 0
+    for path, methods in document["paths"].items():
+        if "{" not in path:
+            continue
+        for method in methods:
+            for headers in ({}, {"Prefer": "wait=1"}, {"Accept": "application/x-ndjson"}):
+                missing = seen(bolt.request(method, path.format(job_id=new_job_id()), headers=headers))
+                assert missing[0] == 404, (method, path, missing)
+                for job_id in (done, waiting, call, "job_short", "nonsense"):
+                    answer = seen(bolt.request(method, path.format(job_id=job_id), headers=headers))
+                    assert answer == missing, (method, path, job_id)
+            walked += 1
+    assert walked >= 4
+    for job_id, status in ((done, "succeeded"), (waiting, "queued"), (call, "queued")):
+        assert acme.get(f"/v1/jobs/{job_id}").json()["status"] == status, "nothing was done to it"
+    assert bolt.get("/v1/jobs").json()["data"] == []
+    assert {job["id"] for job in acme.get("/v1/jobs").json()["data"]} == {done, waiting}
+    worker.gate.set()
+
+
+def test_the_same_idempotency_key_of_two_tenants_is_two(fresh: Fresh, tenants: dict[str, httpx2.Client]) -> None:
+    key = {"Idempotency-Key": "of-both"}
+    answers = [client.post("/v1/jobs", json=BODY, headers=key) for client in tenants.values()]
+    assert len({answer.json()["id"] for answer in answers}) == 2
+    assert not any("idempotency-replayed" in answer.headers for answer in answers)
+
+
+def test_a_quota_refuses_jobs_calls_and_uploads_of_its_tenant_alone(
+    fresh: Fresh, tenants: dict[str, httpx2.Client]
+) -> None:
+    api, worker = fresh
+    store = Database.open(api.store)
+    set_tenant(store, "acme", max_waiting_tokens=100)
+    store.close()
+    worker.gate.clear()
+    acme, bolt = tenants["acme"], tenants["bolt"]
+    big = BODY | {"items": [" France is"] * 1_000}
+    too_large = acme.post("/v1/jobs", json=big)
+    assert (too_large.status_code, too_large.json()["error"]["code"]) == (413, "request_too_large")
+    while (answer := acme.post("/v1/jobs", json=BODY)).status_code == 202:
+        pass
+    full = [
+        answer,
+        acme.post("/v1/score", json=BODY),
+        acme.post("/v1/jobs", content=lines(BODY["items"] * 4), headers={"Content-Type": "application/x-ndjson"}),
+    ]
+    for refused in full:
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota_exceeded"), refused.text
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert acme.get("/v1/jobs?status=receiving").json()["data"] == [], "the refused upload left nothing"
+    assert bolt.post("/v1/jobs", json=big).status_code == 202
+    worker.gate.set()
+
+
+def _called_with_a_job_id(module: Any) -> dict[str, inspect.Signature]:
+    functions = inspect.getmembers(module, inspect.isfunction)
+    own = {name: inspect.signature(function) for name, function in functions if function.__module__ == module.__name__}
+    return {name: signature for name, signature in own.items() if "job_id" in signature.parameters}
+
+
+def test_whatever_the_routes_ask_of_one_job_takes_its_tenant() -> None:
+    for module in (jobs.reading, jobs.ending):
+        found = _called_with_a_job_id(module)
+        assert found
+        for name, signature in found.items():
+            assert "tenant" in signature.parameters, f"{module.__name__}.{name}"
+
+
+def test_whose_a_job_is_is_asked_in_one_place() -> None:
+    """A condition on ``jobs.c.tenant`` elsewhere would be a second rule."""
+    askers = set()
+    for path in (ROOT / "jobs").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare) and ast.unparse(node.left) == "jobs.c.tenant":
+                askers.add(path.stem)
+    assert askers == {"ownership", "quotas"}, "and what a tenant has waiting is counted"
+
+
+def test_nothing_in_a_request_but_its_key_says_whose_it_is(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, host="0.0.0.0") as (api, _):
+        job = api.submit(**BODY, tenant="acme", metadata={"tenant": "acme"})
+        store = Database.open(api.store)
+        with api.client_with(create_key(store, "acme", "laptop", frozenset(Scope))[0]) as acme:
+            assert acme.get(f"/v1/jobs/{job['id']}").status_code == 404
+            assert acme.get(f"/v1/jobs/{job['id']}", headers={"X-Tenant": "default"}).status_code == 404
+        store.close()
