@@ -85,16 +85,22 @@ class RateLimits:
         items = _limits_of(tenant)
         if not items:
             return Verdict()
-        if self._shared is None or time.monotonic() < self._away_until:
+        if self._shared is None or self._is_away:
             taken = _take(self._own, items, tenant.name)
         else:
             taken = await run_sync(self._take_shared, self._shared, items, tenant.name, limiter=self._threads)
         refused = [one.reset for one in taken if not one.passed]
         return Verdict(_headers(taken), max(refused, default=None))
 
+    @property
+    def _is_away(self) -> bool:
+        return time.monotonic() < self._away_until
+
     def _take_shared(
         self, shared: SlidingWindowCounterRateLimiter, items: Mapping[str, RateLimitItem], tenant: str
     ) -> list[_Taken]:
+        if self._is_away:  # as was found while this one waited for its thread
+            return _take(self._own, items, tenant)
         try:
             return _take(shared, items, tenant)
         except StorageError as error:

@@ -128,7 +128,7 @@ def find_key(db: Database, key_id: str) -> StoredKey | None:
     if row is None:
         return None
     seconds = row.seconds if row.revoked_at is None else 0.0
-    return StoredKey(row.id, row.secret_sha256, tenant_of(row), _scopes(row.scopes), seconds)
+    return StoredKey(row.id, row.secret_sha256, tenant_of(row._mapping), _scopes(row.scopes), seconds)
 
 
 def list_keys(db: Database, tenant: str | None = None) -> list[KeyRecord]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, select, update
 
 from jobs.database import Database
 from jobs.tables import tenants
@@ -39,22 +38,22 @@ class Tenant:
 TENANT_COLUMNS = tenants.c[tuple(field.name for field in fields(Tenant))]
 
 
-def tenant_of(row: Row[Any]) -> Tenant:
+def tenant_of(row: RowMapping) -> Tenant:
     """A row that has :data:`TENANT_COLUMNS` as a tenant."""
-    return Tenant(**{column.name: row._mapping[column] for column in TENANT_COLUMNS})
+    return Tenant(**{column.name: row[column] for column in TENANT_COLUMNS})
 
 
 def find_tenant(db: Database, name: str) -> Tenant | None:
     """One tenant. Raises StorageUnavailable."""
     with db.read() as connection:
-        row = connection.execute(_FIND, {"name": name}).one_or_none()
+        row = connection.execute(_FIND, {"name": name}).mappings().one_or_none()
     return None if row is None else tenant_of(row)
 
 
 def list_tenants(db: Database) -> list[Tenant]:
     """All tenants, by name."""
     with db.read() as connection:
-        return [tenant_of(row) for row in connection.execute(select(*TENANT_COLUMNS).order_by(tenants.c.name))]
+        return [tenant_of(row) for row in connection.execute(_ALL).mappings()]
 
 
 def make_tenant(connection: Connection, db: Database, name: str) -> bool:
@@ -77,13 +76,13 @@ def set_tenant(db: Database, name: str, **changes: float | None) -> Tenant:
     with db.write() as connection:
         make_tenant(connection, db, name)
         # What waits is not known of one that had no quota: counted at its first accept.
-        row = connection.execute(
+        changed = connection.execute(
             update(tenants)
             .where(tenants.c.name == name)
             .values(**changes, recount_at=0.0, waiting_tokens=UNCOUNTED)
             .returning(*TENANT_COLUMNS)
-        ).one()
-    return tenant_of(row)
+        )
+        return tenant_of(changed.mappings().one())
 
 
 def _check(changes: dict[str, float | None]) -> None:
@@ -95,4 +94,5 @@ def _check(changes: dict[str, float | None]) -> None:
             raise ValueError(f"{name} is a whole number from 1 to {MOST_LIMIT[name]}")
 
 
+_ALL = select(*TENANT_COLUMNS).order_by(tenants.c.name)
 _FIND = select(*TENANT_COLUMNS).where(tenants.c.name == bindparam("name"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import httpx2
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+KEY_VARIABLE = "SCORELINE_API_KEY"
 ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 """The statuses that a job never leaves."""
 
@@ -105,12 +107,15 @@ class Model:
 class Client:
     """A connection to a running service. Every method raises :class:`ScorelineError`.
 
-    timeout: seconds for a response that does not wait for scores.
+    api_key: default: that of the environment variable ``SCORELINE_API_KEY``; empty: none; timeout: seconds for a
+    response that does not wait for scores.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, timeout: float = 30.0) -> None:
+    def __init__(self, url: str = DEFAULT_URL, *, api_key: str | None = None, timeout: float = 30.0) -> None:
         self._timeout = timeout
-        self._http = httpx2.Client(base_url=url, timeout=timeout)
+        key = os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx2.Client(base_url=url, timeout=timeout, headers=headers)
 
     def __enter__(self) -> Client:
         return self

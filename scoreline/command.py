@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from scoreline.administration import keys_app, tenants_app
 from scoreline.client import DEFAULT_URL, Client, ScorelineError
 from scoreline.server_rooms import DEMONSTRATION_MODEL, CommandError, become
 from scoreline.tables import score_table
@@ -142,6 +143,10 @@ def api_command(
 def worker_command() -> None:
     """Run one scoring worker (production). It is configured by SCORELINE_* variables."""
     become("workers.scoring", {})
+
+
+app.add_typer(keys_app, name="keys", no_args_is_help=True)
+app.add_typer(tenants_app, name="tenants", no_args_is_help=True)
 
 
 @app.command("migrate")

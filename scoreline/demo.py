@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scoreline.client import Client, Job
-from scoreline.embedded import EmbeddedSettings
+from scoreline.embedded import EmbeddedService, EmbeddedSettings
 from scoreline.narration import Narrator
 from scoreline.server_rooms import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, CommandError, require_rooms
 from scoreline.tables import column_name, in_one_line, score_table
@@ -39,7 +39,7 @@ def demo(console: Console) -> int:
             narrator.shows = lambda line: line.is_trouble
             if not stop:
                 narrator.say(f"Scoreline is running at {service.url}, with the demonstration model.")
-                _score(entries, service.url, narrator, console)
+                _score(entries, service, narrator, console)
         if stop:
             return 1
     narrator.say("Scoreline has stopped. To keep it running and to send it jobs of your own:\n")
@@ -47,10 +47,10 @@ def demo(console: Console) -> int:
     return 0
 
 
-def _score(entries: list[dict[str, Any]], url: str, narrator: Narrator, console: Console) -> None:
+def _score(entries: list[dict[str, Any]], service: EmbeddedService, narrator: Narrator, console: Console) -> None:
     """Submit all jobs, then wait for each."""
     started = time.monotonic()
-    with Client(url) as client:
+    with Client(service.url, api_key=service.api_key) as client:
         jobs = [client.submit(**entry["body"], metadata={"title": entry["title"]}) for entry in entries]
         narrator.say(f"{len(jobs)} jobs are submitted; each was answered with 202 and an id to poll.\n")
         for entry, job in zip(entries, jobs, strict=True):

@@ -7,6 +7,7 @@ the terminal reaches this process alone, which then stops them in good order.
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import httpx2
 
+from scoreline.client import KEY_VARIABLE
 from scoreline.log_lines import LogLine
 from scoreline.server_rooms import CommandError, environment, python_command, require_rooms
 
@@ -172,6 +174,12 @@ class EmbeddedService:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._settings.host, self._settings.host)
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self._port}"
 
+    @property
+    def api_key(self) -> str:
+        """What this process calls the API with; empty: nothing, which will do on a loopback address."""
+        bootstrap = os.environ.get("SCORELINE_BOOTSTRAP_KEY", "")
+        return bootstrap or ("" if _is_loopback(self._settings.host) else os.environ.get(KEY_VARIABLE, ""))
+
     def start(self) -> None:
         """Migrate, and start the processes. Raises EmbeddedError, ServerMissingError."""
         require_rooms()
@@ -259,6 +267,13 @@ class EmbeddedService:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _absolute_if_local(model: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,8 +44,8 @@ def environment(**changes: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path} | changes
 
 
-def become(module: str, changes: Mapping[str, str]) -> None:
+def become(module: str, changes: Mapping[str, str], arguments: Sequence[str] = ()) -> None:
     """Turn this process into a role of the server. Returns never."""
     require_rooms()
     sys.stdout.flush()
-    os.execve(sys.executable, python_command("-m", module), environment(**changes))
+    os.execve(sys.executable, python_command("-m", module, *arguments), environment(**changes))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from scoreline.client import Client
+from scoreline.client import Client, ScorelineError
 from scoreline.embedded import EmbeddedService, EmbeddedSettings, StartError, StopRequest
 from scoreline.narration import Narrator
 
@@ -50,7 +50,7 @@ def up(settings: EmbeddedSettings, console: Console) -> None:
     with stop_signals() as stop:
         with running(settings, stop, narrator) as service:
             if not stop:
-                _greet(service.url, narrator)
+                _greet(service.url, service.api_key, narrator)
                 narrator.shows = lambda line: line.is_news
                 service.run()
                 narrator.say()
@@ -78,10 +78,17 @@ def running(settings: EmbeddedSettings, stop: StopRequest, narrator: Narrator) -
         service.close()
 
 
-def _greet(url: str, narrator: Narrator) -> None:
-    with Client(url) as client:
-        model = client.models()[0]
-        labels = [client.tokenize(label) for label in LABELS]
+def _greet(url: str, api_key: str, narrator: Narrator) -> None:
+    try:
+        with Client(url, api_key=api_key) as client:
+            model = client.models()[0]
+            labels = [client.tokenize(label) for label in LABELS]
+    except ScorelineError as error:
+        # Its keys are in the store, and none is in the environment: who calls has one.
+        if error.status != 401:
+            raise
+        narrator.say(Text.assemble("\nScoreline is ready at ", (url, "bold green"), ", for those who have a key."))
+        return
     # Another tokenizer may need several tokens for a label's text; then the example names ids.
     single = all(len(tokens) == 1 for tokens in labels)
     example = EXAMPLE | ({"labels": LABELS} if single else {"label_token_ids": [tokens[-1] for tokens in labels]})
@@ -89,4 +96,5 @@ def _greet(url: str, narrator: Narrator) -> None:
     narrator.say(f"The interface is described at {url}/docs. Ctrl-C stops it.\n")
     narrator.say("Try it:\n")
     body = shlex.quote(json.dumps(example))
-    narrator.say(f"  curl -s {url}/v1/score -H 'Content-Type: application/json' -d {body}\n")
+    key = '-H "Authorization: Bearer $SCORELINE_BOOTSTRAP_KEY" ' if api_key else ""
+    narrator.say(f"  curl -s {url}/v1/score {key}-H 'Content-Type: application/json' -d {body}\n")

@@ -8,7 +8,10 @@ from settings.slice import SettingsSlice
 class ApiSettings(SettingsSlice):
     """Where it listens and how long it waits."""
 
-    host: str = Field("127.0.0.1", description="address to bind; on any but a loopback address, callers need keys")
+    host: str = Field(
+        "127.0.0.1",
+        description="address to bind; callers need keys, but for those of `scoreline up` on a loopback address",
+    )
     port: int = Field(8000, ge=0, le=65535, description="port to bind")
     max_body_bytes: PositiveInt = Field(64 * 1024 * 1024, description="largest request body")
     max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")

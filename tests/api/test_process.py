@@ -17,6 +17,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from jobs.database import Database
+from jobs.keys import Scope, create_key, revoke_key, secret_hash
+from settings.store import StoreSettings
 from tests.api.serving import DEADLINE_SECONDS, RunningApi, eventually
 from tests.api.tiny_model import TinyModel
 from tests.services import free_port
@@ -42,20 +45,25 @@ def api_process(**settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.wait()
 
 
+def wait_for(client: httpx2.Client, process: subprocess.Popen[str]) -> None:
+    """Return once it serves."""
+
+    def answers() -> bool:
+        try:
+            return client.get("/livez").status_code == 200
+        except httpx2.TransportError:
+            assert process.poll() is None
+            return False
+
+    eventually(answers, "the process serves")
+
+
 def test_a_process_logs_one_line_a_request_without_its_text_and_stops_in_the_middle_of_a_wait(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
     settings = {"model": str(model.directory), "database_url": sqlite_url, "bell_socket": str(tmp_path / "bell")}
     with api_process(**settings) as (process, url), httpx2.Client(base_url=url, timeout=DEADLINE_SECONDS) as client:
-
-        def answers() -> bool:
-            try:
-                return client.get("/livez").status_code == 200
-            except httpx2.TransportError:
-                assert process.poll() is None
-                return False
-
-        eventually(answers, "the process serves")
+        wait_for(client, process)
         job = client.post("/v1/jobs", json=BODY, headers={"x-request-id": "trace-1"}).json()
         client.get(f"/v1/unknown?{BODY['query']}", headers={"x-request-id": "trace-2"})
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as waiting:
@@ -101,6 +109,69 @@ def test_a_process_that_can_not_start_says_why_in_one_line(
         assert "Traceback" not in log
         (line,) = [json.loads(line) for line in log.splitlines()]
         assert says in line["reason"]
+
+
+def test_nothing_secret_is_logged_of_keys_good_and_bad(model: TinyModel, sqlite_url: str) -> None:
+    """As in production: keys are asked for, and there is a Redis to be told of, if it were there."""
+    store = Database.open(StoreSettings(database_url=sqlite_url))
+    scopes = frozenset(Scope)
+    good, _ = create_key(store, "acme", "good", scopes)
+    revoked, record = create_key(store, "acme", "revoked", scopes)
+    revoke_key(store, record.id)
+    store.close()
+    bootstrap = "bootstrap-key-of-this-process-" + "7" * 16
+    settings = {
+        "model": str(model.directory),
+        "database_url": sqlite_url,
+        "redis_url": f"redis://:redis-password@127.0.0.1:{free_port()}/0",
+        "bootstrap_key": bootstrap,
+    }
+    bad = [good[:-1] + "!", "sk_sl_" + "a" * 16 + "_" + "b" * 52, "Confidential", revoked, "é" * 20]
+    statuses = []
+    with api_process(**settings) as (process, url), httpx2.Client(base_url=url, timeout=DEADLINE_SECONDS) as client:
+        wait_for(client, process)
+        for key in (good, bootstrap, *bad):
+            header = [(b"authorization", f"Bearer {key}".encode())]
+            paths = ("/v1/jobs", f"/v1/jobs?api_key={key}", f"/v1/unknown?key={key}")
+            statuses += [client.get(path, headers=header).status_code for path in paths]
+            statuses.append(client.post("/v1/jobs", json=BODY, headers=header).status_code)
+            client.get("/v1/jobs", headers=[(b"x-api-key", key.encode()), (b"cookie", f"key={key}".encode())])
+            client.get("/v1/jobs", auth=("user", key))
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=DEADLINE_SECONDS)
+    assert {200, 202, 401, 404} <= set(statuses)
+    assert log.count('"event": "request"') > 30
+    assert "earer" not in log
+    for secret in (*(key.rpartition("_")[2] for key in (good, revoked, bad[1])), bootstrap, "Confidential", "éé"):
+        assert secret not in log
+        assert secret_hash(secret) not in log
+        assert json.dumps(secret)[1:-1] not in log
+    assert "redis-password" not in log
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "there is no API key"),
+        ({"bootstrap_key": ""}, "bootstrap_key"),
+        ({"bootstrap_key": "much-too-short-to-be-a-key"}, "32 characters"),
+        ({"bootstrap_key": "long enough but it has spaces in it, so it is none"}, "no spaces"),
+        ({"bootstrap_key": "long-enough-but-not-all-of-it-is-ascii-é"}, "ASCII"),
+        ({"host": "0.0.0.0", "bell_socket": "/tmp/nobody-listens-here"}, "there is no API key"),
+    ],
+)
+def test_a_process_that_nobody_could_call_does_not_start(
+    model: TinyModel, sqlite_url: str, settings: dict[str, str], says: str
+) -> None:
+    given = {"model": str(model.directory), "database_url": sqlite_url} | settings
+    with api_process(**given) as (process, _):
+        _, log = process.communicate(timeout=DEADLINE_SECONDS)
+        assert process.returncode == 1
+        (reason,) = [line["reason"] for line in map(json.loads, log.splitlines()) if "reason" in line]
+        assert says in reason
+        if key := settings.get("bootstrap_key"):
+            assert key not in log
+            assert json.dumps(key)[1:-1] not in log
 
 
 @pytest.mark.parametrize("sane", ["a", "3f2c-1", "A" * 128, "req_1:2.3+4/5="])

@@ -53,6 +53,30 @@ def test_a_job_is_submitted_awaited_read_and_deleted(client: Client) -> None:
     assert (missing.value.code, missing.value.status) == ("job_not_found", 404)
 
 
+def test_the_key_is_the_one_given_or_else_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": []}')
+
+    server = HTTPServer(("127.0.0.1", 0), Listener)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.delenv("SCORELINE_API_KEY", raising=False)
+    for variable, given in ((None, None), ("from-outside", None), ("from-outside", "given"), ("from-outside", "")):
+        if variable is not None:
+            monkeypatch.setenv("SCORELINE_API_KEY", variable)
+        with Client(url, api_key=given) as client:
+            client.models()
+    server.shutdown()
+    server.server_close()
+    assert seen == [None, "Bearer from-outside", "Bearer given", None]
+
+
 def test_scores_are_read_in_pages(client: Client) -> None:
     items = [f"item {n}" for n in range(25)]
     job = client.wait(client.submit("a", items, label_token_ids=[5]).id, 30)

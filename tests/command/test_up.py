@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from scoreline.client import Client
+from scoreline.client import Client, ScorelineError
 from tests.command.running import ROOT, Up, gone
 from tests.services import wait_until
 
@@ -203,11 +203,11 @@ def test_packages_of_the_same_names_in_the_current_folder_are_not_taken_for_the_
     assert up.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("role", ["up", "api", "worker", "migrate", "demo"])
+@pytest.mark.parametrize("role", ["up", "api", "worker", "migrate", "demo", "keys list"])
 def test_without_a_checkout_the_server_commands_say_so(tmp_path: Path, role: str) -> None:
     shutil.copytree(ROOT / "scoreline", tmp_path / "scoreline")
     run = subprocess.run(
-        [sys.executable, "-P", "-c", "from scoreline.command import main; main()", role],
+        [sys.executable, "-P", "-c", "from scoreline.command import main; main()", *role.split()],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
@@ -239,6 +239,28 @@ def test_a_process_that_watches_its_parent_ends_with_it() -> None:
     parent.kill()
     parent.wait()
     wait_until(lambda: gone([child]), "the child is gone")
+
+
+def test_on_an_address_that_others_reach_it_wants_a_key(
+    model_directory: Path, tmp_path: Path, start_up: StartUp
+) -> None:
+    refused = start_up("--host", "0.0.0.0")
+    assert refused.process.wait(60) == 1
+    assert "the api did not start: there is no API key" in refused.output
+    key = "bootstrap-key-of-the-terminal-" + "0" * 16
+    up = Up(model_directory, tmp_path / "with-key", "--host", "0.0.0.0", SCORELINE_BOOTSTRAP_KEY=key)
+    try:
+        up.wait_until_ready()
+        assert "Authorization: Bearer $SCORELINE_BOOTSTRAP_KEY" in up.output
+        assert key not in up.output
+        with Client(up.url, api_key="") as nobody, pytest.raises(ScorelineError) as error:
+            nobody.models()
+        assert (error.value.code, error.value.status) == ("invalid_api_key", 401)
+        with Client(up.url, api_key=key) as client:
+            assert client.score("a", ["b"], label_token_ids=[1]).scores
+        assert up.end(signal.SIGTERM) == 0
+    finally:
+        up.close()
 
 
 def test_the_default_data_directory_is_in_the_current_folder(start_up: StartUp, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from scoreline.command import app
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.store import StoreSettings
@@ -38,11 +39,13 @@ WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu"
 
 READS: Mapping[str, set[type[SettingsSlice]]] = {
     "migrate": {StoreSettings},
-    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings},
+    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings, KeySettings},
     **{name: {StoreSettings, ScoringSettings, BellSettings, EngineSettings} for name in WORKERS},
 }
 READS_BESIDES = {"SCORELINE_SWEEP_SECONDS", "SCORELINE_WORKER_FRESH_SECONDS"}
 """Settings of one role that others read too: an API sweeps, and a worker's health check asks what counts as fresh."""
+
+KEY = "bootstrap-key-of-a-composition-" + "0" * 16
 
 NOT_COMPOSED = {"SCORELINE_BELL_SOCKET"}
 """The bell of `scoreline up`."""
@@ -54,7 +57,8 @@ def variables(slices: set[type[SettingsSlice]]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def example() -> dict[str, str]:
-    return read_environment_file(ENVIRONMENT_EXAMPLE)
+    """As copied to .env and completed."""
+    return read_environment_file(ENVIRONMENT_EXAMPLE) | {"SCORELINE_BOOTSTRAP_KEY": KEY}
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +172,7 @@ def test_addresses_agree(composition: Composition, dockerfile: Dockerfile) -> No
 
 
 def test_only_the_api_is_published_and_to_this_machine_alone(example: dict[str, str]) -> None:
-    for given in (example, {"POSTGRES_PASSWORD": "secret"}):
+    for given in (example, {"POSTGRES_PASSWORD": "secret", "SCORELINE_BOOTSTRAP_KEY": KEY}):
         services = read_composition(given).services
         assert {name: service.ports for name, service in services.items() if service.ports} == {
             "api": [("127.0.0.1", "8000", "8000")]
@@ -176,6 +180,19 @@ def test_only_the_api_is_published_and_to_this_machine_alone(example: dict[str, 
         assert not any(service.raw.get("network_mode") for service in services.values())
     elsewhere = example | {"SCORELINE_HOST": "10.0.0.7", "SCORELINE_PORT": "9000"}
     assert read_composition(elsewhere).services["api"].ports == [("10.0.0.7", "9000", "8000")]
+
+
+def test_nothing_starts_without_a_key_of_its_owners(example: dict[str, str]) -> None:
+    given = read_environment_file(ENVIRONMENT_EXAMPLE)
+    assert given["SCORELINE_BOOTSTRAP_KEY"] == "", "a key that is published is none"
+    with pytest.raises(CompositionError, match=r"\.env\.example"):
+        read_composition(given)
+    holders = {
+        service.name
+        for service in read_composition(example).services.values()
+        if "SCORELINE_BOOTSTRAP_KEY" in service.environment
+    }
+    assert holders == {"api"}
 
 
 def test_a_profile_is_one_kind_of_worker(

@@ -20,6 +20,7 @@ from tests.services import PostgresServer, RedisServer, find_binary, free_port, 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60.0
 CHECK_SECONDS = 30.0
+KEY = "bootstrap-key-of-a-composition-" + "0" * 16
 BODY = {
     "query": "Review: The room was spotless and the staff were lovely.\nSentiment:",
     "items": [""],
@@ -136,7 +137,8 @@ def test_the_composed_commands_start_in_order_become_healthy_score_and_stop(
 ) -> None:
     # As a user would set it in .env: the programs are compiled when they are first met, for less to wait for here.
     composition = read_composition(
-        read_environment_file(ENVIRONMENT_EXAMPLE) | {"SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP": "false"}
+        read_environment_file(ENVIRONMENT_EXAMPLE)
+        | {"SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP": "false", "SCORELINE_BOOTSTRAP_KEY": KEY}
     )
     services = composition.services
     postgres.create_database(name=services["postgres"].environment["POSTGRES_DB"])
@@ -149,7 +151,10 @@ def test_the_composed_commands_start_in_order_become_healthy_score_and_stop(
     for service in running:
         machine.wait_for(service, "service_healthy")
 
-    with httpx2.Client(base_url=f"http://127.0.0.1:{machine.port}", timeout=60.0, trust_env=False) as client:
+    url, key = f"http://127.0.0.1:{machine.port}", {"Authorization": f"Bearer {KEY}"}
+    with httpx2.Client(base_url=url, timeout=60.0, trust_env=False) as client:
+        assert client.post("/v1/jobs", json=BODY).status_code == 401
+        client.headers.update(key)
         accepted = client.post("/v1/jobs", json=BODY)
         assert accepted.status_code == 202, accepted.text
         assert accepted.json()["model"] == "demonstration"

@@ -17,6 +17,9 @@ from tests.services import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "demonstration" / "model"
+KEY = "bootstrap-key-of-a-deployment-" + "0" * 16
+AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
+"""What the default tenant calls with."""
 
 
 class Deployment:
@@ -31,11 +34,14 @@ class Deployment:
             "SCORELINE_MODEL": str(MODEL),
             "SCORELINE_MODEL_NAME": "demo",
             "SCORELINE_PORT": str(self.port),
+            "SCORELINE_BOOTSTRAP_KEY": KEY,
             # What is not about compiling need not compile what it does not use.
             "SCORELINE_MULTI_ITEM_ENABLE_STARTUP_WARMUP": "false",
             **{f"SCORELINE_{name.upper()}": str(value) for name, value in settings.items()},
         }
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30.0, trust_env=False)
+        self.client = httpx2.Client(
+            base_url=f"http://127.0.0.1:{self.port}", timeout=30.0, trust_env=False, headers=AUTHORIZATION
+        )
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Deployment:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 
+from tests.end_to_end.deployment import AUTHORIZATION
 from tests.faults.outcomes import TOLERANCE
 from tests.soak.clients import Submitted, end_of
 
@@ -42,7 +43,7 @@ def check(url: str, submitted: Sequence[Submitted], seconds: float) -> Verdict:
     """Judge what became of every accepted job. seconds: in which all of them must have ended."""
     verdict = Verdict(accepted=len(submitted))
     deadline = time.monotonic() + seconds
-    with httpx2.Client(base_url=url, timeout=30.0, trust_env=False) as client:
+    with httpx2.Client(base_url=url, timeout=30.0, trust_env=False, headers=AUTHORIZATION) as client:
         for one in submitted:
             if len(set(one.ids)) > 1:
                 verdict.duplicated.append(f"{one.work.key} was answered with {sorted(one.ids)}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 
+from tests.end_to_end.deployment import AUTHORIZATION
 from tests.soak.work import Work
 
 RETRY_SECONDS = 0.2
@@ -47,7 +48,7 @@ class Client(threading.Thread):
 
     def __init__(self, url: str, number: int, seed: int, *, under_way: int = 24) -> None:
         super().__init__(name=f"client {number}", daemon=True)
-        self._http = httpx2.Client(base_url=url, timeout=30.0, trust_env=False)
+        self._http = httpx2.Client(base_url=url, timeout=30.0, trust_env=False, headers=AUTHORIZATION)
         self._number = number
         self._chance = random.Random(f"{seed} client {number}")
         self._under_way = under_way
