@@ -24,7 +24,6 @@ from scoring.layout import Head, Rows
 from scoring.model_card import ModelCard
 from scoring.options import Priority, ScoreOptions
 from scoring.work import prefill_work, work
-from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission, submit, take
 
@@ -248,28 +247,6 @@ def test_a_token_past_a_workers_vocabulary_is_seen_wherever_it_is(store: Databas
     )
     assert claim(store, "worker", card, 1_000) is None
     assert claim(store, "worker", replace(card, vocabulary=61), 1_000) is not None
-
-
-def test_the_work_on_a_query_stays_within_its_tenant(store: Database) -> None:
-    for tenant in ("acme", "bolt"):
-        submit(store, tenant=tenant)
-    claimed = take(store)
-    keys = {group.key for group in claimed.groups}
-    assert len(keys) == 2, "what the engine finds a query by again"
-    assert all(group.prefix.tolist() == [1, 2, 3] for group in claimed.groups)
-
-
-def test_unless_sharing_is_switched_on(store_url: str) -> None:
-    store = Database.open(StoreSettings(database_url=store_url, share_prefixes=True))
-    for tenant in ("acme", "bolt", "acme"):
-        submit(store, tenant=tenant)
-        submit(store, tenant=tenant, prefix=(9, 9))
-    claimed = take(store)
-    assert len(claimed.chunk_ids) == 6
-    assert sorted(group.prefix.tolist() for group in claimed.groups) == [[1, 2, 3], [9, 9]]
-    assert len({group.key for group in claimed.groups}) == 2
-    assert finish_all(store, claimed).fenced == 0
-    store.close()
 
 
 def test_workers_of_several_kinds_share_a_backlog_and_each_gets_what_it_can_score(store: Database) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select, text, update
 
 from jobs.accept import accept
 from jobs.claim import claim
 from jobs.database import Database
 from jobs.ending import cancel, delete
 from jobs.lease import abandon, release
-from jobs.quotas import MOST_SECONDS, recount
+from jobs.quotas import MOST_SECONDS, charge, recount
 from jobs.records import Accepted, Idempotency, Submission
 from jobs.tables import chunks, tenants
 from jobs.tenants import set_tenant
@@ -23,6 +24,7 @@ from scoring.errors import ErrorCode, RequestError
 from scoring.options import Priority
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, take
+from tests.services import wait_until
 
 ACME = "acme"
 QUOTA = 40
@@ -227,3 +229,25 @@ def test_accepts_that_race_do_not_exceed_it(store: Database) -> None:
 
     accepted = sum(at_once(8, keep_accepting))
     assert unfinished(store) == accepted * CHUNK == QUOTA
+
+
+def test_counting_waits_for_an_accept_that_is_under_way(postgres_store: Database) -> None:
+    """What it brings is not to be seen yet, and would be forgotten."""
+    set_tenant(postgres_store, ACME, max_waiting_tokens=QUOTA)
+    accept(postgres_store, work())
+    columns = [column for column in chunks.c if column.name != "id"]
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+
+    def counting_waits() -> bool:
+        with postgres_store.read() as looking:
+            return looking.scalar(waiting) is not None
+
+    with ThreadPoolExecutor(1) as pool:
+        with postgres_store.write() as connection:
+            connection.execute(update(tenants).values(recount_at=0.0))
+            connection.execute(insert(chunks).from_select(columns, select(*columns)))
+            charge(connection, ACME, QUOTA, CHUNK)
+            counted_anew = pool.submit(recount, postgres_store, ACME)
+            wait_until(counting_waits, "the count waits")
+        assert counted_anew.result() == 0.0
+    assert counted(postgres_store) == unfinished(postgres_store) == 2 * CHUNK
