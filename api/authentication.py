@@ -12,7 +12,7 @@ import hmac
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -86,23 +86,14 @@ class Authenticator:
     keyless: a request without a credential is the default tenant's.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        threads: Threads,
-        settings: KeySettings,
-        *,
-        keyless: bool,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, database: Database, threads: Threads, settings: KeySettings, *, keyless: bool) -> None:
         self._database = database
         self._threads = threads
         self._keyless = keyless
-        self._clock = clock
         bootstrap = settings.bootstrap_key
         self._bootstrap_hash = None if bootstrap is None else secret_hash(bootstrap.get_secret_value())
-        self._keys: Cached[_Known] = Cached(self._find_key, settings.key_cache_seconds, clock)
-        self._tenants: Cached[Tenant] = Cached(self._find_tenant, settings.key_cache_seconds, clock)
+        self._keys: Cached[_Known] = Cached(self._find_key, settings.key_cache_seconds)
+        self._tenants: Cached[Tenant] = Cached(self._find_tenant, settings.key_cache_seconds)
         self._used: set[str] = set()
 
     async def authenticate(self, headers: Sequence[str]) -> Principal:
@@ -129,7 +120,7 @@ class Authenticator:
         known = await self._keys.get(key_id)
         expected = _NO_KEY if known is None else known.key.secret_sha256
         same = hmac.compare_digest(expected, secret_hash(secret))
-        if known is None or not same or self._clock() >= known.usable_until:
+        if known is None or not same or time.monotonic() >= known.usable_until:
             raise invalid_api_key()
         self._used.add(key_id)
         return Principal(known.key.tenant, known.key.scopes, key_id)
@@ -144,7 +135,7 @@ class Authenticator:
         return Principal(policy or Tenant(DEFAULT_TENANT), frozenset(Scope), None)
 
     async def _find_key(self, key_id: str) -> _Known | None:
-        asked_at = self._clock()
+        asked_at = time.monotonic()
         key = await self._threads.sql(find_key, self._database, key_id)
         if key is None:
             return None
@@ -167,7 +158,7 @@ class Authenticator:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A key as it was found. usable_until: on the authenticator's clock."""
+    """A key as it was found. usable_until: as ``time.monotonic`` counts."""
 
     key: StoredKey
     usable_until: float

@@ -52,6 +52,12 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked(sqlite_url:
     assert line.split()[:4] == [key_id, "acme", "laptop", "read,score"]
     assert len(scoreline(sqlite_url, "keys", "list", "--tenant", "other").stdout.splitlines()) == 1
 
+    everything = parse_key(scoreline(sqlite_url, "keys", "create", "--name", "all").stdout.strip())
+    assert everything is not None
+    by_default = find_key(database, everything[0])
+    assert by_default is not None
+    assert (by_default.tenant, by_default.scopes, by_default.usable_seconds) == (Tenant("default"), set(Scope), None)
+
     revoked = scoreline(sqlite_url, "keys", "revoke", key_id)
     assert (revoked.returncode, revoked.stdout) == (0, "")
     assert list_keys(database)[0].revoked_at is not None
