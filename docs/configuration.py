@@ -21,7 +21,7 @@ def table() -> str:
 
 def _written(default: object) -> str:
     """A default as one would set it."""
-    if default is None:
+    if default is None or default == ():
         return "unset"
     return f"`{','.join(map(str, default))}`" if isinstance(default, tuple) else f"`{default}`"
 

@@ -14,6 +14,7 @@ from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.store import StoreSettings
+from settings.webhooks import WebhookSettings
 
 SLICES: tuple[type[SettingsSlice], ...] = (
     ScoringSettings,
@@ -22,6 +23,7 @@ SLICES: tuple[type[SettingsSlice], ...] = (
     StoreSettings,
     BellSettings,
     EngineSettings,
+    WebhookSettings,
 )
 PREFIX = "SCORELINE_"
 OTHERS = frozenset({"URL", "API_KEY"})
