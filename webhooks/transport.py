@@ -107,7 +107,10 @@ class CheckedTransport(httpx2.BaseTransport):
         # Once, and here: to set it beside a handshake in another thread would not be safe.
         self._tls.set_alpn_protocols(["http/1.1"])
         if settings.webhook_ca_file is not None:
-            self._tls.load_verify_locations(settings.webhook_ca_file)
+            try:
+                self._tls.load_verify_locations(settings.webhook_ca_file)
+            except OSError as error:
+                raise ValueError(f"SCORELINE_WEBHOOK_CA_FILE: {settings.webhook_ca_file}: {error}") from error
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """The response with its headers; its body is read from it, by the same deadline.

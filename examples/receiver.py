@@ -1,0 +1,115 @@
+"""A receiver of Scoreline's webhooks, with the standard library alone.
+
+    WEBHOOK_SECRET=whsec_... python examples/receiver.py
+
+It lets in only what is signed with its secret and is not old, takes each event once however often it comes, stores it
+before it answers, and leaves the work for afterwards. While secrets are rotated, give it both, with a comma between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import hmac
+import json
+import os
+import re
+import sqlite3
+import time
+from contextlib import closing
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+TOLERANCE_SECONDS = 300
+"""A request that is older was recorded and is sent again, or the clocks differ."""
+
+MAX_BODY_BYTES = 65_536
+
+
+class UntrustedError(Exception):
+    """A request that did not come from the service, or not now."""
+
+
+def verify(secrets: list[str], headers: Message, body: bytes, now: float) -> str:
+    """The id of a webhook that one of the secrets signed. Raises UntrustedError.
+
+    body: as it came, byte for byte; now: Unix seconds.
+    """
+    message_id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not re.fullmatch(r"[0-9]{1,12}", timestamp) or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
+        raise UntrustedError("webhook-timestamp is not about now")
+    content = f"{message_id}.{timestamp}.".encode() + body
+    for secret in secrets:
+        key = base64.b64decode(secret.removeprefix("whsec_"))
+        expected = "v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
+        for signature in headers.get("webhook-signature", "").split():
+            # In constant time: a comparison that ends at the first difference tells how much was right.
+            if hmac.compare_digest(signature.encode(), expected.encode()):
+                return message_id
+    raise UntrustedError("webhook-signature is of no secret that is known here")
+
+
+def keep(events: Path, message_id: str, body: bytes) -> bool:
+    """Store an event. False if it is there already: deliveries come at least once, each time under the same id."""
+    with closing(sqlite3.connect(events)) as connection, connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS events (id TEXT PRIMARY KEY, body TEXT NOT NULL)")
+        stored = connection.execute("INSERT OR IGNORE INTO events VALUES (?, ?)", (message_id, body.decode()))
+        return stored.rowcount == 1
+
+
+def handler(secrets: list[str], events: Path) -> type[BaseHTTPRequestHandler]:
+    """What answers requests."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # Seconds of silence after which a connection is closed.
+
+        def do_POST(self) -> None:
+            length = self.headers.get("content-length", "")
+            if not re.fullmatch(r"[0-9]{1,9}", length) or int(length) > MAX_BODY_BYTES:
+                return self.answer(413)
+            body = self.rfile.read(int(length))
+            try:
+                message_id = verify(secrets, self.headers, body, time.time())
+            except UntrustedError as reason:
+                print(f"refused: {reason}", flush=True)
+                return self.answer(401)
+            event = json.loads(body)
+            new = keep(events, message_id, body)
+            # Any 2xx, and soon: what there is to do is done from what was stored, not while the service waits.
+            self.answer(204)
+            print(f"{'new' if new else 'again'}: {message_id} {event['type']} {event['data']['id']}", flush=True)
+            return None
+
+        def answer(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing: the lines above say more."""
+
+    return Handler
+
+
+def main() -> None:
+    """Receive until Ctrl-C."""
+    options = argparse.ArgumentParser(description="Receive Scoreline's webhooks.")
+    options.add_argument("--host", default="127.0.0.1")
+    options.add_argument("--port", type=int, default=9000)
+    options.add_argument("--events", type=Path, default=Path("events.db"), help="SQLite file to store them in")
+    arguments = options.parse_args()
+    secrets = os.environ.get("WEBHOOK_SECRET", "").split(",")
+    if not all(secret.startswith("whsec_") for secret in secrets):
+        options.error("set WEBHOOK_SECRET to the secret that the service shows: whsec_...")
+    with ThreadingHTTPServer((arguments.host, arguments.port), handler(secrets, arguments.events)) as server:
+        print(f"receiving at http://{arguments.host}:{server.server_port}/", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""No webhook is a way into a network: what may not be connected to is not, by any spelling or trick.
+
+Python's own audit events tell of each connection that is tried; and where loopback is meant, somebody listens there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+
+from settings.webhooks import WebhookSettings
+from tests.webhooks.receivers import Receiver, status
+from tests.webhooks.test_addresses import FORBIDDEN
+from webhooks.sending import Failed, Sender, Sent
+
+PUBLIC = "93.184.215.14"
+HASTY = WebhookSettings(webhook_connect_seconds=0.2, webhook_timeout_seconds=0.4)
+
+
+class Connections:
+    """The addresses that this thread tried to connect to. Beyond loopback it does not get."""
+
+    def __init__(self) -> None:
+        self.tried: list[str] = []
+        self.thread: int | None = None
+        sys.addaudithook(self._hear)  # There is no way to take one back.
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "socket.connect" and threading.get_ident() == self.thread:
+            address = arguments[1]
+            assert isinstance(address, tuple)
+            self.tried.append(address[0])
+            if not ip_address(address[0]).is_loopback:
+                raise OSError("tests connect to nobody outside")
+
+
+@pytest.fixture(scope="module")
+def heard() -> Connections:
+    return Connections()
+
+
+@pytest.fixture
+def connections(heard: Connections) -> Iterator[list[str]]:
+    heard.tried.clear()
+    heard.thread = threading.get_ident()
+    yield heard.tried
+    heard.thread = None
+
+
+@pytest.fixture
+def inside() -> Iterator[Receiver]:
+    """A service that believes itself to be unreachable."""
+    with Receiver(status(200, body=b"the crown jewels")) as receiver:
+        yield receiver
+
+
+def test_no_special_address_is_connected_to(connections: list[str]) -> None:
+    answers: list[str] = []
+    with Sender(HASTY, look_up=lambda name: answers) as sender:
+        for address in FORBIDDEN:
+            answers[:] = [address]
+            literal = address.partition("%")[0]
+            for url in (f"https://{f'[{literal}]' if ':' in literal else literal}/", "https://receiver.example/"):
+                outcome = sender.send(url, {}, b"{}")
+                assert isinstance(outcome, Failed), url
+                assert outcome.reason == "forbidden_address", (url, address)
+        assert connections == []
+        answers[:] = [PUBLIC]
+        sender.send("https://receiver.example/", {}, b"{}")
+        assert connections == [PUBLIC], "it would have been heard"
+
+
+LOOPBACK_SPELT = [
+    *("127.0.0.1", "127.1", "127.0.1", "2130706433", "0x7f000001", "0x7f.0.0.1", "0177.0.0.1", "017700000001", "0"),
+    *("[::1]", "[::]", "[::127.0.0.1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:7f00:1]"),
+    *(
+        "localhost",
+        "LOCALHOST",
+        "localhost.",
+        "ⓛocalhost",
+        "１２７.0.0.1",
+        "127。0。0。1",
+        "127.0.0.1.",
+        "%6cocalhost",
+    ),
+    *("receiver.example@127.0.0.1", "receiver.example:443@127.0.0.1", "127.0.0.1\\@receiver.example"),
+]
+
+
+def test_no_spelling_of_loopback_is_connected_to(inside: Receiver, connections: list[str]) -> None:
+    settings = HASTY.model_copy(update={"webhook_ports": (inside.port,)})
+    with Sender(settings) as sender:
+        for host, scheme in itertools.product(LOOPBACK_SPELT, ("https", "http")):
+            outcome = sender.send(f"{scheme}://{host}:{inside.port}/", {}, b"{}")
+            assert isinstance(outcome, Failed), host
+            assert outcome.reason == "forbidden_address", host
+    assert connections == []
+    assert inside.accepted == 0
+
+
+def test_no_other_port_is_connected_to(connections: list[str]) -> None:
+    with Sender(HASTY, look_up=lambda name: [PUBLIC]) as sender:
+        for port in (1, 22, 25, 80, 444, 5432, 6379, 8000, 65_535):
+            outcome = sender.send(f"https://receiver.example:{port}/", {}, b"{}")
+            assert isinstance(outcome, Failed), port
+            assert outcome.reason == "forbidden_address", port
+    assert connections == []
+
+
+def test_one_address_inside_among_others_is_enough_to_refuse_all(connections: list[str]) -> None:
+    for found in ([PUBLIC, "127.0.0.1"], ["127.0.0.1", PUBLIC], [PUBLIC] * 5 + ["fd00::1"]):
+        with Sender(HASTY, look_up=lambda name, found=found: found) as sender:
+            outcome = sender.send("https://receiver.example/", {}, b"{}")
+        assert isinstance(outcome, Failed)
+        assert outcome.reason == "forbidden_address"
+    assert connections == []
+
+
+def test_a_resolver_that_changes_its_mind_is_asked_once(connections: list[str]) -> None:
+    """The first answer is checked and passes, and any later one would be loopback."""
+    answers = iter([PUBLIC, "127.0.0.1", "127.0.0.1"])
+    with Sender(HASTY, look_up=lambda name: [next(answers)]) as sender:
+        outcome = sender.send("https://receiver.example/", {}, b"{}")
+    assert isinstance(outcome, Failed)
+    assert connections == [PUBLIC]
+    assert next(answers) == "127.0.0.1", "there was no second look-up"
+
+
+def test_what_is_connected_to_is_what_was_checked(inside: Receiver) -> None:
+    """The same with somebody who answers: only 127.0.0.2 is open, and the name is rebound to 127.0.0.1 in between."""
+    settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.2/32"),))
+    answers = ["127.0.0.2"]
+
+    def look_up(name: str) -> list[str]:
+        return [answers.pop(0) if answers else "127.0.0.1"]
+
+    with Receiver(status(200, body=b"open"), host="127.0.0.2", port=inside.port) as outside:
+        with Sender(settings, look_up) as sender:
+            first = sender.send(outside.url("receiver.example"), {}, b"{}")
+            second = sender.send(outside.url("receiver.example"), {}, b"{}")
+        assert isinstance(first, Sent)
+        assert first.body_start == "open"
+        assert isinstance(second, Failed), "each send is checked anew, and no connection is kept for it"
+        assert second.reason == "forbidden_address"
+        assert outside.accepted == 1
+    assert inside.accepted == 0
+
+
+def test_a_redirect_leads_nowhere(inside: Receiver) -> None:
+    settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.2/32"),))
+    with (
+        Receiver(status(307, f"Location: {inside.url()}"), host="127.0.0.2") as outside,
+        Sender(settings) as sender,
+    ):
+        outcome = sender.send(outside.url("127.0.0.2"), {}, b"{}")
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == "redirect"
+    assert inside.accepted == 0
+
+
+def test_the_environment_names_no_proxy_and_no_password(
+    inside: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, inside.url())
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login scoreline password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.2/32"),))
+    with Receiver(status(200), host="127.0.0.2") as outside:
+        with Sender(settings) as sender:
+            outcome = sender.send(outside.url("127.0.0.2"), {}, b"{}")
+        assert isinstance(outcome, Sent)
+        assert b"authorization" not in outside.requests[0].lower()
+    assert inside.accepted == 0
+
+
+def test_what_a_receiver_sets_is_not_sent_to_another(inside: Receiver) -> None:
+    """A cookie, for one: receivers of all tenants may share a host's name."""
+    settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.0/8"),))
+    with Receiver(status(200, "Set-Cookie: session=1; Path=/")) as receiver, Sender(settings) as sender:
+        for _ in range(2):
+            assert isinstance(sender.send(receiver.url(), {}, b"{}"), Sent)
+        assert len(receiver.requests) == 2
+        assert b"cookie" not in receiver.requests[1].lower()
+
+
+def test_named_networks_are_opened_for_development(inside: Receiver, connections: list[str]) -> None:
+    settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.1/32"), ip_network("::1/128")))
+    with Sender(settings) as sender:
+        outcome = sender.send(inside.url("localhost"), {}, b"{}")
+        assert isinstance(outcome, Sent)
+        assert outcome.body_start == "the crown jewels"
+        assert set(connections) <= {"127.0.0.1", "::1"}
+        connections.clear()
+        for url in ("https://10.0.0.1/", "https://127.0.0.2/", f"http://{PUBLIC}/"):
+            assert isinstance(sender.send(url, {}, b"{}"), Failed)
+        assert connections == []
