@@ -84,8 +84,10 @@ class Sender:
     def send(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
         """POST the body, and wait for the answer. Never raises for what a receiver does."""
         started = time.monotonic()
+        all_headers = httpx2.Headers(OWN_HEADERS)
+        all_headers.update(headers)
         try:
-            request = httpx2.Request("POST", url, headers={**OWN_HEADERS, **headers}, content=body)
+            request = httpx2.Request("POST", url, headers=all_headers, content=body)
             response = self._transport.handle_request(request)
         except (ForbiddenUrl, httpx2.InvalidURL) as error:
             return Failed("forbidden_address", str(error), time.monotonic() - started)

@@ -163,7 +163,7 @@ class CheckedTransport(httpx2.BaseTransport):
         except ssl.SSLCertVerificationError as error:
             raise TlsError(f"the host's certificate is not trusted: {error.verify_message}") from error
         except ssl.SSLError as error:
-            raise TlsError(f"the TLS handshake failed: {error.reason}") from error
+            raise TlsError(f"the TLS handshake failed: {error.reason or error}") from error
         finally:
             # Of no effect on a connection that was secured: its socket has moved.
             connection.close()
@@ -188,20 +188,26 @@ class _Body(httpx2.SyncByteStream):
 def _connected(addresses: list[Address], port: int, connecting: Deadline) -> socket.socket:
     """A connection to the first address that takes it. Raises OSError, that of the last one."""
     tried = addresses[:ADDRESSES_TRIED]
+    refusal = OSError("there is no address")
     for place, address in enumerate(tried):
-        connection = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
         try:
-            connection.settimeout(connecting.left() / (len(tried) - place))
-            connection.connect((str(address), port))
-            # Headers and body are two writes, and the second is not to wait for the first to be acknowledged.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:
-            connection.close()
-            if place == len(tried) - 1:
-                raise
-        else:
-            return connection
-    raise OSError("there is no address")
+            return _open(address, port, connecting.left() / (len(tried) - place))
+        except OSError as error:
+            refusal = error
+    raise refusal
+
+
+def _open(address: Address, port: int, seconds: float) -> socket.socket:
+    connection = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(seconds)
+        connection.connect((str(address), port))
+        # Headers and body are two writes, and the second is not to wait for the first to be acknowledged.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager

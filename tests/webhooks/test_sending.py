@@ -260,13 +260,8 @@ def test_a_connection_that_is_reset_is_a_failure() -> None:
 def test_who_refuses_without_reading_has_answered() -> None:
     """The rest of the request can't be sent any more; what was said before is there to be read."""
 
-    def refuse(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
-        connection.shutdown(socket.SHUT_WR)
-        hang(connection)
-
-    with Receiver(refuse, reads=False) as receiver:
-        outcome = deliver(receiver)
+    with Receiver(status(413), reads=False) as receiver, Sender(OPENED) as sender:
+        outcome = sender.send(receiver.url(), HEADERS, bytes(2**26))
     assert isinstance(outcome, Sent)
     assert outcome.status == 413
 
