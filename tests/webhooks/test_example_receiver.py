@@ -150,7 +150,7 @@ def test_what_is_too_large_is_not_read(headers: dict[str, str], receiver: Runnin
         assert connection.getresponse().status == 413
 
 
-@pytest.mark.parametrize("secret", [None, "", "secret", f"{NEW},"])
+@pytest.mark.parametrize("secret", [None, "", "secret", f"{NEW},"], ids=["none", "empty", "no secret", "half a pair"])
 def test_without_a_secret_it_does_not_start(secret: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "WEBHOOK_SECRET"}
     outcome = subprocess.run(

@@ -85,7 +85,7 @@ def test_what_comes_before_the_answer_is_read_past() -> None:
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
         ("Wed, 21 Oct 2015 07:28:00 -0000", 0, 0),
         ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400, 86_400),
-        (formatdate(time() + 3_000, usegmt=True), 1_000, 3_001),
+        pytest.param(formatdate(time() + 3_000, usegmt=True), 1_000, 3_001, id="a date to come"),
     ],
 )
 def test_retry_after_is_seconds_or_a_date_and_no_longer_than_a_day(value: str, least: float, most: float) -> None:
