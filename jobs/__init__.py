@@ -3,5 +3,6 @@
 Every function takes a :class:`jobs.database.Database` and runs short transactions of its own.
 
 One lock order everywhere, because two orders are a deadlock: a batch, then jobs by id, then their chunks, then
-prefixes. :func:`jobs.claim.claim` is the exception that waits for nobody: it takes only rows that no one has locked.
+prefixes, then lanes; a webhook's delivery, then its endpoint, and nothing after that. :func:`jobs.claim.claim` is the
+exception that waits for nobody: it takes only rows that no one has locked.
 """

@@ -18,6 +18,7 @@ from jobs.packing import pack_ids, pack_options
 from jobs.quotas import charge, check_room, within_quota
 from jobs.records import Accepted, Idempotency, JobStatus, Origin, Submission
 from jobs.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
+from jobs.webhook_events import pack_webhook
 from scoring.errors import ErrorCode, RequestError
 from scoring.layout import Rows
 from scoring.options import Priority
@@ -190,6 +191,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "options": pack_options(submission.options),
         "metadata": dict(submission.metadata),
         "warnings": list(submission.warnings),
+        "webhook": pack_webhook(submission.webhook),
     }
 
 

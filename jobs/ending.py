@@ -14,6 +14,8 @@ from jobs.reading import job_record
 from jobs.records import JobError, JobRecord, JobStatus, Origin
 from jobs.removal import remove_jobs
 from jobs.tables import ChunkState, chunks, jobs
+from jobs.webhook_events import store_deliveries
+from jobs.webhook_tables import webhook_deliveries
 
 
 def locking(job_ids: Collection[str] | Select[Any]) -> Select[Any]:
@@ -25,9 +27,16 @@ def locking(job_ids: Collection[str] | Select[Any]) -> Select[Any]:
 
 
 def end_jobs(
-    connection: Connection, db: Database, job_ids: Iterable[str], status: JobStatus, error: JobError | None = None
+    connection: Connection,
+    db: Database,
+    job_ids: Iterable[str],
+    status: JobStatus,
+    error: JobError | None = None,
+    *,
+    silently: bool = False,
 ) -> list[str]:
-    """Bring locked jobs to an end, and drop their unfinished chunks. Every end of every job comes about here.
+    """Bring locked jobs to an end, drop their unfinished chunks, and store what their webhooks are to be told. Every
+    end of every job comes about here. silently: tell no webhook.
 
     Returns the ids of those that had not ended before; an end never changes.
     """
@@ -37,7 +46,10 @@ def end_jobs(
         "to_code": error.code.value if error else None,
         "to_message": error.message if error else None,
     }
-    ended = list(connection.scalars(db.built(_end), values))
+    rows = connection.execute(db.built(_end), values).all()
+    ended = [row.id for row in rows]
+    if not silently:
+        store_deliveries(connection, rows, status)
     if ended and status is not JobStatus.SUCCEEDED:
         unfinished = chunks.c.state.in_([ChunkState.STAGED.value, ChunkState.WAITING.value, ChunkState.CLAIMED.value])
         connection.execute(
@@ -63,7 +75,8 @@ def _end(db: Database) -> ReturningUpdate[Any]:
             error_code=bindparam("to_code"),
             error_message=bindparam("to_message"),
         )
-        .returning(jobs.c.id)
+        # All that a delivery takes from its job.
+        .returning(*jobs.c["id", "tenant", "webhook", "finished_at", "remove_at"])
     )
 
 
@@ -82,11 +95,13 @@ def delete(db: Database, tenant: str, job_id: str) -> None:
     """Delete a job with its inputs and scores; one that has not ended is cancelled first.
 
     Gone for every reader with the first transaction; its rows follow, and the sweep sees to it should this process die
-    before. Raises RequestError JOB_NOT_FOUND.
+    before. What its webhook is still to be told is sent all the same. Raises RequestError JOB_NOT_FOUND.
     """
     with db.write() as connection:
         find_job(connection, db, tenant, job_id, lock=True)
         end_jobs(connection, db, [job_id], JobStatus.CANCELLED)
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
+        of_job = webhook_deliveries.c.job_id == job_id
+        connection.execute(update(webhook_deliveries).where(of_job).values(remove_at=0.0))
     while remove_jobs(db, jobs.c.id == job_id).found:
         pass

@@ -8,11 +8,19 @@ import time
 
 def new_job_id() -> str:
     """``job_`` and a UUIDv7 (RFC 9562) in hexadecimal: sorted as text, jobs are sorted by time."""
+    return f"job_{_uuid7():032x}"
+
+
+def new_message_id() -> str:
+    """``msg_`` and a UUIDv7: the ``webhook-id`` of a delivery."""
+    return f"msg_{_uuid7():032x}"
+
+
+def _uuid7() -> int:
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds & (1 << 48) - 1) << 80 | secrets.randbits(80)
     value = value & ~(0xF << 76) | 0x7 << 76  # version 7
-    value = value & ~(0x3 << 62) | 0x2 << 62  # variant of RFC 9562
-    return f"job_{value:032x}"
+    return value & ~(0x3 << 62) | 0x2 << 62  # variant of RFC 9562
 
 
 def new_batch_id() -> str:

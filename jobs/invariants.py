@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Subquery, and_, exists, func, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, Subquery, Text, and_, cast, exists, func, or_, select, union_all
 
 from jobs.database import Database
 from jobs.ownership import visible
 from jobs.records import ENDED, JobStatus
 from jobs.tables import CLAIMED, WAITING, ChunkState, batches, chunk_inputs, chunk_scores, chunks, jobs, prefixes
+from jobs.webhook_tables import webhook_deliveries
 
 EXAMPLES = 5
 """Ids that a violation names at most: enough to go and look."""
@@ -210,6 +211,13 @@ def _end_without_times(_db: Database, extent: Extent) -> Select[Any]:
     return select(jobs.c.id).where(extent.kept_jobs, or_(too_few, too_many))
 
 
+def _end_not_told(_db: Database, extent: Extent) -> Select[Any]:
+    delivery = exists().where(webhook_deliveries.c.job_id == jobs.c.id)
+    # Among the names of events in its text, in quotes: a URL has none.
+    asked = cast(jobs.c.webhook, Text).like('%"job.' + jobs.c.status + '"%')
+    return select(jobs.c.id).where(extent.kept_jobs, _is_in(ENDED), jobs.c.webhook.is_not(None), asked, ~delivery)
+
+
 def _scores_of_unfinished(_db: Database, _extent: Extent) -> Select[Any]:
     return select(chunks.c.id).join(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id).where(~_DONE)
 
@@ -268,6 +276,12 @@ CHECKS = (
         Cost.SAMPLED,
         "a job has a time of its end and of its removal once it has ended, and not before",
         _end_without_times,
+    ),
+    Check(
+        "end_not_told",
+        Cost.SAMPLED,
+        "an ended job whose webhook asks for its end has a delivery",
+        _end_not_told,
     ),
     Check(
         "scores_of_unfinished_chunk",

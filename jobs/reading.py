@@ -13,6 +13,7 @@ from jobs.ownership import find_job, owned, visible
 from jobs.packing import unpack_ids, unpack_options, unpack_scores
 from jobs.records import Backlog, JobError, JobRecord, JobStatus, Origin, ScorePage
 from jobs.tables import WAITING, ChunkState, chunk_scores, chunks, jobs
+from jobs.webhook_events import unpack_webhook
 from scoring.errors import ErrorCode
 from scoring.layout import Head, LabelScores
 from scoring.model_card import ModelCard
@@ -44,6 +45,7 @@ def job_record(row: Row[Any]) -> JobRecord:
         metadata=row.metadata,
         warnings=tuple(row.warnings),
         error=JobError(ErrorCode(row.error_code), row.error_message) if row.error_code else None,
+        webhook=unpack_webhook(row.webhook),
     )
 
 

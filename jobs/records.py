@@ -45,6 +45,24 @@ class Origin(StrEnum):
     """``POST /v1/score``: someone is waiting, and asks again if the answer does not come."""
 
 
+class Event(StrEnum):
+    """What a webhook may ask to be told of: the ends of a job."""
+
+    SUCCEEDED = "job.succeeded"
+    FAILED = "job.failed"
+    CANCELLED = "job.cancelled"
+    EXPIRED = "job.expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where a job's end is to be told, and which ends. host: the one that the URL names."""
+
+    url: str
+    host: str
+    events: tuple[Event, ...] = tuple(Event)
+
+
 @dataclass(frozen=True, slots=True)
 class Idempotency:
     """A client's Idempotency-Key. body_hash: of the decoded body, so that a key can't be used for another request."""
@@ -77,6 +95,7 @@ class Submission:
     idempotency: Idempotency | None = None
     tenant: str = "default"
     quota: int | None = None
+    webhook: Webhook | None = None
 
     def __post_init__(self) -> None:
         items = sum(len(rows) for _, rows in self.chunks)
@@ -123,6 +142,7 @@ class JobRecord:
     metadata: Mapping[str, str]
     warnings: tuple[str, ...]
     error: JobError | None
+    webhook: Webhook | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

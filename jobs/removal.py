@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, delete, exists, select, update
 
 from jobs.database import Database
 from jobs.tables import chunks, jobs, prefixes
+from jobs.webhook_tables import PENDING, webhook_deliveries
 
 JOBS_PER_STEP = 500
 CHUNKS_PER_STEP = 1_000
@@ -79,3 +80,23 @@ def remove_prefixes(db: Database) -> int:
             connection.execute(delete(prefixes).where(prefixes.c.id.in_(marked), ~used))
             connection.execute(update(prefixes).where(prefixes.c.id.in_(marked)).values(maybe_unused=False))
         return len(marked)
+
+
+def remove_deliveries(db: Database) -> int:
+    """One step in removing deliveries, with their attempts, whose time of keeping is over: that of their job. Those
+    that are still to be sent stay. Returns how many were removed.
+    """
+    # In a subquery, which is evaluated once: PostgreSQL looks nothing up in an index by what is volatile.
+    now = select(db.now).scalar_subquery()
+    with db.write() as connection:
+        over = list(
+            connection.scalars(
+                select(webhook_deliveries.c.id)
+                .where(webhook_deliveries.c.remove_at <= now, ~PENDING)
+                .limit(JOBS_PER_STEP)
+                .with_for_update(skip_locked=True)
+            )
+        )
+        if over:
+            connection.execute(delete(webhook_deliveries).where(webhook_deliveries.c.id.in_(over)))
+        return len(over)

@@ -8,11 +8,13 @@ from sqlalchemy import Column, ColumnElement, Connection, delete, exists, select
 
 from jobs.database import Database
 from jobs.ending import end_jobs
+from jobs.endpoints import forget_endpoints
 from jobs.lease import return_batch
 from jobs.records import JobStatus, Swept
-from jobs.removal import remove_jobs, remove_prefixes
+from jobs.removal import remove_deliveries, remove_jobs, remove_prefixes
 from jobs.tables import CLAIMED, batches, chunks, idempotency_keys, jobs, workers
 from jobs.upload import sweep_uploads
+from jobs.webhook_tables import webhook_endpoints, webhook_secrets
 
 ROWS_PER_STEP = 500
 STEPS = 20
@@ -57,7 +59,10 @@ def sweep(db: Database) -> Swept:
     for _ in range(STEPS):
         if not remove_prefixes(db):
             break
-    _forget_keys_and_workers(db)
+    for _ in range(STEPS):
+        if not remove_deliveries(db):
+            break
+    _forget_what_is_over(db)
     return Swept(tuple(ended), frozenset(models), removed)
 
 
@@ -87,13 +92,17 @@ def _expire_jobs(db: Database) -> list[str]:
         return end_jobs(connection, db, [row.id for row in late], JobStatus.EXPIRED) if late else []
 
 
-def _forget_keys_and_workers(db: Database) -> None:
+def _forget_what_is_over(db: Database) -> None:
+    """Idempotency keys, workers, the failures of endpoints, secrets that sign no more."""
     with db.write() as connection:
         _remove(
             connection, (idempotency_keys.c.tenant, idempotency_keys.c.key), idempotency_keys.c.expires_at <= db.now
         )
     with db.write() as connection:
         _remove(connection, (workers.c.id,), workers.c.last_seen < db.now - WORKER_FORGET_SECONDS)
+    with db.write() as connection:
+        _remove(connection, tuple(webhook_endpoints.primary_key), forget_endpoints(db))
+        _remove(connection, (webhook_secrets.c.id,), webhook_secrets.c.expires_at <= db.now)
 
 
 def _free_rows(

@@ -103,6 +103,8 @@ jobs = Table(
     Column("warnings", JSON, nullable=False),
     Column("error_code", String(64)),
     Column("error_message", Text),
+    # {url, host, events} of a job that asked for a webhook.
+    Column("webhook", JSON(none_as_null=True)),
 )
 Index("ix_jobs_tenant_id", jobs.c.tenant, jobs.c.id)
 Index(

@@ -150,7 +150,7 @@ def give_up(db: Database, job_id: str, *, silent_seconds: float | None = None) -
             which.append(jobs.c.received_at <= db.now - silent_seconds)
         if connection.scalar(select(jobs.c.id).where(*which)) is None:
             return False
-        end_jobs(connection, db, [job_id], JobStatus.CANCELLED)
+        end_jobs(connection, db, [job_id], JobStatus.CANCELLED, silently=True)
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
         return True
 

@@ -10,8 +10,12 @@ from jobs.database import Database
 from jobs.packing import TOKEN_BYTES
 from jobs.reading import FOR_WORKER, serving
 from jobs.tables import CLAIMED, WAITING, batches, chunks, jobs, prefixes, workers
+from jobs.webhook_tables import PENDING, webhook_deliveries, webhook_endpoints
 from scoring.model_card import ModelCard
 from scoring.work import ATTENTION_TOKENS
+
+OVERDUE_DELIVERY_SECONDS = 10.0
+"""A webhook that has been due for less is not overdue: whoever sends looks every second or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,15 @@ class Crew:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The state of the queue at a moment. running_batches: those with unfinished chunks."""
+    """The state of the queue at a moment. running_batches: those with unfinished chunks; overdue_deliveries: webhooks
+    that could be sent and are not being sent; disabled_endpoints: those to which none is.
+    """
 
     queues: tuple[Queue, ...]
     crews: tuple[Crew, ...]
     running_batches: int
+    overdue_deliveries: int
+    disabled_endpoints: int
 
 
 def has_more_than(db: Database, card: ModelCard, waiting: int) -> bool:
@@ -127,6 +135,9 @@ def queue_figures(db: Database, fresh_seconds: float) -> Figures:
     )
     held = exists().where(chunks.c.batch_id == batches.c.id, CLAIMED)
     running = select(func.count()).select_from(batches).where(batches.c.lease_until > db.now, held)
+    late = db.now - OVERDUE_DELIVERY_SECONDS
+    overdue = select(func.count()).select_from(webhook_deliveries).where(PENDING, webhook_deliveries.c.due_at < late)
+    disabled = select(func.count()).where(webhook_endpoints.c.disabled_at.is_not(None))
     with db.read() as connection:
         return Figures(
             queues=tuple(
@@ -135,4 +146,6 @@ def queue_figures(db: Database, fresh_seconds: float) -> Figures:
             ),
             crews=tuple(Crew(row.model, row.workers, row.rate or 0.0) for row in connection.execute(crews)),
             running_batches=int(connection.scalar(running) or 0),
+            overdue_deliveries=int(connection.scalar(overdue) or 0),
+            disabled_endpoints=int(connection.scalar(disabled) or 0),
         )

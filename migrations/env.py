@@ -6,7 +6,7 @@ from alembic import context
 from sqlalchemy import Connection
 
 from jobs.database import Database
-from jobs.tables import metadata
+from jobs.webhook_tables import metadata  # of all tables, once both modules have been read
 from settings.store import StoreSettings
 
 

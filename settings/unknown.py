@@ -9,6 +9,7 @@ import structlog
 
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
@@ -24,6 +25,7 @@ SLICES: tuple[type[SettingsSlice], ...] = (
     BellSettings,
     EngineSettings,
     WebhookSettings,
+    DeliverySettings,
 )
 PREFIX = "SCORELINE_"
 OTHERS = frozenset({"URL", "API_KEY"})

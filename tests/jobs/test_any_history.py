@@ -22,7 +22,7 @@ from jobs.finish import finish
 from jobs.invariants import CHECKS, everything, find_violations, run
 from jobs.lease import abandon, release, renew
 from jobs.reading import backlog, get_job, read_scores, statuses
-from jobs.records import Claim, JobStatus
+from jobs.records import Claim, JobStatus, Webhook
 from jobs.sweep import sweep
 from jobs.upload import Upload, accept_upload, begin_upload, stage
 from scoring.errors import RequestError
@@ -39,6 +39,8 @@ MAX_ATTEMPTS = 2
 HISTORIES = int(os.environ.get("HISTORIES", "20"))
 """That are made up; ``make faults`` asks for many more."""
 pytestmark = pytest.mark.timeout(300 + 2 * HISTORIES)
+WEBHOOK = Webhook("https://hooks.example.com/", "hooks.example.com")
+"""Of every job: an invariant says that each end is told."""
 OVERDUE = {"lease_long_over", "deadline_long_over"}
 """Rules that only a sweep keeps."""
 
@@ -96,13 +98,14 @@ class History(RuleBasedStateMachine):
 
     @rule(chunks=st.integers(0, 5), expires_in=st.sampled_from([None, None, 100.0]))
     def submit(self, chunks: int, expires_in: float | None) -> None:
-        job_id = submit(self.store, chunks=chunks, prefix=(len(self.jobs),), expires_in=expires_in)
+        prefix = (len(self.jobs),)
+        job_id = submit(self.store, chunks=chunks, prefix=prefix, expires_in=expires_in, webhook=WEBHOOK)
         deadline = None if expires_in is None else self.clock.now + expires_in
         self.jobs.append(Job(job_id, chunks, deadline, JobStatus.QUEUED if chunks else JobStatus.SUCCEEDED))
 
     @rule()
     def begin_upload(self) -> None:
-        upload = begin_upload(self.store, submission(chunks=0, prefix=(len(self.jobs),)), None)
+        upload = begin_upload(self.store, submission(chunks=0, prefix=(len(self.jobs),), webhook=WEBHOOK), None)
         assert isinstance(upload, Upload)
         self.jobs.append(Job(upload.job_id, 0, None, JobStatus.RECEIVING, upload=upload, heard_at=self.clock.now))
 

@@ -16,7 +16,7 @@ from jobs.ending import cancel, delete
 from jobs.finish import finish
 from jobs.invariants import CHECKS, EXAMPLES, Cost, find_violations
 from jobs.lease import abandon, release
-from jobs.records import Idempotency
+from jobs.records import Idempotency, Webhook
 from jobs.sweep import sweep
 from jobs.watch import EVERY_SECONDS, Watch
 from tests.jobs.conftest import HandClock
@@ -39,7 +39,7 @@ class Deployment:
         claimed = take(store, budget=1_000)
         finish(store, claimed.batch_id, scored(claimed)[:1])
         self.waiting = submit(store, chunks=2, prefix=(4,))
-        self.empty = submit(store, chunks=0, prefix=(5,))
+        self.empty = submit(store, chunks=0, prefix=(5,), webhook=Webhook("https://a.example/", "a.example"))
         self.batch_id = claimed.batch_id
 
     def break_it(self, statement: str, **values: object) -> None:
@@ -90,6 +90,7 @@ PLANTED: dict[str, Callable[[Deployment], None]] = {
         "DELETE FROM chunk_scores WHERE chunk_id = (SELECT min(id) FROM chunks WHERE job_id = :job)", job=d.succeeded
     ),
     "end_without_times": lambda d: d.break_it("UPDATE jobs SET finished_at = NULL WHERE id = :job", job=d.succeeded),
+    "end_not_told": lambda d: d.break_it("DELETE FROM webhook_deliveries WHERE job_id = :job", job=d.empty),
     "scores_of_unfinished_chunk": lambda d: d.break_it(
         "INSERT INTO chunk_scores (chunk_id, logits, cached_tokens)"
         f" SELECT id, prefix_id, 0 FROM chunks WHERE {of_job('waiting')}"
