@@ -14,7 +14,8 @@ from settings.engine import EngineSettings
 from settings.logs import configure_logs
 from settings.store import StoreSettings
 from workers.presence import new_worker_id
-from workers.serving import Stopping, WorkerSettings, end_process, serve
+from workers.serving import WorkerSettings, serve
+from workers.stopping import Stopping, end_process
 
 CARD = ModelCard("instant", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
 

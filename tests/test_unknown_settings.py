@@ -60,13 +60,14 @@ def test_whatever_the_project_itself_sets_is_known() -> None:
     assert unknown_variables(dict.fromkeys(named, "")) == {}
 
 
-@pytest.mark.parametrize("module", ["api", "workers.scoring"])
+@pytest.mark.parametrize("module", ["api", "workers.scoring", "workers.delivery"])
 def test_the_roles_say_it_when_they_start(module: str) -> None:
-    """And then stop, for want of a model: that is not what this is about."""
+    """And then stop, for want of a model or of a pause that is one: that is not what this is about."""
     process = subprocess.run(
         [sys.executable, "-m", module],
         cwd=ROOT,
-        env=os.environ | {"SCORELINE_MODEL": "/nowhere/at/all", "SCORELINE_LEASE_SECOND": "5"},
+        env=os.environ
+        | {"SCORELINE_MODEL": "/nowhere/at/all", "SCORELINE_LEASE_SECOND": "5", "SCORELINE_DELIVERY_POLL_SECONDS": "0"},
         stderr=subprocess.PIPE,
         text=True,
         timeout=120,

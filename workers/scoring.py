@@ -17,7 +17,8 @@ from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from settings.unknown import warn_of_unknown_variables
 from workers.presence import new_worker_id
-from workers.serving import BROKEN, Stopping, WorkerSettings, end_process, serve
+from workers.serving import WorkerSettings, serve
+from workers.stopping import BROKEN, Stopping, end_process
 
 if TYPE_CHECKING:
     from model.engine import Engine

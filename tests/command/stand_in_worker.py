@@ -21,7 +21,8 @@ from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from tests.workers.engines import MadeUpEngine
 from workers.presence import new_worker_id
-from workers.serving import Stopping, WorkerSettings, end_process, serve
+from workers.serving import WorkerSettings, serve
+from workers.stopping import Stopping, end_process
 
 log = structlog.stdlib.get_logger("worker")
 

@@ -27,7 +27,8 @@ from settings.store import StoreSettings
 from tests.workers.conftest import CARD
 from tests.workers.engines import POISON, MadeUpEngine
 from workers.presence import new_worker_id
-from workers.serving import Stopping, WorkerSettings, end_process, serve
+from workers.serving import WorkerSettings, serve
+from workers.stopping import Stopping, end_process
 
 
 class HangingEngine(MadeUpEngine):

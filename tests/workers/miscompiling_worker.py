@@ -11,7 +11,7 @@ from jax import Array
 from model.buckets import Key
 from model.executables import Executables
 from workers import scoring
-from workers.serving import end_process
+from workers.stopping import end_process
 
 
 def miscompile(program: str) -> None:

@@ -21,7 +21,7 @@ from jobs.registry import live_workers
 from tests.bell.hearing import Heard, noticing
 from tests.services import PostgresServer, RedisServer, free_port, wait_until
 from tests.workers.conftest import CARD, MODEL, Store
-from workers.serving import STUCK
+from workers.stopping import STUCK
 
 ROOT = Path(__file__).parents[2]
 NEVER = 600.0

@@ -1,0 +1,143 @@
+"""The process that delivers webhooks: what it counts, what it logs, what it does without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.accept import accept
+from jobs.database import Database
+from jobs.delivery_log import list_deliveries
+from jobs.migrate import migrate
+from jobs.records import Webhook
+from settings.store import StoreSettings
+from tests.jobs.work import submission
+from tests.services import free_port, wait_until
+from tests.webhooks.receivers import Receiver, status
+from tests.workers.test_metrics import scrape
+
+ROOT = Path(__file__).parents[2]
+
+
+class Deliverer:
+    """The process, on a database; its log goes to a file."""
+
+    def __init__(self, url: str, log: Path, **settings: object) -> None:
+        self.port = free_port()
+        self._log = log
+        own = {"database_url": url, "delivery_metrics_port": self.port, "webhook_allowed_networks": "127.0.0.0/8"}
+        self.environment = os.environ | {
+            f"SCORELINE_{name.upper()}": str(value) for name, value in (own | settings).items()
+        }
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers.delivery"], cwd=ROOT, env=self.environment, stderr=output
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def wait_until_said(self, words: str) -> None:
+        def said() -> bool:
+            assert self.process.poll() is None, self.log
+            return words in self.log
+
+        wait_until(said, f"it says {words!r}")
+
+    def health(self) -> subprocess.CompletedProcess[str]:
+        """Run its health check."""
+        return subprocess.run(
+            [sys.executable, "-m", "workers.delivery_health"],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture
+def deliverer(tmp_path: Path) -> Iterator[Callable[..., Deliverer]]:
+    started: list[Deliverer] = []
+
+    def start(url: str, **settings: object) -> Deliverer:
+        started.append(Deliverer(url, tmp_path / f"deliverer-{len(started)}.log", **settings))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_it_counts_what_came_of_attempts_and_logs_no_url(deliverer: Callable[..., Deliverer], sqlite_url: str) -> None:
+    database = Database.open(StoreSettings(database_url=sqlite_url))
+    with Receiver(status(200)) as good, Receiver(status(410)) as gone, Receiver(status(500)) as bad:
+        receivers = {"delivered": good, "failed": gone, "pending": bad}
+        jobs = {
+            state: accept(
+                database, submission(chunks=0, webhook=Webhook(f"{receiver.url()}&token=hidden", f"{state}.example"))
+            ).job_id
+            for state, receiver in receivers.items()
+        }
+        process = deliverer(sqlite_url)
+        process.wait_until_said("ready")
+        for state, job_id in jobs.items():
+
+            def attempted(job_id: str = job_id) -> bool:
+                return bool(list_deliveries(database, "default", job_id)[0].attempts)
+
+            wait_until(attempted, "an attempt")
+            assert list_deliveries(database, "default", job_id)[0].state == state
+    process.wait_until_said("an endpoint is disabled")
+    wait_until(lambda: process.log.count('"attempt": 1') == 3, "a line for each")
+    samples = scrape(process.port)
+    assert samples["scoreline_delivery_attempts_total delivered"] == 1
+    assert samples["scoreline_delivery_attempts_total status"] == 2
+    assert samples["scoreline_deliveries_ended_total delivered"] == 1
+    assert samples["scoreline_deliveries_ended_total failed"] == 1
+    assert samples["scoreline_endpoints_disabled_total"] == 1
+    assert "hidden" not in process.log, "what a URL has behind its host may be a secret"
+    assert "whsec_" not in process.log
+    database.close()
+
+
+def test_its_health_is_that_it_looks_for_deliveries(deliverer: Callable[..., Deliverer], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/later.db"
+    process = deliverer(url)
+    process.wait_until_said("waiting for the database")
+    assert process.health().returncode == 1, "it waits for the schema"
+    migrate(url)
+    process.wait_until_said("ready")
+    wait_until(lambda: process.health().returncode == 0, "it to be healthy")
+    process.process.terminate()
+    assert process.process.wait(20) == 0, process.log
+    ended = process.health()
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("can't ask: ")
+
+
+def test_settings_that_can_not_be_are_one_line(deliverer: Callable[..., Deliverer], sqlite_url: str) -> None:
+    process = deliverer(sqlite_url, webhook_retry_seconds="5,soon")
+    assert process.process.wait(20) == 1
+    assert "can't start" in process.log
+    assert "Traceback" not in process.log
+
+
+def test_it_loads_neither_an_accelerator_nor_redis() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import workers.delivery, sys; print(*sys.modules)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert "webhooks.sending" in loaded
+    assert not {"jax", "flax", "redis", "celery", "kombu", "fastapi", "model", "bell"} & set(loaded)
