@@ -17,12 +17,14 @@ from api.service import Service
 from scoring.model_files import ModelFilesError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.keys import KeySettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from settings.unknown import warn_of_unknown_variables
+from settings.webhooks import WebhookSettings
 
 SHUTDOWN_SECONDS = 10
 """How long requests in progress get to finish. Waiting ones are answered at once; their jobs go on."""
@@ -57,8 +59,10 @@ def main() -> int:
             scoring=ScoringSettings(),
             store=StoreSettings(),
             bell=BellSettings(),
+            webhooks=WebhookSettings(),
             keys=KeySettings(),
             sweep_seconds=EngineSettings().sweep_seconds,
+            secret_overlap_seconds=DeliverySettings().webhook_secret_overlap_seconds,
         )
     except (ModelFilesError, ValidationError, ValueError) as error:
         log.error("can't start", reason=str(error))

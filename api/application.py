@@ -21,6 +21,7 @@ from api.rate_limiting import RateLimits
 from api.request_id import RequestContext
 from api.ringing import Ringer
 from api.routes import health, jobs, metrics, models, score, tokenize
+from api.routes import webhooks as webhook_routes
 from api.service import Service
 from api.threads import Threads
 from api.waiting import Waiters
@@ -42,8 +43,18 @@ from settings.bell import BellSettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
+from settings.webhooks import WebhookSettings
+from webhooks.addresses import AddressRules
 
-ROUTERS = (score.router, jobs.router, models.router, tokenize.router, health.router, metrics.router)
+ROUTERS = (
+    score.router,
+    jobs.router,
+    webhook_routes.router,
+    models.router,
+    tokenize.router,
+    health.router,
+    metrics.router,
+)
 
 RESTART_SECONDS = 1.0
 """The pause after which a background task that failed is started again."""
@@ -57,12 +68,15 @@ def create_app(
     scoring: ScoringSettings,
     store: StoreSettings,
     bell: BellSettings,
+    webhooks: WebhookSettings,
     keys: KeySettings,
     sweep_seconds: float,
+    secret_overlap_seconds: float,
 ) -> FastAPI:
     """The application. It starts without a database, a bell or a worker, and serves what it can without them.
 
-    sweep_seconds: how often this process looks for expired leases and deadlines, as every other process does.
+    sweep_seconds: how often this process looks for expired leases and deadlines, as every other process does;
+    secret_overlap_seconds: see :class:`api.service.Service`.
 
     Raises ModelFilesError if the model's tokenizer or configuration can't be had or read, ValueError for a database
     URL that names no supported store, NoKeysError if nobody could call it.
@@ -96,7 +110,8 @@ def create_app(
             RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
         )
         known = api, scoring, database, tokenizer, card, handshake
-        service = Service(*known, *callers, admission, counted, threads, Waiters(), ringer)
+        calling = AddressRules.of(webhooks), secret_overlap_seconds
+        service = Service(*known, *callers, admission, counted, threads, Waiters(), ringer, *calling)
         counted.awaited_by(lambda: len(service.waiters.job_ids))
         app.state.service = service
         tasks = [
@@ -123,6 +138,7 @@ def create_app(
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     for router in ROUTERS:
         app.include_router(router)
+    app.webhooks.include_router(webhook_routes.outgoing)
     app.add_middleware(RequestContext, answered=counted.answered)
     install_error_handlers(app)
     install_openapi(app)

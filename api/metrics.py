@@ -180,4 +180,12 @@ def _queue(figures: Figures) -> Iterator[Metric]:
         rate.add_metric((crew.model,), crew.tokens_per_second)
     running = GaugeMetricFamily("scoreline_running_batches", "Batches that workers hold.")
     running.add_metric((), figures.running_batches)
-    yield from (waiting_chunks, waiting_tokens, oldest, live, rate, running)
+    overdue = GaugeMetricFamily(
+        "scoreline_overdue_deliveries", "Webhooks that are due for ten seconds or more and are not being sent."
+    )
+    overdue.add_metric((), figures.overdue_deliveries)
+    disabled = GaugeMetricFamily(
+        "scoreline_disabled_endpoints", "Endpoints of webhooks that failed for too long, or said that they are gone."
+    )
+    disabled.add_metric((), figures.disabled_endpoints)
+    yield from (waiting_chunks, waiting_tokens, oldest, live, rate, running, overdue, disabled)

@@ -49,13 +49,19 @@ def install_openapi(app: FastAPI) -> None:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    document = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=DESCRIPTION,
+        routes=app.routes,
+        webhooks=app.webhooks.routes,
+    )
     schemas = document["components"]["schemas"]
     bodies = [(model, "validation") for model in (ScoreBody, JobBody, TokenizeBody, ErrorEnvelope)]
     _, definitions = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
     schemas.update(definitions["$defs"])
     # FastAPI documents its own 422 wherever there are parameters. Ours are answered with 400, in the envelope.
-    for operations in document["paths"].values():
+    for operations in (*document["paths"].values(), *document["webhooks"].values()):
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
@@ -68,5 +74,5 @@ def _document(app: FastAPI) -> dict[str, Any]:
 def _restore_nulls(responses: dict[str, Any]) -> None:
     """FastAPI drops nulls from the document, but an envelope without ``param`` is none."""
     for response in responses.values():
-        for example in response["content"]["application/json"].get("examples", {}).values():
+        for example in response.get("content", {}).get("application/json", {}).get("examples", {}).values():
             example["value"]["error"].setdefault("param", None)

@@ -14,7 +14,10 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from api.handshake import Standing
+from jobs.delivery_log import DeliveryRecord, LoggedAttempt
 from jobs.records import JobRecord, ScorePage, WorkerRecord
+from jobs.webhook_events import job_urls
+from jobs.webhook_secrets import WebhookSecret
 from scoring.conversion import to_scores
 from scoring.layout import LabelScores
 from scoring.model_card import ModelCard, shorten
@@ -37,14 +40,8 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(content, status, headers, media_type=MEDIA_TYPE)
 
 
-def job_path(job_id: str) -> str:
-    """Where a job is found."""
-    return f"/v1/jobs/{job_id}"
-
-
 def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
     """The job object."""
-    path = job_path(job.id)
     shown: dict[str, Any] = {
         "id": job.id,
         "object": "scoring.job",
@@ -60,7 +57,8 @@ def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
         "metadata": dict(job.metadata),
         "warnings": list(job.warnings),
         "error": {"code": str(job.error.code), "message": job.error.message} if job.error is not None else None,
-        "urls": {"self": path, "scores": f"{path}/scores", "cancel": f"{path}/cancel"},
+        "webhook": {"url": job.webhook.url, "events": list(job.webhook.events)} if job.webhook is not None else None,
+        "urls": job_urls(job.id),
     }
     if result is not None:
         shown["result"] = show_scoring(result)
@@ -93,6 +91,54 @@ def show_lines(page: ScorePage) -> list[dict[str, Any]]:
 def show_page(page: ScorePage) -> dict[str, Any]:
     """A page of scores."""
     return {"object": "list", "data": show_lines(page), "has_more": page.has_more}
+
+
+def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
+    """What was, or is to be, sent to a webhook."""
+    endpoint = delivery.endpoint
+    return {
+        "id": delivery.id,
+        "object": "webhook.delivery",
+        "job_id": delivery.job_id,
+        "event": delivery.event,
+        "url": delivery.url,
+        "state": str(delivery.state),
+        "created_at": _milliseconds(delivery.created_at),
+        "next_attempt_at": _milliseconds(delivery.next_attempt_at),
+        "attempts": [_attempt(attempt) for attempt in delivery.attempts],
+        "endpoint": {
+            "failing_since": _milliseconds(endpoint.failing_since) if endpoint is not None else None,
+            "disabled_at": _milliseconds(endpoint.disabled_at) if endpoint is not None else None,
+        },
+    }
+
+
+def _attempt(attempt: LoggedAttempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "started_at": _milliseconds(attempt.started_at),
+        "seconds": _milliseconds(attempt.seconds),
+        "outcome": attempt.reason or "delivered",
+        "detail": attempt.detail,
+        "status": attempt.status,
+        "response": attempt.response,
+    }
+
+
+def show_secrets(secrets: Sequence[WebhookSecret]) -> dict[str, Any]:
+    """The secrets that webhooks are signed with."""
+    return {
+        "object": "list",
+        "data": [
+            {
+                "object": "webhook.secret",
+                "secret": one.secret,
+                "created_at": _milliseconds(one.created_at),
+                "expires_at": _milliseconds(one.expires_at),
+            }
+            for one in secrets
+        ],
+    }
 
 
 def show_model(card: ModelCard, workers: Sequence[WorkerRecord]) -> dict[str, Any]:

@@ -34,4 +34,5 @@ async def _principal(
 
 Scorer = Annotated[Principal, Security(_principal, scopes=[Scope.SCORE.value])]
 Reader = Annotated[Principal, Security(_principal, scopes=[Scope.READ.value])]
+Teller = Annotated[Principal, Security(_principal, scopes=[Scope.WEBHOOKS.value])]
 """A route's parameter of such a type is who is calling, and whoever calls has that scope."""

@@ -71,6 +71,18 @@ class ScoreBody(ScoreFields):
     )
 
 
+Event = Literal["job.succeeded", "job.failed", "job.cancelled", "job.expired"]
+
+
+class WebhookBody(BaseModel):
+    """Where to be told of a job's end: a signed POST, sent again until it is answered with 2xx."""
+
+    url: str = Field(description="https, at a public address")
+    events: Annotated[list[Event], Field(min_length=1)] | None = Field(
+        None, description="which ends to be told of; default: all"
+    )
+
+
 class JobBody(ScoreFields):
     """The body of `POST /v1/jobs`."""
 
@@ -81,6 +93,7 @@ class JobBody(ScoreFields):
     expires_in: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds after which what is not scored yet is given up"
     )
+    webhook: WebhookBody | None = Field(None, description="where to be told of the job's end; default: nowhere")
 
 
 class TokenizeBody(BaseModel):
@@ -136,6 +149,12 @@ class JobUrls(Shape):
     self: str
     scores: str
     cancel: str
+    deliveries: str
+
+
+class JobWebhook(Shape):
+    url: str
+    events: list[Event]
 
 
 class Job(Shape):
@@ -155,6 +174,7 @@ class Job(Shape):
     metadata: dict[str, str]
     warnings: list[str]
     error: JobErrorShape | None
+    webhook: JobWebhook | None
     urls: JobUrls
     result: ScoreResponse | None = Field(
         None, description="once the job has succeeded, if it has at most 1,000 items; longer ones are read in pages"
@@ -186,6 +206,72 @@ class ScoreList(Shape):
     object: Literal["list"] = "list"
     data: list[ScoreLine] = Field(description="in the order of the items; those not scored (yet) are left out")
     has_more: bool = Field(description="whether the job has items past this page")
+
+
+class DeliveryAttempt(Shape):
+    number: int
+    started_at: float
+    seconds: float | None = Field(description="that it took; null where nobody knows")
+    outcome: str = Field(
+        description="`delivered`, or why not: `status` (not a 2xx), `redirect`, `timeout`, `connection`, `tls`, "
+        "`resolution`, `forbidden_address`, `too_large`, `bad_response`, `lost` (its sender was; it may have arrived)"
+    )
+    detail: str
+    status: int | None = Field(description="HTTP's, where there was an answer")
+    response: str = Field(description="the beginning of the answer's body, at most 1 KiB")
+
+
+class DeliveryEndpoint(Shape):
+    failing_since: float | None = Field(description="the first failure since the last success at this URL")
+    disabled_at: float | None = Field(description="since when nothing is sent to this URL unless it is called for")
+
+
+class Delivery(Shape):
+    """An event on its way to a webhook."""
+
+    id: str = Field(description="the `webhook-id` of every attempt")
+    object: Literal["webhook.delivery"] = "webhook.delivery"
+    job_id: str
+    event: Event
+    url: str
+    state: Literal["pending", "delivered", "failed", "skipped"] = Field(
+        description="`failed`: all attempts did; `skipped`: the endpoint is disabled"
+    )
+    created_at: float
+    next_attempt_at: float | None = Field(description="null where there is none, or one is under way")
+    attempts: list[DeliveryAttempt] = Field(description="the last 50, in order")
+    endpoint: DeliveryEndpoint
+
+
+class DeliveryList(Shape):
+    object: Literal["list"] = "list"
+    data: list[Delivery]
+
+
+class EventData(Shape):
+    id: str
+    status: Literal["succeeded", "failed", "cancelled", "expired"]
+    urls: JobUrls
+
+
+class JobEvent(Shape):
+    """What a webhook is sent."""
+
+    type: Event
+    timestamp: str = Field(description="when the job ended: ISO 8601, in UTC")
+    data: EventData
+
+
+class WebhookSecret(Shape):
+    object: Literal["webhook.secret"] = "webhook.secret"
+    secret: str = Field(description="`whsec_` and the key in base64, as Standard Webhooks has it")
+    created_at: float
+    expires_at: float | None = Field(description="when it signs no more; null of the current one")
+
+
+class WebhookSecretList(Shape):
+    object: Literal["list"] = "list"
+    data: list[WebhookSecret]
 
 
 class Model(Shape):

@@ -21,12 +21,15 @@ from scoring.model_card import ModelCard
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.scoring import ScoringSettings
+from webhooks.addresses import AddressRules
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
     """One API process: its settings, the store, the served model and who else serves it, who is calling and how often,
     what may be accepted, what is counted, and how it waits and rings.
+
+    webhook_rules: where webhooks may go; secret_overlap_seconds: for how long the secret before signs them, too.
     """
 
     api: ApiSettings
@@ -42,6 +45,8 @@ class Service:
     threads: Threads
     waiters: Waiters
     ringer: Ringer
+    webhook_rules: AddressRules
+    secret_overlap_seconds: float
 
     def check_model(self, name: object) -> None:
         """Raise RequestError unless ``name`` (None: the default) is the model served here."""

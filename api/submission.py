@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from api.authentication import Principal
 from api.schemas import JobBody, ScoreBody
 from api.service import Service
-from jobs.records import Idempotency, Origin, Submission
+from api.webhooks import read_webhook, unknown_webhook_fields
+from jobs.records import Idempotency, Origin, Submission, Webhook
 from scoring.errors import ErrorCode, RequestError
 from scoring.json_body import parse_json
 from scoring.options import Priority
@@ -51,7 +52,7 @@ def read_job(service: Service, principal: Principal, data: bytes, idempotency: I
     """The job in the body of ``POST /v1/jobs``. Raises RequestError."""
     body = parse_object(data)
     limits = _limits(service, max_items=service.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
-    fields = _job_fields(body)
+    fields = _job_fields(service, body)
     request = _request(service, body)
     prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
     return _submission(service, principal, body, request, prepared, fields, idempotency)
@@ -62,7 +63,7 @@ def read_upload(service: Service, principal: Principal, body: Mapping[str, objec
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
     limits = _limits(service, max_items=service.scoring.max_items_per_upload, max_tokens=None, advice="")
-    fields = _job_fields(body)
+    fields = _job_fields(service, body)
     request = _request(service, {**body, "items": []})
     preparation = Preparation(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
     return _submission(service, principal, body, request, preparation.prepared(()), fields, None), preparation
@@ -97,16 +98,15 @@ class _Fields:
     priority: Priority
     expires_in: float | None
     metadata: Mapping[str, str]
+    webhook: Webhook | None = None
 
 
-def _job_fields(body: Mapping[str, object]) -> _Fields:
-    if body.get("webhook") is not None:
-        # Ignoring it would leave its sender waiting for a call that never comes.
-        raise RequestError(ErrorCode.INVALID_REQUEST, "webhooks are not supported yet", param="webhook")
+def _job_fields(service: Service, body: Mapping[str, object]) -> _Fields:
+    webhook = read_webhook(body, service.webhook_rules)
     given = _one_of(body, "priority", [str(priority) for priority in Priority])
     expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
     priority = Priority(given) if given is not None else Priority.NORMAL
-    return _Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body))
+    return _Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body), webhook)
 
 
 def _request(service: Service, body: Mapping[str, object]) -> ScoreRequest:
@@ -140,6 +140,7 @@ def _submission(
         idempotency=idempotency,
         tenant=principal.tenant,
         quota=principal.policy.max_waiting_tokens,
+        webhook=fields.webhook,
     )
 
 
@@ -157,7 +158,10 @@ def _limits(service: Service, *, max_items: int, max_tokens: int | None, advice:
 
 def _unknown_fields(body: Mapping[str, object], known: Collection[str]) -> list[str]:
     # Quoted and cut short: the name is whatever somebody sent, and comes back in a response.
-    unknown = [json.dumps(name[:64]) for name in body if name not in known]
+    names = [name for name in body if name not in known]
+    if "webhook" in known:
+        names += unknown_webhook_fields(body)
+    unknown = [json.dumps(name[:64]) for name in names]
     warnings = [f"unknown field {name} was ignored" for name in unknown[:_NAMED_UNKNOWN_FIELDS]]
     if len(unknown) > _NAMED_UNKNOWN_FIELDS:
         warnings.append(f"{len(unknown) - _NAMED_UNKNOWN_FIELDS} more unknown fields were ignored")

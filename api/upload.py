@@ -21,10 +21,11 @@ from api.body import check_declared_length, content_encoding
 from api.errors import error_response, storage_unavailable
 from api.service import Service
 from api.upload_reader import Part, UploadReader
+from api.webhooks import with_warning_of_disabled_endpoint
 from jobs.accept import key_reused
 from jobs.database import StorageUnavailable
 from jobs.reading import get_job
-from jobs.records import Accepted, JobRecord
+from jobs.records import Accepted, JobRecord, Submission
 from jobs.upload import EarlierUpload, Upload, accept_upload, begin_upload, remove_upload, stage
 from scoring.errors import ErrorCode, RequestError
 
@@ -107,9 +108,7 @@ class _Receiver:
 
     async def _begin(self) -> None:
         assert self._reader.submission is not None
-        begun = await self._service.threads.sql(
-            begin_upload, self._service.database, self._reader.submission, self._key
-        )
+        begun = await self._service.threads.sql(_begin_upload, self._service, self._reader.submission, self._key)
         if isinstance(begun, EarlierUpload):
             # It must be the same body then, or it is refused; nothing else of it is of interest.
             self._earlier = begun
@@ -147,6 +146,11 @@ class _Receiver:
             await self._service.threads.sql(remove_upload, self._service.database, self._upload.job_id)
         except StorageUnavailable as error:
             log.warning("could not remove an upload", job_id=self._upload.job_id, error=str(error))
+
+
+def _begin_upload(service: Service, submission: Submission, key: str | None) -> Upload | EarlierUpload:
+    submission = with_warning_of_disabled_endpoint(service.database, submission)
+    return begin_upload(service.database, submission, key)
 
 
 def _check_and_stage(service: Service, upload: Upload, parts: Sequence[Part], *, first: bool) -> None:

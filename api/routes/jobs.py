@@ -15,7 +15,7 @@ from api.errors import secured
 from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.openapi import json_body, or_lines
 from api.prefer import MAX_WAIT_SECONDS, preferred_wait
-from api.presentation import EMBEDDED_ITEMS, encode, job_path, json_response, show_job, show_lines, show_page
+from api.presentation import EMBEDDED_ITEMS, encode, json_response, show_job, show_lines, show_page
 from api.principal import Reader, Scorer
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
@@ -23,11 +23,13 @@ from api.service import Service, ServiceOf
 from api.submission import read_job
 from api.upload import JSON_LINES, UploadRefusedError, receive_upload
 from api.waiting import Outcome, client_left
+from api.webhooks import with_warning_of_disabled_endpoint
 from jobs.accept import accept
 from jobs.ending import cancel, delete
 from jobs.ownership import missing_job
 from jobs.reading import get_job, list_jobs, read_scores
 from jobs.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
+from jobs.webhook_events import job_path
 from scoring.errors import ErrorCode, RequestError
 
 POLL_SECONDS = 1
@@ -61,6 +63,7 @@ router = APIRouter(tags=["jobs"])
         },
         **secured(
             *SCORING_ERRORS,
+            ErrorCode.WEBHOOK_URL_FORBIDDEN,
             ErrorCode.JOB_NOT_FOUND,
             ErrorCode.JOB_CANCELLED,
             ErrorCode.JOB_FAILED,
@@ -133,7 +136,7 @@ async def read(
     ] = None,
 ) -> Response:
     """Read a job; its result too, once it has succeeded and if it has at most 1,000 items."""
-    job_id = _job_id(job_id)
+    job_id = checked_job_id(job_id)
     wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
     if wait:
@@ -176,7 +179,7 @@ async def scores(
     Pages hold what is scored so far, also while a job runs and after it failed or was cancelled. JSON lines are a whole
     result or none: for a job that did not succeed they are answered with 409.
     """
-    job_id = _job_id(job_id)
+    job_id = checked_job_id(job_id)
     if not _wants_lines(request):
         return json_response(await service.threads.sql(_read_page, service, principal.tenant, job_id, offset, limit))
     first = await service.threads.sql(_read_whole_page, service, principal.tenant, job_id, offset)
@@ -190,7 +193,7 @@ async def scores(
 )
 async def cancel_(job_id: str, service: ServiceOf, principal: Scorer) -> Response:
     """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
-    job = await service.threads.sql(cancel, service.database, principal.tenant, _job_id(job_id))
+    job = await service.threads.sql(cancel, service.database, principal.tenant, checked_job_id(job_id))
     service.metrics.saw(job.id, job.status)
     _wake(service, job.id)
     return json_response(show_job(job))
@@ -203,13 +206,13 @@ async def cancel_(job_id: str, service: ServiceOf, principal: Scorer) -> Respons
 )
 async def delete_(job_id: str, service: ServiceOf, principal: Scorer) -> Response:
     """Delete a job, its inputs and its scores. A job that has not ended is cancelled first."""
-    job_id = _job_id(job_id)
+    job_id = checked_job_id(job_id)
     await service.threads.sql(delete, service.database, principal.tenant, job_id)
     _wake(service, job_id)
     return json_response({"id": job_id, "object": "scoring.job", "deleted": True})
 
 
-def _job_id(job_id: str) -> str:
+def checked_job_id(job_id: str) -> str:
     """A job id that may exist. What can't be one is answered like one that does not, and never reaches the database."""
     if not re.fullmatch(JOB_ID, job_id):
         raise missing_job()
@@ -229,6 +232,7 @@ def _wants_lines(request: Request) -> bool:
 
 def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobRecord]:
     service.admission.admit_job(submission)
+    submission = with_warning_of_disabled_endpoint(service.database, submission)
     accepted = accept(service.database, submission)
     service.ringer.ring(service.card.name)  # a worker can begin while the answer is made
     if not accepted.replayed:

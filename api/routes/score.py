@@ -14,7 +14,7 @@ from api.body import read_body
 from api.errors import error_response, secured
 from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.openapi import json_body
-from api.presentation import encode, job_path, json_response, show_scoring
+from api.presentation import encode, json_response, show_scoring
 from api.principal import Scorer
 from api.schemas import ScoreBody, ScoreResponse
 from api.service import Service, ServiceOf
@@ -24,6 +24,7 @@ from jobs.accept import accept
 from jobs.ending import cancel
 from jobs.reading import get_job, read_scores
 from jobs.records import Accepted, JobRecord, JobStatus
+from jobs.webhook_events import job_path
 from scoring.errors import ErrorCode, RequestError
 
 router = APIRouter(tags=["scoring"])

@@ -10,6 +10,8 @@ from pydantic import BaseModel
 
 from api.schemas import (
     DeletedJob,
+    Delivery,
+    DeliveryList,
     Health,
     Job,
     JobList,
@@ -18,6 +20,7 @@ from api.schemas import (
     ScoreList,
     ScoreResponse,
     Tokens,
+    WebhookSecretList,
 )
 from jobs.keys import Scope
 from tests.api.serving import RunningApi
@@ -29,6 +32,9 @@ BODY: dict[str, Any] = {
     "return_logprobs": True,
     "return_logits": True,
 }
+
+TOLD_BODY = BODY | {"webhook": {"url": "https://hooks.example.com/", "events": ["job.succeeded", "job.failed"]}}
+"""Of a job that will have a delivery, which nobody sends here."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,11 @@ OPERATIONS = [
     Operation("get", "/v1/jobs/{job_id}", 200, Job),
     Operation("get", "/v1/jobs/{job_id}/scores", 200, ScoreList),
     Operation("post", "/v1/jobs/{job_id}/cancel", 200, Job, scope=Scope.SCORE),
+    Operation("get", "/v1/jobs/{job_id}/deliveries", 200, DeliveryList),
+    Operation("post", "/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver", 202, Delivery, scope=Scope.WEBHOOKS),
     Operation("delete", "/v1/jobs/{job_id}", 200, DeletedJob, scope=Scope.SCORE),
+    Operation("get", "/v1/webhook-secrets", 200, WebhookSecretList, scope=Scope.WEBHOOKS),
+    Operation("post", "/v1/webhook-secrets/rotate", 200, WebhookSecretList, scope=Scope.WEBHOOKS),
     Operation("get", "/v1/models", 200, ModelList),
     Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}, Scope.SCORE),
     Operation("get", "/livez", 200, Health, scope=None),
@@ -58,7 +68,24 @@ OPERATIONS = [
 ]
 
 
-def request(api: RunningApi, operation: Operation, job_id: str, client: httpx2.Client | None = None) -> httpx2.Response:
-    """Send an operation's request, about this job where it is about one. client: other than the server's own."""
-    path = operation.path.format(job_id=job_id)
+def request(
+    api: RunningApi,
+    operation: Operation,
+    job_id: str,
+    client: httpx2.Client | None = None,
+    delivery_id: str | None = None,
+) -> httpx2.Response:
+    """Send an operation's request, about this job, or its delivery, where it is about one.
+
+    client: other than the server's own; delivery_id: where that is not to be looked up.
+    """
+    if "{delivery_id}" in operation.path and delivery_id is None:
+        delivery_id = delivery_of(api.client, job_id)
+    path = operation.path.format(job_id=job_id, delivery_id=delivery_id)
     return (client or api.client).request(operation.method, path, json=operation.body)
+
+
+def delivery_of(client: httpx2.Client, job_id: str) -> str:
+    """The id of the delivery of a job that has one."""
+    (delivery,) = client.get(f"/v1/jobs/{job_id}/deliveries").json()["data"]
+    return str(delivery["id"])

@@ -30,9 +30,11 @@ from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.delivery import DeliverySettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
+from settings.webhooks import WebhookSettings
 from tests.api import tiny_model
 
 DEADLINE_SECONDS = 20.0
@@ -139,6 +141,8 @@ class RunningApi:
             scoring=self.scoring,
             store=self.store,
             bell=self.bell,
+            webhooks=of(WebhookSettings),
+            secret_overlap_seconds=of(DeliverySettings).webhook_secret_overlap_seconds,
             keys=of(KeySettings, bootstrap_key=KEY),
             sweep_seconds=overrides.get("sweep_seconds", 0.2),
         )

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from jobs.database import Database
 from scoring.tokenization import TextTokenizer
-from tests.api.every_route import BODY, OPERATIONS, Operation, request
+from tests.api.every_route import BODY, OPERATIONS, TOLD_BODY, Operation, request
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 
@@ -54,7 +54,7 @@ def test_two_hundred_parallel_calls_are_each_answered_right(fresh: Fresh, model:
 def test_a_slow_database_does_not_hold_up_the_event_loop(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
-    job = api.wait(api.submit(**BODY)["id"])
+    job = api.wait(api.submit(**TOLD_BODY)["id"])
     _stays_answering(api, monkeypatch, Database, ("read", "write"), operation, job["id"])
 
 

@@ -20,7 +20,7 @@ from jobs.identifiers import new_job_id
 from jobs.keys import Scope, create_key, list_keys, revoke_key
 from jobs.tables import api_keys
 from settings.store import StoreSettings
-from tests.api.every_route import OPERATIONS, Operation, request
+from tests.api.every_route import OPERATIONS, TOLD_BODY, Operation, delivery_of, request
 from tests.api.serving import KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.services import PostgresServer
@@ -166,7 +166,7 @@ def test_every_route_is_guarded_or_known_to_be_open(guarded: Guarded) -> None:
                 secured = scope is not None
                 assert operation.get("security") == ([{"ApiKey": [scope]}] if secured else None), (method, path)
                 assert secured == ({"401", "403", "429"} <= operation["responses"].keys()), (method, path)
-                answer = client.request(method, path.format(job_id=new_job_id()), json={})
+                answer = client.request(method, path.format(job_id=new_job_id(), delivery_id="msg_0"), json={})
                 assert (answer.status_code == 401) == secured, (method, path)
 
 
@@ -191,10 +191,11 @@ def test_metrics_name_no_tenant_and_no_key(guarded: Guarded) -> None:
 )
 def test_a_key_without_the_scope_is_refused_and_one_with_it_is_not(guarded: Guarded, operation: Operation) -> None:
     with guarded.api.client_with(guarded.keys["good"]) as client:
-        job_id = client.post("/v1/jobs", json=BODY).json()["id"]
+        job_id = client.post("/v1/jobs", json=TOLD_BODY | {"items": []}).json()["id"]
+        delivery_id = delivery_of(client, job_id)
     for scope in Scope:
         with guarded.api.client_with(guarded.keys[scope.value]) as client:
-            response = request(guarded.api, operation, job_id, client)
+            response = request(guarded.api, operation, job_id, client, delivery_id)
         if scope is operation.scope:
             assert response.status_code == operation.status, response.text
         else:

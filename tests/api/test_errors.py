@@ -113,7 +113,8 @@ CALL_CASES = [
 ]
 
 JOB_CASES = [
-    Case("webhook", GOOD | {"webhook": {"url": "https://example.org"}}, E.INVALID_REQUEST, "webhook"),
+    Case("webhook", GOOD | {"webhook": "https://example.org"}, E.INVALID_REQUEST, "webhook"),
+    Case("webhook url", GOOD | {"webhook": {"url": "https://10.0.0.1"}}, E.WEBHOOK_URL_FORBIDDEN, "webhook.url"),
     Case("unknown priority", GOOD | {"priority": "urgent"}, E.INVALID_REQUEST, "priority", "interactive, normal, bulk"),
     Case("expired before it began", GOOD | {"expires_in": 0}, E.INVALID_REQUEST, "expires_in"),
     Case("text for expires_in", GOOD | {"expires_in": "1h"}, E.INVALID_REQUEST, "expires_in"),

@@ -23,6 +23,8 @@ GAUGES_OF_SQL = {
     "scoreline_live_workers",
     "scoreline_live_workers_tokens_per_second",
     "scoreline_running_batches",
+    "scoreline_overdue_deliveries",
+    "scoreline_disabled_endpoints",
 }
 
 Samples = dict[str, float]

@@ -8,13 +8,10 @@ import pytest
 
 from api.schemas import ErrorEnvelope, JobBody, ScoreBody, ScoreLine
 from scoring.errors import STATUS, ErrorCode
-from tests.api.every_route import BODY, OPERATIONS, Operation, request
+from tests.api.every_route import BODY, OPERATIONS, TOLD_BODY, Operation, request
 from tests.api.serving import RunningApi
 
-NOT_YET = {ErrorCode.WEBHOOK_URL_FORBIDDEN}
-"""Codes of parts that do not exist yet: no route may promise them."""
-
-FRAMEWORK = {ErrorCode.NOT_FOUND, ErrorCode.METHOD_NOT_ALLOWED}
+FRAMEWORK = {ErrorCode.METHOD_NOT_ALLOWED}
 """What is answered where there is no route."""
 
 
@@ -33,7 +30,7 @@ def test_every_operation_is_known_to_these_tests(document: dict[str, Any]) -> No
 def test_an_answer_has_the_documented_status_and_shape(
     api: RunningApi, document: dict[str, Any], operation: Operation
 ) -> None:
-    job = api.wait(api.submit(**BODY)["id"])
+    job = api.wait(api.submit(**TOLD_BODY)["id"])
     response = request(api, operation, job["id"])
     assert response.status_code == operation.status, response.text
     operation.shape.model_validate(response.json(), strict=True)
@@ -63,7 +60,7 @@ def test_error_responses_are_documented_in_the_envelope_under_their_status(docum
                     assert example["value"]["error"]["code"] == code
                     assert STATUS[ErrorCode(code)] == int(status)
                     seen.add(code)
-    assert seen == set(ErrorCode) - NOT_YET - FRAMEWORK
+    assert seen == set(ErrorCode) - FRAMEWORK
 
 
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
@@ -87,6 +84,15 @@ def test_bodies_are_documented_with_examples_that_work(api: RunningApi, document
         for example in content["examples"].values():
             shape.model_validate(example["value"])
             assert api.client.post(path, json=example["value"]).status_code < 300
+
+
+def test_what_webhooks_are_sent_is_documented(document: dict[str, Any]) -> None:
+    operation = document["webhooks"]["job.ended"]["post"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/JobEvent"}
+    headers = {parameter["name"] for parameter in operation["parameters"]}
+    assert headers == {"webhook-id", "webhook-timestamp", "webhook-signature"}
+    assert set(operation["responses"]) == {"204"}
 
 
 def test_the_interactive_documentation_is_served(api: RunningApi) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
+import jobs.delivery_log
 import jobs.ending
 import jobs.reading
 from jobs.database import Database
 from jobs.identifiers import new_job_id
 from jobs.keys import Scope, create_key
 from jobs.tenants import set_tenant
-from tests.api.every_route import BODY
+from tests.api.every_route import BODY, TOLD_BODY, delivery_of
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import body as lines
@@ -52,11 +53,12 @@ def test_another_tenants_id_is_a_missing_one_on_every_route_that_takes_one(
 ) -> None:
     api, worker = fresh
     acme, bolt = tenants["acme"], tenants["bolt"]
-    done = acme.post("/v1/jobs", json=BODY).json()["id"]
+    done = acme.post("/v1/jobs", json=TOLD_BODY).json()["id"]
     assert acme.get(f"/v1/jobs/{done}", headers={"Prefer": "wait=10"}).json()["status"] == "succeeded"
     worker.gate.clear()
     waiting = acme.post("/v1/jobs", json=BODY).json()["id"]
     call = acme.post("/v1/score", json=BODY | {"timeout": 0.01}).headers["location"].rpartition("/")[2]
+    delivery = delivery_of(acme, done)
     document = api.client.get("/openapi.json").json()
     walked = 0
     for path, methods in document["paths"].items():
@@ -64,13 +66,17 @@ def test_another_tenants_id_is_a_missing_one_on_every_route_that_takes_one(
             continue
         for method in methods:
             for headers in ({}, {"Prefer": "wait=1"}, {"Accept": "application/x-ndjson"}):
-                missing = seen(bolt.request(method, path.format(job_id=new_job_id()), headers=headers))
+                missing = seen(
+                    bolt.request(method, path.format(job_id=new_job_id(), delivery_id=delivery), headers=headers)
+                )
                 assert missing[0] == 404, (method, path, missing)
                 for job_id in (done, waiting, call, "job_short", "nonsense"):
-                    answer = seen(bolt.request(method, path.format(job_id=job_id), headers=headers))
+                    answer = seen(
+                        bolt.request(method, path.format(job_id=job_id, delivery_id=delivery), headers=headers)
+                    )
                     assert answer == missing, (method, path, job_id)
             walked += 1
-    assert walked >= 4
+    assert walked >= 6
     for job_id, status in ((done, "succeeded"), (waiting, "queued"), (call, "queued")):
         assert acme.get(f"/v1/jobs/{job_id}").json()["status"] == status, "nothing was done to it"
     assert bolt.get("/v1/jobs").json()["data"] == []
@@ -120,7 +126,7 @@ def _called_with_a_job_id(module: Any) -> dict[str, inspect.Signature]:
 
 
 def test_whatever_the_routes_ask_of_one_job_takes_its_tenant() -> None:
-    for module in (jobs.reading, jobs.ending):
+    for module in (jobs.reading, jobs.ending, jobs.delivery_log):
         found = _called_with_a_job_id(module)
         assert found
         for name, signature in found.items():

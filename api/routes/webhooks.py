@@ -1,0 +1,96 @@
+"""What was sent to a job's webhook, and the secrets that it is signed with."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from starlette.responses import Response
+
+from api.errors import secured
+from api.presentation import json_response, show_delivery, show_secrets
+from api.principal import Reader, Teller
+from api.routes.jobs import checked_job_id
+from api.schemas import Delivery, DeliveryList, JobEvent, WebhookSecretList
+from api.service import ServiceOf
+from jobs.delivery_log import list_deliveries, redeliver
+from jobs.webhook_secrets import live_secrets, rotate_secret
+from scoring.errors import ErrorCode
+from webhooks.signing import new_secret
+
+DELIVERY_ID = r"msg_[0-9a-f]{32}"
+
+NOT_TO_BE_KEPT = {"Cache-Control": "no-store"}
+"""Of a response with secrets."""
+
+router = APIRouter(tags=["webhooks"])
+outgoing = APIRouter(tags=["webhooks"])
+"""What the service sends, for the document."""
+
+
+@outgoing.post("job.ended", status_code=204, response_description="taken: any 2xx; everything else is tried again")
+def _job_ended(
+    event: JobEvent,
+    webhook_id: Annotated[str, Header(description="the event's, the same in every attempt")],
+    webhook_timestamp: Annotated[int, Header(description="of this attempt, in Unix seconds")],
+    webhook_signature: Annotated[str, Header(description="as Standard Webhooks has it; one for each live secret")],
+) -> None:
+    """A job that asked for it has come to its end."""
+
+
+@router.get(
+    "/v1/jobs/{job_id}/deliveries",
+    response_model=DeliveryList,
+    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def deliveries(job_id: str, service: ServiceOf, principal: Reader) -> Response:
+    """List what was, or is to be, sent to a job's webhook, with every attempt. There is one delivery once the job has
+    ended, and none before, or if the webhook did not ask for that end.
+    """
+    found = await service.threads.sql(list_deliveries, service.database, principal.tenant, checked_job_id(job_id))
+    return json_response({"object": "list", "data": [show_delivery(delivery) for delivery in found]})
+
+
+@router.post(
+    "/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver",
+    status_code=202,
+    response_model=Delivery,
+    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principal: Teller) -> Response:
+    """Send a delivery again, now, under the same id and whatever became of it. If that fails, the schedule of attempts
+    begins anew; to an endpoint that is disabled it is sent once, and a success enables the endpoint. One that is being
+    sent at this moment is left alone.
+    """
+    job_id = checked_job_id(job_id)
+    # What can't be an id is no delivery's, and never reaches the database; whether the job is there comes first.
+    delivery_id = delivery_id if re.fullmatch(DELIVERY_ID, delivery_id) else ""
+    again = await service.threads.sql(redeliver, service.database, principal.tenant, job_id, delivery_id)
+    return json_response(show_delivery(again), 202)
+
+
+@router.get(
+    "/v1/webhook-secrets",
+    response_model=WebhookSecretList,
+    responses=secured(ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def secrets(service: ServiceOf, principal: Teller) -> Response:
+    """List the secrets that webhooks are signed with: one, or two while it is being changed, the new one first."""
+    live = await service.threads.sql(live_secrets, service.database, principal.tenant, new_secret)
+    return json_response(show_secrets(live), headers=NOT_TO_BE_KEPT)
+
+
+@router.post(
+    "/v1/webhook-secrets/rotate",
+    response_model=WebhookSecretList,
+    responses=secured(ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def rotate(service: ServiceOf, principal: Teller) -> Response:
+    """Make a new secret. For a day, unless the server is set otherwise, the one before signs too, so that a receiver
+    may be given the new one at any time in between. An older one that still signed does not any more.
+    """
+    live = await service.threads.sql(
+        rotate_secret, service.database, principal.tenant, new_secret, service.secret_overlap_seconds
+    )
+    return json_response(show_secrets(live), headers=NOT_TO_BE_KEPT)

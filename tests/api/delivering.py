@@ -1,0 +1,106 @@
+"""Webhooks end to end: an API, a delivering loop with the real sender, and receivers on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from standardwebhooks.webhooks import Webhook
+
+from jobs.database import Database
+from settings.delivery import DeliverySettings
+from settings.store import StoreSettings
+from settings.webhooks import WebhookSettings
+from tests.api.serving import DEADLINE_SECONDS, Json, RunningApi, eventually, running_api
+from webhooks.sending import Sender
+from workers.delivering import DeliveryLoop
+
+LOOPBACK = "127.0.0.0/8"
+EMPTY_JOB: Json = {"query": "a", "items": [], "label_token_ids": [70]}
+"""A job that succeeds with its acceptance."""
+
+
+@contextmanager
+def delivering(database_url: str, **overrides: Any) -> Iterator[DeliveryLoop]:
+    """A delivering loop in a thread. overrides: of its settings."""
+    fields = WebhookSettings.model_fields
+    hooks = {name: value for name, value in overrides.items() if name in fields}
+    paces = {name: value for name, value in overrides.items() if name not in fields}
+    webhooks = WebhookSettings(**{"webhook_allowed_networks": LOOPBACK, "webhook_timeout_seconds": 1.0} | hooks)
+    settings = DeliverySettings(**{"delivery_poll_seconds": 0.02} | paces)
+    database = Database.open(StoreSettings(database_url=database_url))
+    with Sender(webhooks) as sender:
+        loop = DeliveryLoop(database, sender, settings, webhooks.webhook_timeout_seconds)
+        thread = threading.Thread(target=loop.run)
+        thread.start()
+        try:
+            yield loop
+        finally:
+            loop.stop()
+            thread.join(DEADLINE_SECONDS)
+            assert not thread.is_alive()
+    database.close()
+
+
+@contextmanager
+def delivering_api(model_directory: Path, database_url: str, folder: Path, **overrides: Any) -> Iterator[RunningApi]:
+    """A server whose jobs' webhooks may go to loopback, and a delivering loop."""
+    with (
+        running_api(model_directory, database_url, folder, webhook_allowed_networks=LOOPBACK) as (api, _),
+        delivering(database_url, **overrides),
+    ):
+        yield api
+
+
+def told(api: RunningApi, url: str, **body: Any) -> str:
+    """Submit a job that has ended at once, and whose end is to be told. Returns its id."""
+    return str(api.submit(**EMPTY_JOB, webhook={"url": url}, **body)["id"])
+
+
+def deliveries(api: RunningApi, job_id: str) -> list[Json]:
+    """What the API shows of a job's deliveries."""
+    response = api.client.get(f"/v1/jobs/{job_id}/deliveries")
+    assert response.status_code == 200, response.text
+    data: list[Json] = response.json()["data"]
+    return data
+
+
+def delivery_when(api: RunningApi, job_id: str, condition: Callable[[Json], object], what: str) -> Json:
+    """A job's delivery, once something is so of it."""
+    found: list[Json] = []
+
+    def holds() -> bool:
+        found[:] = deliveries(api, job_id)
+        return bool(found) and bool(condition(found[0]))
+
+    eventually(holds, what)
+    return found[0]
+
+
+def after_attempts(api: RunningApi, job_id: str, count: int = 1) -> Json:
+    """A job's delivery, once so many attempts are in its log."""
+    return delivery_when(api, job_id, lambda delivery: len(delivery["attempts"]) >= count, f"{count} attempts")
+
+
+def secrets(api: RunningApi) -> list[str]:
+    """The live secrets, the current one first."""
+    return [one["secret"] for one in api.client.get("/v1/webhook-secrets").json()["data"]]
+
+
+def parse_request(request: bytes) -> tuple[dict[str, str], bytes]:
+    """The headers of a request that a receiver read, names in lower case, and its body."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")[1:]
+    return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}, body
+
+
+def verified(secret: str, request: bytes) -> Json:
+    """The event in a request, once an independent implementation has verified its signature. Raises what that does."""
+    headers, body = parse_request(request)
+    Webhook(secret).verify(body, headers)
+    event: Json = json.loads(body)
+    return event
