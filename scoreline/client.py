@@ -96,6 +96,23 @@ class ItemScores:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """What was, or is to be, sent to a job's webhook. Times are Unix seconds.
+
+    state: ``pending``, ``delivered``, ``failed`` or ``skipped``; attempts: as the response has them, oldest first; raw:
+    the whole response.
+    """
+
+    id: str
+    event: str
+    url: str
+    state: str
+    next_attempt_at: float | None
+    attempts: list[Mapping[str, Any]]
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A served model. max_model_len: longest sequence in tokens."""
 
@@ -159,7 +176,7 @@ class Client:
         """Submit a job; once this returns, the job survives the death of any process.
 
         idempotency_key: makes it safe to submit again after an error; options: those of :meth:`score`, and
-        ``metadata``, ``priority``, ``expires_in``.
+        ``metadata``, ``priority``, ``expires_in``, ``webhook``.
         """
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key is not None else {}
         body = _body(query, items, labels, label_token_ids, options)
@@ -218,6 +235,14 @@ class Client:
     def cancel(self, job_id: str) -> Job:
         """Cancel a job. One that has ended stays as it is."""
         return _job(self._request("POST", f"/v1/jobs/{job_id}/cancel"))
+
+    def deliveries(self, job_id: str) -> list[Delivery]:
+        """What was, or is to be, sent to a job's webhook: nothing before the job has ended."""
+        return [_delivery(raw) for raw in self._request("GET", f"/v1/jobs/{job_id}/deliveries")["data"]]
+
+    def redeliver(self, job_id: str, delivery_id: str) -> Delivery:
+        """Have a delivery sent again, now, whatever became of it."""
+        return _delivery(self._request("POST", f"/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver"))
 
     def delete(self, job_id: str) -> None:
         """Delete a job with its inputs and scores."""
@@ -280,6 +305,18 @@ def _score_result(raw: Mapping[str, Any]) -> ScoreResult:
         prompt_tokens=usage["prompt_tokens"],
         cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
         warnings=raw["warnings"],
+        raw=raw,
+    )
+
+
+def _delivery(raw: Mapping[str, Any]) -> Delivery:
+    return Delivery(
+        id=raw["id"],
+        event=raw["event"],
+        url=raw["url"],
+        state=raw["state"],
+        next_attempt_at=raw["next_attempt_at"],
+        attempts=raw["attempts"],
         raw=raw,
     )
 

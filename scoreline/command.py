@@ -57,7 +57,9 @@ def up_command(
     host: Annotated[str, HOST_OPTION] = "127.0.0.1",
     port: Annotated[int, PORT_OPTION] = 8000,
 ) -> None:
-    """Run everything in this terminal: the API, one worker, and a SQLite database. Needs nothing else."""
+    """Run everything in this terminal: the API, one worker, the delivery of webhooks, and a SQLite database. Needs
+    nothing else.
+    """
     from scoreline.embedded import EmbeddedSettings
     from scoreline.up import up
 
@@ -143,6 +145,32 @@ def api_command(
 def worker_command() -> None:
     """Run one scoring worker (production). It is configured by SCORELINE_* variables."""
     become("workers.scoring", {})
+
+
+@app.command("deliver")
+def deliver_command() -> None:
+    """Run a process that delivers webhooks (production). It is configured by SCORELINE_* variables."""
+    become("workers.delivery", {})
+
+
+webhooks_app = typer.Typer(help="Webhooks of the database of SCORELINE_DATABASE_URL.", no_args_is_help=True)
+secret_app = typer.Typer(help="The secrets that webhooks are signed with.", no_args_is_help=True)
+webhooks_app.add_typer(secret_app, name="secret")
+app.add_typer(webhooks_app, name="webhooks")
+
+TENANT_OPTION = typer.Option(help="Whose webhooks.")
+
+
+@secret_app.command("show")
+def show_secret_command(tenant: Annotated[str, TENANT_OPTION] = "default") -> None:
+    """Print the secrets that webhooks are signed with at present, the newest first."""
+    become("workers.webhook_secret", {}, ["show", tenant])
+
+
+@secret_app.command("rotate")
+def rotate_secret_command(tenant: Annotated[str, TENANT_OPTION] = "default") -> None:
+    """Make a new secret. The one before signs too, for as long as SCORELINE_WEBHOOK_SECRET_OVERLAP_SECONDS says."""
+    become("workers.webhook_secret", {}, ["rotate", tenant])
 
 
 app.add_typer(keys_app, name="keys", no_args_is_help=True)

@@ -1,4 +1,5 @@
-"""Everything in one place: the API and a worker as processes of this one, on SQLite and a local socket.
+"""Everything in one place: the API, a worker and the delivery of webhooks as processes of this one, on SQLite and a
+local socket.
 
 The processes live exactly as long as this one does, however it ends. They have sessions of their own, so that Ctrl-C in
 the terminal reaches this process alone, which then stops them in good order.
@@ -26,7 +27,7 @@ from scoreline.client import KEY_VARIABLE
 from scoreline.log_lines import LogLine
 from scoreline.server_rooms import CommandError, environment, python_command, require_rooms
 
-ROLES = {"api": "api", "worker": "workers.scoring"}
+ROLES = {"api": "api", "worker": "workers.scoring", "deliver": "workers.delivery"}
 """The processes of the service, and the modules that they run."""
 
 LOOK_SECONDS = 0.05

@@ -10,12 +10,12 @@ from typing import Any
 
 from rich.text import Text
 
-OWN_LOGGERS = ("api", "worker", "bell", "scoring")
+OWN_LOGGERS = ("api", "worker", "delivery", "bell", "scoring")
 """What these say is shown from level info on; libraries are heard only when something is wrong."""
 
 QUIET_LEVELS = ("debug", "info")
 STYLES = {"warning": "yellow", "error": "red", "critical": "bold red"}
-ROLE_STYLES = {"api": "cyan", "worker": "magenta"}
+ROLE_STYLES = {"api": "cyan", "worker": "magenta", "deliver": "green"}
 _KNOWN = ("event", "level", "logger", "timestamp", "exception")
 
 
@@ -85,7 +85,7 @@ class LogLine:
         """For the terminal: time, role, event, details; then the traceback."""
         text = Text()
         text.append(f"{self.time:8} ", style="dim")
-        text.append(f"{role:6} ", style=ROLE_STYLES.get(role, ""))
+        text.append(f"{role:7} ", style=ROLE_STYLES.get(role, ""))
         text.append(self.event.strip(), style=STYLES.get(self.level, "") if self.time else "")
         for name, value in (self.details or {}).items():
             text.append(f"  {name}=", style="dim")

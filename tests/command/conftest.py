@@ -23,9 +23,9 @@ def start_up(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Up
     """Start ``scoreline up``; whatever is left of it at the end is killed."""
     started: list[Up] = []
 
-    def start(*arguments: str, cwd: Path = ROOT, stand_in: str = "") -> Up:
+    def start(*arguments: str, cwd: Path = ROOT, stand_in: str = "", **variables: str) -> Up:
         folder = tmp_path / f"up-{len(started)}"
-        started.append(Up(model_directory, folder, *arguments, cwd=cwd, stand_in=stand_in))
+        started.append(Up(model_directory, folder, *arguments, cwd=cwd, stand_in=stand_in, **variables))
         return started[-1]
 
     yield start

@@ -74,7 +74,7 @@ def test_it_ends_by_saying_how_to_go_on(output: str) -> None:
 
 def test_ctrl_c_leaves_nothing_behind() -> None:
     demo = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: len(children(demo.pid)) == 2, "its processes are there")
+    wait_until(lambda: len(children(demo.pid)) == 3, "its processes are there")
     processes = children(demo.pid)
     demo.send_signal(signal.SIGINT)
     said, _ = demo.communicate(timeout=30)

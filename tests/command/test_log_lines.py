@@ -19,7 +19,7 @@ def line(event: str, level: str, logger: str, extra: str = "") -> LogLine:
 def test_a_line_is_shown_with_time_role_event_and_details() -> None:
     shown = LogLine.parse(SCORED).render("worker").plain
     assert shown[2] == shown[5] == ":"
-    assert shown[8:] == " worker scored  groups=1  items=2"
+    assert shown[8:] == " worker  scored  groups=1  items=2"
 
 
 def test_what_is_no_json_is_shown_as_it_is_and_counts_as_trouble() -> None:

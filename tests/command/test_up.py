@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from scoreline.client import Client, ScorelineError
+from tests.api.delivering import verified
 from tests.command.running import ROOT, Up, gone
 from tests.services import wait_until
+from tests.webhooks.receivers import Receiver, status
 
 StartUp = Callable[..., Up]
 
@@ -36,7 +38,7 @@ def test_a_signal_stops_everything_cleanly(start_up: StartUp, stop: signal.Signa
     up = start_up()
     up.wait_until_ready()
     children = up.children()
-    assert len(children) == 2
+    assert len(children) == 3
     started = time.monotonic()
     # Ctrl-C in a terminal goes to a whole process group. The children get theirs from their parent, once.
     assert all(os.getpgid(child) != up.process.pid for child in children.values())
@@ -62,11 +64,35 @@ def test_what_waits_is_kept_and_scored_after_the_next_start(start_up: StartUp, t
         assert client.get(job_id) == before
 
 
+def test_webhooks_are_delivered_and_signed_with_the_secret_that_the_command_shows(
+    start_up: StartUp, tmp_path: Path
+) -> None:
+    up = start_up("--data", str(tmp_path / "told"), SCORELINE_WEBHOOK_ALLOWED_NETWORKS="127.0.0.0/8")
+    up.wait_until_ready()
+    with Receiver(status(200)) as receiver, Client(up.url) as client:
+        job = client.submit("a", ["b"], label_token_ids=[1], webhook={"url": receiver.url()})
+        wait_until(lambda: [one.state for one in client.deliveries(job.id)] == ["delivered"], "the delivery")
+        (delivery,) = client.deliveries(job.id)
+        client.redeliver(job.id, delivery.id)
+        wait_until(lambda: len(receiver.requests) == 2, "the same again")
+    database = f"sqlite:///{tmp_path / 'told' / 'scoreline.db'}"
+    shown = subprocess.run(
+        [sys.executable, "-P", "-c", "from scoreline.command import main; main()", "webhooks", "secret", "show"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "SCORELINE_DATABASE_URL": database},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for request in receiver.requests:
+        assert verified(shown.stdout.strip(), request)["data"]["id"] == job.id
+    assert up.end(signal.SIGTERM) == 0
+
+
 def test_a_killed_up_takes_its_processes_with_it(start_up: StartUp) -> None:
     up = start_up()
     up.wait_until_ready()
     children = list(up.children().values())
-    assert len(children) == 2
+    assert len(children) == 3
     up.process.kill()
     up.process.wait()
     wait_until(lambda: gone(children), "its processes are gone", 5.0)
@@ -76,7 +102,7 @@ def test_ctrl_c_while_the_model_loads_stops_at_once(start_up: StartUp) -> None:
     up = start_up(stand_in="loads forever")
     up.wait_until_said("compiling")
     children = list(up.children().values())
-    assert len(children) == 2
+    assert len(children) == 3
     started = time.monotonic()
     assert up.end(signal.SIGINT) == 0, up.output
     assert time.monotonic() - started < 5.0
@@ -203,7 +229,7 @@ def test_packages_of_the_same_names_in_the_current_folder_are_not_taken_for_the_
     assert up.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("role", ["up", "api", "worker", "migrate", "demo", "keys list"])
+@pytest.mark.parametrize("role", ["up", "api", "worker", "deliver", "migrate", "demo", "keys list"])
 def test_without_a_checkout_the_server_commands_say_so(tmp_path: Path, role: str) -> None:
     shutil.copytree(ROOT / "scoreline", tmp_path / "scoreline")
     run = subprocess.run(

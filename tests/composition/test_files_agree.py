@@ -15,11 +15,13 @@ from typer.main import get_command
 from scoreline.command import app
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.store import StoreSettings
+from settings.webhooks import WebhookSettings
 from tests.composition.compose_file import (
     COMPOSE_FILE,
     ENVIRONMENT_EXAMPLE,
@@ -39,11 +41,14 @@ WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu"
 
 READS: Mapping[str, set[type[SettingsSlice]]] = {
     "migrate": {StoreSettings},
-    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings, KeySettings},
+    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings, WebhookSettings, KeySettings},
+    "deliver": {StoreSettings, WebhookSettings, DeliverySettings},
     **{name: {StoreSettings, ScoringSettings, BellSettings, EngineSettings} for name in WORKERS},
 }
 READS_BESIDES = {"SCORELINE_SWEEP_SECONDS", "SCORELINE_WORKER_FRESH_SECONDS"}
 """Settings of one role that others read too: an API sweeps, and a worker's health check asks what counts as fresh."""
+ROTATES = {"SCORELINE_WEBHOOK_SECRET_OVERLAP_SECONDS"}
+"""What an API reads of those of a delivering process."""
 
 KEY = "bootstrap-key-of-a-composition-" + "0" * 16
 
@@ -120,17 +125,20 @@ def test_every_setting_can_be_set_and_nothing_else_is(roles: dict[str, Service])
         assert named <= known, f"{service.name}: no settings"
         wanted = variables(READS[service.name])
         assert wanted <= named, f"docker-compose.yml: {service.name} is not given {sorted(wanted - named)}"
-        assert named - wanted <= READS_BESIDES, f"{service.name} does not read {sorted(named - wanted)}"
+        assert named - wanted <= READS_BESIDES | ROTATES, f"{service.name} does not read {sorted(named - wanted)}"
 
 
 def test_api_and_workers_get_the_same_of_what_they_share(example: dict[str, str]) -> None:
     """Whatever is set: a limit that only one of them knew would be enforced by one of them."""
     shared = variables({StoreSettings, ScoringSettings, BellSettings}) | READS_BESIDES | {"HF_TOKEN", "PGPASSWORD"}
-    everything = {name: f"of {name}" for name in shared} | {"POSTGRES_PASSWORD": "secret"}
+    webhooks = variables({WebhookSettings}) | ROTATES
+    everything = {name: f"of {name}" for name in shared | webhooks} | {"POSTGRES_PASSWORD": "secret"}
     services = read_composition(example | everything).services
     for worker in WORKERS:
         for name in sorted(shared):
             assert services["api"].environment[name] == services[worker].environment[name], name
+    for name in sorted(webhooks | variables({StoreSettings})):
+        assert services["api"].environment[name] == services["deliver"].environment[name], name
     assert services["migrate"].environment.items() <= services["api"].environment.items()
 
 

@@ -45,6 +45,7 @@ class Machine:
             "//redis:6379/": f"//127.0.0.1:{redis_server.port}/",
             "0.0.0.0": "127.0.0.1",
             "8000": str(self.port),
+            "9400": str(free_port()),
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -147,7 +148,7 @@ def test_the_composed_commands_start_in_order_become_healthy_score_and_stop(
             machine.wait_for(services[other], condition)
         machine.start(service)
     running = [service for service in composition.start_order("cpu") if service.healthcheck]
-    assert [service.name for service in running] == ["postgres", "redis", "api", "worker"]
+    assert [service.name for service in running] == ["postgres", "redis", "api", "deliver", "worker"]
     for service in running:
         machine.wait_for(service, "service_healthy")
 
@@ -163,8 +164,8 @@ def test_the_composed_commands_start_in_order_become_healthy_score_and_stop(
     ((positive, negative),) = job["result"]["scores"]
     assert positive > 0.9 > 0.1 > negative
 
-    for name in ("api", "worker"):
+    for name in ("api", "deliver", "worker"):
         machine.processes[name].send_signal(signal.SIGTERM)
-    for name in ("api", "worker"):
+    for name in ("api", "deliver", "worker"):
         assert machine.processes.pop(name).wait(20) == 0, machine.log(name)
         assert not machine.healthy(services[name]), f"{name} is gone, and its health check does not say so"

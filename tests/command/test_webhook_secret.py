@@ -1,0 +1,40 @@
+"""``scoreline webhooks secret``: the secrets of a tenant, at the database."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from tests.command.running import ROOT
+
+SECRET = r"whsec_[A-Za-z0-9+/=]{32,}"
+
+
+def secret(action: str, url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = "from scoreline.command import main; main()"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", command, "webhooks", "secret", action, *options],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "SCORELINE_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_rotation_shows_the_new_one_and_until_when_the_old_one_signs(sqlite_url: str) -> None:
+    shown = secret("show", sqlite_url).stdout.split()
+    assert re.fullmatch(SECRET, *shown)
+    new, old = secret("rotate", sqlite_url).stdout.splitlines()
+    assert re.fullmatch(SECRET, new)
+    assert re.fullmatch(rf"{re.escape(shown[0])}  until [-0-9]+ [:0-9]+ UTC", old)
+    assert secret("show", sqlite_url).stdout.splitlines() == [new, old]
+    assert secret("show", sqlite_url, "--tenant", "another").stdout.split()[0] not in (new, shown[0])
+
+
+def test_a_database_without_the_schema_is_one_line(tmp_path: object) -> None:
+    shown = secret("show", f"sqlite:///{tmp_path}/empty.db")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert shown.stderr.startswith("can't look: the database is at migration None")
+    assert len(shown.stderr.splitlines()) == 1
