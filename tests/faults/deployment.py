@@ -17,6 +17,9 @@ SECONDS = 60.0
 """In which everything here must have recovered: far more than it takes, so that a slow machine is not a failure."""
 
 
+LOOPBACK = "127.0.0.0/8"
+
+
 class FaultyDeployment(Deployment):
     """An API and workers, each a real process in which points may have been set.
 
@@ -51,6 +54,18 @@ class FaultyDeployment(Deployment):
         if idle_seconds is not None:
             faults["FAULT_IDLE_SECONDS"] = str(idle_seconds)
         process = self._start("tests.faults.launcher", name, arguments, **faults, **_environment(settings))
+        launched = Launched(self, name, process)
+        if wait:
+            launched.wait_until_ready()
+        return launched
+
+    def launch_deliverer(self, *points: Point, wait: bool = True, **settings: object) -> Launched:
+        """Start a process that delivers webhooks, to loopback; wait: return once it is ready."""
+        self._started += 1
+        name = f"deliverer-{self._started}"
+        faults = {"FAULT_POINTS": to_text(points)}
+        own = {"webhook_allowed_networks": LOOPBACK, "delivery_poll_seconds": 0.1} | settings
+        process = self._start("tests.faults.launcher", name, ["workers.delivery"], **faults, **_environment(own))
         launched = Launched(self, name, process)
         if wait:
             launched.wait_until_ready()

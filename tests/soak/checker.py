@@ -22,21 +22,31 @@ class Verdict:
     """What was found.
 
     lost: accepted jobs that are gone, did not end in time or failed; duplicated: keys with more than one job; wrong:
-    jobs with an end that changed, or with scores other than the tokens say.
+    jobs with an end that changed, or with scores other than the tokens say; untold: ended jobs that no webhook told of;
+    misdelivered: webhooks that were unsigned, under a second id, or not so; ends: how each job ended.
     """
 
     accepted: int = 0
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    untold: list[str] = field(default_factory=list)
+    misdelivered: list[str] = field(default_factory=list)
+    ends: dict[str, str] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
-        return self.accepted > 0 and not (self.lost or self.duplicated or self.wrong)
+        return self.accepted > 0 and not self.faults
+
+    @property
+    def faults(self) -> list[str]:
+        """Everything that was found."""
+        return [*self.lost, *self.duplicated, *self.wrong, *self.untold, *self.misdelivered]
 
     def __str__(self) -> str:
         counts = f"lost {len(self.lost)} duplicated {len(self.duplicated)} wrong {len(self.wrong)}"
-        return f"accepted {self.accepted} {counts}"
+        told = f"untold {len(self.untold)} misdelivered {len(self.misdelivered)}"
+        return f"accepted {self.accepted} {counts} {told}"
 
 
 def check(url: str, submitted: Sequence[Submitted], seconds: float) -> Verdict:
@@ -50,9 +60,9 @@ def check(url: str, submitted: Sequence[Submitted], seconds: float) -> Verdict:
             job = _ended(client, one.id, deadline)
             if job is None:
                 verdict.lost.append(f"{one.id} is gone or does not end")
-            elif job["status"] not in ("succeeded", "cancelled") or (
-                job["status"] == "cancelled" and not one.cancelled
-            ):
+                continue
+            verdict.ends[one.id] = job["status"]
+            if job["status"] not in ("succeeded", "cancelled") or (job["status"] == "cancelled" and not one.cancelled):
                 verdict.lost.append(f"{one.id} has {job['status']}: {job['error']}")
             elif one.end is not None and end_of(job) != one.end:
                 verdict.wrong.append(f"{one.id} had ended with {one.end} and now with {end_of(job)}")

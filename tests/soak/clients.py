@@ -41,15 +41,17 @@ def end_of(job: dict[str, Any]) -> tuple[str, float] | None:
 
 
 class Client(threading.Thread):
-    """Submits jobs, a bounded number of which are under way, until told to stop. Some it sends twice or cancels.
+    """Submits jobs whose ends are told to a webhook, a bounded number of which are under way, until told to stop. Some
+    it sends twice or cancels.
 
     refusals: statuses of answers that were neither success nor 503; there should be none.
     """
 
-    def __init__(self, url: str, number: int, seed: int, *, under_way: int = 24) -> None:
+    def __init__(self, url: str, number: int, seed: int, webhook_url: str, *, under_way: int = 24) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self._http = httpx2.Client(base_url=url, timeout=30.0, trust_env=False, headers=AUTHORIZATION)
         self._number = number
+        self._webhook = {"webhook": {"url": webhook_url}}
         self._chance = random.Random(f"{seed} client {number}")
         self._under_way = under_way
         self._stopped = threading.Event()
@@ -76,8 +78,9 @@ class Client(threading.Thread):
     def _submit(self) -> None:
         work = Work.by_chance(self._chance, f"client-{self._number}-{len(self.submitted)}")
         submitted = Submitted(work)
+        key = {"Idempotency-Key": work.key}
         for _ in range(2 if self._chance.random() < 0.1 else 1):
-            job = self._until_answered("POST", "/v1/jobs", json=work.body, headers={"Idempotency-Key": work.key})
+            job = self._until_answered("POST", "/v1/jobs", json=work.body | self._webhook, headers=key)
             submitted.ids.append(job["id"])
         self.submitted.append(submitted)
         if self._chance.random() < 0.05:

@@ -24,6 +24,7 @@ class Faults:
         redis_server: RedisServer,
         *,
         workers: int,
+        deliverers: int,
         lease_seconds: float,
         seed: int,
         say: Callable[[str], None],
@@ -36,6 +37,7 @@ class Faults:
         self._say = say
         self._api = deployment.launch_api()
         self._workers = [self._new_worker() for _ in range(workers)]
+        self._deliverers = [deployment.launch_deliverer(wait=False) for _ in range(deliverers)]
         self._frozen: dict[str, float] = {}
         self.counts = Counter[str]()
 
@@ -48,6 +50,9 @@ class Faults:
             self._restart_redis: 3,
             self._flush_redis: 3,
             self._kill_api: 1,
+            self._kill_deliverer: 3,
+            self._terminate_deliverer: 1,
+            self._freeze_deliverer: 2,
         }
         if self._postgres is not None:
             kinds[self._restart_postgres] = 2
@@ -80,6 +85,28 @@ class Faults:
 
         return self._replace(terminate)
 
+    def _kill_deliverer(self) -> bool:
+        return self._replace_deliverer(Launched.kill)
+
+    def _terminate_deliverer(self) -> bool:
+        return self._replace_deliverer(Launched.terminate)
+
+    def _replace_deliverer(self, end: Callable[[Launched], object]) -> bool:
+        deliverer = self._chance.choice(self._deliverers)
+        if self._frozen.pop(deliverer.name, None) is not None:
+            deliverer.thaw()
+        end(deliverer)
+        self._deliverers[self._deliverers.index(deliverer)] = self._deployment.launch_deliverer(wait=False)
+        return True
+
+    def _freeze_deliverer(self) -> bool:
+        deliverer = self._chance.choice(self._deliverers)
+        if deliverer.name in self._frozen or not deliverer.logged("ready"):
+            return False
+        deliverer.freeze()
+        self._frozen[deliverer.name] = time.monotonic() + self._chance.uniform(0.1, 2.0) * self._lease_seconds
+        return True
+
     def _replace(self, end: Callable[[Launched], object]) -> bool:
         worker = self._working()
         if worker is None:
@@ -104,12 +131,12 @@ class Faults:
         return self._chance.choice(ready) if len(ready) > 1 else None
 
     def _assert_none_ended(self) -> None:
-        for worker in self._workers:
+        for worker in (*self._workers, *self._deliverers):
             if worker.process.poll() is not None:
                 raise RuntimeError(f"{worker.name} ended by itself with {worker.process.returncode}:\n{worker.log}")
 
     def _thaw(self, *, everyone: bool = False) -> None:
-        for worker in self._workers:
+        for worker in (*self._workers, *self._deliverers):
             if worker.name in self._frozen and (everyone or self._frozen[worker.name] < time.monotonic()):
                 del self._frozen[worker.name]
                 worker.thaw()

@@ -6,14 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.deployment import FaultyDeployment
+import httpx2
+
+from tests.end_to_end.deployment import AUTHORIZATION
+from tests.faults.deployment import LOOPBACK, FaultyDeployment
 from tests.services import PostgresServer, RedisServer
 from tests.soak.checker import Verdict, check
 from tests.soak.clients import Client, Submitted
+from tests.soak.events import EventReceiver, check_events
 from tests.soak.faults import Faults
 
 LEASE_SECONDS = 2.0
+DELIVERERS = 2
 SETTLE_SECONDS = 300.0
+HANG_SECONDS = 2.0
+"""For which a receiver may not answer: longer than is waited for."""
 
 SETTINGS = {
     "lease_seconds": LEASE_SECONDS,
@@ -23,6 +30,12 @@ SETTINGS = {
     # More workers are lost here in a minute than elsewhere in a year, and a chunk that is alone in its batch each time
     # would be taken for poison.
     "max_attempts": 1_000,
+    "webhook_allowed_networks": LOOPBACK,
+    "webhook_timeout_seconds": HANG_SECONDS / 2,
+    "delivery_poll_seconds": 0.1,
+    "delivery_host_concurrency": 16,
+    # So many attempts that a receiver that fails now and then never fails all of them.
+    "webhook_retry_seconds": ",".join(["0.3"] * 60),
 }
 
 
@@ -46,19 +59,25 @@ def soak(
     say: Callable[[str], None],
 ) -> Verdict:
     """Run it on a database that is there, and need not be migrated. postgres: restarted now and then, if given."""
-    with FaultyDeployment(folder, database_url, redis_server.url, **SETTINGS) as deployment:
+    with (
+        EventReceiver(plan.seed, HANG_SECONDS) as receiver,
+        FaultyDeployment(folder, database_url, redis_server.url, **SETTINGS) as deployment,
+    ):
         deployment.migrate()
         faults = Faults(
             deployment,
             postgres,
             redis_server,
             workers=plan.workers,
+            deliverers=DELIVERERS,
             lease_seconds=LEASE_SECONDS,
             seed=plan.seed,
             say=say,
         )
         url = f"http://127.0.0.1:{deployment.port}"
-        clients = [Client(url, number, plan.seed) for number in range(plan.clients)]
+        answer = httpx2.get(f"{url}/v1/webhook-secrets", trust_env=False, headers=AUTHORIZATION)
+        receiver.secret = answer.json()["data"][0]["secret"]
+        clients = [Client(url, number, plan.seed, receiver.url) for number in range(plan.clients)]
         for client in clients:
             client.start()
         faults.go_on(plan.seconds, plan.pause)
@@ -70,13 +89,15 @@ def soak(
         submitted: list[Submitted] = [one for client in clients for one in client.submitted]
         say("checking")
         verdict = check(url, submitted, SETTLE_SECONDS)
+        verdict.untold, verdict.misdelivered = check_events(receiver, verdict.ends, SETTLE_SECONDS)
     for client in clients:
         if client.failure is not None:
             verdict.wrong.append(f"{client.name} gave up: {client.failure!r}")
         verdict.wrong += client.refusals
     items = sum(len(one.work.items) for one in submitted)
     say(f"{items} items, {sum(client.retries for client in clients)} requests sent again")
+    say(f"{receiver.requests} requests told of {len(receiver.ids)} jobs")
     say(", ".join(f"{name} {count}" for name, count in faults.counts.most_common()))
-    for line in [*verdict.lost, *verdict.duplicated, *verdict.wrong]:
+    for line in verdict.faults:
         say(line)
     return verdict

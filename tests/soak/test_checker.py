@@ -36,7 +36,7 @@ def test_what_is_lost_duplicated_or_wrong_is_found(deployment: FaultyDeployment)
     good = [submit(f"good {number}") for number in range(3)]
     verdict = check(url, good, SECONDS)
     assert verdict.clean
-    assert str(verdict) == "accepted 3 lost 0 duplicated 0 wrong 0"
+    assert str(verdict) == "accepted 3 lost 0 duplicated 0 wrong 0 untold 0 misdelivered 0"
     assert not check(url, [], SECONDS).clean, "nothing was shown"
 
     deleted = submit("deleted")
