@@ -132,12 +132,23 @@ def test_what_a_url_may_be(url: str, host: str, port: int) -> None:
         *("https://[::1/", "https://::1/", "https://[::1]x/", "https://[fe80::1%25eth0]/", "https://[fe80::1%eth0]/"),
         *("https://[1.2.3.4]/", "https://[]/", "https://[v1.x]/", "https://[2606:4700::1]:22/", "https://[[::1]]/"),
         *("https://" + "a" * 64 + ".example/", "https://" + ".".join(["a" * 62] * 4) + ".ab/"),
-        "https://receiver.example/" + "a" * (2_049 - 25),
+        *("https://receiver.example/\\evil", "https://receiver.example/" + "a" * (2_049 - 25)),
     ],
 )
 def test_what_a_url_may_not_be(url: str) -> None:
     with pytest.raises(ForbiddenUrl):
         check_url(url, STRICT)
+
+
+def test_what_is_wrong_is_said() -> None:
+    for url, message in {
+        "https://user:pass@receiver.example/": "names a user",
+        "https://receiver.example/#fragment": "has a fragment",
+        "https://receiver.example:22/": "don't go to port 22",
+        "https://127.1/": "four decimal numbers",
+    }.items():
+        with pytest.raises(ForbiddenUrl, match=message):
+            check_url(url, STRICT)
 
 
 ODD = st.sampled_from(
@@ -193,7 +204,14 @@ class TestAllowedNetworks:
         "url",
         [
             *("https://10.0.0.1/", "http://8.8.8.8/", "https://8.8.8.8:8443/", "http://10.0.0.1:9000/"),
-            *("ftp://127.0.0.1/", "http://user@127.0.0.1/", "http://127.1/", "http://0/", "https://[::2]/"),
+            *(
+                "ftp://127.0.0.1/",
+                "http://127.0.0.1:65536/",
+                "http://user@127.0.0.1/",
+                "http://127.1/",
+                "http://0/",
+                "https://[::2]/",
+            ),
             *("https://[::ffff:127.0.0.1]/", "https://[64:ff9b::a9fe:a9fe]/", "http://[64:ff9b::8.8.8.8]/"),
         ],
     )
