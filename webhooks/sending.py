@@ -87,6 +87,9 @@ class Sender:
         all_headers = httpx2.Headers(OWN_HEADERS)
         all_headers.update(headers)
         try:
+            # Said here, because a request would decode the host's xn-- labels to find whether there is one, and some
+            # that look like such can't be.
+            all_headers["host"] = httpx2.URL(url).netloc.decode()
             request = httpx2.Request("POST", url, headers=all_headers, content=body)
             response = self._transport.handle_request(request)
         except (ForbiddenUrl, httpx2.InvalidURL) as error:

@@ -362,6 +362,13 @@ class TestLookingUp:
         assert isinstance(outcome, Failed)
         assert (outcome.reason, outcome.detail) == ("resolution", "the host's name has no address")
 
+    @pytest.mark.parametrize("name", ["0xn--_.example", "xn--a.example", "xn--zzzzz.example", "a_b.example"])
+    def test_a_name_that_is_hardly_one(self, name: str) -> None:
+        with Receiver(status(200)) as receiver, Sender(OPENED, look_up=lambda name: ["127.0.0.1"]) as sender:
+            outcome = sender.send(receiver.url(name), HEADERS, BODY)
+        assert isinstance(outcome, Sent)
+        assert f"host: {name}:{receiver.port}".encode() in receiver.requests[0].lower()
+
     def test_an_empty_answer(self) -> None:
         with Sender(OPENED, look_up=lambda name: []) as sender:
             outcome = sender.send("https://receiver.example/", HEADERS, BODY)
