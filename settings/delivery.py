@@ -5,14 +5,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 from pydantic_settings import NoDecode
 
-from settings.slice import SettingsSlice
+from settings.slice import SettingsSlice, split_at_commas
 
-
-def _split(pauses: object) -> object:
-    return [pause for pause in pauses.split(",") if pause.strip()] if isinstance(pauses, str) else pauses
-
-
-Pauses = Annotated[tuple[PositiveFloat, ...], NoDecode, BeforeValidator(_split)]
+Pauses = Annotated[tuple[PositiveFloat, ...], NoDecode, BeforeValidator(split_at_commas)]
 """Seconds, written ``5,300,1800``."""
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic_settings import NoDecode
 
-from settings.slice import SettingsSlice
+from settings.slice import SettingsSlice, split_at_commas
 
 
 def _power_of_two(number: int) -> int:
@@ -14,11 +14,7 @@ def _power_of_two(number: int) -> int:
     return number
 
 
-def _split(numbers: object) -> object:
-    return numbers.split(",") if isinstance(numbers, str) else numbers
-
-
-Numbers = Annotated[tuple[PositiveInt, ...], NoDecode, BeforeValidator(_split)]
+Numbers = Annotated[tuple[PositiveInt, ...], NoDecode, BeforeValidator(split_at_commas)]
 """Written ``64,256``."""
 
 

@@ -1,6 +1,11 @@
-"""What all slices share: the environment prefix and refusal to guess."""
+"""What all slices share: the environment prefix, refusal to guess, and how lists are written."""
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def split_at_commas(entries: object) -> object:
+    """A list that is written as one string; what is none is left to be checked as it is. Blank entries are left out."""
+    return [entry.strip() for entry in entries.split(",") if entry.strip()] if isinstance(entries, str) else entries
 
 
 class SettingsSlice(BaseSettings):

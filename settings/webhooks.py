@@ -7,18 +7,13 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 from pydantic_settings import NoDecode
 
-from settings.slice import SettingsSlice
+from settings.slice import SettingsSlice, split_at_commas
 
-
-def _split(entries: object) -> object:
-    return [entry.strip() for entry in entries.split(",") if entry.strip()] if isinstance(entries, str) else entries
-
-
-Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(_split)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode, BeforeValidator(split_at_commas)]
 """Written ``127.0.0.0/8,fd00::/8``."""
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-Ports = Annotated[tuple[Port, ...], NoDecode, BeforeValidator(_split)]
+Ports = Annotated[tuple[Port, ...], NoDecode, BeforeValidator(split_at_commas)]
 """Written ``443,8443``."""
 
 
