@@ -55,6 +55,17 @@ def test_python_tells_right_from_wrong(verified: Callable[[str, dict[str, str], 
     assert not verified(SECRET, signed(SECRET, seconds_ago=400), BODY)
 
 
+@pytest.mark.parametrize("verified", [by_package, by_hand])
+@pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+@pytest.mark.parametrize("value", [None, "", "x", "v1", "v1,\xe9", "v1,x", "\udcff", "9" * 400, "9" * 5_000])
+def test_python_refuses_headers_that_make_no_sense(
+    verified: Callable[[str, dict[str, str], bytes], bool], name: str, value: str | None
+) -> None:
+    headers = signed(SECRET)
+    del headers[name]
+    assert not verified(SECRET, headers | ({} if value is None else {name: value}), BODY)
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_a_shell_computes_the_same_signature(tmp_path: Path) -> None:
     (tmp_path / "body.json").write_bytes(BODY)
