@@ -1,7 +1,8 @@
 """Which addresses a webhook may go to: never a way into somebody's network.
 
 Forbidden is what IANA's registries of special-purpose addresses name, and of IPv6 all that is not allocated for global
-unicast. ``ipaddress.is_global`` would not do: it knows less, and other things from one Python to the next.
+unicast. A network's own NAT64 has its prefix where it likes: among global unicast it can't be told from the rest.
+``ipaddress.is_global`` would not do: it knows less, and other things from one Python to the next.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ FORBIDDEN_IPV4 = tuple(
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # protocol assignments
         "192.0.2.0/24",  # documentation
+        "192.31.196.0/24",  # AS112: name servers that every network may have of its own
+        "192.52.193.0/24",  # relays of AMT
         "192.88.99.0/24",  # relays of 6to4
         "192.168.0.0/16",  # private
+        "192.175.48.0/24",  # AS112
         "198.18.0.0/15",  # benchmarks
         "198.51.100.0/24",  # documentation
         "203.0.113.0/24",  # documentation
@@ -54,6 +58,7 @@ FORBIDDEN_IPV6 = tuple(
         "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID
         "2001:db8::/32",  # documentation
         "2002::/16",  # 6to4
+        "2620:4f:8000::/48",  # AS112
         "3fff::/20",  # documentation
     )
 )
@@ -68,6 +73,9 @@ IPV4_IN_LAST_BITS = tuple(
     )
 )
 SIX_TO_FOUR, TEREDO = IPv6Network("2002::/16"), IPv6Network("2001::/32")
+
+_CHARACTERS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
+"""Those of RFC 3986. Whoever sends a request to a URL with others writes them percent-encoded, which is longer."""
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
@@ -120,9 +128,9 @@ def check_url(url: str, rules: AddressRules) -> Target:
     """
     if len(url) > LONGEST_URL:
         raise ForbiddenUrl(f"the URL is longer than {LONGEST_URL:,} characters")
-    if not all("!" <= character <= "~" for character in url) or "\\" in url:
+    if not _CHARACTERS.fullmatch(url):
         raise ForbiddenUrl(
-            "the URL has a character that URLs have not: a path is written percent-encoded, a name in its xn-- form"
+            "the URL has a character that URLs don't have: a path is written percent-encoded, a name in its xn-- form"
         )
     if "#" in url:
         raise ForbiddenUrl("the URL has a fragment")
@@ -173,7 +181,7 @@ def check_addresses(target: Target, addresses: Iterable[str], rules: AddressRule
     """What a target's host was found to stand for, each address once. Raises :class:`ForbiddenUrl`.
 
     One that is forbidden forbids all: whoever gives both could not be trusted with the choice. The message does not say
-    which it was, since names of an inner network are nobody's to ask for.
+    which it was. Of a name not even so much may be told: names of an inner network are nobody's to ask for.
     """
     found: dict[Address, None] = {}
     for text in addresses:

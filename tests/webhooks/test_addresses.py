@@ -18,6 +18,7 @@ NAME = Target("https", "receiver.example", 443, in_allowed_networks=False)
 FORBIDDEN = [
     *("0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.0.1"),
     *("168.63.129.16", "169.254.0.1", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1"),
+    *("192.31.196.1", "192.52.193.1", "192.175.48.1", "2620:4f:8000::1"),
     *("192.88.99.1", "192.168.1.1", "198.18.0.1", "198.19.255.255", "198.51.100.7", "203.0.113.9"),
     *("224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
     *("::", "::1", "::127.0.0.1", "::8.8.8.8"),
@@ -129,6 +130,8 @@ def test_what_a_url_may_be(url: str, host: str, port: int) -> None:
             " https://a.b/",
         ),
         *("https://a.b/\n", "https://a.b/\r\nHost: c", "https://a.b\t/", "https://a.b/\0", "https://a.b/\x7f"),
+        *(f"https://receiver.example/{odd}" for odd in '"<>^`{|}'),
+        *(f"https://receiver.example/?{odd}" for odd in '"<>^`{|}'),
         *("https://[::1/", "https://::1/", "https://[::1]x/", "https://[fe80::1%25eth0]/", "https://[fe80::1%eth0]/"),
         *("https://[1.2.3.4]/", "https://[]/", "https://[v1.x]/", "https://[2606:4700::1]:22/", "https://[[::1]]/"),
         *("https://" + "a" * 64 + ".example/", "https://" + ".".join(["a" * 62] * 4) + ".ab/"),
@@ -177,6 +180,7 @@ def test_whatever_is_let_through_is_read_in_one_way(url: str, odd: str, at: int)
     assert (read.scheme, _in_one_form(read.raw_host.decode())) == (target.scheme, target.host)
     assert (read.port or {"http": 80, "https": 443}[read.scheme]) == target.port
     assert not read.userinfo
+    assert len(str(read)) <= len(url), "it is short enough in either form"
 
 
 class TestAllowedNetworks:
