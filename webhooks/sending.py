@@ -16,12 +16,11 @@ import httpx2
 
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import ForbiddenUrl
-from webhooks.resolving import LookUp, ResolutionError, system_look_up
+from webhooks.resolving import BusyError, LookUp, ResolutionError, system_look_up
 from webhooks.transport import CheckedTransport, TlsError, TooLargeError
 
-BODY_START_BYTES = 1_024
-MAX_RETRY_AFTER_SECONDS = 86_400.0
-"""A receiver may not put its webhooks off for longer than a day."""
+TEXT_BYTES = 1_024
+"""What is kept of a receiver's words."""
 
 OWN_HEADERS = {
     "user-agent": "Scoreline-Webhooks",
@@ -31,18 +30,26 @@ OWN_HEADERS = {
 }
 
 Reason = Literal[
-    "forbidden_address", "resolution", "connection", "tls", "timeout", "too_large", "bad_response", "redirect"
+    "busy",
+    "forbidden_address",
+    "resolution",
+    "connection",
+    "tls",
+    "timeout",
+    "too_large",
+    "bad_response",
+    "redirect",
 ]
-"""Why there is no answer that counts. These words go into the delivery log."""
+"""Why there is no answer that counts. These words go into the delivery log. ``busy`` says nothing of the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     """The receiver answered.
 
-    retry_after: seconds for which it asks to be left alone; body_start: at most 1 KiB of its answer, as text without
-    control characters; seconds: from the look-up of its name to the end; cut: why the body was not read to its end,
-    where it was not. The status counts all the same: with it the receiver has said what it has to say.
+    retry_after: seconds for which it asks to be left alone, however many; body_start: at most 1 KiB of its answer, as
+    text without control characters; seconds: from the look-up of its name to the end; cut: why the body was not read to
+    its end, where it was not. The status counts all the same: with it the receiver has said what it has to say.
     """
 
     status: int
@@ -54,7 +61,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There is no answer that counts. detail: in words, for the log; seconds: until that was known."""
+    """There is no answer that counts.
+
+    detail: in words, for the log, at most 1 KiB without control characters; seconds: until that was known.
+    """
 
     reason: Reason
     detail: str
@@ -93,19 +103,26 @@ class Sender:
             request = httpx2.Request("POST", url, headers=all_headers, content=body)
             response = self._transport.handle_request(request)
         except (ForbiddenUrl, httpx2.InvalidURL) as error:
-            return Failed("forbidden_address", str(error), time.monotonic() - started)
+            return _failed("forbidden_address", str(error), started)
         except ResolutionError as error:
-            return Failed("resolution", str(error), time.monotonic() - started)
+            return _failed("resolution", str(error), started)
+        except BusyError as error:
+            return _failed("busy", str(error), started)
         except httpx2.TransportError as error:
-            return Failed(_reason(error), str(error), time.monotonic() - started)
+            return _failed(_reason(error), str(error), started)
         with closing(response):
             if response.is_redirect:
-                where = _text(response.headers.get("location", "").encode())
-                detail = f"{response.status_code} to {where}: redirects are not followed"
-                return Failed("redirect", detail, time.monotonic() - started)
+                where = response.headers.get("location", "")
+                detail = f"redirects are not followed: {response.status_code} to {where}"
+                return _failed("redirect", detail, started)
             body_start, cut = _body_start(response)
             retry_after = _retry_after(response.headers.get("retry-after", ""), time.time())
             return Sent(response.status_code, retry_after, body_start, time.monotonic() - started, cut)
+
+
+def _failed(reason: Reason, detail: str, started: float) -> Failed:
+    """detail: what a receiver said may be quoted in it, at any length; started: monotonic seconds."""
+    return Failed(reason, _text(detail.encode(errors="replace")), time.monotonic() - started)
 
 
 def _body_start(response: httpx2.Response) -> tuple[str, Reason | None]:
@@ -117,7 +134,7 @@ def _body_start(response: httpx2.Response) -> tuple[str, Reason | None]:
     try:
         # Raw: what a receiver has packed stays packed, however large it would become.
         for data in response.iter_raw():
-            start += data[: BODY_START_BYTES - len(start)]
+            start += data[: TEXT_BYTES - len(start)]
     except httpx2.TransportError as error:
         return _text(start), _reason(error)
     return _text(start), None
@@ -139,9 +156,9 @@ def _reason(error: httpx2.TransportError) -> Reason:
 
 def _text(data: bytes | bytearray) -> str:
     """At most 1 KiB of text in UTF-8 that may be stored, logged and shown anywhere."""
-    text = data[:BODY_START_BYTES].decode(errors="replace")
+    text = data[:TEXT_BYTES].decode(errors="replace")
     shown = "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
-    return shown.encode()[:BODY_START_BYTES].decode(errors="ignore")
+    return shown.encode()[:TEXT_BYTES].decode(errors="ignore")
 
 
 def _retry_after(value: str, now: float) -> float | None:
@@ -151,12 +168,13 @@ def _retry_after(value: str, now: float) -> float | None:
     """
     value = value.strip()
     if re.fullmatch("[0-9]+", value):
-        # A longer number than this is more than the limit, too.
-        return min(float(value[:20]), MAX_RETRY_AFTER_SECONDS)
+        # A longer number would be infinite at some point, and this is longer than anybody waits.
+        return float(value[:20])
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+        # HTTP's dates are in UTC, whether they say so in a way that the parser knows or not.
+        seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, OverflowError):
+        # A year, an offset or their sum may be beyond what there is.
         return None
-    # HTTP's dates are in UTC, whether they say so in a way that the parser knows or not.
-    seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
-    return min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
+    return max(0.0, seconds)

@@ -17,8 +17,8 @@ import httpcore2
 import httpx2
 
 from settings.webhooks import WebhookSettings
-from webhooks.addresses import Address, AddressRules, Target, check_addresses, check_url
-from webhooks.resolving import LookUp, Resolver
+from webhooks.addresses import Address, AddressRules, ForbiddenUrl, Target, check_addresses, check_url
+from webhooks.resolving import NO_ADDRESS, LookUp, ResolutionError, Resolver
 
 ADDRESSES_TRIED = 4
 """Of a name that has more; each gets its share of the time."""
@@ -115,7 +115,7 @@ class CheckedTransport(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """The response with its headers; its body is read from it, by the same deadline.
 
-        Raises what httpx2 raises, and besides ForbiddenUrl and ResolutionError.
+        Raises what httpx2 raises, and besides ForbiddenUrl, ResolutionError and BusyError.
         """
         deadline = Deadline.after(self._settings.webhook_timeout_seconds)
         target = check_url(str(request.url), self._rules)
@@ -149,7 +149,10 @@ class CheckedTransport(httpx2.BaseTransport):
             found = self._resolver.resolve(target.host, deadline.within(self._settings.webhook_connect_seconds).left())
         except TimeoutError as error:
             raise httpx2.ConnectTimeout(str(error)) from error
-        return check_addresses(target, found, self._rules)
+        try:
+            return check_addresses(target, found, self._rules)
+        except ForbiddenUrl:
+            raise ResolutionError(NO_ADDRESS) from None
 
     def _secured(self, connection: socket.socket, target: Target, connecting: Deadline) -> socket.socket:
         try:

@@ -6,6 +6,7 @@ Python's own audit events tell of each connection that is tried; and where loopb
 from __future__ import annotations
 
 import itertools
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -66,10 +67,13 @@ def test_no_special_address_is_connected_to(connections: list[str]) -> None:
         for address in FORBIDDEN:
             answers[:] = [address]
             literal = address.partition("%")[0]
-            for url in (f"https://{f'[{literal}]' if ':' in literal else literal}/", "https://receiver.example/"):
+            for url, reason in (
+                (f"https://{f'[{literal}]' if ':' in literal else literal}/", "forbidden_address"),
+                ("https://receiver.example/", "resolution"),
+            ):
                 outcome = sender.send(url, {}, b"{}")
                 assert isinstance(outcome, Failed), url
-                assert outcome.reason == "forbidden_address", (url, address)
+                assert outcome.reason == reason, (url, address)
         assert connections == []
         answers[:] = [PUBLIC]
         sender.send("https://receiver.example/", {}, b"{}")
@@ -99,7 +103,8 @@ def test_no_spelling_of_loopback_is_connected_to(inside: Receiver, connections: 
         for host, scheme in itertools.product(LOOPBACK_SPELT, ("https", "http")):
             outcome = sender.send(f"{scheme}://{host}:{inside.port}/", {}, b"{}")
             assert isinstance(outcome, Failed), host
-            assert outcome.reason == "forbidden_address", host
+            is_name = host.lower() == "localhost" and scheme == "https"
+            assert outcome.reason == ("resolution" if is_name else "forbidden_address"), host
     assert connections == []
     assert inside.accepted == 0
 
@@ -118,7 +123,27 @@ def test_one_address_inside_among_others_is_enough_to_refuse_all(connections: li
         with Sender(HASTY, look_up=lambda name, found=found: found) as sender:
             outcome = sender.send("https://receiver.example/", {}, b"{}")
         assert isinstance(outcome, Failed)
-        assert outcome.reason == "forbidden_address"
+        assert outcome.reason == "resolution"
+    assert connections == []
+
+
+def test_whether_a_name_exists_inside_is_not_told(connections: list[str]) -> None:
+    """Whoever may submit jobs could else ask for the names of the network, one after the other."""
+
+    def look_up(name: str) -> list[str]:
+        if name == "nobody.example":
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return {"inside.example": ["10.0.0.1"], "both.example": [PUBLIC, "fd00::1"]}.get(name, [])
+
+    told: set[tuple[str, str]] = set()
+    for networks in ((), (ip_network("127.0.0.0/8"),)):
+        settings = HASTY.model_copy(update={"webhook_allowed_networks": networks})
+        with Sender(settings, look_up) as sender:
+            for name in ("nobody.example", "empty.example", "inside.example", "both.example"):
+                outcome = sender.send(f"https://{name}/", {}, b"{}")
+                assert isinstance(outcome, Failed)
+                told.add((outcome.reason, outcome.detail))
+    assert told == {("resolution", "the host's name has no address that webhooks go to")}
     assert connections == []
 
 
@@ -147,7 +172,7 @@ def test_what_is_connected_to_is_what_was_checked(inside: Receiver) -> None:
         assert isinstance(first, Sent)
         assert first.body_start == "open"
         assert isinstance(second, Failed), "each send is checked anew, and no connection is kept for it"
-        assert second.reason == "forbidden_address"
+        assert second.reason == "resolution"
         assert outside.accepted == 1
     assert inside.accepted == 0
 
