@@ -12,10 +12,12 @@ import hmac
 import ipaddress
 import re
 import time
-from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
+import anyio
 import structlog
+from starlette.datastructures import Headers
 
 from api.cached import Cached
 from api.threads import Threads
@@ -29,6 +31,14 @@ MESSAGE = "no valid API key; send one as  Authorization: Bearer KEY"
 POLICY_SECONDS = 1.0
 """How long a request without a stored key waits for its tenant's limits while the database does not answer."""
 
+KEYLESS_MESSAGE = (
+    "without an API key, requests are taken that name this server as localhost or by a loopback address, "
+    "and not from the pages of another site"
+)
+STRANGERS = 3
+"""So many look-ups of keys that are not remembered run at a time: the rest of the threads are for those who are."""
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:[0-9]+)?", re.IGNORECASE)
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
 _NO_KEY = secret_hash("the secret of no key at all")
 
@@ -55,12 +65,30 @@ class NoKeysError(ValueError):
 
 def is_keyless(host: str, bell_socket: str | None) -> bool:
     """Whether requests without a key are taken for the default tenant's: in embedded mode, on a loopback address."""
-    if bell_socket is None:
-        return False
+    return bell_socket is not None and _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"
+
+
+def _is_own(headers: Headers) -> bool:
+    """Whether a request is no other site's doing: browsers send those that any page makes, also to this machine.
+
+    A page whose own name was made to lead here (DNS rebinding) is told by the ``Host``, all others by what browsers say
+    of where a request comes from.
+    """
+    hosts = headers.getlist("host")
+    found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    if found is None or not _is_loopback(found[1].strip("[]")):
+        return False
+    origins = {f"{scheme}://{hosts[0]}".lower() for scheme in ("http", "https")}
+    return all(origin.lower() in origins for origin in headers.getlist("origin")) and all(
+        site in ("same-origin", "none") for site in headers.getlist("sec-fetch-site")
+    )
 
 
 def require_keys(database: Database) -> None:
@@ -83,7 +111,7 @@ def require_keys(database: Database) -> None:
 class Authenticator:
     """Tells who is calling. To be made in the event loop that uses it.
 
-    keyless: a request without a credential is the default tenant's.
+    keyless: a request without a credential is the default tenant's, unless it is the doing of another site's page.
     """
 
     def __init__(self, database: Database, threads: Threads, settings: KeySettings, *, keyless: bool) -> None:
@@ -95,15 +123,19 @@ class Authenticator:
         self._keys: Cached[_Known] = Cached(self._find_key, settings.key_cache_seconds)
         self._tenants: Cached[Tenant] = Cached(self._find_tenant, settings.key_cache_seconds)
         self._used: set[str] = set()
+        self._strangers = anyio.CapacityLimiter(STRANGERS)
 
-    async def authenticate(self, headers: Sequence[str]) -> Principal:
-        """headers: all ``Authorization`` headers of a request, of which there is to be one.
+    async def authenticate(self, headers: Headers) -> Principal:
+        """headers: of a request; of ``Authorization`` there is to be one.
 
         Raises RequestError INVALID_API_KEY; StorageUnavailable where a key can't be looked up.
         """
-        if self._keyless and not headers:
+        credentials = headers.getlist("authorization")
+        if self._keyless and not credentials:
+            if not _is_own(headers):
+                raise RequestError(ErrorCode.INVALID_API_KEY, KEYLESS_MESSAGE)
             return await self._default_principal()
-        found = _BEARER.fullmatch(headers[0].strip()) if len(headers) == 1 else None
+        found = _BEARER.fullmatch(credentials[0].strip()) if len(credentials) == 1 else None
         if found is None:
             raise invalid_api_key()
         credential = found[1]
@@ -135,8 +167,10 @@ class Authenticator:
         return Principal(policy or Tenant(DEFAULT_TENANT), frozenset(Scope), None)
 
     async def _find_key(self, key_id: str) -> _Known | None:
-        asked_at = time.monotonic()
-        key = await self._threads.sql(find_key, self._database, key_id)
+        # Anybody can make up ids, each of which is looked up.
+        async with nullcontext() if self._keys.last(key_id) else self._strangers:
+            asked_at = time.monotonic()
+            key = await self._threads.sql(find_key, self._database, key_id)
         if key is None:
             return None
         return _Known(key, float("inf") if key.usable_seconds is None else asked_at + key.usable_seconds)

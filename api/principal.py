@@ -23,7 +23,7 @@ _BEARER = HTTPBearer(
 async def _principal(
     request: Request, service: ServiceOf, scopes: SecurityScopes, _: Annotated[object, Security(_BEARER)]
 ) -> Principal:
-    principal = await service.authenticator.authenticate(request.headers.getlist("authorization"))
+    principal = await service.authenticator.authenticate(request.headers)
     verdict = await service.rates.take(principal.policy)
     add_headers(request.scope, verdict.headers)
     verdict.check()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from jobs.keys import Scope, create_key, list_keys, revoke_key
 from jobs.tables import api_keys
 from settings.store import StoreSettings
 from tests.api.every_route import OPERATIONS, TOLD_BODY, Operation, delivery_of, request
-from tests.api.serving import KEY, RunningApi, eventually, running_api
+from tests.api.serving import DEADLINE_SECONDS, KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.services import PostgresServer
 
@@ -310,3 +312,71 @@ def test_only_embedded_mode_on_a_loopback_address_is_keyless(host: str, bell_soc
 def test_where_no_key_is_needed_a_bad_one_is_refused_all_the_same(api: RunningApi) -> None:
     assert send(api).status_code == 200
     assert send(api, "Bearer nonsense").status_code == 401
+
+
+def without_a_key(api: RunningApi, headers: dict[str, str]) -> httpx2.Response:
+    with api.client_with(None) as client:
+        return client.post("/v1/webhook-secrets/rotate", headers=headers)
+
+
+OWN: dict[str, dict[str, str]] = {
+    "curl": {},
+    "by name": {"Host": "localhost:{port}"},
+    "by name without a port": {"Host": "LocalHost"},
+    "by IPv6": {"Host": "[::1]:{port}"},
+    "its own documentation": {"Origin": "http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"},
+    "its own by name": {"Host": "localhost:{port}", "Origin": "http://localhost:{port}"},
+    "typed into a browser": {"Sec-Fetch-Site": "none"},
+}
+
+FOREIGN: dict[str, dict[str, str]] = {
+    "a page": {"Origin": "https://pages.example", "Sec-Fetch-Site": "cross-site"},
+    "a page in an old browser": {"Origin": "https://pages.example"},
+    "a page in a sandbox": {"Origin": "null"},
+    "a picture": {"Sec-Fetch-Site": "cross-site"},
+    "another server of this machine": {"Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"},
+    "a picture of another server of this machine": {"Sec-Fetch-Site": "same-site"},
+    "a name that was made to lead here": {"Host": "pages.example:{port}", "Origin": "http://pages.example:{port}"},
+    "such a name alone": {"Host": "pages.example:{port}"},
+    "one that begins like ours": {"Host": "127.0.0.1.pages.example"},
+    "an address that is not loopback": {"Host": "192.168.0.7:{port}"},
+    "no name": {"Host": ""},
+}
+
+
+@pytest.mark.parametrize("case", [*OWN, *FOREIGN])
+def test_where_no_key_is_needed_pages_of_other_sites_need_one(api: RunningApi, case: str) -> None:
+    port = api.url.rpartition(":")[2]
+    headers = {name: value.format(port=port) for name, value in (OWN | FOREIGN)[case].items()}
+    answer = without_a_key(api, headers)
+    if case in OWN:
+        assert answer.status_code == 200, answer.text
+    else:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert "localhost" in answer.json()["error"]["message"]
+    assert without_a_key(api, headers | {"Authorization": f"Bearer {KEY}"}).status_code == 200, (
+        "with a key, anybody may"
+    )
+
+
+def test_made_up_keys_leave_threads_to_those_with_a_good_one(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert send(guarded.api, f"Bearer {guarded.keys['good']}").status_code == 200
+    look, held, waiting = authentication.find_key, threading.Event(), threading.Semaphore(0)
+
+    def slow(database: Database, key_id: str) -> Any:
+        if key_id.startswith("stranger"):
+            waiting.release()
+            held.wait(DEADLINE_SECONDS)
+        return look(database, key_id)
+
+    monkeypatch.setattr(authentication, "find_key", slow)
+    made_up = [f"Bearer sk_sl_stranger{letter * 8}_{'a' * 52}" for letter in "abcdefghijklmnopqrstuvwx"]
+    with ThreadPoolExecutor(len(made_up)) as pool:
+        refused = [pool.submit(send, guarded.api, key) for key in made_up]
+        try:
+            assert all(waiting.acquire(timeout=DEADLINE_SECONDS) for _ in range(authentication.STRANGERS))
+            assert send(guarded.api, f"Bearer {guarded.keys['good']}").status_code == 200
+            assert not waiting.acquire(blocking=False), "no more of them are looked up at a time"
+        finally:
+            held.set()
+        assert {one.result().status_code for one in refused} == {401}
