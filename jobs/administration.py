@@ -74,7 +74,12 @@ def _tenant_row(tenant: Tenant) -> list[str]:
 
 
 def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if seconds is None:
+        return "-"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return "after 9999"  # a list must be shown whatever one row of it has
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -24,6 +24,8 @@ PREFIX = "sk_sl_"
 ID_BYTES, SECRET_BYTES = 10, 32
 KEY = re.compile(rf"{PREFIX}([a-z2-7]{{16}})_([a-z2-7]{{52}})")
 LONGEST_NAME = 128
+LONGEST_DAYS = 3_650
+"""For so long at most a key is made that expires."""
 USED_SECONDS = 60.0
 """How often at most the last use of a key is written down."""
 IDS_PER_UPDATE = 1_000
@@ -89,6 +91,8 @@ def create_key(
         raise ValueError(f"a key has at least one scope: {', '.join(Scope)}")
     if expires_in is not None and expires_in <= 0:
         raise ValueError("a key expires after some time, not before it is made")
+    if expires_in is not None and expires_in > LONGEST_DAYS * 86_400.0:
+        raise ValueError(f"a key expires within {LONGEST_DAYS} days, or never")
     key_id, secret = _random(ID_BYTES), _random(SECRET_BYTES)
     with db.write() as connection:
         make_tenant(connection, db, tenant)

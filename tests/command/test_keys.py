@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from jobs.database import Database
-from jobs.keys import KEY, Scope, find_key, list_keys, parse_key
+from jobs.keys import KEY, Scope, create_key, find_key, list_keys, parse_key
+from jobs.tables import api_keys
 from jobs.tenants import Tenant, find_tenant
 from settings.store import StoreSettings
 from tests.services import free_port
@@ -86,6 +88,7 @@ def test_a_tenants_share_and_limits_are_set_one_by_one(sqlite_url: str) -> None:
         (("keys", "create", "--name", "x", "--tenant", "Not A Name"), "tenant"),
         (("keys", "create", "--name", "x", "--scopes", "everything"), "score,read,webhooks"),
         (("keys", "create", "--name", "x", "--expires-in", "soon"), "90d"),
+        (("keys", "create", "--name", "x", "--expires-in", "999999999d"), "3650 days"),
         (("tenants", "set", "acme", "--weight", "0"), "weight"),
         (("tenants", "set", "acme", "--requests-per-second", "many"), "requests-per-second"),
     ],
@@ -104,3 +107,16 @@ def test_a_store_that_is_away_or_was_never_migrated_is_said(tmp_path: Path) -> N
         outcome = scoreline(url, "keys", "list")
         assert (outcome.returncode, outcome.stdout) == (1, "")
         [_] = outcome.stderr.splitlines()
+
+
+def test_a_key_that_expires_in_no_year_of_ours_is_listed_all_the_same(sqlite_url: str) -> None:
+    database = Database.open(StoreSettings(database_url=sqlite_url))
+    _, record = create_key(database, "acme", "old", [Scope.READ], expires_in=60.0)
+    with database.write() as connection:
+        connection.execute(update(api_keys).values(expires_at=1e14))
+    database.close()
+    listed = scoreline(sqlite_url, "keys", "list")
+    assert listed.returncode == 0, listed.stderr
+    [_, line] = listed.stdout.splitlines()
+    assert line.startswith(record.id)
+    assert "after 9999" in line

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from jobs.database import Database
 from jobs.keys import (
     KEY,
+    LONGEST_DAYS,
     USED_SECONDS,
     Scope,
     create_key,
@@ -129,3 +130,10 @@ def test_a_tenant_is_made_with_its_first_key_and_changed_field_by_field(store: D
 def test_limits_that_are_none_are_refused(store: Database, changes: dict[str, float | None]) -> None:
     with pytest.raises(ValueError, match=r"weight|requests_per_second"):
         set_tenant(store, "acme", **changes)
+
+
+def test_a_key_that_expires_does_so_within_ten_years(store: Database) -> None:
+    longest = LONGEST_DAYS * 86_400.0
+    create_key(store, "acme", "long", ALL, expires_in=longest)
+    with pytest.raises(ValueError, match="3650 days"):
+        create_key(store, "acme", "longer", ALL, expires_in=longest + 1.0)
