@@ -81,7 +81,9 @@ class Database:
                 if not url.database or url.database == ":memory:":
                     raise ValueError("the store must be a file: several processes share it")
                 Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-                engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_timeout=BUSY_SECONDS)
+                engine = create_engine(
+                    url, connect_args={"timeout": BUSY_SECONDS}, pool_timeout=BUSY_SECONDS, hide_parameters=True
+                )
                 event.listen(engine, "connect", _configure_sqlite)
                 event.listen(engine, "begin", _begin_sqlite)
             case "postgresql":
@@ -93,6 +95,7 @@ class Database:
                     pool_size=5,
                     max_overflow=15,
                     pool_timeout=BUSY_SECONDS,
+                    hide_parameters=True,
                     connect_args={
                         "connect_timeout": 5,
                         "options": "-c idle_in_transaction_session_timeout=60s -c jit=off",
@@ -207,8 +210,16 @@ def _naming_outages() -> Iterator[None]:
         outage = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
         # SQLite calls wrong SQL an operational error too: that is our fault, and no waiting mends it.
         if not outage or getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+            _leave_out_details(error)
             raise
         raise StorageUnavailable(str(error.orig)) from error
+
+
+def _leave_out_details(error: DBAPIError) -> None:
+    """What was sent is not to be logged with an error: PostgreSQL quotes a row that it refuses below the first line."""
+    for one in (error, error.orig):
+        if one is not None:
+            one.args = tuple(str(argument).partition("\n")[0] for argument in one.args)
 
 
 def _note_use(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import insert, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from jobs.database import Database, StorageUnavailable
+from jobs.keys import Scope, create_key
 from jobs.reading import get_job
 from jobs.records import JobStatus
+from jobs.tables import api_keys
 from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import finish_all, submit, take
@@ -145,6 +148,19 @@ def test_a_writer_in_another_process_is_waited_for(sqlite_url: str) -> None:
 def test_wrong_sql_is_our_fault_and_no_outage(store: Database) -> None:
     with pytest.raises(DBAPIError), store.read() as connection:
         connection.execute(text("SELECT nothing FROM nowhere"))
+
+
+@pytest.mark.parametrize("at", ["name", "tenant", "id"])
+def test_what_was_sent_is_not_in_the_words_of_an_error(store: Database, at: str) -> None:
+    """A row that is refused for a null, a reference that leads nowhere, and a key that is there already."""
+    value = {"name": None, "tenant": "nobody", "id": create_key(store, "acme", "a key", list(Scope))[1].id}[at]
+    row = {"id": "new", "tenant": "acme", "name": "a key", "secret_sha256": "private", "scopes": [], "created_at": 0.0}
+    with pytest.raises(IntegrityError) as caught, store.write() as connection:
+        connection.execute(insert(api_keys).values(row | {at: value}))
+    words = "".join(traceback.format_exception(caught.value))
+    assert "INSERT INTO api_keys" in words
+    for sent in ("private", "a key", "'new'", "(new", "nobody", str(value) if value else "private"):
+        assert sent not in words
 
 
 def test_sqlite_is_set_up_to_survive(sqlite_url: str) -> None:
