@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime
 
 from jobs.database import Database, StorageUnavailable
+from jobs.tenants import find_tenant
 from jobs.webhook_secrets import live_secrets, rotate_secret
 from settings.delivery import DeliverySettings
 from settings.store import StoreSettings
@@ -18,6 +19,8 @@ def main(arguments: list[str]) -> int:
     try:
         database = Database.open(StoreSettings())
         database.check()
+        if find_tenant(database, tenant) is None:
+            raise ValueError(f"there is no tenant {tenant!r}; `scoreline tenants list` shows their names")
         if action == "rotate":
             overlap = DeliverySettings().webhook_secret_overlap_seconds
             secrets = rotate_secret(database, tenant, new_secret, overlap)

@@ -7,6 +7,13 @@ import re
 import subprocess
 import sys
 
+import pytest
+from sqlalchemy import func, select
+
+from jobs.database import Database
+from jobs.tenants import set_tenant
+from jobs.webhook_tables import webhook_secrets
+from settings.store import StoreSettings
 from tests.command.running import ROOT
 
 SECRET = r"whsec_[A-Za-z0-9+/=]{32,}"
@@ -30,7 +37,23 @@ def test_a_rotation_shows_the_new_one_and_until_when_the_old_one_signs(sqlite_ur
     assert re.fullmatch(SECRET, new)
     assert re.fullmatch(rf"{re.escape(shown[0])}  until [-0-9]+ [:0-9]+ UTC", old)
     assert secret("show", sqlite_url).stdout.splitlines() == [new, old]
+    database = Database.open(StoreSettings(database_url=sqlite_url))
+    set_tenant(database, "another")
+    database.close()
     assert secret("show", sqlite_url, "--tenant", "another").stdout.split()[0] not in (new, shown[0])
+
+
+@pytest.mark.parametrize("action", ["show", "rotate"])
+@pytest.mark.parametrize("tenant", ["tpyo", "long" * 30])
+def test_a_tenant_that_there_is_not_is_said_and_has_no_secret(store_url: str, action: str, tenant: str) -> None:
+    outcome = secret(action, store_url, "--tenant", tenant)
+    assert (outcome.returncode, outcome.stdout) == (1, "")
+    [line] = outcome.stderr.splitlines()
+    assert f"there is no tenant '{tenant}'" in line
+    database = Database.open(StoreSettings(database_url=store_url))
+    with database.read() as connection:
+        assert connection.scalar(select(func.count()).select_from(webhook_secrets)) == 0
+    database.close()
 
 
 def test_a_database_without_the_schema_is_one_line(tmp_path: object) -> None:
