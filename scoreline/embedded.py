@@ -30,6 +30,7 @@ from scoreline.server_rooms import CommandError, environment, python_command, re
 ROLES = {"api": "api", "worker": "workers.scoring", "deliver": "workers.delivery"}
 """The processes of the service, and the modules that they run."""
 
+BOOTSTRAP_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
 LOOK_SECONDS = 0.05
 STOP_SECONDS = 12.0
 """How long a process may take to stop before it is killed: more than the API grants to requests in progress."""
@@ -176,10 +177,17 @@ class EmbeddedService:
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self._port}"
 
     @property
+    def key_variable(self) -> str | None:
+        """The environment variable with the key that this process calls the API with. None: it calls without, which
+        will do on a loopback address.
+        """
+        names = [BOOTSTRAP_VARIABLE, *([] if _is_loopback(self._settings.host) else [KEY_VARIABLE])]
+        return next((name for name in names if os.environ.get(name)), None)
+
+    @property
     def api_key(self) -> str:
-        """What this process calls the API with; empty: nothing, which will do on a loopback address."""
-        bootstrap = os.environ.get("SCORELINE_BOOTSTRAP_KEY", "")
-        return bootstrap or ("" if _is_loopback(self._settings.host) else os.environ.get(KEY_VARIABLE, ""))
+        """That key; empty: none."""
+        return "" if self.key_variable is None else os.environ[self.key_variable]
 
     def start(self) -> None:
         """Migrate, and start the processes. Raises EmbeddedError, ServerMissingError."""

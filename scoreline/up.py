@@ -50,7 +50,7 @@ def up(settings: EmbeddedSettings, console: Console) -> None:
     with stop_signals() as stop:
         with running(settings, stop, narrator) as service:
             if not stop:
-                _greet(service.url, service.api_key, narrator)
+                greet(service, narrator)
                 narrator.shows = lambda line: line.is_news
                 service.run()
                 narrator.say()
@@ -78,23 +78,29 @@ def running(settings: EmbeddedSettings, stop: StopRequest, narrator: Narrator) -
         service.close()
 
 
-def _greet(url: str, api_key: str, narrator: Narrator) -> None:
+def greet(service: EmbeddedService, narrator: Narrator) -> None:
+    """Say where the service is and how to try it, as far as whoever started it may. Raises ScorelineError."""
+    url = service.url
+    ready = Text.assemble("\nScoreline is ready at ", (url, "bold green"))
+    described = f"The interface is described at {url}/docs. Ctrl-C stops it.\n"
     try:
-        with Client(url, api_key=api_key) as client:
+        with Client(url, api_key=service.api_key) as client:
             model = client.models()[0]
             labels = [client.tokenize(label) for label in LABELS]
     except ScorelineError as error:
-        # Its keys are in the store, and none is in the environment: who calls has one.
-        if error.status != 401:
+        # No key is in the environment, or one that may not do this, or not now: there are others.
+        if error.status not in (401, 403, 429):
             raise
-        narrator.say(Text.assemble("\nScoreline is ready at ", (url, "bold green"), ", for those who have a key."))
+        why = "for those who have a key" if error.status == 401 else f"but here it says: {error.message}"
+        narrator.say(ready + Text(f", {why}."))
+        narrator.say(described)
         return
     # Another tokenizer may need several tokens for a label's text; then the example names ids.
     single = all(len(tokens) == 1 for tokens in labels)
     example = EXAMPLE | ({"labels": LABELS} if single else {"label_token_ids": [tokens[-1] for tokens in labels]})
-    narrator.say(Text.assemble("\nScoreline is ready at ", (url, "bold green"), f", serving {model.id}."))
-    narrator.say(f"The interface is described at {url}/docs. Ctrl-C stops it.\n")
+    narrator.say(ready + Text(f", serving {model.id}."))
+    narrator.say(described)
     narrator.say("Try it:\n")
     body = shlex.quote(json.dumps(example))
-    key = '-H "Authorization: Bearer $SCORELINE_BOOTSTRAP_KEY" ' if api_key else ""
+    key = f'-H "Authorization: Bearer ${service.key_variable}" ' if service.key_variable else ""
     narrator.say(f"  curl -s {url}/v1/score {key}-H 'Content-Type: application/json' -d {body}\n")
