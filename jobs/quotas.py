@@ -41,12 +41,17 @@ def charge(connection: Connection, tenant: str, quota: int, tokens: int) -> None
 
     Raises QuotaFullError; RequestError REQUEST_TOO_LARGE for what no waiting would help.
     """
-    if tokens > quota:
-        message = f"this is {tokens} tokens of work, and this tenant's quota is {quota}"
-        raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
+    check_size(quota, tokens)
     values = {"of_tenant": tenant, "quota": quota, "tokens": tokens}
     if connection.scalar(_CHARGE, values) is None:
         raise QuotaFullError
+
+
+def check_size(quota: int, tokens: int) -> None:
+    """Raise RequestError REQUEST_TOO_LARGE for a job that is larger than the whole quota."""
+    if tokens > quota:
+        message = f"this is {tokens} tokens of work, and this tenant's quota is {quota}"
+        raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
 
 
 def check_room(connection: Connection, tenant: str, quota: int) -> None:

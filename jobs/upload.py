@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from jobs.accept import UNKNOWN_BODY, charge_quota, due_at, job_row, store_chunks, store_prefix, take_key
 from jobs.database import Database
@@ -22,13 +22,14 @@ from jobs.ending import end_jobs, locking
 from jobs.identifiers import new_job_id
 from jobs.lanes import open_lane
 from jobs.ownership import missing_job, visible
-from jobs.quotas import within_quota
+from jobs.quotas import check_size, within_quota
 from jobs.records import Idempotency, JobStatus, Submission, Swept
 from jobs.removal import remove_jobs
 from jobs.tables import ChunkState, chunks, idempotency_keys, jobs
 from scoring.errors import ErrorCode, RequestError
 from scoring.layout import Rows
 from scoring.options import Priority
+from scoring.work import rows_work
 
 CHUNKS_PER_STEP = 1_000
 UPLOADS_PER_SWEEP = 100
@@ -76,10 +77,17 @@ def stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]] = ()) 
     Raises RequestError JOB_CANCELLED, JOB_FAILED, JOB_NOT_FOUND where the job has come to an end meanwhile,
     QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
-    if upload.submission.quota is None or not parts:
+    quota = upload.submission.quota
+    if quota is None or not parts:
         _stage(db, upload, parts)
-    else:
+        return
+    try:
         within_quota(db, upload.submission.tenant, lambda: _stage(db, upload, parts))
+    except RequestError as error:
+        if error.code is ErrorCode.QUOTA_EXCEEDED:
+            # Where it fills the quota all by itself, no waiting would help.
+            check_size(quota, _staged_tokens(db, upload) + sum(rows_work(rows) for _, rows in parts))
+        raise
 
 
 def _stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]]) -> None:
@@ -103,6 +111,13 @@ def _stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]]) -> N
                 connection, upload.submission, parts, upload.job_id, upload.prefix_id, found, ChunkState.STAGED
             )
             charge_quota(connection, upload.submission, parts)
+
+
+def _staged_tokens(db: Database, upload: Upload) -> int:
+    with db.read() as connection:
+        return int(
+            connection.scalar(select(func.sum(chunks.c.token_count)).where(chunks.c.job_id == upload.job_id)) or 0
+        )
 
 
 def accept_upload(db: Database, upload: Upload, body_hash: str) -> None:

@@ -21,6 +21,7 @@ from jobs.tables import chunks, tenants
 from jobs.tenants import set_tenant
 from jobs.upload import Upload, accept_upload, begin_upload, remove_upload, stage
 from scoring.errors import ErrorCode, RequestError
+from scoring.layout import Rows
 from scoring.options import Priority
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, take
@@ -167,6 +168,22 @@ def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandC
     remove_upload(limited, other.job_id)
     clock.turn(MOST_SECONDS)
     assert len(fill(limited)) == 6
+
+
+def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_be_tried_again(
+    limited: Database, clock: HandClock
+) -> None:
+    def piece(first: int, chunk_count: int) -> list[tuple[int, Rows]]:
+        return [(first + at, rows) for at, rows in submission(chunks=chunk_count).chunks]
+
+    upload = begin_upload(limited, work(0), None)
+    assert isinstance(upload, Upload)
+    most = QUOTA // CHUNK
+    stage(limited, upload, piece(0, most - 1))
+    stage(limited, upload, piece(most - 1, 1))
+    assert refusal(lambda: stage(limited, upload, piece(most, 1))) is ErrorCode.REQUEST_TOO_LARGE
+    clock.turn(MOST_SECONDS)
+    assert refusal(lambda: stage(limited, upload, piece(most, 1))) is ErrorCode.REQUEST_TOO_LARGE
 
 
 def test_a_quota_that_is_set_later_counts_what_waits_already(limited: Database) -> None:
