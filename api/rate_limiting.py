@@ -27,7 +27,9 @@ from jobs.tenants import Tenant
 from scoring.errors import ErrorCode, RequestError
 
 REDIS_SECONDS = 0.25
-"""How long Redis may take to be connected to, and to answer, before it counts as away."""
+"""How long Redis may take to be connected to, and to answer, before it counts as away. A request asks several times:
+once so much has passed in all, it asks no further.
+"""
 AWAY_SECONDS = 5.0
 """For so long it is not asked again then."""
 THREADS = 4
@@ -102,10 +104,11 @@ class RateLimits:
         if self._is_away:  # as was found while this one waited for its thread
             return _take(self._own, items, tenant)
         try:
-            return _take(shared, items, tenant)
-        except StorageError as error:
+            return _take(shared, items, tenant, time.monotonic() + REDIS_SECONDS)
+        except (StorageError, TimeoutError) as error:
             self._away_until = time.monotonic() + AWAY_SECONDS
-            log.warning("Redis is away: each process counts requests for itself", error=str(error.storage_error))
+            reason = error.storage_error if isinstance(error, StorageError) else error
+            log.warning("Redis is away: each process counts requests for itself", error=str(reason))
             return _take(self._own, items, tenant)
 
 
@@ -119,10 +122,20 @@ def _limits_of(tenant: Tenant) -> dict[str, RateLimitItem]:
     return items
 
 
-def _take(limiter: SlidingWindowCounterRateLimiter, items: Mapping[str, RateLimitItem], tenant: str) -> list[_Taken]:
+def _take(
+    limiter: SlidingWindowCounterRateLimiter, items: Mapping[str, RateLimitItem], tenant: str, until: float = math.inf
+) -> list[_Taken]:
+    """until: on the monotonic clock; nothing more is asked after it. Raises TimeoutError."""
+
+    def check_time() -> None:
+        if time.monotonic() > until:
+            raise TimeoutError("its answers take too long")
+
     taken = []
     for name, item in items.items():
+        check_time()
         passed = limiter.hit(item, tenant)
+        check_time()
         reset_at, remaining = limiter.get_window_stats(item, tenant)
         seconds = max(1, math.ceil(reset_at - time.time()))
         taken.append(_Taken(name, item.amount, item.get_expiry(), passed, remaining if passed else 0, seconds))

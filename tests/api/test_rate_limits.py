@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from api.rate_limiting import REDIS_SECONDS
 from jobs.database import Database
 from jobs.tenants import DEFAULT_TENANT, set_tenant
 from settings.store import StoreSettings
@@ -116,6 +118,59 @@ def test_nor_does_anybody_for_a_redis_that_does_not_answer(model: TinyModel, lim
             assert time.monotonic() - began < 4.0, "no more than those for whom there were threads have waited"
             assert statuses.keys() == {200, 429}
             assert LIMIT <= statuses[200] <= LIMIT + 1
+
+
+class SlowRedis:
+    """A Redis whose answers take so many seconds longer; counts the scripts that it is asked to run."""
+
+    def __init__(self, port: int) -> None:
+        self._upstream_port = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._server.getsockname()[1]}/0"
+        self.seconds = 0.0
+        self.asked = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._server.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as upstream, suppress(OSError):
+            while command := client.recv(65_536):
+                self.asked += command.count(b"EVALSHA")
+                upstream.sendall(command)
+                answer = upstream.recv(65_536)
+                time.sleep(self.seconds)
+                client.sendall(answer)
+
+
+def test_a_redis_that_is_slow_but_never_too_late_is_left_alone_too(
+    model: TinyModel, limited_url: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    store = Database.open(StoreSettings(database_url=limited_url))
+    set_tenant(store, DEFAULT_TENANT, requests_per_second=1_000, requests_per_minute=1_000)
+    store.close()
+    with (
+        closing(SlowRedis(redis_server.port)) as slow,
+        serving(model, limited_url, tmp_path, slow.url) as api,
+    ):
+        for _ in range(2):
+            assert ask(api).status_code == 200
+        before, slow.seconds = slow.asked, REDIS_SECONDS * 0.7
+        assert ask(api).status_code == 200
+        asked = slow.asked - before
+        assert 1 <= asked <= 2, "not for each limit, and what is left of it"
+        assert ask(api).headers["ratelimit-policy"].count("q=1000") == 2, "it counts all the same"
+        assert slow.asked - before == asked, "and asks no more"
 
 
 def test_a_tenant_without_limits_is_told_of_none(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
