@@ -11,14 +11,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from jobs.database import Database
+from jobs.delivery_order import choose_deliveries, due_tenants
 from jobs.endpoints import note_failure, note_success, read_endpoint
 from jobs.identifiers import new_batch_id
-from jobs.webhook_tables import CLAIMED_DELIVERY, PENDING, DeliveryState, webhook_attempts, webhook_deliveries
+from jobs.webhook_tables import PENDING, DeliveryState, webhook_attempts, webhook_deliveries
 
 JITTER = 0.2
 """By such a share of it a pause may be longer, so that what failed together does not come back together."""
@@ -46,6 +47,13 @@ class ClaimedDelivery:
     attempt: int
 
 
+class Claim(NamedTuple):
+    """What a claim came to. skipped: how many it took out, for their endpoint is disabled."""
+
+    deliveries: list[ClaimedDelivery]
+    skipped: int
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """What came of an attempt. reason: a short code, None where it was delivered; status, response: of the answer, if
@@ -69,6 +77,11 @@ class Patience:
     retry_seconds: Sequence[float]
     disable_seconds: float
 
+    @property
+    def longest_pause(self) -> float:
+        """Seconds from an attempt to the next one, at most."""
+        return max(max(self.retry_seconds, default=0.0) * (1.0 + JITTER), MAX_RETRY_AFTER_SECONDS)
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:
@@ -81,26 +94,28 @@ class Settled:
 def has_due(db: Database) -> bool:
     """Whether a delivery is due: a cheap look before a claim, which on SQLite waits for whoever writes."""
     with db.read() as connection:
-        return bool(_due_hosts(connection, db))
+        return bool(due_tenants(connection, db))
 
 
-def claim_deliveries(db: Database, count: int, *, per_host: int, lease_seconds: float) -> list[ClaimedDelivery]:
-    """Claim deliveries that are due, ``count`` at most, the hosts with the fewest under way first.
+def claim_deliveries(db: Database, count: int, *, per_host: int, lease_seconds: float) -> Claim:
+    """Claim deliveries that are due, ``count`` at most, in the order of :func:`jobs.delivery_order.choose_deliveries`.
 
     per_host: so many of a host may be under way, whoever sends them; two who claim at once may exceed it, by one claim.
     lease_seconds: after which a claim is void. Those to a disabled endpoint are skipped, unless their owner called for
     them.
     """
+    skipped = 0
     for _ in range(SKIPS):
         # A crash of the database may undo the claim; then its fence is unknown, and the delivery is claimed again.
         with db.write(durable=False) as connection:
-            chosen = _choose(connection, db, count, per_host)
+            chosen = choose_deliveries(connection, db, count, per_host)
+            _note_lost(connection, [row for row in chosen if row.claim_id is not None], lease_seconds)
             sent = [row for row in chosen if not _skip(connection, row)]
-            if sent:
-                return _take(connection, db, sent, lease_seconds)
-        if not chosen:
-            break
-    return []
+            claimed = _take(connection, db, sent, lease_seconds) if sent else []
+        skipped += len(chosen) - len(sent)
+        if claimed or not chosen:
+            return Claim(claimed, skipped)
+    return Claim([], skipped)
 
 
 def settle_delivery(db: Database, claimed: ClaimedDelivery, attempt: Attempt, patience: Patience) -> Settled | None:
@@ -125,7 +140,14 @@ def settle_delivery(db: Database, claimed: ClaimedDelivery, attempt: Attempt, pa
         else:
             gone = attempt.status == GONE
             disabled, newly = note_failure(
-                connection, db, row.tenant, row.url, now, gone=gone, disable_seconds=patience.disable_seconds
+                connection,
+                db,
+                row.tenant,
+                row.url,
+                now,
+                gone=gone,
+                disable_seconds=patience.disable_seconds,
+                longest_pause=patience.longest_pause,
             )
             over = disabled or row.failures >= len(patience.retry_seconds)
             settled = Settled(DeliveryState.FAILED if over else DeliveryState.PENDING, newly)
@@ -140,18 +162,21 @@ def settle_delivery(db: Database, claimed: ClaimedDelivery, attempt: Attempt, pa
         return settled
 
 
-def _choose(connection: Connection, db: Database, count: int, per_host: int) -> list[Row[Any]]:
-    busy = _under_way(connection, db)
-    chosen: list[Row[Any]] = []
-    for host in sorted(_due_hosts(connection, db), key=lambda host: busy.get(host, 0)):
-        room = min(per_host - busy.get(host, 0), count - len(chosen))
-        if room > 0:
-            chosen += _due(connection, db, host, room)
-    return chosen
+def give_back(db: Database, claimed: ClaimedDelivery, seconds: float) -> bool:
+    """Undo a claim with which nothing was sent: no attempt, due again in so many seconds. False if the claim was void.
+
+    Raises StorageUnavailable.
+    """
+    with db.write() as connection:
+        given = connection.execute(
+            update(webhook_deliveries)
+            .where(webhook_deliveries.c.id == claimed.id, webhook_deliveries.c.claim_id == claimed.claim_id, PENDING)
+            .values(claim_id=None, due_at=db.now + seconds, attempts=webhook_deliveries.c.attempts - 1)
+        )
+        return bool(given.rowcount)
 
 
 def _take(connection: Connection, db: Database, sent: list[Row[Any]], lease_seconds: float) -> list[ClaimedDelivery]:
-    _note_lost(connection, [row for row in sent if row.claim_id is not None], lease_seconds)
     claimed = connection.execute(
         update(webhook_deliveries)
         .where(webhook_deliveries.c.id.in_([row.id for row in sent]))
@@ -164,45 +189,6 @@ def _take(connection: Connection, db: Database, sent: list[Row[Any]], lease_seco
 def pause_seconds(seconds: float, retry_after: float | None) -> float:
     """From an attempt to the next one: as the schedule says, with jitter, and never shorter than the receiver asks."""
     return max(seconds * random.uniform(1.0, 1.0 + JITTER), min(retry_after or 0.0, MAX_RETRY_AFTER_SECONDS))
-
-
-def _under_way(connection: Connection, db: Database) -> dict[str, int]:
-    """How many deliveries to each host somebody holds."""
-    d = webhook_deliveries.c
-    counted = connection.execute(
-        select(d.host, func.count().label("held")).where(CLAIMED_DELIVERY, PENDING, d.due_at > db.now).group_by(d.host)
-    )
-    return {row.host: row.held for row in counted}
-
-
-def _due_hosts(connection: Connection, db: Database) -> list[str]:
-    """The hosts with a delivery that is due, the longest due first.
-
-    From host to host through the index, so that it takes a step for each of them and not for each delivery.
-    """
-    d = webhook_deliveries.c
-    first = select(func.min(d.host).label("host")).where(PENDING).cte("hosts", recursive=True)
-    further = select(func.min(d.host)).where(PENDING, d.host > first.c.host).correlate(first).scalar_subquery()
-    hosts = first.union_all(select(further).where(first.c.host.is_not(None)))
-    earliest = select(func.min(d.due_at)).where(PENDING, d.host == hosts.c.host).correlate(hosts).scalar_subquery()
-    due = select(hosts.c.host, earliest.label("due_at")).where(hosts.c.host.is_not(None)).subquery("due")
-    return list(connection.scalars(select(due.c.host).where(due.c.due_at <= db.now).order_by(due.c.due_at)))
-
-
-def _due(connection: Connection, db: Database, host: str, limit: int) -> list[Row[Any]]:
-    """Deliveries to a host that are due, locked; those that others have locked are passed over."""
-    d = webhook_deliveries.c
-    # In a subquery, which is evaluated once: PostgreSQL looks nothing up in an index by what is volatile.
-    now = select(db.now).scalar_subquery()
-    return list(
-        connection.execute(
-            select(*d["id", "tenant", "url", "called_for", "claim_id", "attempts", "due_at"])
-            .where(PENDING, d.host == host, d.due_at <= now)
-            .order_by(d.due_at, d.id)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
-    )
 
 
 def _skip(connection: Connection, row: Row[Any]) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, select, update
 
 from jobs.database import Database
 from jobs.webhook_tables import webhook_endpoints
 
 FORGET_FAILURES_SECONDS = 86_400.0
-"""An endpoint that was not seen to fail for so long starts afresh: no attempt waits for half as long."""
+"""An endpoint that was not seen to fail for so long, beyond the longest pause between two attempts, starts afresh."""
 FORGET_DISABLED_SECONDS = 90 * 86_400.0
 """A disabled endpoint to which nothing was sent for so long is tried again when there is something."""
 
@@ -46,39 +46,54 @@ def note_success(connection: Connection, tenant: str, url: str) -> None:
 
 
 def note_failure(
-    connection: Connection, db: Database, tenant: str, url: str, now: float, *, gone: bool, disable_seconds: float
+    connection: Connection,
+    db: Database,
+    tenant: str,
+    url: str,
+    now: float,
+    *,
+    gone: bool,
+    disable_seconds: float,
+    longest_pause: float,
 ) -> tuple[bool, bool]:
     """An endpoint did not take a delivery. Returns whether it is disabled, and whether it is so since just now.
 
-    gone: it says that it will never take another; disable_seconds: for how long it may fail without a success between.
+    gone: it says that it will never take another; disable_seconds: for how long it may fail without a success between;
+    longest_pause: seconds for which its next failure may be put off.
     """
-    before = connection.execute(select(webhook_endpoints).where(_is(tenant, url)).with_for_update()).one_or_none()
-    failing_since, disabled_at = now, None
-    if before is not None:
-        disabled_at = before.disabled_at
-        if before.last_failed_at > now - FORGET_FAILURES_SECONDS:
-            failing_since = before.failing_since
+    before = _hold(connection, db, tenant, url, now)
+    failing_since = before.failing_since if before.forget_at > now else now
+    disabled_at = before.disabled_at
     newly = disabled_at is None and (gone or now - failing_since >= disable_seconds)
-    values: dict[str, Any] = {
-        "failing_since": failing_since,
-        "last_failed_at": now,
-        "disabled_at": now if newly else disabled_at,
-    }
+    if newly:
+        disabled_at = now
+    kept = longest_pause + FORGET_FAILURES_SECONDS if disabled_at is None else FORGET_DISABLED_SECONDS
     connection.execute(
-        db.insert(webhook_endpoints)
-        .values(tenant=tenant, url_sha256=hash_url(url), **values)
-        .on_conflict_do_update(index_elements=list(webhook_endpoints.primary_key), set_=values)
+        update(webhook_endpoints)
+        .where(_is(tenant, url))
+        .values(failing_since=failing_since, disabled_at=disabled_at, forget_at=now + kept)
     )
-    return newly or disabled_at is not None, newly
+    return disabled_at is not None, newly
+
+
+def _hold(connection: Connection, db: Database, tenant: str, url: str, now: float) -> Row[Any]:
+    """The endpoint's row, made if need be, and locked: who fails at the same time sees what this one has made of it."""
+    make = (
+        db.insert(webhook_endpoints)
+        .values(tenant=tenant, url_sha256=hash_url(url), failing_since=now, forget_at=now)
+        .on_conflict_do_nothing()
+    )
+    row: Row[Any] | None = None
+    while row is None:  # found, or made, or taken away by a success just now and made the next time
+        connection.execute(make)
+        row = connection.execute(select(webhook_endpoints).where(_is(tenant, url)).with_for_update()).one_or_none()
+    return row
 
 
 def forget_endpoints(db: Database) -> ColumnElement[bool]:
     """A condition: endpoints of which nothing needs to be remembered any more."""
-    last = webhook_endpoints.c.last_failed_at
-    return and_(
-        last <= db.now - FORGET_FAILURES_SECONDS,
-        or_(webhook_endpoints.c.disabled_at.is_(None), last <= db.now - FORGET_DISABLED_SECONDS),
-    )
+    # In a subquery, which is evaluated once: PostgreSQL looks nothing up in an index by what is volatile.
+    return webhook_endpoints.c.forget_at <= select(db.now).scalar_subquery()
 
 
 def hash_url(url: str) -> str:

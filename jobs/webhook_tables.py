@@ -64,9 +64,18 @@ webhook_deliveries = Table(
 # Written into the statement, never a parameter: see jobs.tables.WAITING.
 PENDING = webhook_deliveries.c.state == literal_column(f"'{DeliveryState.PENDING.value}'")
 CLAIMED_DELIVERY = webhook_deliveries.c.claim_id.is_not(None)
-# By host: claims go from host to host, so that a host with many never hides the others.
+# Claims go from tenant to tenant, and within one from host to host, so that nobody with many hides the others.
 Index(
     "ix_webhook_deliveries_pending",
+    webhook_deliveries.c.tenant,
+    webhook_deliveries.c.due_at,
+    webhook_deliveries.c.id,
+    postgresql_where=PENDING,
+    sqlite_where=PENDING,
+)
+Index(
+    "ix_webhook_deliveries_pending_host",
+    webhook_deliveries.c.tenant,
     webhook_deliveries.c.host,
     webhook_deliveries.c.due_at,
     webhook_deliveries.c.id,
@@ -75,6 +84,7 @@ Index(
 )
 Index(
     "ix_webhook_deliveries_claimed",
+    webhook_deliveries.c.tenant,
     webhook_deliveries.c.host,
     postgresql_where=CLAIMED_DELIVERY,
     sqlite_where=CLAIMED_DELIVERY,
@@ -108,8 +118,9 @@ webhook_endpoints = Table(
     Column("tenant", String(64), primary_key=True),
     Column("url_sha256", String(64), primary_key=True),
     Column("failing_since", Seconds, nullable=False),
-    Column("last_failed_at", Seconds, nullable=False, index=True),
     Column("disabled_at", Seconds),
+    # From then on it starts afresh. Every failure puts it off.
+    Column("forget_at", Seconds, nullable=False, index=True),
 )
 
 webhook_secrets = Table(

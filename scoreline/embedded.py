@@ -32,8 +32,9 @@ ROLES = {"api": "api", "worker": "workers.scoring", "deliver": "workers.delivery
 
 BOOTSTRAP_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
 LOOK_SECONDS = 0.05
-STOP_SECONDS = 12.0
-"""How long a process may take to stop before it is killed: more than the API grants to requests in progress."""
+STOP_SECONDS = 20.0
+"""How long a process may take to stop before it is killed: more than the API grants to requests in progress, and than
+an attempt to deliver a webhook takes, unless that was set to more."""
 
 QUICK_CRASH_SECONDS = 30.0
 QUICK_CRASHES = 3

@@ -15,8 +15,19 @@ from typing import Protocol, TypeVar
 import structlog
 
 from jobs.database import Database, StorageUnavailable
-from jobs.deliveries import Attempt, ClaimedDelivery, Patience, Settled, claim_deliveries, has_due, settle_delivery
+from jobs.deliveries import (
+    Attempt,
+    Claim,
+    ClaimedDelivery,
+    Patience,
+    Settled,
+    claim_deliveries,
+    give_back,
+    has_due,
+    settle_delivery,
+)
 from jobs.webhook_secrets import live_secrets
+from jobs.webhook_tables import DeliveryState
 from settings.delivery import DeliverySettings
 from webhooks.sending import Failed, Outcome
 from webhooks.signing import new_secret, sign
@@ -26,6 +37,13 @@ LEASE_SLACK_SECONDS = 15.0
 """What a claim outlasts its attempt by, to write down what came of it through a restart of the database."""
 
 RETRY_SECONDS = 0.5
+
+BUSY = "busy"
+"""The sender's reason where it had no place for a request: nothing was sent."""
+BUSY_SECONDS = 5.0
+"""After which it is asked again."""
+INTERNAL = Attempt("internal", 0.0, detail="a fault of the sender, which its own log tells")
+"""An attempt of which an exception came."""
 
 Result = TypeVar("Result")
 
@@ -90,7 +108,7 @@ class DeliveryLoop:
 
     def _claim(self) -> list[ClaimedDelivery]:
         free = self._settings.delivery_concurrency - self._under_way
-        claimed: list[ClaimedDelivery] = []
+        claimed = Claim([], 0)
         try:
             if free > 0 and has_due(self._database):
                 claimed = claim_deliveries(
@@ -108,24 +126,44 @@ class DeliveryLoop:
         if self._database_away:
             log.info("the database is back")
         self._database_away = False
-        return claimed
+        self._metrics.settled(DeliveryState.SKIPPED, claimed.skipped)
+        return claimed.deliveries
 
     def _deliver(self, delivery: ClaimedDelivery, lease_until: float) -> None:
         try:
-            attempt = self._attempt(delivery, lease_until)
-            settled = self._while_held(
-                lease_until, lambda: settle_delivery(self._database, delivery, attempt, self._patience)
-            )
-            self._say(delivery, attempt, settled)
+            try:
+                self._send_and_settle(delivery, lease_until)
+            except _LeaseOverError:
+                raise
+            except Exception:
+                # Whatever it is, it would be the same the next time: it goes by the schedule, not round and round.
+                log.exception("an attempt failed", delivery_id=delivery.id, host=delivery.host)
+                self._settle(delivery, INTERNAL, lease_until)
         except _LeaseOverError:
             self._metrics.attempted("lost")
             log.warning("what came of an attempt could not be stored", delivery_id=delivery.id, host=delivery.host)
         except Exception:
-            log.exception("an attempt failed", delivery_id=delivery.id, host=delivery.host)
+            log.exception("a failed attempt could not be stored", delivery_id=delivery.id, host=delivery.host)
         finally:
             with self._counting:
                 self._under_way -= 1
             self._changed.set()
+
+    def _send_and_settle(self, delivery: ClaimedDelivery, lease_until: float) -> None:
+        attempt = self._attempt(delivery, lease_until)
+        if attempt.reason == BUSY:
+            # Nothing was sent, and it is not the receiver's fault.
+            self._while_held(lease_until, lambda: give_back(self._database, delivery, BUSY_SECONDS))
+            self._metrics.attempted(BUSY)
+            log.warning("too busy for an attempt", delivery_id=delivery.id, host=delivery.host, reason=attempt.detail)
+        else:
+            self._settle(delivery, attempt, lease_until)
+
+    def _settle(self, delivery: ClaimedDelivery, attempt: Attempt, lease_until: float) -> None:
+        settled = self._while_held(
+            lease_until, lambda: settle_delivery(self._database, delivery, attempt, self._patience)
+        )
+        self._say(delivery, attempt, settled)
 
     def _attempt(self, delivery: ClaimedDelivery, lease_until: float) -> Attempt:
         # Looked up for every attempt: from a rotation on, the new secret signs.

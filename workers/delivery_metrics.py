@@ -34,7 +34,7 @@ class DeliveryMetrics:
             LAST_LOOK, "When deliveries that are due were last looked for, in Unix seconds.", registry=self._registry
         )
         self._attempts.labels("delivered")
-        for state in (DeliveryState.DELIVERED, DeliveryState.FAILED):
+        for state in (DeliveryState.DELIVERED, DeliveryState.FAILED, DeliveryState.SKIPPED):
             self._ended.labels(state.value)
 
     def looked(self) -> None:
@@ -45,10 +45,10 @@ class DeliveryMetrics:
         """Count an attempt."""
         self._attempts.labels(outcome).inc()
 
-    def settled(self, state: DeliveryState) -> None:
-        """Count a delivery, if it has ended."""
+    def settled(self, state: DeliveryState, deliveries: int = 1) -> None:
+        """Count deliveries, if they have ended."""
         if state is not DeliveryState.PENDING:
-            self._ended.labels(state.value).inc()
+            self._ended.labels(state.value).inc(deliveries)
 
     def disabled(self) -> None:
         """Count an endpoint."""

@@ -43,8 +43,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_webhook_deliveries"),
         sa.UniqueConstraint("job_id", name="uq_webhook_deliveries_job_id"),
     )
-    _partial_index("ix_webhook_deliveries_pending", ["host", "due_at", "id"], PENDING)
-    _partial_index("ix_webhook_deliveries_claimed", ["host"], CLAIMED)
+    _partial_index("ix_webhook_deliveries_pending", ["tenant", "due_at", "id"], PENDING)
+    _partial_index("ix_webhook_deliveries_pending_host", ["tenant", "host", "due_at", "id"], PENDING)
+    _partial_index("ix_webhook_deliveries_claimed", ["tenant", "host"], CLAIMED)
     _partial_index("ix_webhook_deliveries_remove_at", ["remove_at"], NOT_PENDING)
     op.create_table(
         "webhook_attempts",
@@ -69,11 +70,11 @@ def upgrade() -> None:
         sa.Column("tenant", sa.String(64), nullable=False),
         sa.Column("url_sha256", sa.String(64), nullable=False),
         sa.Column("failing_since", sa.Float(53), nullable=False),
-        sa.Column("last_failed_at", sa.Float(53), nullable=False),
         sa.Column("disabled_at", sa.Float(53)),
+        sa.Column("forget_at", sa.Float(53), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "url_sha256", name="pk_webhook_endpoints"),
     )
-    op.create_index("ix_webhook_endpoints_last_failed_at", "webhook_endpoints", ["last_failed_at"])
+    op.create_index("ix_webhook_endpoints_forget_at", "webhook_endpoints", ["forget_at"])
     op.create_table(
         "webhook_secrets",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),

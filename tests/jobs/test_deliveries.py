@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sqlalchemy import insert, select, text
 
 from jobs.accept import accept
 from jobs.claim import claim
@@ -18,20 +20,25 @@ from jobs.deliveries import (
     ClaimedDelivery,
     Patience,
     claim_deliveries,
+    give_back,
     has_due,
     settle_delivery,
 )
 from jobs.delivery_log import DeliveryRecord, list_deliveries, redeliver
+from jobs.delivery_order import LOOKED_AT
 from jobs.ending import cancel, delete
+from jobs.endpoints import find_endpoint, forget_endpoints, note_failure
+from jobs.identifiers import new_job_id, new_message_id
 from jobs.lease import abandon
 from jobs.records import Event, Origin, Webhook
 from jobs.sweep import sweep
 from jobs.upload import accept_upload, begin_upload, give_up
-from jobs.webhook_tables import DeliveryState
+from jobs.webhook_tables import DeliveryState, webhook_deliveries, webhook_endpoints
 from scoring.errors import ErrorCode, RequestError
 from settings.delivery import DeliverySettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take
+from tests.services import wait_until
 
 URL = "https://hooks.example.com/scores"
 HOOK = Webhook(URL, "hooks.example.com")
@@ -54,7 +61,32 @@ def ended(store: Database, webhook: Webhook | None = HOOK) -> str:
 
 
 def due(store: Database, count: int = 100, per_host: int = 100) -> list[ClaimedDelivery]:
-    return claim_deliveries(store, count, per_host=per_host, lease_seconds=LEASE)
+    return claim_deliveries(store, count, per_host=per_host, lease_seconds=LEASE).deliveries
+
+
+def pile_up(store: Database, tenant: str, hosts: Iterable[str]) -> None:
+    """A delivery that is due to each of the hosts, as fast as rows can be stored."""
+    with store.write() as connection:
+        now = connection.execute(select(store.now)).scalar_one()
+        rows = [
+            {
+                "id": new_message_id(),
+                "job_id": new_job_id(),
+                "tenant": tenant,
+                "event": Event.SUCCEEDED.value,
+                "url": f"https://{host}/",
+                "host": host,
+                "body": b"{}",
+                "state": DeliveryState.PENDING.value,
+                "due_at": now,
+                "attempts": 0,
+                "failures": 0,
+                "created_at": now,
+                "remove_at": now + 7 * DAYS,
+            }
+            for host in hosts
+        ]
+        connection.execute(insert(webhook_deliveries), rows)
 
 
 def one(store: Database) -> ClaimedDelivery:
@@ -271,11 +303,69 @@ def test_failures_a_long_time_apart_are_not_days_of_failing(
         assert not settled.endpoint_disabled
         with timed_store.write() as connection:
             connection.exec_driver_sql("DELETE FROM webhook_deliveries")
-        clock.turn(1.5 * DAYS)
+        clock.turn(2.5 * DAYS)
         if swept:
             sweep(timed_store)
             with timed_store.read() as connection:
                 assert connection.exec_driver_sql("SELECT count(*) FROM webhook_endpoints").scalar() == 0
+
+
+def test_who_asks_for_the_longest_pause_is_disabled_all_the_same(timed_store: Database, clock: HandClock) -> None:
+    busy = Attempt("status", 0.1, status=503, retry_after=MAX_RETRY_AFTER_SECONDS)
+    job_id = ended(timed_store)
+    for day in range(6):
+        settled = settle_delivery(timed_store, one(timed_store), busy, PATIENCE)
+        assert settled is not None
+        assert settled.endpoint_disabled == (day == 5)
+        clock.turn(DAYS + 60)
+        sweep(timed_store)
+    assert of(timed_store, job_id).state is DeliveryState.FAILED
+
+
+def test_a_pause_that_is_longer_than_a_day_is_no_fresh_start(timed_store: Database, clock: HandClock) -> None:
+    weekly = Patience((7 * DAYS,) * 3, 5 * DAYS)
+    ended(timed_store)
+    settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
+    clock.turn(7 * DAYS * (1 + JITTER))
+    sweep(timed_store)
+    settled = settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
+    assert settled is not None
+    assert settled.endpoint_disabled
+
+
+def test_of_two_failures_at_once_the_one_that_disables_counts(postgres_store: Database) -> None:
+    """The first that an endpoint has: there is no row yet for the second to wait for."""
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+
+    def second_waits() -> bool:
+        with postgres_store.read() as looking:
+            return looking.scalar(waiting) is not None
+
+    def fail(*, gone: bool) -> tuple[bool, bool]:
+        with postgres_store.write() as connection:
+            failed = note_failure(
+                connection, postgres_store, "default", URL, 1e9, gone=gone, disable_seconds=DAYS, longest_pause=DAYS
+            )
+            if gone:
+                second.append(pool.submit(fail, gone=False))
+                wait_until(second_waits, "the other failure waits")
+            return failed
+
+    second: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        assert fail(gone=True) == (True, True)
+        assert second[0].result() == (True, False)
+    endpoint = find_endpoint(postgres_store, "default", URL)
+    assert endpoint is not None
+    assert endpoint.disabled_at == 1e9
+
+
+def test_what_is_to_be_forgotten_of_endpoints_is_found_by_an_index(postgres_store: Database) -> None:
+    with postgres_store.write() as connection:
+        connection.exec_driver_sql("SET LOCAL enable_seqscan TO off")
+        compiled = select(webhook_endpoints).where(forget_endpoints(postgres_store)).compile(connection)
+        plan = connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars().all()
+    assert any("Index Cond" in line for line in plan), plan
 
 
 def test_a_delivery_that_is_called_for_is_sent_again_and_its_success_enables_the_endpoint(
@@ -352,6 +442,58 @@ def test_the_host_with_the_fewest_under_way_comes_first(timed_store: Database, c
     clock.turn(1)
     ended(timed_store, hook("quick.example"))
     assert [delivery.host for delivery in due(timed_store, count=1)] == ["quick.example"]
+
+
+def test_a_tenant_with_many_hosts_is_before_nobody(timed_store: Database, clock: HandClock) -> None:
+    pile_up(timed_store, "many", (f"r{n}.example" for n in range(1_000)))
+    clock.turn(1)
+    pile_up(timed_store, "single", ["hooks.example"])
+    assert sorted(delivery.tenant for delivery in due(timed_store, count=3)) == ["many", "many", "single"]
+    clock.turn(1)
+    pile_up(timed_store, "single", ["hooks.example"])
+    assert [delivery.tenant for delivery in due(timed_store, count=1)] == ["single"], "the other has two under way"
+    assert len(due(timed_store, count=2_000)) <= 2 * LOOKED_AT, "a look goes no further"
+
+
+def test_tenants_take_turns_at_a_host_they_share(timed_store: Database, clock: HandClock) -> None:
+    pile_up(timed_store, "many", ["hooks.example"] * 1_000)
+    clock.turn(1)
+    pile_up(timed_store, "single", ["hooks.example"])
+    claimed = due(timed_store, per_host=2)
+    assert sorted(delivery.tenant for delivery in claimed) == ["many", "single"]
+    assert due(timed_store, per_host=2) == [], "so many of a host, whoseever they are"
+
+
+def test_a_tenants_pile_to_one_host_hides_none_of_its_others(timed_store: Database, clock: HandClock) -> None:
+    pile_up(timed_store, "default", ["slow.example"] * (LOOKED_AT + 5))
+    clock.turn(1)
+    pile_up(timed_store, "default", [f"r{n}.example" for n in range(3)])
+    hosts = [delivery.host for delivery in due(timed_store, per_host=2)]
+    assert sorted(hosts) == ["r0.example", "r1.example", "r2.example", "slow.example", "slow.example"]
+
+
+def test_a_delivery_that_is_given_back_was_no_attempt(timed_store: Database, clock: HandClock) -> None:
+    job_id = ended(timed_store)
+    claimed = one(timed_store)
+    assert give_back(timed_store, claimed, 5.0)
+    record = of(timed_store, job_id)
+    assert (record.next_attempt_at, record.attempts, record.endpoint) == (clock.now + 5.0, (), None)
+    assert not give_back(timed_store, claimed, 5.0), "it is not this one's any more"
+    clock.turn(6)
+    again = one(timed_store)
+    assert again.attempt == 1
+    assert settle(timed_store, again, REFUSED) is DeliveryState.PENDING
+
+
+def test_a_claim_tells_what_it_skips_and_what_was_lost_before(timed_store: Database, clock: HandClock) -> None:
+    lost, failed = ended(timed_store), ended(timed_store)
+    claimed = {delivery.job_id: delivery for delivery in due(timed_store)}
+    settle(timed_store, claimed[failed], Attempt("status", 0.1, status=410))
+    clock.turn(LEASE + 1)
+    assert claim_deliveries(timed_store, 9, per_host=9, lease_seconds=LEASE) == ([], 1)
+    record = of(timed_store, lost)
+    assert record.state is DeliveryState.SKIPPED
+    assert [attempt.reason for attempt in record.attempts] == ["lost"]
 
 
 def test_deliveries_go_with_their_jobs_time_of_keeping_and_what_waits_is_still_sent(
