@@ -123,7 +123,7 @@ def test_a_reader_that_leaves_is_not_waited_for_any_longer(fresh: Fresh) -> None
     job = api.submit(**BODY)
     waiters = api.app.state.service.waiters
     with socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2]))) as connection:
-        connection.sendall(f"GET {job['urls']['self']} HTTP/1.1\r\nhost: test\r\nprefer: wait=60\r\n\r\n".encode())
+        connection.sendall(f"GET {job['urls']['self']} HTTP/1.1\r\nhost: localhost\r\nprefer: wait=60\r\n\r\n".encode())
         eventually(lambda: waiters.job_ids, "the reader waits")
     eventually(lambda: not waiters.job_ids, "nobody waits any more")
     assert api.client.get(job["urls"]["self"]).json()["status"] == "queued"
@@ -147,7 +147,12 @@ def test_a_caller_with_an_idempotency_key_may_leave_and_come_back(fresh: Fresh, 
 def _call_and_hang(api: RunningApi, headers: dict[str, str]) -> tuple[socket.socket, str]:
     """Send a call and read nothing. Returns its connection and its job's id."""
     body = json.dumps(BODY).encode()
-    lines = ["POST /v1/score HTTP/1.1", "host: test", "content-type: application/json", f"content-length: {len(body)}"]
+    lines = [
+        "POST /v1/score HTTP/1.1",
+        "host: localhost",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+    ]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     connection = socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2])))
     connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
@@ -159,7 +164,7 @@ def _call_and_hang(api: RunningApi, headers: dict[str, str]) -> tuple[socket.soc
 def test_a_client_that_leaves_in_the_middle_of_its_body_disturbs_nobody(api: RunningApi) -> None:
     connection = socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2])))
     connection.sendall(
-        b"POST /v1/jobs HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+        b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
     )
     connection.close()
     assert api.client.get("/livez").status_code == 200

@@ -67,7 +67,12 @@ def test_a_process_logs_one_line_a_request_without_its_text_and_stops_in_the_mid
         job = client.post("/v1/jobs", json=BODY, headers={"x-request-id": "trace-1"}).json()
         client.get(f"/v1/unknown?{BODY['query']}", headers={"x-request-id": "trace-2"})
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as waiting:
-            head = [f"GET {job['urls']['self']} HTTP/1.1", "host: test", "prefer: wait=60", "x-request-id: trace-3"]
+            head = [
+                f"GET {job['urls']['self']} HTTP/1.1",
+                "host: localhost",
+                "prefer: wait=60",
+                "x-request-id: trace-3",
+            ]
             waiting.sendall("\r\n".join([*head, "", ""]).encode())
             # What was sent before these has been read when these are answered.
             for _ in range(5):
