@@ -6,23 +6,35 @@ from typing import Literal
 
 import pytest
 
-from model.platforms import emulates_bf16, serving_dtype
+from model.platforms import gains_from_bf16, serving_dtype
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
+    ("vendor", "flags", "expected"),
     [
-        ("flags\t\t: fpu sse2 avx2 avx512f avx512_vnni", True),
-        ("flags\t\t: fpu sse2 avx2 avx512f avx512_bf16", False),
-        ("flags\t\t: fpu sse2 avx2 amx_bf16 amx_tile", False),
-        ("flags\t\t: fpu sse2 avx512_bf16x", True),
-        ("Features\t: fp asimd evtstrm aes bf16", False),
-        ("", False),
+        ("GenuineIntel", "flags\t\t: fpu sse2 avx2 avx512f avx512_vnni", False),
+        ("AuthenticAMD", "flags\t\t: fpu sse2 avx2", False),
+        ("GenuineIntel", "flags\t\t: fpu sse2 avx2 avx512f avx512_bf16", False),
+        ("AuthenticAMD", "flags\t\t: fpu sse2 avx2 avx512f avx512_bf16", True),
+        ("GenuineIntel", "flags\t\t: fpu sse2 avx2 avx512_bf16 amx_bf16 amx_tile", True),
+        ("AuthenticAMD", "flags\t\t: fpu sse2 avx512_bf16x", False),
+        ("", "Features\t: fp asimd evtstrm aes bf16", True),
+        ("", "", True),
     ],
-    ids=["AVX-512 without", "AVX-512 with", "AMX", "a longer name", "ARM, which says it otherwise", "nothing known"],
+    ids=[
+        "AVX-512 without",
+        "AVX2",
+        "an Intel with",
+        "an AMD with",
+        "AMX",
+        "a longer name",
+        "ARM, which says it otherwise",
+        "nothing known",
+    ],
 )
-def test_an_x86_without_bf16_instructions_emulates_them(flags: str, expected: bool) -> None:
-    assert emulates_bf16(["processor\t: 0", flags, "bugs\t\t: bf16"]) is expected
+def test_an_x86_serves_bf16_where_its_products_are_faster(vendor: str, flags: str, expected: bool) -> None:
+    cpuinfo = ["processor\t: 0", f"vendor_id\t: {vendor}", flags, "bugs\t\t: bf16 amx_bf16"]
+    assert gains_from_bf16(cpuinfo) is expected
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
