@@ -95,7 +95,7 @@ Key = EnterKey | ProjectKey | BeforeKey | OwnKey | PackedKey | LeaveKey | StoreK
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Items of at most ``length`` tokens of their own, of which at most ``rows`` share a step."""
+    """Items of at most ``length`` tokens of their own, and of more than the span below; at most ``rows`` in a step."""
 
     length: int
     rows: int
@@ -157,7 +157,12 @@ class Buckets:
     @property
     def shapes(self) -> Shapes:
         """How all this pads, for estimates."""
-        return Shapes(self.sizes, max(span.rows for span in self.spans), self.packed_sizes, HEAD_ROWS)
+        return Shapes(self.sizes, self.most_rows, self.packed_sizes, HEAD_ROWS)
+
+    @property
+    def most_rows(self) -> int:
+        """Items of a step, at most."""
+        return max(span.rows for span in self.spans)
 
     def size(self, tokens: int) -> int:
         """What a step of so many tokens computes."""

@@ -141,8 +141,8 @@ class Executables:
             case OwnKey(span, rows, last):
                 own = programs.own_last(span) if last else programs.own(span)
                 whole = buckets.step
-                indices = _ids(rows), _ids(rows if last else whole)
-                return own, (queries(whole), *key_values(whole), *seen(whole), *indices)
+                indices = (_ids(rows), _ids(rows)) if last else (_ids(whole),)
+                return own, (queries(whole), *key_values(whole), *seen(whole), _ids(rows), *indices)
             case PackedKey(tokens, reads, dense):
                 looking = reads or tokens
                 return programs.packed(dense=dense), (queries(looking), *key_values(tokens), _ids(looking, 2, 2))

@@ -63,32 +63,43 @@ class Forward:
 
     def _run(self, step: Step, table: TokenIds, block: int | None, *, read: bool) -> Array:
         # Once, and not with each of some hundred calls.
-        blocks, ends, starts, lengths, slots, kept = jax.device_put(
-            (table, step.ends, step.starts, step.lengths, step.slots, None if block is None else np.int32(block))
+        blocks, ends, kept, indices = jax.device_put(
+            (
+                table,
+                step.ends,
+                None if block is None else np.int32(block),
+                [(items.starts, items.slots, items.lengths, items.reads) for items in step.own],
+            )
         )
         size, reads = len(step.tokens), self._buckets.reads
         run = self._executables
         project, leave = run[ProjectKey(size)], run[LeaveKey(size)]
-        own = run[OwnKey(step.span.length, step.span.rows, last=False)]
+        own = [
+            (run[OwnKey(items.span.length, items.span.rows, last=False)], starts, slots)
+            for items, (starts, slots, _, _) in zip(step.own, indices, strict=True)
+        ]
         before = run[BeforeKey(size, self.blocks)] if step.has_prefix else None
         hidden, *rotation = run[EnterKey(size)](*self._embedding, step.tokens, step.positions)
         for number, layer in enumerate(self._layers[:-1]):
             queries, keys, values = project(*layer, hidden, *rotation)
-            seen = self._nothing if before is None else before(queries, *self._pool[number], blocks, ends)
+            out, log_sum_exp = self._nothing if before is None else before(queries, *self._pool[number], blocks, ends)
             self._store(number, keys, values, kept)
-            (attended,) = own(queries, keys, values, *seen, starts, slots)
-            (hidden,) = leave(*layer, hidden, attended)
+            for look, starts, slots in own:
+                (out,) = look(queries, keys, values, out, log_sum_exp, starts, slots)
+            (hidden,) = leave(*layer, hidden, out)
         last, layer = len(self._layers) - 1, self._layers[-1]
         queries, keys, values, hidden = run[ProjectKey(size, reads)](*layer, hidden, *rotation, step.places)
-        seen = self._nothing
+        out, log_sum_exp = self._nothing
         if before is not None and read:
-            seen = run[BeforeKey(reads, self.blocks)](queries, *self._pool[last], blocks, step.ends[step.places])
+            look = run[BeforeKey(reads, self.blocks)]
+            out, log_sum_exp = look(queries, *self._pool[last], blocks, step.ends[step.places])
         self._store(last, keys, values, kept)
         if not read:
             return hidden  # type: ignore[no-any-return]
-        own = run[OwnKey(step.span.length, step.span.rows, last=True)]
-        (attended,) = own(queries, keys, values, *seen, starts, lengths)
-        (hidden,) = run[LeaveKey(reads)](*layer, hidden, attended)
+        for items, (starts, _, lengths, of_reads) in zip(step.own, indices, strict=True):
+            look = run[OwnKey(items.span.length, items.span.rows, last=True)]
+            (out,) = look(queries, keys, values, out, log_sum_exp, starts, lengths, of_reads)
+        (hidden,) = run[LeaveKey(reads)](*layer, hidden, out)
         return hidden  # type: ignore[no-any-return]
 
     def packed(

@@ -23,6 +23,7 @@ from numpy.random import Generator
 
 from model import numpy_decoder
 from model.buckets import (
+    SHORTEST_SPAN,
     BeforeKey,
     Buckets,
     EnterKey,
@@ -192,25 +193,34 @@ class KnownAnswers:
         return (queries, *pool, table, ends), answers
 
     def _own(self, made_up: Generator, span: Span, *, last: bool) -> Case:
-        """Items of all lengths of a span, tightly packed, behind something that some of them have seen already."""
-        lengths = made_up.integers(1, span.length, self._buckets.step, endpoint=True)
+        """Items of all lengths of a span, tightly packed, behind something that some of them have seen already.
+
+        Where there is room, an item of another span is the first, and is none of this program's.
+        """
+        size = self._buckets.step
+        shorter = span.length // 2 if span.length > SHORTEST_SPAN else 0
+        lengths = made_up.integers(shorter, span.length, size) + 1
         lengths[0] = span.length
-        count = min(span.rows, int((np.cumsum(lengths) <= self._buckets.step).sum()))
-        items = [Extension(np.zeros(length, np.int32), 0) for length in lengths[:count]]
-        step = Step.of(items, self._buckets, span)
-        queries = self._queries(made_up, self._buckets.step)
-        keys, values = self._key_values(made_up, self._buckets.step)
+        other = [1 if shorter else SHORTEST_SPAN + 1]
+        count = min(span.rows, self._buckets.reads - 1, int((np.cumsum(lengths) <= size - other[0]).sum()))
+        lengths = np.concatenate([other, lengths[:count]]) if count else lengths[:1]
+        step = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], self._buckets)
+        of_span = step.own[-1]
+        queries = self._queries(made_up, size)
+        keys, values = self._key_values(made_up, size)
         before = Seen(_normal(made_up, *queries.shape), _normal(made_up, *queries.shape[:2]))
         before.out[::3], before.log_sum_exp[::3] = 0.0, -np.inf
-        arguments = (queries, keys, values, *before, step.starts, step.lengths if last else step.slots)
-        of_item = np.repeat(np.arange(count), lengths[:count])
-        places = _spread(count if last else len(of_item))
+        indices = (of_span.lengths, of_span.reads) if last else (of_span.slots,)
+        of_item = np.repeat(np.arange(len(lengths)), lengths)
+        places = _spread(len(lengths) if last else len(of_item))
         # The query of an item's last token sees all of it.
         of_query, reach = (places, np.full_like(places, len(of_item))) if last else (of_item[places], places + 1)
         visible = np.equal.outer(of_query, of_item) & np.greater.outer(reach, np.arange(len(of_item)))
         own = self._attend(queries[places], keys[: len(of_item)], values[: len(of_item)], visible)
         merged = numpy_decoder.merge(Seen(before.out[places], before.log_sum_exp[places]), own)
-        return arguments, (Answer(merged, places),)
+        mine = of_query >= (1 if count else 0)
+        seen = np.where(mine[:, None, None], merged, before.out[places])
+        return (queries, keys, values, *before, of_span.starts, *indices), (Answer(seen, places),)
 
     def _packed(self, made_up: Generator, tokens: int, looking: int) -> Case:
         """Queries that see two ranges of keys each, the first of which may be empty."""

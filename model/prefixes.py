@@ -253,7 +253,7 @@ class Prefilling:
             return 0
         size = self._buckets.step
         piece = self._tokens[self._done : self._done + size]
-        step = Step.of([Extension(piece, self._done)], self._buckets, self._buckets.span(len(piece)))
+        step = Step.of([Extension(piece, self._done)], self._buckets)
         block = int(self._table[self._done // size])
         self._done += len(piece)
         before = self._hidden

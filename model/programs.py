@@ -100,7 +100,8 @@ class Programs:
         """(queries, keys, values, out, log-sum-exp, starts, slots) -> what every token has seen, float32 [I, H, D].
 
         starts: int32 [R], where in the step each item begins; slots: int32 [I], item x ``span`` + place in it, for
-        each token.
+        each token of these items. Of others, at -1, it is what they had seen: items of another span, whose turn comes
+        before or after.
         """
 
         def program(
@@ -108,26 +109,35 @@ class Programs:
         ) -> tuple[Array]:
             places = _places(starts, span, len(keys))
             apart = self._attention.attend(queries[places], keys[places], values[places], causal(span))
-            flat = (part.reshape(-1, *part.shape[2:])[slots] for part in apart)
-            return (merge(Attended(out, log_sum_exp), Attended(*flat)).out,)
+            flat = (part.reshape(-1, *part.shape[2:])[jnp.maximum(slots, 0)] for part in apart)
+            seen = merge(Attended(out, log_sum_exp), Attended(*flat)).out
+            return (jnp.where((slots >= 0)[:, None, None], seen, out),)
 
         return program
 
     def own_last(self, span: int) -> Program:
-        """(queries, keys, values, out, log-sum-exp, starts, lengths) -> what each item's last token has seen.
+        """(queries, keys, values, out, log-sum-exp, starts, lengths, reads) -> what each item's last token has seen.
 
-        lengths: int32 [R]. Query r is item r's; the result is float32 [I, H, D], of which the first R count.
+        lengths, reads: int32 [R]. The query of item r is at ``reads[r]``, and so is what it has seen in the result,
+        float32 [I, H, D]. Elsewhere that is what it was; reads of I are nobody's.
         """
 
         def program(
-            queries: Array, keys: Array, values: Array, out: Array, log_sum_exp: Array, starts: Array, lengths: Array
+            queries: Array,
+            keys: Array,
+            values: Array,
+            out: Array,
+            log_sum_exp: Array,
+            starts: Array,
+            lengths: Array,
+            reads: Array,
         ) -> tuple[Array]:
-            rows = len(starts)
             places = _places(starts, span, len(keys))
             ranges = jnp.stack([jnp.zeros_like(lengths), lengths], axis=-1)[:, None, None]
-            apart = self._attention.attend(queries[:rows, None], keys[places], values[places], ranges)
-            seen = merge(Attended(out[:rows], log_sum_exp[:rows]), Attended(*(part[:, 0] for part in apart)))
-            return (jnp.pad(seen.out, ((0, len(out) - rows), (0, 0), (0, 0))),)
+            known = jnp.minimum(reads, len(queries) - 1)
+            apart = self._attention.attend(queries[known][:, None], keys[places], values[places], ranges)
+            seen = merge(Attended(out[known], log_sum_exp[known]), Attended(*(part[:, 0] for part in apart)))
+            return (out.at[reads].set(seen.out, mode="drop"),)
 
         return program
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
 from model.buckets import Buckets, Span
 from model.sheets import Row
+from scoring.bin_packing import first_fit_decreasing
 from scoring.layout import TokenIds
 
 
@@ -26,42 +27,67 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """Extensions laid out for the programs of a span: see :mod:`model.programs` for T, R, I and n.
+class Own:
+    """Items of one span in a step, for the programs that show them their own tokens: see :mod:`model.programs`.
 
-    tokens, positions, ends: int32 [T]; starts, lengths: int32 [R]; slots: int32 [I]; places: int32 [n].
+    starts, lengths, reads: int32 [R], where in the step an item begins, its tokens, and which of the step's reads it
+    is; slots: int32 [I], item x span + place in it for each token of these items, -1 for others.
+    """
+
+    span: Span
+    starts: TokenIds
+    lengths: TokenIds
+    reads: TokenIds
+    slots: TokenIds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Extensions laid out for programs: see :mod:`model.programs` for T, R, I and n.
+
+    tokens, positions, ends: int32 [T]; places: int32 [n]; own: one a span.
     """
 
     extensions: tuple[Extension, ...]
-    span: Span
     tokens: TokenIds
     positions: TokenIds
     ends: TokenIds
-    starts: TokenIds
-    lengths: TokenIds
-    slots: TokenIds
     places: TokenIds
+    own: tuple[Own, ...]
 
     @classmethod
-    def of(cls, extensions: Sequence[Extension], buckets: Buckets, span: Span) -> Step:
-        """Lay out extensions of one span that fit into a step."""
-        count = len(extensions)
+    def of(cls, extensions: Sequence[Extension], buckets: Buckets) -> Step:
+        """Lay out extensions that fit into a step, those of one span beside one another."""
         lengths = np.array([len(extension.tokens) for extension in extensions], np.int32)
         stops = np.cumsum(lengths, dtype=np.int32)
         starts, total = stops - lengths, int(stops[-1])
         behind = np.array([extension.start for extension in extensions], np.int32)
         within = np.arange(total, dtype=np.int32) - np.repeat(starts, lengths)
         size = buckets.size(total)
+        own = []
+        for span, numbers in groupby(range(len(extensions)), lambda number: buckets.span(int(lengths[number]))):
+            items = np.array(list(numbers), np.int32)
+            of_items = slice(int(starts[items[0]]), int(stops[items[-1]]))
+            slots = np.full(buckets.step, -1, np.int32)
+            slots[of_items] = within[of_items] + np.repeat(
+                np.arange(len(items), dtype=np.int32) * span.length, lengths[items]
+            )
+            own.append(
+                Own(
+                    span,
+                    _padded(starts[items], span.rows),
+                    _padded(lengths[items], span.rows),
+                    _padded(items, span.rows, fill=buckets.step),
+                    slots,
+                )
+            )
         return cls(
             tuple(extensions),
-            span,
             _padded(np.concatenate([extension.tokens for extension in extensions]), size),
             _padded(np.repeat(behind, lengths) + within, size),
             _padded(np.repeat(behind, lengths), size),
-            _padded(starts, span.rows),
-            _padded(lengths, span.rows),
-            _padded(np.repeat(np.arange(count, dtype=np.int32) * span.length, lengths) + within, buckets.step),
             _padded(stops - 1, buckets.reads),
+            tuple(own),
         )
 
     @property
@@ -71,21 +97,11 @@ class Step:
 
 
 def steps(extensions: Sequence[Extension], buckets: Buckets) -> Iterator[Step]:
-    """As few steps as the order within each span allows. No extension may be longer than a step."""
-    waiting: dict[Span, list[Extension]] = defaultdict(list)
-    for extension in extensions:
-        waiting[buckets.span(len(extension.tokens))].append(extension)
-    for span in sorted(waiting, key=lambda span: span.length):
-        batch: list[Extension] = []
-        total = 0
-        for extension in waiting[span]:
-            if len(batch) == span.rows or total + len(extension.tokens) > buckets.step:
-                yield Step.of(batch, buckets, span)
-                batch, total = [], 0
-            batch.append(extension)
-            total += len(extension.tokens)
-        yield Step.of(batch, buckets, span)
+    """Full steps, the longest extensions first. No extension may be longer than a step."""
+    lengths = np.array([len(extension.tokens) for extension in extensions], np.int32)
+    for together in first_fit_decreasing(lengths, buckets.step, buckets.most_rows):
+        yield Step.of([extensions[number] for number in together.tolist()], buckets)
 
 
-def _padded(values: TokenIds, size: int) -> TokenIds:
-    return np.pad(values, (0, size - len(values)))
+def _padded(values: TokenIds, size: int, fill: int = 0) -> TokenIds:
+    return np.pad(values, (0, size - len(values)), constant_values=fill)

@@ -8,7 +8,6 @@ has to put the algorithms in the right order, and to tell a second of work from 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scoring.algorithms import Algorithm
+from scoring.bin_packing import first_fit_decreasing
 from scoring.layout import TokenIds
 
 MEASURED = Path(__file__).parent / "rates"
@@ -170,12 +170,8 @@ class Estimator:
         short = lengths[(lengths > 0) & (lengths <= self.shapes.step)]
         for length in lengths[lengths > self.shapes.step].tolist():
             total += self._long(length, prefix)
-        for mean, rows in _spans(short):
-            each = max(1, min(self.shapes.most_rows, int(self.shapes.step / mean)))
-            full, rest = divmod(rows, each)
-            total += _times(full, self._step(int(mean * each), prefix, int(mean)))
-            if rest:
-                total += self._step(int(np.ceil(mean * rest)), prefix, int(mean))
+        for items in first_fit_decreasing(short, self.shapes.step, self.shapes.most_rows):
+            total += self._step(int(short[items].sum()), prefix, int(short[items].max()))
         return total
 
     def _long(self, length: int, prefix: int = 0) -> Estimate:
@@ -185,7 +181,7 @@ class Estimator:
         return sum((self._step(piece, prefix + n * step, piece) for n, piece in enumerate(pieces)), NOTHING)
 
     def _step(self, tokens: int, prefix: int, span: int) -> Estimate:
-        """A step of so many tokens behind a prefix, in items of about ``span`` tokens."""
+        """A step of so many tokens behind a prefix, in items of at most ``span`` tokens."""
         size = self.shapes.padded(min(tokens, self.shapes.step))
         blocks = -(-prefix // self.shapes.step) * self.shapes.step
         pairs = size * (blocks + span)
@@ -202,21 +198,8 @@ class Estimator:
         pairs = self.shapes.packed_pairs(group.prefix, size, dense=dense)
         rate = self.rates.dense if dense else self.rates.segment
         one = Estimate(size, self._linear(size) + pairs * self.model.pair_flop / rate / 1e9)
-        return _times(sequences, one)
+        return Estimate(sequences * one.tokens, sequences * one.seconds)
 
     def _linear(self, size: int) -> float:
         calls = self.model.layers * self.rates.layer_seconds
         return size * self.model.linear_flop / self.rates.linear_at(size) / 1e9 + calls
-
-
-def _times(count: int, estimate: Estimate) -> Estimate:
-    return Estimate(count * estimate.tokens, count * estimate.seconds)
-
-
-def _spans(lengths: npt.NDArray[np.int32]) -> Iterator[tuple[float, int]]:
-    """Items that share steps: mean length and number, by powers of two."""
-    if len(lengths):
-        classes = np.ceil(np.log2(np.maximum(lengths, 8)))
-        for each in np.unique(classes):
-            of_class = lengths[classes == each]
-            yield float(of_class.mean()), len(of_class)

@@ -143,7 +143,8 @@ def test_a_score_read_one_position_early_would_be_noticed(
 
     def early(*arguments: Any) -> Step:
         step = lay_out(*arguments)
-        return replace(step, places=np.maximum(step.places - 1, 0), lengths=np.maximum(step.lengths - 1, 1))
+        own = tuple(replace(items, lengths=np.maximum(items.lengths - 1, 1)) for items in step.own)
+        return replace(step, places=np.maximum(step.places - 1, 0), own=own)
 
     monkeypatch.setattr(Step, "of", early)
     assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))

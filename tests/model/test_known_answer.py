@@ -135,9 +135,15 @@ FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
     "the same in a larger bucket": (BeforeKey(128, BLOCKS), with_arguments(_one_less(4))),
     "a prefix in other blocks": (BeforeKey(64, BLOCKS), with_arguments(_later(3))),
     "heads swapped that looked": (BeforeKey(128, BLOCKS), with_outputs(_other_heads)),
-    "items that begin a token late": (OwnKey(8, 32, last=False), with_arguments(_later(1))),
+    "items that begin a token late": (OwnKey(8, 64, last=False), with_arguments(_later(1))),
     "the last token does not see itself": (OwnKey(128, 1, last=True), with_arguments(_one_less(6))),
-    "the same in a small one": (OwnKey(8, 32, last=True), with_arguments(_one_less(6))),
+    "the same in a small one": (OwnKey(8, 64, last=True), with_arguments(_one_less(6))),
+    "items of another span see these": (
+        OwnKey(8, 64, last=False),
+        with_arguments(lambda a: (*a[:6], np.maximum(a[6], 0))),
+    ),
+    "an item read where another is": (OwnKey(32, 7, last=True), with_arguments(_later(7))),
+    "the first of them read where nobody is": (OwnKey(64, 3, last=True), with_arguments(_one_less(7))),
     "what was seen before is forgotten": (
         OwnKey(32, 7, last=False),
         with_arguments(lambda a: (*a[:4], a[4] - 9, *a[5:])),

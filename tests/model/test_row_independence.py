@@ -100,3 +100,14 @@ def test_another_items_content_does_not_matter(engine: Engine) -> None:
 def test_asking_again_gives_the_same_bits(engine: Engine) -> None:
     rows = sequences(CONFIGS["untied"], 9, LENGTHS)
     assert np.array_equal(bits(engine, rows), bits(engine, rows))
+
+
+def test_items_that_fill_up_a_step_do_not_matter(engine: Engine) -> None:
+    prefix, *items = sequences(CONFIGS["untied"], 10, (300, 1, 8, 9, 20, 40, 70, 100, 56, 130, 200))
+
+    def behind(rows: list[np.ndarray]) -> np.ndarray:
+        return _bits(engine, [GroupWork("g", prefix, (chunk(0, rows, len(prefix), LABELS, Head.LOGPROBS),))])
+
+    together = behind(items)
+    for n, item in enumerate(items):
+        assert np.array_equal(behind([item]), together[:, n : n + 1]), f"{len(item)} tokens"

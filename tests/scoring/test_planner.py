@@ -101,6 +101,9 @@ def test_an_estimate_counts_the_tokens_of_padded_steps() -> None:
     assert tokens(uniform(300, 1, 0)) == 256 + 64
     assert tokens(uniform(300, 1, 600)) == 256 + 64 + 2 * 256 + 128
     assert tokens(uniform(100, 10, 100), Algorithm.SERIAL) == 10 * 256
+    # Short items fill the steps of long ones: 200 and 56, 130 and 126, and the rest by themselves.
+    lengths = np.array([56, 130, 20, 200, 126, 30], np.int32)
+    assert tokens(Geometry(300, lengths, np.full(6, 300, np.int32), cached=True)) == 256 + 256 + 64
     assert tokens(uniform(100, 10, 100), Algorithm.PACKED_SEGMENT) == 1_280
 
 

@@ -1,0 +1,77 @@
+"""How items are laid out in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.buckets import Buckets
+from model.steps import Extension, Own, Step, steps
+
+BUCKETS = Buckets.of(256)
+lengths = st.lists(st.integers(1, 256), min_size=1, max_size=40)
+
+
+def extensions(lengths: list[int]) -> list[Extension]:
+    """Each token is told apart from every other one by its id."""
+    ids = np.split(np.arange(1, sum(lengths) + 1, dtype=np.int32), np.cumsum(lengths)[:-1])
+    return [Extension(tokens, 1_000 * number) for number, tokens in enumerate(ids)]
+
+
+def items(own: Own) -> Iterator[tuple[int, int, int]]:
+    """Where in its step each item begins, its tokens, and its read."""
+    for start, length, read in zip(own.starts.tolist(), own.lengths.tolist(), own.reads.tolist(), strict=True):
+        if read < BUCKETS.step:
+            yield start, length, read
+
+
+@given(lengths=lengths)
+def test_every_extension_is_in_one_step_and_its_tokens_are_beside_one_another(lengths: list[int]) -> None:
+    asked = extensions(lengths)
+    laid_out = list(steps(asked, BUCKETS))
+    given_ = [extension for step in laid_out for extension in step.extensions]
+    assert sorted(map(id, given_)) == sorted(map(id, asked))
+    for step in laid_out:
+        found = [item for own in step.own for item in items(own)]
+        assert sorted(read for _, _, read in found) == list(range(len(step.extensions)))
+        for start, length, read in found:
+            extension = step.extensions[read]
+            assert np.array_equal(step.tokens[start : start + length], extension.tokens)
+            assert np.array_equal(step.positions[start : start + length], extension.start + np.arange(length))
+            assert (step.ends[start : start + length] == extension.start).all()
+            assert step.places[read] == start + length - 1
+
+
+@given(lengths=lengths)
+def test_every_token_has_a_place_in_its_own_item_alone(lengths: list[int]) -> None:
+    for step in steps(extensions(lengths), BUCKETS):
+        assert len({own.span for own in step.own}) == len(step.own)
+        for own in step.own:
+            expected = np.full(BUCKETS.step, -1)
+            for row, (start, length, _) in enumerate(items(own)):
+                assert BUCKETS.span(length) == own.span
+                expected[start : start + length] = row * own.span.length + np.arange(length)
+            assert np.array_equal(own.slots, expected)
+
+
+def test_items_of_different_lengths_share_steps() -> None:
+    uniform = np.random.default_rng(0).integers(1, 201, 200).tolist()
+    computed = sum(len(step.tokens) for step in steps(extensions(uniform), BUCKETS))
+    assert computed <= 1.03 * sum(uniform)
+
+
+@pytest.mark.parametrize("length", [1, 20, 100, 256])
+def test_items_of_one_length_keep_their_order(length: int) -> None:
+    asked = extensions([length] * 30)
+    assert [extension for step in steps(asked, BUCKETS) for extension in step.extensions] == asked
+
+
+def test_a_piece_of_a_prefix_is_a_step_by_itself() -> None:
+    (piece,) = extensions([200])
+    step = Step.of([piece], BUCKETS)
+    assert len(step.tokens) == 256
+    assert [own.span.length for own in step.own] == [256]
