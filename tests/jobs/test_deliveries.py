@@ -3,105 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, text
 
 from jobs.accept import accept
 from jobs.claim import claim
 from jobs.database import Database
-from jobs.deliveries import (
-    JITTER,
-    MAX_RETRY_AFTER_SECONDS,
-    Attempt,
-    ClaimedDelivery,
-    Patience,
-    claim_deliveries,
-    give_back,
-    has_due,
-    settle_delivery,
-)
-from jobs.delivery_log import DeliveryRecord, list_deliveries, redeliver
-from jobs.delivery_order import LOOKED_AT
+from jobs.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, claim_deliveries, give_back, has_due
+from jobs.delivery_log import list_deliveries, redeliver
 from jobs.ending import cancel, delete
-from jobs.endpoints import find_endpoint, forget_endpoints, note_failure
-from jobs.identifiers import new_job_id, new_message_id
 from jobs.lease import abandon
-from jobs.records import Event, Origin, Webhook
+from jobs.records import Event, Origin
 from jobs.sweep import sweep
 from jobs.upload import accept_upload, begin_upload, give_up
-from jobs.webhook_tables import DeliveryState, webhook_deliveries, webhook_endpoints
+from jobs.webhook_tables import DeliveryState
 from scoring.errors import ErrorCode, RequestError
-from settings.delivery import DeliverySettings
 from tests.jobs.conftest import HandClock
+from tests.jobs.sending import DAYS, HOOK, LEASE, OK, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle
 from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take
-from tests.services import wait_until
-
-URL = "https://hooks.example.com/scores"
-HOOK = Webhook(URL, "hooks.example.com")
-DAYS = 86_400.0
-LEASE = 45.0
-RETRY_SECONDS = DeliverySettings().webhook_retry_seconds
-PATIENCE = Patience(RETRY_SECONDS, 5 * DAYS)
-SHORT = Patience(RETRY_SECONDS, 2 * DAYS)
-OK = Attempt(None, 0.2, status=204)
-REFUSED = Attempt("status", 0.2, status=500, response="no\0thing works")
-
-
-def hook(host: str, *events: Event) -> Webhook:
-    return Webhook(f"https://{host}/", host, events or tuple(Event))
-
-
-def ended(store: Database, webhook: Webhook | None = HOOK) -> str:
-    """A job without items, which has succeeded with its acceptance."""
-    return submit(store, chunks=0, webhook=webhook)
-
-
-def due(store: Database, count: int = 100, per_host: int = 100) -> list[ClaimedDelivery]:
-    return claim_deliveries(store, count, per_host=per_host, lease_seconds=LEASE).deliveries
-
-
-def pile_up(store: Database, tenant: str, hosts: Iterable[str]) -> None:
-    """A delivery that is due to each of the hosts, as fast as rows can be stored."""
-    with store.write() as connection:
-        now = connection.execute(select(store.now)).scalar_one()
-        rows = [
-            {
-                "id": new_message_id(),
-                "job_id": new_job_id(),
-                "tenant": tenant,
-                "event": Event.SUCCEEDED.value,
-                "url": f"https://{host}/",
-                "host": host,
-                "body": b"{}",
-                "state": DeliveryState.PENDING.value,
-                "due_at": now,
-                "attempts": 0,
-                "failures": 0,
-                "created_at": now,
-                "remove_at": now + 7 * DAYS,
-            }
-            for host in hosts
-        ]
-        connection.execute(insert(webhook_deliveries), rows)
-
-
-def one(store: Database) -> ClaimedDelivery:
-    (claimed,) = due(store)
-    return claimed
-
-
-def settle(store: Database, claimed: ClaimedDelivery, attempt: Attempt) -> DeliveryState | None:
-    settled = settle_delivery(store, claimed, attempt, PATIENCE)
-    return settled.state if settled else None
-
-
-def of(store: Database, job_id: str) -> DeliveryRecord:
-    (delivery,) = list_deliveries(store, "default", job_id)
-    return delivery
 
 
 def succeed(store: Database) -> str:
@@ -242,132 +163,6 @@ def test_retry_after_puts_the_next_attempt_off(
     assert least <= following - clock.now <= least * (1 + JITTER)
 
 
-def test_a_receiver_that_is_gone_gets_nothing_more(timed_store: Database, clock: HandClock) -> None:
-    first, second = ended(timed_store), ended(timed_store)
-    other = ended(timed_store, hook("other.example"))
-    claimed = {delivery.job_id: delivery for delivery in due(timed_store, per_host=1)}
-    assert claimed.keys() == {first, other}
-    settled = settle_delivery(timed_store, claimed[first], Attempt("status", 0.1, status=410), PATIENCE)
-    assert settled is not None
-    assert (settled.state, settled.endpoint_disabled) == (DeliveryState.FAILED, True)
-    later = ended(timed_store)
-    assert due(timed_store) == [], "what waits for it is skipped"
-    assert [of(timed_store, job_id).state for job_id in (first, second, later)] == ["failed", "skipped", "skipped"]
-    endpoint = of(timed_store, later).endpoint
-    assert endpoint is not None
-    assert endpoint.disabled_at == clock.now
-    assert settle(timed_store, claimed[other], OK) is DeliveryState.DELIVERED
-
-
-def test_another_tenants_endpoint_at_the_same_url_goes_on(timed_store: Database) -> None:
-    ended(timed_store)
-    settle(timed_store, one(timed_store), Attempt("status", 0.1, status=410))
-    submit(timed_store, chunks=0, webhook=HOOK, tenant="another")
-    assert one(timed_store).tenant == "another"
-
-
-def test_an_endpoint_that_fails_for_days_is_disabled_and_one_success_between_is_enough(
-    timed_store: Database, clock: HandClock
-) -> None:
-    def fails() -> bool:
-        ended(timed_store)
-        settled = settle_delivery(timed_store, due(timed_store)[0], REFUSED, SHORT)
-        assert settled is not None
-        return settled.endpoint_disabled
-
-    def half_a_day() -> None:
-        clock.turn(DAYS / 2)
-
-    for _ in range(3):
-        assert not fails()
-        half_a_day()
-    ended(timed_store)
-    for claimed in due(timed_store):
-        settle(timed_store, claimed, OK)
-    for _ in range(4):
-        assert not fails()
-        half_a_day()
-    assert fails(), "two days without a success"
-    assert due(timed_store) == []
-
-
-@pytest.mark.parametrize("swept", [False, True])
-def test_failures_a_long_time_apart_are_not_days_of_failing(
-    timed_store: Database, clock: HandClock, swept: bool
-) -> None:
-    for _ in range(4):
-        ended(timed_store, HOOK)
-        (claimed, *_) = due(timed_store)
-        settled = settle_delivery(timed_store, claimed, Attempt("status", 0.1, status=500), SHORT)
-        assert settled is not None
-        assert not settled.endpoint_disabled
-        with timed_store.write() as connection:
-            connection.exec_driver_sql("DELETE FROM webhook_deliveries")
-        clock.turn(2.5 * DAYS)
-        if swept:
-            sweep(timed_store)
-            with timed_store.read() as connection:
-                assert connection.exec_driver_sql("SELECT count(*) FROM webhook_endpoints").scalar() == 0
-
-
-def test_who_asks_for_the_longest_pause_is_disabled_all_the_same(timed_store: Database, clock: HandClock) -> None:
-    busy = Attempt("status", 0.1, status=503, retry_after=MAX_RETRY_AFTER_SECONDS)
-    job_id = ended(timed_store)
-    for day in range(6):
-        settled = settle_delivery(timed_store, one(timed_store), busy, PATIENCE)
-        assert settled is not None
-        assert settled.endpoint_disabled == (day == 5)
-        clock.turn(DAYS + 60)
-        sweep(timed_store)
-    assert of(timed_store, job_id).state is DeliveryState.FAILED
-
-
-def test_a_pause_that_is_longer_than_a_day_is_no_fresh_start(timed_store: Database, clock: HandClock) -> None:
-    weekly = Patience((7 * DAYS,) * 3, 5 * DAYS)
-    ended(timed_store)
-    settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
-    clock.turn(7 * DAYS * (1 + JITTER))
-    sweep(timed_store)
-    settled = settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
-    assert settled is not None
-    assert settled.endpoint_disabled
-
-
-def test_of_two_failures_at_once_the_one_that_disables_counts(postgres_store: Database) -> None:
-    """The first that an endpoint has: there is no row yet for the second to wait for."""
-    waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-
-    def second_waits() -> bool:
-        with postgres_store.read() as looking:
-            return looking.scalar(waiting) is not None
-
-    def fail(*, gone: bool) -> tuple[bool, bool]:
-        with postgres_store.write() as connection:
-            failed = note_failure(
-                connection, postgres_store, "default", URL, 1e9, gone=gone, disable_seconds=DAYS, longest_pause=DAYS
-            )
-            if gone:
-                second.append(pool.submit(fail, gone=False))
-                wait_until(second_waits, "the other failure waits")
-            return failed
-
-    second: list[Any] = []
-    with ThreadPoolExecutor(1) as pool:
-        assert fail(gone=True) == (True, True)
-        assert second[0].result() == (True, False)
-    endpoint = find_endpoint(postgres_store, "default", URL)
-    assert endpoint is not None
-    assert endpoint.disabled_at == 1e9
-
-
-def test_what_is_to_be_forgotten_of_endpoints_is_found_by_an_index(postgres_store: Database) -> None:
-    with postgres_store.write() as connection:
-        connection.exec_driver_sql("SET LOCAL enable_seqscan TO off")
-        compiled = select(webhook_endpoints).where(forget_endpoints(postgres_store)).compile(connection)
-        plan = connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars().all()
-    assert any("Index Cond" in line for line in plan), plan
-
-
 def test_a_delivery_that_is_called_for_is_sent_again_and_its_success_enables_the_endpoint(
     timed_store: Database,
 ) -> None:
@@ -409,67 +204,6 @@ def test_what_is_not_the_tenants_can_not_be_seen_or_called_for(timed_store: Data
     with pytest.raises(RequestError) as missing:
         redeliver(timed_store, "default", other, delivery)
     assert missing.value.code is ErrorCode.NOT_FOUND
-
-
-def test_a_host_has_so_many_at_once_and_hides_no_other(timed_store: Database, clock: HandClock) -> None:
-    for _ in range(20):
-        ended(timed_store, hook("slow.example"))
-    clock.turn(1)
-    ended(timed_store, hook("quick.example"))
-    assert sorted(delivery.host for delivery in due(timed_store, count=3, per_host=2)) == [
-        "quick.example",
-        "slow.example",
-        "slow.example",
-    ]
-    ended(timed_store, hook("quick.example"))
-    assert [delivery.host for delivery in due(timed_store, count=10, per_host=2)] == ["quick.example"]
-    # Whose senders were lost is not under way any more.
-    clock.turn(LEASE + 1)
-    assert [delivery.host for delivery in due(timed_store, count=4, per_host=2)].count("slow.example") == 2
-
-
-def test_what_waits_for_its_next_attempt_is_left_beside_what_is_due(timed_store: Database, clock: HandClock) -> None:
-    ended(timed_store)
-    settle(timed_store, one(timed_store), REFUSED)
-    job_id = ended(timed_store)
-    assert one(timed_store).job_id == job_id
-
-
-def test_the_host_with_the_fewest_under_way_comes_first(timed_store: Database, clock: HandClock) -> None:
-    for _ in range(3):
-        ended(timed_store, hook("slow.example"))
-    assert len(due(timed_store, count=1)) == 1
-    clock.turn(1)
-    ended(timed_store, hook("quick.example"))
-    assert [delivery.host for delivery in due(timed_store, count=1)] == ["quick.example"]
-
-
-def test_a_tenant_with_many_hosts_is_before_nobody(timed_store: Database, clock: HandClock) -> None:
-    pile_up(timed_store, "many", (f"r{n}.example" for n in range(1_000)))
-    clock.turn(1)
-    pile_up(timed_store, "single", ["hooks.example"])
-    assert sorted(delivery.tenant for delivery in due(timed_store, count=3)) == ["many", "many", "single"]
-    clock.turn(1)
-    pile_up(timed_store, "single", ["hooks.example"])
-    assert [delivery.tenant for delivery in due(timed_store, count=1)] == ["single"], "the other has two under way"
-    assert len(due(timed_store, count=2_000)) <= 2 * LOOKED_AT, "a look goes no further"
-
-
-def test_tenants_take_turns_at_a_host_they_share(timed_store: Database, clock: HandClock) -> None:
-    pile_up(timed_store, "many", ["hooks.example"] * 1_000)
-    clock.turn(1)
-    pile_up(timed_store, "single", ["hooks.example"])
-    claimed = due(timed_store, per_host=2)
-    assert sorted(delivery.tenant for delivery in claimed) == ["many", "single"]
-    assert due(timed_store, per_host=2) == [], "so many of a host, whoseever they are"
-
-
-def test_a_tenants_pile_to_one_host_hides_none_of_its_others(timed_store: Database, clock: HandClock) -> None:
-    pile_up(timed_store, "default", ["slow.example"] * (LOOKED_AT + 5))
-    clock.turn(1)
-    pile_up(timed_store, "default", [f"r{n}.example" for n in range(3)])
-    hosts = [delivery.host for delivery in due(timed_store, per_host=2)]
-    assert sorted(hosts) == ["r0.example", "r1.example", "r2.example", "slow.example", "slow.example"]
 
 
 def test_a_delivery_that_is_given_back_was_no_attempt(timed_store: Database, clock: HandClock) -> None:

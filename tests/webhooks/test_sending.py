@@ -7,7 +7,6 @@ import math
 import socket
 import threading
 from email.utils import formatdate
-from ipaddress import ip_network
 from time import time, tzset
 
 import pytest
@@ -15,18 +14,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import webhooks.resolving
 from settings.webhooks import WebhookSettings
-from tests.services import free_port, wait_until
+from tests.services import free_port
 from tests.webhooks.receivers import Endless, Receiver, Script, answering, dribbling, hang, status
+from tests.webhooks.senders import BODY, HASTY, HEADERS, MANY_SECONDS, OPENED
 from webhooks.sending import Failed, Sender, Sent
-
-HEADERS = {"content-type": "application/json", "webhook-id": "msg_1"}
-BODY = b'{"type":"job.succeeded"}'
-OPENED = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.0/8"),))
-HASTY = OPENED.model_copy(update={"webhook_timeout_seconds": 0.5, "webhook_connect_seconds": 0.4})
-MANY_SECONDS = 10.0
-"""Long past the limits of the hasty, and sooner than anything else would end."""
 
 
 def deliver(receiver: Receiver, settings: WebhookSettings = OPENED) -> Sent | Failed:
@@ -395,112 +387,3 @@ def test_many_threads_share_a_sender() -> None:
             thread.join()
     assert [outcome.status for outcome in outcomes if isinstance(outcome, Sent)] == [200] * 80
     assert receiver.accepted == 80, "each request has a connection of its own"
-
-
-def no_thread(thread: threading.Thread) -> None:
-    """What the system says when it has no more."""
-    raise RuntimeError("can't start new thread")
-
-
-class TestLookingUp:
-    """A name that can't be looked up costs no more time than a receiver that hangs."""
-
-    def test_a_name_without_an_address(self) -> None:
-        with Sender(OPENED) as sender:
-            outcome = sender.send("https://receiver.invalid/", HEADERS, BODY)
-        assert isinstance(outcome, Failed)
-        assert (outcome.reason, outcome.detail) == ("resolution", "the host's name has no address that webhooks go to")
-
-    @pytest.mark.parametrize("name", ["0xn--_.example", "xn--a.example", "xn--zzzzz.example", "a_b.example"])
-    def test_a_name_that_is_hardly_one(self, name: str) -> None:
-        with Receiver(status(200)) as receiver, Sender(OPENED, look_up=lambda name: ["127.0.0.1"]) as sender:
-            outcome = sender.send(receiver.url(name), HEADERS, BODY)
-        assert isinstance(outcome, Sent)
-        assert f"host: {name}:{receiver.port}".encode() in receiver.requests[0].lower()
-
-    def test_an_empty_answer(self) -> None:
-        with Sender(OPENED, look_up=lambda name: []) as sender:
-            outcome = sender.send("https://receiver.example/", HEADERS, BODY)
-        assert isinstance(outcome, Failed)
-        assert outcome.reason == "resolution"
-
-    def test_a_name_server_that_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is given up, its place stays taken until it ends, and then it is free again."""
-        monkeypatch.setattr(webhooks.resolving, "PLACES", 1)
-        answered = threading.Event()
-
-        def look_up(name: str) -> list[str]:
-            answered.wait(MANY_SECONDS)
-            return ["127.0.0.1"]
-
-        with Receiver(status(200)) as receiver, Sender(HASTY, look_up) as sender:
-            outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
-            assert isinstance(outcome, Failed)
-            assert (outcome.reason, outcome.detail) == ("timeout", "the look-up of the host's name took too long")
-            assert 0.4 <= outcome.seconds < MANY_SECONDS
-            outcome = sender.send(receiver.url("other.example"), HEADERS, BODY)
-            assert isinstance(outcome, Failed)
-            assert (outcome.reason, outcome.detail) == ("busy", "too many names are being looked up")
-            assert receiver.accepted == 0
-            answered.set()
-            wait_until(
-                lambda: isinstance(sender.send(receiver.url("receiver.example"), HEADERS, BODY), Sent),
-                "it is looked up",
-            )
-
-    def test_a_place_is_not_waited_for_as_long_as_a_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Else the names that hang would take the senders, too, and not only the places."""
-        monkeypatch.setattr(webhooks.resolving, "PLACES", 0)
-        monkeypatch.setattr(webhooks.resolving, "PLACE_SECONDS", 0.1)
-        patient = OPENED.model_copy(update={"webhook_timeout_seconds": 60.0, "webhook_connect_seconds": 60.0})
-        with Sender(patient) as sender:
-            outcome = sender.send("https://receiver.example/", HEADERS, BODY)
-        assert isinstance(outcome, Failed)
-        assert outcome.reason == "busy"
-        assert 0.1 <= outcome.seconds < MANY_SECONDS
-
-    def test_a_place_is_free_again_if_no_thread_starts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(webhooks.resolving, "PLACES", 1)
-        with Receiver(status(200)) as receiver, Sender(OPENED, look_up=lambda name: ["127.0.0.1"]) as sender:
-            with monkeypatch.context() as patched:
-                patched.setattr(threading.Thread, "start", no_thread)
-                outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
-            assert isinstance(outcome, Failed)
-            assert (outcome.reason, outcome.detail) == ("busy", "no thread could be started to look a name up")
-            assert isinstance(sender.send(receiver.url("receiver.example"), HEADERS, BODY), Sent)
-
-    def test_the_next_address_is_tried_where_one_does_not_answer(self) -> None:
-        with (
-            Receiver(status(200), host="127.0.0.3") as receiver,
-            Sender(OPENED, look_up=lambda name: ["127.0.0.1", "127.0.0.2", "127.0.0.3"]) as sender,
-        ):
-            outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
-        assert isinstance(outcome, Sent)
-        assert outcome.status == 200
-
-    def test_but_not_one_after_the_other_for_ever(self) -> None:
-        many = [f"127.0.0.{last}" for last in range(10, 100)]
-        with (
-            Receiver(status(200), host="127.0.0.99") as receiver,
-            Sender(OPENED, look_up=lambda name: many) as sender,
-        ):
-            outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
-        assert isinstance(outcome, Failed)
-        assert outcome.reason == "connection"
-        assert receiver.accepted == 0
-
-    def test_a_host_that_does_not_answer_at_all(self) -> None:
-        """A listener whose queue is full leaves connections without an answer, as a firewall does."""
-        with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-            port = listener.getsockname()[1]
-            waiting = [socket.socket() for _ in range(4)]
-            for one in waiting:
-                one.setblocking(False)
-                one.connect_ex(("127.0.0.1", port))
-            with Sender(HASTY) as sender:
-                outcome = sender.send(f"http://127.0.0.1:{port}/", HEADERS, BODY)
-            for one in waiting:
-                one.close()
-        assert isinstance(outcome, Failed)
-        assert (outcome.reason, outcome.detail) == ("timeout", "the host took too long to take the connection")
-        assert 0.4 <= outcome.seconds < MANY_SECONDS

@@ -1,0 +1,101 @@
+"""Which deliveries are sent next: nobody's many, and no slow host, are before anybody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import insert, select
+
+from jobs.database import Database
+from jobs.delivery_order import LOOKED_AT
+from jobs.identifiers import new_job_id, new_message_id
+from jobs.records import Event
+from jobs.webhook_tables import DeliveryState, webhook_deliveries
+from tests.jobs.conftest import HandClock
+from tests.jobs.sending import DAYS, LEASE, REFUSED, due, ended, hook, one, settle
+
+
+def pile_up(store: Database, tenant: str, hosts: Iterable[str]) -> None:
+    """A delivery that is due to each of the hosts, as fast as rows can be stored."""
+    with store.write() as connection:
+        now = connection.execute(select(store.now)).scalar_one()
+        rows = [
+            {
+                "id": new_message_id(),
+                "job_id": new_job_id(),
+                "tenant": tenant,
+                "event": Event.SUCCEEDED.value,
+                "url": f"https://{host}/",
+                "host": host,
+                "body": b"{}",
+                "state": DeliveryState.PENDING.value,
+                "due_at": now,
+                "attempts": 0,
+                "failures": 0,
+                "created_at": now,
+                "remove_at": now + 7 * DAYS,
+            }
+            for host in hosts
+        ]
+        connection.execute(insert(webhook_deliveries), rows)
+
+
+def test_a_host_has_so_many_at_once_and_hides_no_other(timed_store: Database, clock: HandClock) -> None:
+    for _ in range(20):
+        ended(timed_store, hook("slow.example"))
+    clock.turn(1)
+    ended(timed_store, hook("quick.example"))
+    assert sorted(delivery.host for delivery in due(timed_store, count=3, per_host=2)) == [
+        "quick.example",
+        "slow.example",
+        "slow.example",
+    ]
+    ended(timed_store, hook("quick.example"))
+    assert [delivery.host for delivery in due(timed_store, count=10, per_host=2)] == ["quick.example"]
+    # Whose senders were lost is not under way any more.
+    clock.turn(LEASE + 1)
+    assert [delivery.host for delivery in due(timed_store, count=4, per_host=2)].count("slow.example") == 2
+
+
+def test_what_waits_for_its_next_attempt_is_left_beside_what_is_due(timed_store: Database, clock: HandClock) -> None:
+    ended(timed_store)
+    settle(timed_store, one(timed_store), REFUSED)
+    job_id = ended(timed_store)
+    assert one(timed_store).job_id == job_id
+
+
+def test_the_host_with_the_fewest_under_way_comes_first(timed_store: Database, clock: HandClock) -> None:
+    for _ in range(3):
+        ended(timed_store, hook("slow.example"))
+    assert len(due(timed_store, count=1)) == 1
+    clock.turn(1)
+    ended(timed_store, hook("quick.example"))
+    assert [delivery.host for delivery in due(timed_store, count=1)] == ["quick.example"]
+
+
+def test_a_tenant_with_many_hosts_is_before_nobody(timed_store: Database, clock: HandClock) -> None:
+    pile_up(timed_store, "many", (f"r{n}.example" for n in range(1_000)))
+    clock.turn(1)
+    pile_up(timed_store, "single", ["hooks.example"])
+    assert sorted(delivery.tenant for delivery in due(timed_store, count=3)) == ["many", "many", "single"]
+    clock.turn(1)
+    pile_up(timed_store, "single", ["hooks.example"])
+    assert [delivery.tenant for delivery in due(timed_store, count=1)] == ["single"], "the other has two under way"
+    assert len(due(timed_store, count=2_000)) <= 2 * LOOKED_AT, "a look goes no further"
+
+
+def test_tenants_take_turns_at_a_host_they_share(timed_store: Database, clock: HandClock) -> None:
+    pile_up(timed_store, "many", ["hooks.example"] * 1_000)
+    clock.turn(1)
+    pile_up(timed_store, "single", ["hooks.example"])
+    claimed = due(timed_store, per_host=2)
+    assert sorted(delivery.tenant for delivery in claimed) == ["many", "single"]
+    assert due(timed_store, per_host=2) == [], "so many of a host, whoseever they are"
+
+
+def test_a_tenants_pile_to_one_host_hides_none_of_its_others(timed_store: Database, clock: HandClock) -> None:
+    pile_up(timed_store, "default", ["slow.example"] * (LOOKED_AT + 5))
+    clock.turn(1)
+    pile_up(timed_store, "default", [f"r{n}.example" for n in range(3)])
+    hosts = [delivery.host for delivery in due(timed_store, per_host=2)]
+    assert sorted(hosts) == ["r0.example", "r1.example", "r2.example", "slow.example", "slow.example"]

@@ -1,0 +1,147 @@
+"""Endpoints: disabled once they are gone or have failed for days, and forgotten in time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from jobs.database import Database
+from jobs.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, Patience, settle_delivery
+from jobs.endpoints import find_endpoint, forget_endpoints, note_failure
+from jobs.sweep import sweep
+from jobs.webhook_tables import DeliveryState, webhook_endpoints
+from tests.jobs.conftest import HandClock
+from tests.jobs.sending import DAYS, HOOK, OK, PATIENCE, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle
+from tests.jobs.work import submit
+from tests.services import wait_until
+
+SHORT = Patience(RETRY_SECONDS, 2 * DAYS)
+
+
+def test_a_receiver_that_is_gone_gets_nothing_more(timed_store: Database, clock: HandClock) -> None:
+    first, second = ended(timed_store), ended(timed_store)
+    other = ended(timed_store, hook("other.example"))
+    claimed = {delivery.job_id: delivery for delivery in due(timed_store, per_host=1)}
+    assert claimed.keys() == {first, other}
+    settled = settle_delivery(timed_store, claimed[first], Attempt("status", 0.1, status=410), PATIENCE)
+    assert settled is not None
+    assert (settled.state, settled.endpoint_disabled) == (DeliveryState.FAILED, True)
+    later = ended(timed_store)
+    assert due(timed_store) == [], "what waits for it is skipped"
+    assert [of(timed_store, job_id).state for job_id in (first, second, later)] == ["failed", "skipped", "skipped"]
+    endpoint = of(timed_store, later).endpoint
+    assert endpoint is not None
+    assert endpoint.disabled_at == clock.now
+    assert settle(timed_store, claimed[other], OK) is DeliveryState.DELIVERED
+
+
+def test_another_tenants_endpoint_at_the_same_url_goes_on(timed_store: Database) -> None:
+    ended(timed_store)
+    settle(timed_store, one(timed_store), Attempt("status", 0.1, status=410))
+    submit(timed_store, chunks=0, webhook=HOOK, tenant="another")
+    assert one(timed_store).tenant == "another"
+
+
+def test_an_endpoint_that_fails_for_days_is_disabled_and_one_success_between_is_enough(
+    timed_store: Database, clock: HandClock
+) -> None:
+    def fails() -> bool:
+        ended(timed_store)
+        settled = settle_delivery(timed_store, due(timed_store)[0], REFUSED, SHORT)
+        assert settled is not None
+        return settled.endpoint_disabled
+
+    def half_a_day() -> None:
+        clock.turn(DAYS / 2)
+
+    for _ in range(3):
+        assert not fails()
+        half_a_day()
+    ended(timed_store)
+    for claimed in due(timed_store):
+        settle(timed_store, claimed, OK)
+    for _ in range(4):
+        assert not fails()
+        half_a_day()
+    assert fails(), "two days without a success"
+    assert due(timed_store) == []
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_failures_a_long_time_apart_are_not_days_of_failing(
+    timed_store: Database, clock: HandClock, swept: bool
+) -> None:
+    for _ in range(4):
+        ended(timed_store, HOOK)
+        (claimed, *_) = due(timed_store)
+        settled = settle_delivery(timed_store, claimed, Attempt("status", 0.1, status=500), SHORT)
+        assert settled is not None
+        assert not settled.endpoint_disabled
+        with timed_store.write() as connection:
+            connection.exec_driver_sql("DELETE FROM webhook_deliveries")
+        clock.turn(2.5 * DAYS)
+        if swept:
+            sweep(timed_store)
+            with timed_store.read() as connection:
+                assert connection.exec_driver_sql("SELECT count(*) FROM webhook_endpoints").scalar() == 0
+
+
+def test_who_asks_for_the_longest_pause_is_disabled_all_the_same(timed_store: Database, clock: HandClock) -> None:
+    busy = Attempt("status", 0.1, status=503, retry_after=MAX_RETRY_AFTER_SECONDS)
+    job_id = ended(timed_store)
+    for day in range(6):
+        settled = settle_delivery(timed_store, one(timed_store), busy, PATIENCE)
+        assert settled is not None
+        assert settled.endpoint_disabled == (day == 5)
+        clock.turn(DAYS + 60)
+        sweep(timed_store)
+    assert of(timed_store, job_id).state is DeliveryState.FAILED
+
+
+def test_a_pause_that_is_longer_than_a_day_is_no_fresh_start(timed_store: Database, clock: HandClock) -> None:
+    weekly = Patience((7 * DAYS,) * 3, 5 * DAYS)
+    ended(timed_store)
+    settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
+    clock.turn(7 * DAYS * (1 + JITTER))
+    sweep(timed_store)
+    settled = settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
+    assert settled is not None
+    assert settled.endpoint_disabled
+
+
+def test_of_two_failures_at_once_the_one_that_disables_counts(postgres_store: Database) -> None:
+    """The first that an endpoint has: there is no row yet for the second to wait for."""
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+
+    def second_waits() -> bool:
+        with postgres_store.read() as looking:
+            return looking.scalar(waiting) is not None
+
+    def fail(*, gone: bool) -> tuple[bool, bool]:
+        with postgres_store.write() as connection:
+            failed = note_failure(
+                connection, postgres_store, "default", URL, 1e9, gone=gone, disable_seconds=DAYS, longest_pause=DAYS
+            )
+            if gone:
+                second.append(pool.submit(fail, gone=False))
+                wait_until(second_waits, "the other failure waits")
+            return failed
+
+    second: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        assert fail(gone=True) == (True, True)
+        assert second[0].result() == (True, False)
+    endpoint = find_endpoint(postgres_store, "default", URL)
+    assert endpoint is not None
+    assert endpoint.disabled_at == 1e9
+
+
+def test_what_is_to_be_forgotten_of_endpoints_is_found_by_an_index(postgres_store: Database) -> None:
+    with postgres_store.write() as connection:
+        connection.exec_driver_sql("SET LOCAL enable_seqscan TO off")
+        compiled = select(webhook_endpoints).where(forget_endpoints(postgres_store)).compile(connection)
+        plan = connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars().all()
+    assert any("Index Cond" in line for line in plan), plan
