@@ -131,13 +131,15 @@ class Database:
         return statement
 
     @contextmanager
-    def read(self, *, in_order: bool = False) -> Iterator[Connection]:
+    def read(self, *, in_order: bool = False, one_moment: bool = False) -> Iterator[Connection]:
         """A connection to read on. Every statement sees what was committed before it. in_order: see :meth:`write`.
 
+        one_moment: every statement sees what was committed before the first of them, as it always is on SQLite.
         Raises StorageUnavailable.
         """
-        if in_order or self.is_sqlite:
-            with _naming_outages(), self.engine.connect() as connection, connection.begin():
+        if in_order or one_moment or self.is_sqlite:
+            engine = self._of_one_moment if one_moment and not self.is_sqlite else self.engine
+            with _naming_outages(), engine.connect() as connection, connection.begin():
                 self._set_locally(connection, in_order=in_order)
                 yield connection
         else:
@@ -174,6 +176,11 @@ class Database:
     @cached_property
     def _reading(self) -> Engine:
         return self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @cached_property
+    def _of_one_moment(self) -> Engine:
+        # Who only reads gets no serialization failure at this level.
+        return self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """An INSERT that knows ON CONFLICT."""

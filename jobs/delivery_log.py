@@ -52,7 +52,8 @@ def list_deliveries(db: Database, tenant: str, job_id: str) -> list[DeliveryReco
 
     Raises RequestError JOB_NOT_FOUND.
     """
-    with db.read() as connection:
+    # Else an attempt that is stored between the reads would be seen beside a delivery that has not had it.
+    with db.read(one_moment=True) as connection:
         find_job(connection, db, tenant, job_id)
         rows = connection.execute(select(webhook_deliveries).where(webhook_deliveries.c.job_id == job_id)).all()
         return [_record(connection, row) for row in rows]

@@ -83,9 +83,7 @@ def delivery_when(api: RunningApi, job_id: str, condition: Callable[[Json], obje
 
 def after_attempts(api: RunningApi, job_id: str, count: int = 1) -> Json:
     """A job's delivery, once so many attempts are in its log."""
-    delivery_when(api, job_id, lambda delivery: len(delivery["attempts"]) >= count, f"{count} attempts")
-    # Read anew: on PostgreSQL a delivery and its attempts are two reads, and the attempt may have come between them.
-    return deliveries(api, job_id)[0]
+    return delivery_when(api, job_id, lambda delivery: len(delivery["attempts"]) >= count, f"{count} attempts")
 
 
 def secrets(api: RunningApi) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy.event import listen
 
 from jobs.accept import accept
 from jobs.claim import claim
@@ -204,6 +205,24 @@ def test_what_is_not_the_tenants_can_not_be_seen_or_called_for(timed_store: Data
     with pytest.raises(RequestError) as missing:
         redeliver(timed_store, "default", other, delivery)
     assert missing.value.code is ErrorCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("table", ["webhook_deliveries", "webhook_attempts"])
+def test_a_delivery_is_shown_as_of_one_moment(store: Database, table: str) -> None:
+    """With its attempts and its endpoint, though one more attempt is stored between the reads of them."""
+    job_id = ended(store)
+    claimed = [one(store)]
+
+    def settle_once(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if f"FROM {table} " in " ".join(statement.split()) and claimed:
+            settle(store, claimed.pop(), Attempt("status", 0.1, status=410))
+
+    listen(store.engine, "after_cursor_execute", settle_once)
+    shown = [of(store, job_id) for _ in range(2)]
+    assert [(record.state, len(record.attempts), record.endpoint is not None) for record in shown] == [
+        (DeliveryState.PENDING, 0, False),
+        (DeliveryState.FAILED, 1, True),
+    ]
 
 
 def test_a_delivery_that_is_given_back_was_no_attempt(timed_store: Database, clock: HandClock) -> None:
