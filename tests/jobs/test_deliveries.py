@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy.event import listen
 
 from jobs.accept import accept
 from jobs.claim import claim
@@ -22,6 +21,7 @@ from jobs.upload import accept_upload, begin_upload, give_up
 from jobs.webhook_tables import DeliveryState
 from scoring.errors import ErrorCode, RequestError
 from tests.jobs.conftest import HandClock
+from tests.jobs.interleaving import once_after
 from tests.jobs.sending import DAYS, HOOK, LEASE, OK, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle
 from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take
 
@@ -211,13 +211,8 @@ def test_what_is_not_the_tenants_can_not_be_seen_or_called_for(timed_store: Data
 def test_a_delivery_is_shown_as_of_one_moment(store: Database, table: str) -> None:
     """With its attempts and its endpoint, though one more attempt is stored between the reads of them."""
     job_id = ended(store)
-    claimed = [one(store)]
-
-    def settle_once(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if f"FROM {table} " in " ".join(statement.split()) and claimed:
-            settle(store, claimed.pop(), Attempt("status", 0.1, status=410))
-
-    listen(store.engine, "after_cursor_execute", settle_once)
+    claimed = one(store)
+    once_after(store, f"FROM {table} ", lambda: settle(store, claimed, Attempt("status", 0.1, status=410)))
     shown = [of(store, job_id) for _ in range(2)]
     assert [(record.state, len(record.attempts), record.endpoint is not None) for record in shown] == [
         (DeliveryState.PENDING, 0, False),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from sqlalchemy import insert, select
 
 from jobs.database import Database
+from jobs.deliveries import has_due
 from jobs.delivery_order import LOOKED_AT
 from jobs.identifiers import new_job_id, new_message_id
 from jobs.records import Event
@@ -60,6 +61,7 @@ def test_a_host_has_so_many_at_once_and_hides_no_other(timed_store: Database, cl
 def test_what_waits_for_its_next_attempt_is_left_beside_what_is_due(timed_store: Database, clock: HandClock) -> None:
     ended(timed_store)
     settle(timed_store, one(timed_store), REFUSED)
+    assert not has_due(timed_store)
     job_id = ended(timed_store)
     assert one(timed_store).job_id == job_id
 
@@ -84,6 +86,19 @@ def test_a_tenant_with_many_hosts_is_before_nobody(timed_store: Database, clock:
     assert len(due(timed_store, count=2_000)) <= 2 * LOOKED_AT, "a look goes no further"
 
 
+def test_of_tenants_with_as_many_under_way_the_longest_due_comes_first(timed_store: Database, clock: HandClock) -> None:
+    for tenant in ("b", "c", "a"):
+        pile_up(timed_store, tenant, ["hooks.example"])
+        clock.turn(1)
+    assert [due(timed_store, count=1)[0].tenant for _ in range(3)] == ["b", "c", "a"]
+
+
+def test_a_tenant_with_few_leaves_its_further_turns_to_the_others(timed_store: Database) -> None:
+    pile_up(timed_store, "few", ["hooks.example"])
+    pile_up(timed_store, "many", ["other.example"] * 5)
+    assert sorted(delivery.tenant for delivery in due(timed_store, count=4)) == ["few", "many", "many", "many"]
+
+
 def test_tenants_take_turns_at_a_host_they_share(timed_store: Database, clock: HandClock) -> None:
     pile_up(timed_store, "many", ["hooks.example"] * 1_000)
     clock.turn(1)
@@ -99,3 +114,12 @@ def test_a_tenants_pile_to_one_host_hides_none_of_its_others(timed_store: Databa
     pile_up(timed_store, "default", [f"r{n}.example" for n in range(3)])
     hosts = [delivery.host for delivery in due(timed_store, per_host=2)]
     assert sorted(hosts) == ["r0.example", "r1.example", "r2.example", "slow.example", "slow.example"]
+
+
+def test_beside_a_pile_a_host_with_nothing_due_takes_no_place(timed_store: Database, clock: HandClock) -> None:
+    ended(timed_store, hook("later.example"))
+    settle(timed_store, one(timed_store), REFUSED)
+    pile_up(timed_store, "default", ["slow.example"] * LOOKED_AT)
+    clock.turn(1)
+    pile_up(timed_store, "default", ["next.example"])
+    assert sorted(delivery.host for delivery in due(timed_store, count=2)) == ["next.example", "slow.example"]

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Connection, insert, select, text
 
 from jobs.database import Database
 from jobs.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, Patience, settle_delivery
-from jobs.endpoints import find_endpoint, forget_endpoints, note_failure
+from jobs.endpoints import (
+    FORGET_DISABLED_SECONDS,
+    find_endpoint,
+    forget_endpoints,
+    hash_url,
+    note_failure,
+    note_success,
+)
 from jobs.sweep import sweep
 from jobs.webhook_tables import DeliveryState, webhook_endpoints
 from tests.jobs.conftest import HandClock
+from tests.jobs.interleaving import once_after
 from tests.jobs.sending import DAYS, HOOK, OK, PATIENCE, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle
 from tests.jobs.work import submit
 from tests.services import wait_until
 
 SHORT = Patience(RETRY_SECONDS, 2 * DAYS)
+NOW = 1e9
 
 
 def test_a_receiver_that_is_gone_gets_nothing_more(timed_store: Database, clock: HandClock) -> None:
@@ -89,14 +98,18 @@ def test_failures_a_long_time_apart_are_not_days_of_failing(
                 assert connection.exec_driver_sql("SELECT count(*) FROM webhook_endpoints").scalar() == 0
 
 
-def test_who_asks_for_the_longest_pause_is_disabled_all_the_same(timed_store: Database, clock: HandClock) -> None:
+@pytest.mark.parametrize("retry_seconds", [RETRY_SECONDS, (60.0,) * 7])
+def test_who_asks_for_the_longest_pause_is_disabled_all_the_same(
+    timed_store: Database, clock: HandClock, retry_seconds: Sequence[float]
+) -> None:
+    patience = Patience(retry_seconds, 5 * DAYS)
     busy = Attempt("status", 0.1, status=503, retry_after=MAX_RETRY_AFTER_SECONDS)
     job_id = ended(timed_store)
     for day in range(6):
-        settled = settle_delivery(timed_store, one(timed_store), busy, PATIENCE)
+        settled = settle_delivery(timed_store, one(timed_store), busy, patience)
         assert settled is not None
         assert settled.endpoint_disabled == (day == 5)
-        clock.turn(DAYS + 60)
+        clock.turn(DAYS + 600)
         sweep(timed_store)
     assert of(timed_store, job_id).state is DeliveryState.FAILED
 
@@ -112,31 +125,84 @@ def test_a_pause_that_is_longer_than_a_day_is_no_fresh_start(timed_store: Databa
     assert settled.endpoint_disabled
 
 
-def test_of_two_failures_at_once_the_one_that_disables_counts(postgres_store: Database) -> None:
-    """The first that an endpoint has: there is no row yet for the second to wait for."""
+def test_a_disabled_endpoint_to_which_nothing_was_sent_for_long_is_tried_again(
+    timed_store: Database, clock: HandClock
+) -> None:
+    ended(timed_store)
+    settle(timed_store, one(timed_store), Attempt("status", 0.1, status=410))
+    clock.turn(FORGET_DISABLED_SECONDS - 1)
+    sweep(timed_store)
+    ended(timed_store)
+    assert due(timed_store) == []
+    clock.turn(2)
+    sweep(timed_store)
+    job_id = ended(timed_store)
+    assert one(timed_store).job_id == job_id
+
+
+def note(connection: Connection, store: Database, *, gone: bool) -> tuple[bool, bool]:
+    return note_failure(connection, store, "default", URL, NOW, gone=gone, disable_seconds=DAYS, longest_pause=DAYS)
+
+
+def fail(store: Database, *, gone: bool) -> tuple[bool, bool]:
+    with store.write() as connection:
+        return note(connection, store, gone=gone)
+
+
+def somebody_waits(store: Database) -> bool:
+    """Whether a transaction waits for another."""
     waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+    with store.read() as connection:
+        return connection.scalar(waiting) is not None
 
-    def second_waits() -> bool:
-        with postgres_store.read() as looking:
-            return looking.scalar(waiting) is not None
 
-    def fail(*, gone: bool) -> tuple[bool, bool]:
-        with postgres_store.write() as connection:
-            failed = note_failure(
-                connection, postgres_store, "default", URL, 1e9, gone=gone, disable_seconds=DAYS, longest_pause=DAYS
-            )
-            if gone:
-                second.append(pool.submit(fail, gone=False))
-                wait_until(second_waits, "the other failure waits")
-            return failed
-
-    second: list[Any] = []
+@pytest.mark.parametrize("gone", [False, True])
+def test_of_two_failures_at_once_the_one_that_disables_counts(postgres_store: Database, gone: bool) -> None:
+    """The first that an endpoint has: there is no row yet for the second to wait for."""
     with ThreadPoolExecutor(1) as pool:
-        assert fail(gone=True) == (True, True)
-        assert second[0].result() == (True, False)
+        with postgres_store.write() as connection:
+            assert note(connection, postgres_store, gone=True) == (True, True)
+            second = pool.submit(fail, postgres_store, gone=gone)
+            wait_until(lambda: somebody_waits(postgres_store), "the other failure waits")
+        assert second.result() == (True, False)
     endpoint = find_endpoint(postgres_store, "default", URL)
     assert endpoint is not None
-    assert endpoint.disabled_at == 1e9
+    assert endpoint.disabled_at == NOW
+
+
+def test_a_failure_does_not_undo_the_disabling_that_comes_while_it_is_noted(postgres_store: Database) -> None:
+    """Of an endpoint that failed before: its row is there for both to read."""
+    disabling: list[Future[tuple[bool, bool]]] = []
+
+    def disable() -> None:
+        disabling.append(pool.submit(fail, postgres_store, gone=True))
+        wait_until(
+            lambda: disabling[0].done() or somebody_waits(postgres_store), "the other failure waits, or is noted"
+        )
+
+    fail(postgres_store, gone=False)
+    with ThreadPoolExecutor(1) as pool:
+        once_after(postgres_store, "FROM webhook_endpoints ", disable)
+        fail(postgres_store, gone=False)
+        assert disabling[0].result() == (True, True)
+    endpoint = find_endpoint(postgres_store, "default", URL)
+    assert endpoint is not None
+    assert endpoint.disabled_at == NOW
+
+
+def test_a_success_that_comes_while_a_failure_is_noted_leaves_it_a_fresh_start(postgres_store: Database) -> None:
+    def succeed() -> None:
+        with postgres_store.write() as connection:
+            note_success(connection, "default", URL)
+
+    with postgres_store.write() as connection:
+        row = {"tenant": "default", "url_sha256": hash_url(URL), "failing_since": NOW - 2 * DAYS, "forget_at": NOW + 1}
+        connection.execute(insert(webhook_endpoints).values(row))
+    once_after(postgres_store, "INSERT INTO webhook_endpoints ", succeed)
+    assert fail(postgres_store, gone=False) == (False, False)
+    endpoint = find_endpoint(postgres_store, "default", URL)
+    assert endpoint is not None
+    assert endpoint.failing_since == NOW
 
 
 def test_what_is_to_be_forgotten_of_endpoints_is_found_by_an_index(postgres_store: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from jobs.accept import accept
-from jobs.database import Database
+from jobs.database import Database, StorageUnavailable
+from jobs.deliveries import Attempt, ClaimedDelivery, Patience, Settled, settle_delivery
 from jobs.delivery_log import DeliveryRecord, list_deliveries
 from jobs.records import Webhook
 from jobs.webhook_tables import DeliveryState
@@ -61,10 +63,10 @@ def database(sqlite_url: str) -> Iterator[Database]:
 
 
 @contextmanager
-def delivering_with(database: Database, sender: FaultySender) -> Iterator[CountedMetrics]:
+def delivering_with(database: Database, sender: FaultySender, attempt_seconds: float = 5.0) -> Iterator[CountedMetrics]:
     settings = DeliverySettings(delivery_poll_seconds=0.02, webhook_retry_seconds=(0.1,))
     metrics = CountedMetrics()
-    loop = DeliveryLoop(database, sender, settings, 5.0, metrics)
+    loop = DeliveryLoop(database, sender, settings, attempt_seconds, metrics)
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
@@ -82,6 +84,11 @@ def submitted(database: Database) -> str:
 def delivery(database: Database, job_id: str) -> DeliveryRecord:
     (record,) = list_deliveries(database, "default", job_id)
     return record
+
+
+def busy() -> Outcome:
+    reason: Any = delivering.BUSY
+    return Failed(reason, "too many names are being looked up", 0.1)
 
 
 def broken() -> Outcome:
@@ -111,10 +118,6 @@ def test_a_fault_of_the_senders_own_is_a_failed_attempt_by_the_schedule(
 
 
 def test_having_no_place_for_a_request_is_no_attempt(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy() -> Outcome:
-        reason: Any = delivering.BUSY
-        return Failed(reason, "too many names are being looked up", 0.1)
-
     monkeypatch.setattr(delivering, "BUSY_SECONDS", 0.05)
     job_id = submitted(database)
     with delivering_with(database, FaultySender(*[busy] * 5)) as metrics:
@@ -123,6 +126,41 @@ def test_having_no_place_for_a_request_is_no_attempt(database: Database, monkeyp
     assert record.state is DeliveryState.DELIVERED, "its schedule has but two attempts"
     assert [attempt.number for attempt in record.attempts] == [1]
     assert metrics.outcomes == ["busy"] * 5 + ["delivered"]
+
+
+def test_having_no_place_for_a_request_puts_it_off(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "BUSY_SECONDS", 3_600.0)
+    job_id = submitted(database)
+    with delivering_with(database, FaultySender(busy)) as metrics:
+        wait_until(lambda: metrics.outcomes, "it was tried", 20)
+    following = delivery(database, job_id).next_attempt_at
+    assert following is not None
+    assert following > time.time() + 3_000.0
+
+
+def test_an_outcome_that_can_not_be_stored_in_time_is_no_fault_of_the_senders(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request may have been received: its attempt is lost, and the delivery is sent again."""
+
+    def away_at_first(
+        store: Database, claimed: ClaimedDelivery, attempt: Attempt, patience: Patience
+    ) -> Settled | None:
+        if claimed.attempt == 1 and attempt.reason is None:
+            raise StorageUnavailable("away")
+        return settle_delivery(store, claimed, attempt, patience)
+
+    monkeypatch.setattr(delivering, "settle_delivery", away_at_first)
+    monkeypatch.setattr(delivering, "LEASE_SLACK_SECONDS", 1.0)
+    # Longer than the lease: it gives up at once, while the claim is its own and a word of it would count.
+    monkeypatch.setattr(delivering, "RETRY_SECONDS", 10.0)
+    job_id = submitted(database)
+    with delivering_with(database, FaultySender(), attempt_seconds=0.1) as metrics:
+        wait_until(ended(database, job_id), "the delivery ends", 20)
+    record = delivery(database, job_id)
+    assert record.state is DeliveryState.DELIVERED
+    assert record.attempts[0].reason == "lost"
+    assert set(metrics.outcomes) == {"lost", "delivered"}
 
 
 def test_what_is_skipped_is_counted(database: Database) -> None:

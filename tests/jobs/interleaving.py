@@ -1,0 +1,21 @@
+"""Having something happen between two statements of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.event import listen
+
+from jobs.database import Database
+
+
+def once_after(store: Database, part: str, action: Callable[[], object]) -> None:
+    """Do something right after the next statement that this is a part of, before whoever sent it goes on."""
+    waiting = [action]
+
+    def act(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if waiting and part in " ".join(statement.split()):
+            waiting.pop()()
+
+    listen(store.engine, "after_cursor_execute", act)
