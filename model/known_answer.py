@@ -47,8 +47,8 @@ MODEL_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 """The same for final states behind all layers, whose roundings add up."""
 
 KNOWN_PREFIX = 5
-KNOWN_ITEMS = ((3, 5), (1, 5), (0, 5), (2, 4))
-"""Own tokens of the known prompt's items, and how much they see of its prefix."""
+KNOWN_ITEMS = ((3, 5), (1, 5), (0, 5), (2, 4), (SHORTEST_SPAN + 1, 5))
+"""Own tokens of the known prompt's items, of two spans, and how much they see of its prefix."""
 
 MOST_BLOCKS = 3
 """Of a made-up prefix, and of those looked at in a pool that one was stored in."""
@@ -195,32 +195,34 @@ class KnownAnswers:
     def _own(self, made_up: Generator, span: Span, *, last: bool) -> Case:
         """Items of all lengths of a span, tightly packed, behind something that some of them have seen already.
 
-        Where there is room, an item of another span is the first, and is none of this program's.
+        Some tokens, or the first read, are said to be another span's: what they had seen must stay as it is.
         """
-        size = self._buckets.step
+        size, others = self._buckets.step, 1
         shorter = span.length // 2 if span.length > SHORTEST_SPAN else 0
         lengths = made_up.integers(shorter, span.length, size) + 1
         lengths[0] = span.length
-        other = [1 if shorter else SHORTEST_SPAN + 1]
-        count = min(span.rows, self._buckets.reads - 1, int((np.cumsum(lengths) <= size - other[0]).sum()))
-        lengths = np.concatenate([other, lengths[:count]]) if count else lengths[:1]
-        step = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], self._buckets)
-        of_span = step.own[-1]
+        count = min(span.rows, self._buckets.reads - others, int((np.cumsum(lengths) <= size).sum()))
+        lengths = lengths[:count]
+        (own,) = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], self._buckets).own
         queries = self._queries(made_up, size)
         keys, values = self._key_values(made_up, size)
+        values[np.cumsum(lengths) - 1] *= 8  # an item's last token shows, however long the item is
         before = Seen(_normal(made_up, *queries.shape), _normal(made_up, *queries.shape[:2]))
-        before.out[::3], before.log_sum_exp[::3] = 0.0, -np.inf
-        indices = (of_span.lengths, of_span.reads) if last else (of_span.slots,)
-        of_item = np.repeat(np.arange(len(lengths)), lengths)
-        places = _spread(len(lengths) if last else len(of_item))
+        before.out[1::3], before.log_sum_exp[1::3] = 0.0, -np.inf
+        of_item = np.repeat(np.arange(count), lengths)
+        slots, reads = own.slots.copy(), np.minimum(own.reads + others, size).astype(np.int32)
+        slots[3::7] = -1
+        places = _spread(others + count if last else len(of_item))
         # The query of an item's last token sees all of it.
-        of_query, reach = (places, np.full_like(places, len(of_item))) if last else (of_item[places], places + 1)
+        of_query = places - others if last else of_item[places]
+        reach = np.full_like(places, len(of_item)) if last else places + 1
         visible = np.equal.outer(of_query, of_item) & np.greater.outer(reach, np.arange(len(of_item)))
-        own = self._attend(queries[places], keys[: len(of_item)], values[: len(of_item)], visible)
-        merged = numpy_decoder.merge(Seen(before.out[places], before.log_sum_exp[places]), own)
-        mine = of_query >= (1 if count else 0)
-        seen = np.where(mine[:, None, None], merged, before.out[places])
-        return (queries, keys, values, *before, of_span.starts, *indices), (Answer(seen, places),)
+        seen = self._attend(queries[places], keys[: len(of_item)], values[: len(of_item)], visible)
+        merged = numpy_decoder.merge(Seen(before.out[places], before.log_sum_exp[places]), seen)
+        mine = of_query >= 0 if last else slots[places] >= 0
+        expected = np.where(mine[:, None, None], merged, before.out[places])
+        indices = (own.lengths, reads) if last else (slots,)
+        return (queries, keys, values, *before, own.starts, *indices), (Answer(expected, places),)
 
     def _packed(self, made_up: Generator, tokens: int, looking: int) -> Case:
         """Queries that see two ranges of keys each, the first of which may be empty."""

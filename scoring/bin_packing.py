@@ -14,8 +14,8 @@ def first_fit_decreasing(lengths: TokenIds, capacity: int, most: int) -> Iterato
     """Indices of items that share a bin, the longest first, one bin after another.
 
     lengths: int32 [N], from 1 to ``capacity``; most: items of a bin. Each bin takes the longest item that still fits,
-    again and again, which is first fit decreasing (Johnson, 1973: no more than 11/9 of the fewest bins, and one). Of
-    items of one length the order is kept. A bin costs a look at each distinct length, whatever N.
+    again and again, which is first fit decreasing one bin at a time. Of items of one length the order is kept. A bin
+    costs a look at each distinct length, whatever N.
     """
     order = np.argsort(-lengths, kind="stable")
     distinct, counts = np.unique(lengths, return_counts=True)
@@ -25,6 +25,8 @@ def first_fit_decreasing(lengths: TokenIds, capacity: int, most: int) -> Iterato
     while waiting:
         room, places, together = capacity, most, []
         for length in list(waiting):
+            if not places:
+                break
             taken = min(waiting[length], room // length, places)
             if not taken:
                 continue

@@ -181,7 +181,10 @@ class Estimator:
         return sum((self._step(piece, prefix + n * step, piece) for n, piece in enumerate(pieces)), NOTHING)
 
     def _step(self, tokens: int, prefix: int, span: int) -> Estimate:
-        """A step of so many tokens behind a prefix, in items of at most ``span`` tokens."""
+        """A step of so many tokens behind a prefix, in items of at most ``span`` tokens.
+
+        Their look at themselves is counted once, as if all were as long: a small part of a step.
+        """
         size = self.shapes.padded(min(tokens, self.shapes.step))
         blocks = -(-prefix // self.shapes.step) * self.shapes.step
         pairs = size * (blocks + span)

@@ -23,8 +23,8 @@ class EngineSettings(SettingsSlice):
 
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto",
-        description="weights and activations; `auto` is `bfloat16`, or `float32` on a processor whose products of "
-        "bf16 are no faster: faster there, in twice the memory",
+        description="weights and activations; `auto` is `bfloat16`, or `float32` on a processor that gains nothing "
+        "from bf16: quicker there, in twice the memory",
     )
     step_tokens: Annotated[int, Field(ge=64, le=8_192), AfterValidator(_power_of_two)] = Field(
         256, description="tokens that one engine step computes at most: a power of two, 64 or more"

@@ -143,7 +143,15 @@ FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
         with_arguments(lambda a: (*a[:6], np.maximum(a[6], 0))),
     ),
     "an item read where another is": (OwnKey(32, 7, last=True), with_arguments(_later(7))),
-    "the first of them read where nobody is": (OwnKey(64, 3, last=True), with_arguments(_one_less(7))),
+    "an item read where one of another span is": (OwnKey(64, 3, last=True), with_arguments(_one_less(7))),
+    "what others have seen is forgotten": (
+        OwnKey(64, 3, last=True),
+        with_outputs(lambda outputs: [np.concatenate([outputs[0][:1] * 0, outputs[0][1:]])]),
+    ),
+    "the same of tokens": (
+        OwnKey(128, 1, last=False),
+        with_arguments(lambda a: (*a[:3], np.where((a[6] >= 0)[:, None, None], a[3], 0), *a[4:])),
+    ),
     "what was seen before is forgotten": (
         OwnKey(32, 7, last=False),
         with_arguments(lambda a: (*a[:4], a[4] - 9, *a[5:])),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from model.attention_tiles import TiledAttention
 from model.engine import Engine
 from model.packing import Packed
 from model.sheets import Row
-from model.steps import Extension
+from model.steps import Extension, Step
 from scoring.layout import TokenIds
 from tests.model import engines
 from tests.model.geometries import Group, Item
@@ -28,9 +29,9 @@ NAME = "llama3 scaled"
 RANDOM = np.random.RandomState(2)
 GROUP = Group(
     tuple(RANDOM.randint(0, 90, 300).tolist()),
-    tuple(Item(tuple(RANDOM.randint(0, 90, length).tolist())) for length in (5, 0, 8)),
+    tuple(Item(tuple(RANDOM.randint(0, 90, length).tolist())) for length in (5, 0, 8, 20, 40)),
 )
-"""Its prefix takes two blocks, the second in part."""
+"""Its prefix takes two blocks, the second in part; items of two spans share a step."""
 
 
 @pytest.fixture
@@ -62,6 +63,19 @@ def test_an_item_that_sees_its_neighbours_last_token(
 
     monkeypatch.setattr(Packed, "_put", leaking)
     assert differs("packed")
+
+
+def test_an_item_whose_tokens_are_taken_for_those_of_another_span(
+    differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out = Step.of
+
+    def confused(*arguments: Any) -> Step:
+        step = lay_out(*arguments)
+        return replace(step, own=tuple(replace(own, slots=np.maximum(own.slots, 0)) for own in step.own))
+
+    monkeypatch.setattr(Step, "of", confused)
+    assert differs("prefill_extend")
 
 
 def test_an_item_that_begins_one_position_late(differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch) -> None:

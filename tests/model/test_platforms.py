@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from model.platforms import gains_from_bf16, serving_dtype
+from model import platforms
+from model.platforms import may_gain_from_bf16, serving_dtype
 
 
 @pytest.mark.parametrize(
@@ -34,13 +36,32 @@ from model.platforms import gains_from_bf16, serving_dtype
 )
 def test_an_x86_serves_bf16_where_its_products_are_faster(vendor: str, flags: str, expected: bool) -> None:
     cpuinfo = ["processor\t: 0", f"vendor_id\t: {vendor}", flags, "bugs\t\t: bf16 amx_bf16"]
-    assert gains_from_bf16(cpuinfo) is expected
+    assert may_gain_from_bf16(cpuinfo) is expected
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("wanted", ["bfloat16", "float32"])
 def test_a_dtype_that_is_asked_for_is_served(wanted: Literal["bfloat16", "float32"], platform: str) -> None:
     assert serving_dtype(wanted, platform) == wanted
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("avx2", "float32"), ("avx2 amx_bf16", "bfloat16"), (None, "bfloat16")],
+    ids=["no gain", "a gain", "nothing to read"],
+)
+def test_a_cpu_serves_what_is_faster(
+    flags: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"vendor_id\t: GenuineIntel\nflags\t\t: {flags}\n")
+    monkeypatch.setattr(platforms, "_PROCESSOR", cpuinfo)
+    platforms._may_gain_from_bf16.cache_clear()
+    try:
+        assert serving_dtype("auto", "cpu") == expected
+    finally:
+        platforms._may_gain_from_bf16.cache_clear()
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])

@@ -108,6 +108,10 @@ def test_items_that_fill_up_a_step_do_not_matter(engine: Engine) -> None:
     def behind(rows: list[np.ndarray]) -> np.ndarray:
         return _bits(engine, [GroupWork("g", prefix, (chunk(0, rows, len(prefix), LABELS, Head.LOGPROBS),))])
 
+    alone_first = behind(items[:1])
+    computed = engine.computed_tokens
     together = behind(items)
+    assert engine.computed_tokens - computed <= 3 * 256, "more than the fewest steps that hold them"
+    assert np.array_equal(together[:, :1], alone_first)
     for n, item in enumerate(items):
         assert np.array_equal(behind([item]), together[:, n : n + 1]), f"{len(item)} tokens"

@@ -13,7 +13,10 @@ from model.buckets import Buckets
 from model.steps import Extension, Own, Step, steps
 
 BUCKETS = Buckets.of(256)
-lengths = st.lists(st.integers(1, 256), min_size=1, max_size=40)
+several = st.builds(
+    Buckets.of, st.sampled_from([64, 256, 1024]), one_size=st.booleans(), most_rows=st.sampled_from([None, 1, 5])
+)
+some_lengths = st.lists(st.integers(1, 1024), min_size=1, max_size=40)
 
 
 def extensions(lengths: list[int]) -> list[Extension]:
@@ -22,21 +25,25 @@ def extensions(lengths: list[int]) -> list[Extension]:
     return [Extension(tokens, 1_000 * number) for number, tokens in enumerate(ids)]
 
 
-def items(own: Own) -> Iterator[tuple[int, int, int]]:
+def items(own: Own, buckets: Buckets) -> Iterator[tuple[int, int, int]]:
     """Where in its step each item begins, its tokens, and its read."""
     for start, length, read in zip(own.starts.tolist(), own.lengths.tolist(), own.reads.tolist(), strict=True):
-        if read < BUCKETS.step:
+        if read < buckets.step:
             yield start, length, read
 
 
-@given(lengths=lengths)
-def test_every_extension_is_in_one_step_and_its_tokens_are_beside_one_another(lengths: list[int]) -> None:
-    asked = extensions(lengths)
-    laid_out = list(steps(asked, BUCKETS))
-    given_ = [extension for step in laid_out for extension in step.extensions]
-    assert sorted(map(id, given_)) == sorted(map(id, asked))
+@given(lengths=some_lengths, buckets=several)
+def test_every_extension_is_in_one_step_and_its_tokens_are_beside_one_another(
+    lengths: list[int], buckets: Buckets
+) -> None:
+    asked = extensions([min(length, buckets.step) for length in lengths])
+    laid_out = list(steps(asked, buckets))
+    laid = [extension for step in laid_out for extension in step.extensions]
+    assert sorted(map(id, laid)) == sorted(map(id, asked))
     for step in laid_out:
-        found = [item for own in step.own for item in items(own)]
+        assert len(step.tokens) in buckets.sizes
+        assert len(step.extensions) <= buckets.most_rows
+        found = [item for own in step.own for item in items(own, buckets)]
         assert sorted(read for _, _, read in found) == list(range(len(step.extensions)))
         for start, length, read in found:
             extension = step.extensions[read]
@@ -46,14 +53,14 @@ def test_every_extension_is_in_one_step_and_its_tokens_are_beside_one_another(le
             assert step.places[read] == start + length - 1
 
 
-@given(lengths=lengths)
-def test_every_token_has_a_place_in_its_own_item_alone(lengths: list[int]) -> None:
-    for step in steps(extensions(lengths), BUCKETS):
+@given(lengths=some_lengths, buckets=several)
+def test_every_token_has_a_place_in_its_own_item_alone(lengths: list[int], buckets: Buckets) -> None:
+    for step in steps(extensions([min(length, buckets.step) for length in lengths]), buckets):
         assert len({own.span for own in step.own}) == len(step.own)
         for own in step.own:
-            expected = np.full(BUCKETS.step, -1)
-            for row, (start, length, _) in enumerate(items(own)):
-                assert BUCKETS.span(length) == own.span
+            expected = np.full(buckets.step, -1)
+            for row, (start, length, _) in enumerate(items(own, buckets)):
+                assert buckets.span(length) == own.span
                 expected[start : start + length] = row * own.span.length + np.arange(length)
             assert np.array_equal(own.slots, expected)
 
