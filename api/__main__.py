@@ -14,15 +14,15 @@ from pydantic import ValidationError
 
 from api.application import create_app
 from api.service import Service
-from scoring.model_files import ModelFilesError
+from checkpoints.files import ModelFilesError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
+from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
-from settings.store import StoreSettings
 from settings.unknown import warn_of_unknown_variables
 from settings.webhooks import WebhookSettings
 

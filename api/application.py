@@ -11,13 +11,13 @@ import structlog
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from api.admission import Admission
-from api.authentication import Authenticator, is_keyless, require_keys
-from api.errors import install_error_handlers
-from api.handshake import Handshake
+from api.answers.error_responses import install_error_handlers
+from api.answers.openapi import install_openapi
+from api.callers.admission import Admission
+from api.callers.authentication import Authenticator, is_keyless, require_keys
+from api.callers.compatibility import Handshake
+from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
-from api.openapi import install_openapi
-from api.rate_limiting import RateLimits
 from api.request_id import RequestContext
 from api.ringing import Ringer
 from api.routes import health, jobs, metrics, models, score, tokenize
@@ -25,24 +25,24 @@ from api.routes import webhooks as webhook_routes
 from api.service import Service
 from api.threads import Threads
 from api.waiting import Waiters
+from bell.interfaces import Bell, Notices
 from bell.local import LocalHub
-from bell.notices import RedisNotices
 from bell.redis_bell import RedisBell
-from bell.ringing import Bell, Notices
-from jobs.database import Database, StorageUnavailable
-from jobs.keys import USED_SECONDS
-from jobs.reading import statuses
-from jobs.records import JobStatus, Swept
-from jobs.sweep import sweep
-from jobs.watch import Watch
-from scoring.checkpoint import Contents, find_checkpoint
-from scoring.model_files import read_model_card
+from bell.redis_ended_jobs import RedisNotices
+from checkpoints.files import read_model_card
+from checkpoints.source import Contents, find_checkpoint
+from jobs.invariant_watch import Watch
+from jobs.queue.read import statuses
+from jobs.queue.sweep import sweep
+from jobs.store.database import Database, StorageUnavailable
+from jobs.store.records import JobStatus, Swept
+from jobs.tenancy.keys import USED_SECONDS
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
-from settings.store import StoreSettings
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import AddressRules
 

@@ -16,11 +16,11 @@ from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from api.remembering import Remembered
-from jobs.database import Database, StorageUnavailable
+from jobs.invariant_watch import Watch
 from jobs.invariants import CHECKS, Cost
-from jobs.records import JobStatus, Submission
-from jobs.waiting import Figures, Queue, queue_figures
-from jobs.watch import Watch
+from jobs.queue.statistics import Figures, Queue, queue_figures
+from jobs.store.database import Database, StorageUnavailable
+from jobs.store.records import JobStatus, Submission
 
 FIGURES_SECONDS, MOST_FIGURES_SECONDS = 5.0, 30.0
 """How long the queue's figures serve scrapes, the longer the more there is to count: every waiting chunk of it."""

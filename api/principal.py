@@ -7,17 +7,17 @@ from typing import Annotated
 from fastapi import Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 
-from api.authentication import Principal, require_scope
+from api.callers.authentication import Principal, require_scope
 from api.request_id import add_headers
 from api.service import ServiceOf
-from jobs.keys import Scope
+from jobs.tenancy.keys import Scope
 
 _BEARER = HTTPBearer(
     auto_error=False,
     scheme_name="ApiKey",
     description="an API key. The server that `scoreline up` runs on a loopback address takes requests without one too",
 )
-"""For the document: the header is read by :class:`api.authentication.Authenticator`."""
+"""For the document: the header is read by :class:`api.callers.authentication.Authenticator`."""
 
 
 async def _principal(

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import error_response, internal_error
+from api.answers.error_responses import error_response, internal_error
 
 HEADER = "x-request-id"
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import structlog
 
-from bell.ringing import Bell
+from bell.interfaces import Bell
 
 log = structlog.stdlib.get_logger("api")
 

@@ -7,17 +7,17 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.admission import Admission
-from api.authentication import Authenticator
-from api.handshake import Handshake
+from api.callers.admission import Admission
+from api.callers.authentication import Authenticator
+from api.callers.compatibility import Handshake
+from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
-from api.rate_limiting import RateLimits
 from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting import Waiters
-from jobs.database import Database
-from scoring.errors import ErrorCode, RequestError
-from scoring.model_card import ModelCard
+from checkpoints.card import ModelCard
+from jobs.store.database import Database
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.scoring import ScoringSettings

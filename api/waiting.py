@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 from starlette.requests import Request
 
-from jobs.database import StorageUnavailable
-from jobs.records import JobStatus
+from jobs.store.database import StorageUnavailable
+from jobs.store.records import JobStatus
 
 REMEMBERED_ENDS = 10_000
 """Ended jobs that are remembered: a job may end between its commit and the moment somebody waits for it."""

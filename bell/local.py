@@ -17,7 +17,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from bell.ringing import in_notices
+from bell.interfaces import in_notices
 
 RECONNECT_SECONDS = 0.1
 _SEND_LIMIT = struct.pack("ll", 0, 500_000)
@@ -31,7 +31,8 @@ def _line(message: dict[str, object]) -> bytes:
 
 
 class LocalHub:
-    """The API's end: a :class:`bell.ringing.Bell` and, once :meth:`listen` runs, a :class:`bell.ringing.Notices`."""
+    """The API's end: a :class:`bell.interfaces.Bell` and, once :meth:`listen` runs, a
+    :class:`bell.interfaces.Notices`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -101,7 +102,7 @@ class LocalHub:
 
 
 class LocalBell:
-    """A worker's end: a :class:`bell.ringing.Bell` and a :class:`bell.ringing.Listener` on one connection.
+    """A worker's end: a :class:`bell.interfaces.Bell` and a :class:`bell.interfaces.Listener` on one connection.
 
     ``on_ring`` is called in the listening thread for rings of ``model``, and whenever it is connected.
     """

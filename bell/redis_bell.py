@@ -12,8 +12,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bell.celery_app import RING_TASK, create_celery, ended_channel, key_prefix, queue_name
-from bell.ringing import in_notices
+from bell.interfaces import in_notices
+from bell.redis_celery import RING_TASK, create_celery, ended_channel, key_prefix, queue_name
 
 SILENCE_SECONDS = 0.4
 """How long Redis may take to connect or answer: a ring is not worth waiting for."""
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class RedisBell:
-    """A :class:`bell.ringing.Bell` on Redis. Connects at first use.
+    """A :class:`bell.interfaces.Bell` on Redis. Connects at first use.
 
     failures: rings and announcements that were lost to an outage, since the start.
     """

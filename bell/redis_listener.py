@@ -10,7 +10,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
-from bell.celery_app import RING_TASK, create_celery, queue_name
+from bell.redis_celery import RING_TASK, create_celery, queue_name
 
 RESTART_SECONDS = 1.0
 """Pause before a consumer that gave up is started again."""
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class RedisListener:
-    """A :class:`bell.ringing.Listener` on Celery's solo pool: one a process, for Celery keeps its state in globals.
+    """A :class:`bell.interfaces.Listener` on Celery's solo pool: one a process, for Celery keeps its state in globals.
 
     ``on_start`` is called by a bootstep, so before the worker connects to anything: whether Redis is there or not.
     ``on_ring`` is called in the listening thread, and must return at once.

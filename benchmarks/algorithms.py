@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
 from benchmarks.workloads import Workload
-from scoring.algorithms import Wanted
+from scoring.planning.algorithms import Wanted
 from settings.engine import EngineSettings
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def random_engine(shape: str, settings: EngineSettings, wanted: Wanted = "auto")
     import structlog
     from flax import nnx
 
+    from checkpoints.card import ModelCard
     from model.decoder import Decoder
     from model.engine import Engine
     from model.platforms import serving_dtype
-    from scoring.model_card import ModelCard
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     config = SHAPES[shape]

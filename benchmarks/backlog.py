@@ -24,16 +24,16 @@ import numpy as np
 from benchmarks.algorithms import random_engine
 from benchmarks.latency import AnnouncingBell
 from benchmarks.workloads import labels_of
-from jobs.accept import accept
-from jobs.database import Database
-from jobs.migrate import migrate
-from jobs.records import Submission
+from jobs.queue.accept import accept
+from jobs.store.database import Database
+from jobs.store.migration import migrate
+from jobs.store.records import Submission
 from model.engine import Engine
 from scoring.layout import Rows, TokenIds
 from settings.engine import EngineSettings
-from settings.store import StoreSettings
-from workers.loop import Pace, ScoringLoop
-from workers.progress import Progress
+from settings.jobs import StoreSettings
+from workers.engine_loop.loop import Pace, ScoringLoop
+from workers.engine_loop.watchdog import Progress
 
 QUERIES, ITEMS = 100, 100
 QUERY, ITEM = 300, 20

@@ -26,9 +26,9 @@ from safetensors.numpy import save_file
 from scipy.special import log_softmax, softmax
 
 from benchmarks.shapes import SHAPES
+from checkpoints.card import ModelCard
 from model.config import DecoderConfig
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
-from scoring.model_card import ModelCard
 from settings.engine import EngineSettings
 
 GAIN = 0.4

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, delete, event, insert, select, text
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.migrate import migrate
-from jobs.records import Submission
-from jobs.tables import batches, chunk_inputs, chunks, jobs, lanes, prefixes
+from checkpoints.card import ModelCard
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.store.database import Database
+from jobs.store.migration import migrate
+from jobs.store.records import Submission
+from jobs.store.tables import batches, chunk_inputs, chunks, jobs, lanes, prefixes
 from scoring.layout import Rows
-from scoring.model_card import ModelCard
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 
 CARD = ModelCard("benchmark", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
 TENANTS = 1_000

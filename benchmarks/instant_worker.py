@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from jobs.records import WorkerRecord
+from checkpoints.card import ModelCard
+from jobs.store.records import WorkerRecord
 from scoring.layout import GroupWork, LabelScores, Scored
-from scoring.model_card import ModelCard
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.jobs import StoreSettings
 from settings.logs import configure_logs
-from settings.store import StoreSettings
-from workers.presence import new_worker_id
-from workers.serving import WorkerSettings, serve
+from workers.engine_loop.heartbeat import new_worker_id
+from workers.engine_loop.serving import WorkerSettings, serve
 from workers.stopping import Stopping, end_process
 
 CARD = ModelCard("instant", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)

@@ -24,21 +24,21 @@ from flax import nnx
 
 from benchmarks.shapes import SHAPES
 from benchmarks.workloads import LABELS
-from jobs.accept import accept
-from jobs.database import Database
-from jobs.migrate import migrate
-from jobs.reading import get_job
-from jobs.records import JobStatus, Submission
+from checkpoints.card import ModelCard
+from jobs.queue.accept import accept
+from jobs.queue.read import get_job
+from jobs.store.database import Database
+from jobs.store.migration import migrate
+from jobs.store.records import JobStatus, Submission
 from model.decoder import Decoder
 from model.engine import Engine
 from model.platforms import serving_dtype
 from scoring.layout import GroupWork, Rows, Scored
-from scoring.model_card import ModelCard
 from scoring.options import Priority
 from settings.engine import EngineSettings
-from settings.store import StoreSettings
-from workers.loop import Pace, ScoringLoop
-from workers.progress import Progress
+from settings.jobs import StoreSettings
+from workers.engine_loop.loop import Pace, ScoringLoop
+from workers.engine_loop.watchdog import Progress
 
 QUERY, ITEM, CALL_QUERY = 2_000, 20, 300
 """Tokens of the bulk job's query, where the model takes so many, of every item, and of a call's query."""

@@ -26,12 +26,12 @@ from rich.console import Console
 from benchmarks.shapes import DEMONSTRATION, SHAPES
 from scoreline.client import Client, ScorelineError
 from scoreline.embedded import EmbeddedSettings
-from scoreline.narration import Narrator
+from scoreline.progress_display import Narrator
 from scoreline.up import running, stop_signals
 
 QUERIES, ITEMS = 60, 300
 LABELS = (7, 11, 13)
-ROLES = {"api": "api", "worker": "workers.scoring"}
+ROLES = {"api": "api", "worker": "workers.engine_loop"}
 SAMPLE_SECONDS = 10.0
 JOB_SECONDS = 600.0
 

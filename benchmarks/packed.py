@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.shapes import QWEN3_06B
-from model.attention import Attention
-from model.attention_dense import DenseAttention
-from model.attention_tiles import TiledAttention, active_tiles
-from model.packing import pack
-from model.sheets import Row, Sheet
+from model.attention.contract import Attention
+from model.attention.dense import DenseAttention
+from model.attention.tiles import TiledAttention, active_tiles
+from model.packed_sequence import pack
+from model.score_buffer import Row, Sheet
 from scoring.layout import ChunkWork, Head, Rows
 
 LENGTHS = (500, 1000, 2000, 4000, 8000)

@@ -30,16 +30,16 @@ from sqlalchemy import func, select
 from api.ringing import Ringer
 from bell.redis_bell import RedisBell
 from benchmarks.instant_worker import CARD
-from jobs.accept import accept
-from jobs.database import Database
-from jobs.migrate import migrate
-from jobs.reading import get_job, read_scores, statuses
-from jobs.records import Submission
-from jobs.registry import live_workers
-from jobs.tables import jobs
+from jobs.queue.accept import accept
+from jobs.queue.read import get_job, read_scores, statuses
+from jobs.queue.worker_registry import live_workers
+from jobs.store.database import Database
+from jobs.store.migration import migrate
+from jobs.store.records import Submission
+from jobs.store.tables import jobs
 from scoring.layout import Rows
 from settings.bell import BellSettings
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 
 QUERIES = 50
 QUERY, ITEM = 100, 20

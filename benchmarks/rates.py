@@ -1,8 +1,9 @@
 """How fast this machine runs the parts of a step: ``python -m benchmarks.rates [--write]``.
 
-The planner's estimates are operations divided by these rates (:mod:`scoring.estimates`), which are kept as data in
-``scoring/rates``, a file a platform. Run this on other hardware to have its own; with ``--write`` the platform's file
-is written. Weights are random: a product takes as long whatever the numbers are. Each figure is a median.
+The planner's estimates are operations divided by these rates (:mod:`scoring.planning.estimates`), which are kept as
+data in ``scoring/planning/rates``, a file a platform. Run this on other hardware to have its own; with ``--write`` the
+platform's file is written. Weights are random: a product takes as long whatever the numbers are. Each figure is a
+median.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from jax import Array
 from benchmarks.machine import bf16_gflops
 from benchmarks.packed import ranges_of
 from benchmarks.shapes import SHAPES
-from model.attention import Attention
-from model.attention_dense import DenseAttention
+from model.attention.contract import Attention
+from model.attention.dense import DenseAttention
 from model.buckets import BeforeKey, Buckets, EnterKey, LeaveKey, ProjectKey
+from model.checks.known_answer import KnownAnswers
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
-from model.known_answer import KnownAnswers
 from model.platforms import attention_for, has_row_floor, serving_dtype
 from model.programs import Programs
-from scoring.estimates import MEASURED
 from scoring.layout import Head
+from scoring.planning.estimates import MEASURED
 from settings.engine import EngineSettings
 
 PREFIX = 2_048
@@ -123,7 +124,7 @@ class Layer:
 
 
 def measure(config: DecoderConfig, repeats: int) -> dict[str, object]:
-    """All that :class:`scoring.estimates.Rates` wants to know."""
+    """All that :class:`scoring.planning.estimates.Rates` wants to know."""
     layer = Layer(config, repeats)
     return {
         "linear_gflops": {str(size): round(layer.linear(size), 1) for size in (*layer.buckets.sizes, *LARGER)},

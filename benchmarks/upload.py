@@ -25,7 +25,7 @@ import httpx2
 
 from benchmarks.shapes import DEMONSTRATION
 from scoreline.client import Client
-from scoreline.server_rooms import environment, python_command
+from scoreline.server_process import environment, python_command
 from tests.services import free_port, wait_until
 
 QUERY = "Review: "
@@ -111,8 +111,10 @@ def deployment(database_url: str | None = None, *, worker: bool = False) -> Iter
             SCORELINE_PORT=str(port),
             SCORELINE_MODEL=str(DEMONSTRATION),
         )
-        subprocess.run(python_command("-m", "jobs.migrate"), env=variables, check=True, stderr=subprocess.DEVNULL)
-        modules = {"api": "api"} | ({"worker": "workers.scoring"} if worker else {})
+        subprocess.run(
+            python_command("-m", "jobs.store.migration"), env=variables, check=True, stderr=subprocess.DEVNULL
+        )
+        modules = {"api": "api"} | ({"worker": "workers.engine_loop"} if worker else {})
         processes = {
             name: subprocess.Popen(python_command("-m", module), env=variables, stderr=subprocess.DEVNULL)
             for name, module in modules.items()

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoints.files import read_model_card
 from demonstration.corpus import held_out_examples
 from demonstration.example import Example, Task
 from demonstration.train import MODEL
 from model.engine import Engine
 from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head
-from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 

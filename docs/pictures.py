@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
-from model.packing import pack
-from model.sheets import Row, Sheet
+from model.packed_sequence import pack
+from model.score_buffer import Row, Sheet
 from scoring.layout import ChunkWork, Head, Rows
 
 FOLDER = Path(__file__).parent / "pictures"

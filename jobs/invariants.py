@@ -17,11 +17,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Subquery, Text, and_, cast, exists, func, or_, select, union_all
 
-from jobs.database import Database
-from jobs.ownership import visible
-from jobs.records import ENDED, JobStatus
-from jobs.tables import CLAIMED, WAITING, ChunkState, batches, chunk_inputs, chunk_scores, chunks, jobs, prefixes
-from jobs.webhook_tables import webhook_deliveries
+from jobs.store.database import Database
+from jobs.store.records import ENDED, JobStatus
+from jobs.store.tables import CLAIMED, WAITING, ChunkState, batches, chunk_inputs, chunk_scores, chunks, jobs, prefixes
+from jobs.tenancy.ownership import visible
+from jobs.webhooks.tables import webhook_deliveries
 
 EXAMPLES = 5
 """Ids that a violation names at most: enough to go and look."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from jobs.database import Database
-from jobs.webhook_tables import metadata  # of all tables, once both modules have been read
-from settings.store import StoreSettings
+from jobs.store.database import Database
+from jobs.webhooks.tables import metadata  # of all tables, once both modules have been read
+from settings.jobs import StoreSettings
 
 
 def run(connection: Connection) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scoring.estimates import Shapes
 from scoring.layout import Head
+from scoring.planning.estimates import Shapes
 
 ROW_FLOOR = 64
 """Rows of the smallest product. From here up to 256 rows, a row's bits do not depend on how many there are, in any

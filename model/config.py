@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.fields import Fields, UnsupportedModelError
+from checkpoints.files import context_length, read_config
+from model.configuration_reader import Fields, UnsupportedModelError
 from model.rope import Rope
-from scoring.estimates import ModelSize
-from scoring.model_files import context_length, read_config
+from scoring.planning.estimates import ModelSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class DecoderConfig:
 
     @classmethod
     def from_directory(cls, directory: Path) -> DecoderConfig:
-        """Read ``config.json``. Raises :class:`scoring.model_files.ModelFilesError`; see :meth:`from_huggingface`."""
+        """Read ``config.json``. Raises :class:`checkpoints.files.ModelFilesError`; see :meth:`from_huggingface`."""
         return cls.from_huggingface(read_config(directory))
 
     @classmethod

@@ -18,10 +18,10 @@ from flax import nnx
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from model.attention import Attention, causal
-from model.attention_tiles import TiledAttention
+from model.attention.contract import Attention, causal
+from model.attention.tiles import TiledAttention
 from model.config import DecoderConfig
-from model.product import project, rms_norm
+from model.linear import project, rms_norm
 
 DIFFERENTIABLE = TiledAttention(differentiable=True)
 """The attention of training."""

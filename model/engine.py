@@ -20,26 +20,26 @@ import numpy as np
 import structlog
 from jax import Array
 
+from checkpoints.card import ModelCard
 from model import weights
-from model.attention import Attention
+from model.attention.contract import Attention
 from model.buckets import Buckets, Key, PackedKey, packed_reads
+from model.checks.known_answer import KnownAnswers, known_work
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
 from model.forward import Forward
-from model.known_answer import KnownAnswers, known_work
-from model.packing import pack
+from model.head_runner import Read, Reader
+from model.packed_sequence import pack
 from model.platforms import attention_for, has_row_floor, serving_dtype
-from model.prefixes import Pin, PoolShape, Prefix, Prefixes
+from model.prefix_cache import Pin, PoolShape, Prefix, Prefixes
 from model.programs import Programs
-from model.reading import Read, Reader
-from model.sheets import EngineError, Row, Sheet
+from model.score_buffer import EngineError, Row, Sheet
 from model.steps import Extension, steps
-from scoring.algorithms import Algorithm, Choice, Policy, Wanted
-from scoring.estimates import Estimator, Geometry, Rates
 from scoring.layout import GroupWork, Scored, TokenIds
-from scoring.model_card import ModelCard
-from scoring.planner import Plan, Planner
+from scoring.planning.algorithms import Algorithm, Choice, Policy, Wanted
+from scoring.planning.estimates import Estimator, Geometry, Rates
+from scoring.planning.planner import Plan, Planner
 from settings.engine import EngineSettings
 
 COMPILING_THREADS = 2
@@ -123,8 +123,8 @@ class Engine:
     ) -> Engine:
         """Load the checkpoint in ``directory``; ``card`` is what API and worker say of it.
 
-        ``on_progress(done, total)`` is told of the bytes read. Raises :class:`scoring.model_files.ModelFilesError`:
-        of the configuration :class:`model.fields.UnsupportedModelError`, of the weights
+        ``on_progress(done, total)`` is told of the bytes read. Raises :class:`checkpoints.files.ModelFilesError`:
+        of the configuration :class:`model.configuration_reader.UnsupportedModelError`, of the weights
         :class:`model.weights.WeightsError`.
         """
         config = DecoderConfig.from_directory(directory)
@@ -141,7 +141,8 @@ class Engine:
         """Compile the core set of programs and see that they are the model: to be called before anything is scored.
 
         ``on_progress(done, total, program)`` is told after each. What it raises ends it: no further program is begun.
-        Raises :class:`model.known_answer.KnownAnswerError`, and so does whoever has a wrong program compiled later.
+        Raises :class:`model.checks.known_answer.KnownAnswerError`, and so does whoever has a wrong program compiled
+        later.
         """
         self._compile(self._buckets.core(self._forward.blocks), COMPILING_THREADS, on_progress)
         self.check_model()
@@ -165,7 +166,7 @@ class Engine:
     def check_model(self) -> None:
         """Score a known prompt with and without a prefix in the pool, and hold both against NumPy.
 
-        Raises :class:`model.known_answer.KnownAnswerError`.
+        Raises :class:`model.checks.known_answer.KnownAnswerError`.
         """
         group = known_work(self.card.vocabulary)
         sheet = Sheet.blank(group.chunks[0])
@@ -278,7 +279,7 @@ class Engine:
                 self._prefixes.drop(key)
 
     def _prefill(self, tokens: TokenIds, common: int = 0, pin: Pin | None = None) -> Generator[Computed, None, Prefix]:
-        """See :meth:`model.prefixes.Prefixes.prefilling`."""
+        """See :meth:`model.prefix_cache.Prefixes.prefilling`."""
         with self._prefixes.prefilling(tokens, common, pin) as prefilling:
             while computed := prefilling.step():
                 yield [], computed

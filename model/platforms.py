@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from model.attention import Attention
-from model.attention_tiles import TiledAttention
+from model.attention.contract import Attention
+from model.attention.tiles import TiledAttention
 
 _ATTENTION: dict[str, Attention] = {"cpu": TiledAttention()}
 _COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"cpu": {"xla_backend_optimization_level": "1"}}

@@ -19,11 +19,11 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from model.attention import Attended, Attention, PrefixBlocks, causal, merge
-from model.attention_dense import DenseAttention
+from model.attention.contract import Attended, Attention, PrefixBlocks, causal, merge
+from model.attention.dense import DenseAttention
 from model.buckets import Buckets
 from model.decoder import Decoder, Embedding, Layer, Norm, Rotation, rotation
-from model.product import as_bits, project
+from model.linear import as_bits, project
 from scoring.layout import Head
 
 Program = Callable[..., tuple[Array, ...]]
@@ -51,7 +51,8 @@ class Programs:
         self.head: tuple[Array, Array] = (decoder.model.norm.weight[...], decoder.head_kernel())
 
     def pool(self, blocks: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-        """The keys and values of a layer's pool of so many blocks: see :class:`model.attention.PrefixBlocks`."""
+        """The keys and values of a layer's pool of so many blocks: see
+        :class:`model.attention.contract.PrefixBlocks`."""
         config, size, dtype = self.config, self._buckets.step, self.head[1].dtype
         # Or the CPU compiler would convert a whole pool to float32 to take a slice of it.
         dtype = jnp.uint16 if dtype == jnp.bfloat16 else dtype
@@ -144,7 +145,7 @@ class Programs:
     def packed(self, *, dense: bool) -> Program:
         """(queries, keys, values, ranges) -> what each query has seen, float32 [I, H, D].
 
-        ranges: int32 [T or n, 2, 2], what each query sees: see :meth:`model.attention.Attention.attend`.
+        ranges: int32 [T or n, 2, 2], what each query sees: see :meth:`model.attention.contract.Attention.attend`.
         """
         attention = DenseAttention() if dense else self._attention
 

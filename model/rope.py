@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from model.fields import Fields, UnsupportedModelError
-from scoring.model_files import rope_section
+from checkpoints.files import rope_section
+from model.configuration_reader import Fields, UnsupportedModelError
 
 Frequencies = npt.NDArray[np.float64]
 

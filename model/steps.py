@@ -9,9 +9,9 @@ from itertools import groupby
 import numpy as np
 
 from model.buckets import Buckets, Span
-from model.sheets import Row
-from scoring.bin_packing import first_fit_decreasing
+from model.score_buffer import Row
 from scoring.layout import TokenIds
+from scoring.planning.bin_packing import first_fit_decreasing
 
 
 @dataclass(frozen=True, slots=True, eq=False)

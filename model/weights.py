@@ -24,9 +24,9 @@ from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from checkpoints.files import ModelFilesError
 from model.config import DecoderConfig
 from model.decoder import Decoder
-from scoring.model_files import ModelFilesError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

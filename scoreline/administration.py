@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scoreline.server_rooms import become
+from scoreline.server_process import become
 
 keys_app = typer.Typer(help="Make, list and revoke API keys, in the database of SCORELINE_DATABASE_URL.")
 tenants_app = typer.Typer(help="List tenants, and set their shares and limits, in the same database.")
@@ -19,7 +19,7 @@ def _administer(*words: str, **options: str | None) -> None:
     named: Mapping[str, str] = {name: value for name, value in options.items() if value is not None}
     given = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
     # Behind the two dashes, so that no value is taken for an option.
-    become("jobs.administration", {}, [*words[:2], *given, *(["--", *words[2:]] if words[2:] else [])])
+    become("operations.keys", {}, [*words[:2], *given, *(["--", *words[2:]] if words[2:] else [])])
 
 
 @keys_app.command("create")

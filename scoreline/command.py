@@ -17,7 +17,7 @@ from rich.console import Console
 
 from scoreline.administration import keys_app, tenants_app
 from scoreline.client import DEFAULT_URL, Client, ScorelineError
-from scoreline.server_rooms import DEMONSTRATION_MODEL, CommandError, become
+from scoreline.server_process import DEMONSTRATION_MODEL, CommandError, become
 from scoreline.tables import score_table
 
 app = typer.Typer(
@@ -144,7 +144,7 @@ def api_command(
 @app.command("worker")
 def worker_command() -> None:
     """Run one scoring worker (production). It is configured by SCORELINE_* variables."""
-    become("workers.scoring", {})
+    become("workers.engine_loop", {})
 
 
 @app.command("deliver")
@@ -164,13 +164,13 @@ TENANT_OPTION = typer.Option(help="Whose webhooks.")
 @secret_app.command("show")
 def show_secret_command(tenant: Annotated[str, TENANT_OPTION] = "default") -> None:
     """Print the secrets that webhooks are signed with at present, the newest first."""
-    become("workers.webhook_secret", {}, ["show", tenant])
+    become("operations.webhook_secret", {}, ["show", tenant])
 
 
 @secret_app.command("rotate")
 def rotate_secret_command(tenant: Annotated[str, TENANT_OPTION] = "default") -> None:
     """Make a new secret. The one before signs too, for as long as SCORELINE_WEBHOOK_SECRET_OVERLAP_SECONDS says."""
-    become("workers.webhook_secret", {}, ["rotate", tenant])
+    become("operations.webhook_secret", {}, ["rotate", tenant])
 
 
 app.add_typer(keys_app, name="keys", no_args_is_help=True)
@@ -180,7 +180,7 @@ app.add_typer(tenants_app, name="tenants", no_args_is_help=True)
 @app.command("migrate")
 def migrate_command() -> None:
     """Bring the database of SCORELINE_DATABASE_URL to this version's schema."""
-    become("jobs.migrate", {})
+    become("jobs.store.migration", {})
 
 
 @app.command("check")
@@ -189,4 +189,4 @@ def check_command() -> None:
 
     Exit status: 0 where all is well, 1 where it is not, 2 where it can't be told.
     """
-    become("jobs.check", {})
+    become("operations.check", {})

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from scoreline.client import Client, Job
 from scoreline.embedded import EmbeddedService, EmbeddedSettings
-from scoreline.narration import Narrator
-from scoreline.server_rooms import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, CommandError, require_rooms
+from scoreline.progress_display import Narrator
+from scoreline.server_process import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, CommandError, require_rooms
 from scoreline.tables import column_name, in_one_line, score_table
 from scoreline.up import running, stop_signals
 

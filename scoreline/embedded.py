@@ -25,9 +25,9 @@ import httpx2
 
 from scoreline.client import KEY_VARIABLE
 from scoreline.log_lines import LogLine
-from scoreline.server_rooms import CommandError, environment, python_command, require_rooms
+from scoreline.server_process import CommandError, environment, python_command, require_rooms
 
-ROLES = {"api": "api", "worker": "workers.scoring", "deliver": "workers.delivery"}
+ROLES = {"api": "api", "worker": "workers.engine_loop", "deliver": "workers.delivery"}
 """The processes of the service, and the modules that they run."""
 
 BOOTSTRAP_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
@@ -329,7 +329,7 @@ def _free_port(host: str, port: int) -> int:
 
 def _migrate(variables: dict[str, str]) -> None:
     done = subprocess.run(
-        python_command("-m", "jobs.migrate"),
+        python_command("-m", "jobs.store.migration"),
         env=variables,
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from scoreline.client import Client, ScorelineError
 from scoreline.embedded import EmbeddedService, EmbeddedSettings, StartError, StopRequest
-from scoreline.narration import Narrator
+from scoreline.progress_display import Narrator
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

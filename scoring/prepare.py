@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from scoring.algorithms import Wanted
-from scoring.errors import ErrorCode, RequestError
+from checkpoints.card import ModelCard
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
-from scoring.model_card import ModelCard
+from scoring.planning.algorithms import Wanted
 from scoring.request import ScoreRequest
 from scoring.tokenization import TextTokenizer
 from scoring.work import work_of_each

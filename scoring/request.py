@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
-from scoring.errors import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import ScoreOptions
 
 _OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first")

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from scoring.errors import ErrorCode, RequestError
+from checkpoints.files import ModelFilesError, require_directory
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
-from scoring.model_files import ModelFilesError, require_directory
 from scoring.query_cut import QueryCutter
 
 _BATCH_ROWS = 4_096

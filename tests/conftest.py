@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from jobs.migrate import migrate
+from jobs.store.migration import migrate
 from tests.services import MissingBinaryError, PostgresServer, RedisServer
 
 # How long an example takes says more about the machine than about the code.

@@ -60,7 +60,7 @@ def test_whatever_the_project_itself_sets_is_known() -> None:
     assert unknown_variables(dict.fromkeys(named, "")) == {}
 
 
-@pytest.mark.parametrize("module", ["api", "workers.scoring", "workers.delivery"])
+@pytest.mark.parametrize("module", ["api", "workers.engine_loop", "workers.delivery"])
 def test_the_roles_say_it_when_they_start(module: str) -> None:
     """And then stop, for want of a model or of a pause that is one: that is not what this is about."""
     process = subprocess.run(

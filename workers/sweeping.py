@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bell.ringing import Bell
-from jobs.database import Database
-from jobs.sweep import sweep
-from jobs.watch import Watch
-from workers.repeating import Repeating
+from bell.interfaces import Bell
+from jobs.invariant_watch import Watch
+from jobs.queue.sweep import sweep
+from jobs.store.database import Database
+from workers.periodic import Repeating
 
 JITTER = 0.25
 

@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from api.errors import documented
-from api.handshake import RETRY_SECONDS
-from api.presentation import json_response, show_readiness
-from api.schemas import Health, Readiness
+from api.answers.error_responses import documented
+from api.answers.presentation import json_response, show_readiness
+from api.answers.schemas import Health, Readiness
+from api.callers.compatibility import RETRY_SECONDS
 from api.service import Service, ServiceOf
-from scoring.errors import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["health"])
 

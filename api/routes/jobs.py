@@ -10,27 +10,27 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from api.body import media_type, read_body
-from api.errors import secured
-from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
-from api.openapi import json_body, or_lines
-from api.prefer import MAX_WAIT_SECONDS, preferred_wait
-from api.presentation import EMBEDDED_ITEMS, encode, json_response, show_job, show_lines, show_page
+from api.answers.error_responses import secured
+from api.answers.openapi import json_body, or_lines
+from api.answers.presentation import EMBEDDED_ITEMS, encode, json_response, show_job, show_lines, show_page
+from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.principal import Reader, Scorer
+from api.requests.body import media_type, read_body
+from api.requests.idempotency import REPLAYED, IdempotencyKey, idempotency_of
+from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
+from api.requests.submission import read_job
+from api.requests.upload import JSON_LINES, UploadRefusedError, receive_upload
+from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.score import EXAMPLE, SCORING_ERRORS
-from api.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.service import Service, ServiceOf
-from api.submission import read_job
-from api.upload import JSON_LINES, UploadRefusedError, receive_upload
 from api.waiting import Outcome, client_left
-from api.webhooks import with_warning_of_disabled_endpoint
-from jobs.accept import accept
-from jobs.ending import cancel, delete
-from jobs.ownership import missing_job
-from jobs.reading import get_job, list_jobs, read_scores
-from jobs.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
-from jobs.webhook_events import job_path
-from scoring.errors import ErrorCode, RequestError
+from jobs.queue.accept import accept
+from jobs.queue.ending import cancel, delete
+from jobs.queue.read import get_job, list_jobs, read_scores
+from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
+from jobs.tenancy.ownership import missing_job
+from jobs.webhooks.outbox import job_path
+from scoring.error_codes import ErrorCode, RequestError
 
 POLL_SECONDS = 1
 """What a client is told to wait before it looks at its new job."""

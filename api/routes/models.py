@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from api.errors import secured
-from api.presentation import json_response, show_model
+from api.answers.error_responses import secured
+from api.answers.presentation import json_response, show_model
+from api.answers.schemas import ModelList
 from api.principal import Reader
-from api.schemas import ModelList
 from api.service import ServiceOf
 
 router = APIRouter(tags=["models"])

@@ -10,22 +10,22 @@ from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from api.body import read_body
-from api.errors import error_response, secured
-from api.idempotency import REPLAYED, IdempotencyKey, idempotency_of
-from api.openapi import json_body
-from api.presentation import encode, json_response, show_scoring
+from api.answers.error_responses import error_response, secured
+from api.answers.openapi import json_body
+from api.answers.presentation import encode, json_response, show_scoring
+from api.answers.schemas import ScoreBody, ScoreResponse
 from api.principal import Scorer
-from api.schemas import ScoreBody, ScoreResponse
+from api.requests.body import read_body
+from api.requests.idempotency import REPLAYED, IdempotencyKey, idempotency_of
+from api.requests.submission import Call, read_call
 from api.service import Service, ServiceOf
-from api.submission import Call, read_call
 from api.waiting import Outcome, client_left
-from jobs.accept import accept
-from jobs.ending import cancel
-from jobs.reading import get_job, read_scores
-from jobs.records import Accepted, JobRecord, JobStatus
-from jobs.webhook_events import job_path
-from scoring.errors import ErrorCode, RequestError
+from jobs.queue.accept import accept
+from jobs.queue.ending import cancel
+from jobs.queue.read import get_job, read_scores
+from jobs.store.records import Accepted, JobRecord, JobStatus
+from jobs.webhooks.outbox import job_path
+from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["scoring"])
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from api.body import read_body
-from api.errors import secured
-from api.openapi import json_body
-from api.presentation import encode, json_response
+from api.answers.error_responses import secured
+from api.answers.openapi import json_body
+from api.answers.presentation import encode, json_response
+from api.answers.schemas import TokenizeBody, Tokens
 from api.principal import Scorer
-from api.schemas import TokenizeBody, Tokens
+from api.requests.body import read_body
+from api.requests.submission import parse_object
 from api.service import Service, ServiceOf
-from api.submission import parse_object
-from scoring.errors import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["models"])
 

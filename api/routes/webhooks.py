@@ -8,15 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from api.errors import secured
-from api.presentation import json_response, show_delivery, show_secrets
+from api.answers.error_responses import secured
+from api.answers.presentation import json_response, show_delivery, show_secrets
+from api.answers.schemas import Delivery, DeliveryList, JobEvent, WebhookSecretList
 from api.principal import Reader, Teller
 from api.routes.jobs import checked_job_id
-from api.schemas import Delivery, DeliveryList, JobEvent, WebhookSecretList
 from api.service import ServiceOf
-from jobs.delivery_log import list_deliveries, redeliver
-from jobs.webhook_secrets import live_secrets, rotate_secret
-from scoring.errors import ErrorCode
+from jobs.webhooks.delivery_log import list_deliveries, redeliver
+from jobs.webhooks.secrets import live_secrets, rotate_secret
+from scoring.error_codes import ErrorCode
 from webhooks.signing import new_secret
 
 DELIVERY_ID = r"msg_[0-9a-f]{32}"

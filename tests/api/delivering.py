@@ -11,13 +11,13 @@ from typing import Any
 
 from standardwebhooks.webhooks import Webhook
 
-from jobs.database import Database
+from jobs.store.database import Database
 from settings.delivery import DeliverySettings
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 from settings.webhooks import WebhookSettings
 from tests.api.serving import DEADLINE_SECONDS, Json, RunningApi, eventually, running_api
 from webhooks.sending import Sender
-from workers.delivering import DeliveryLoop
+from workers.delivery.loop import DeliveryLoop
 
 LOOPBACK = "127.0.0.0/8"
 EMPTY_JOB: Json = {"query": "a", "items": [], "label_token_ids": [70]}

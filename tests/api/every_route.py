@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel
 
-from api.schemas import (
+from api.answers.schemas import (
     DeletedJob,
     Delivery,
     DeliveryList,
@@ -22,7 +22,7 @@ from api.schemas import (
     Tokens,
     WebhookSecretList,
 )
-from jobs.keys import Scope
+from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi
 
 BODY: dict[str, Any] = {

@@ -16,24 +16,24 @@ import numpy as np
 import uvicorn
 
 from api.application import create_app
+from bell.interfaces import Bell
 from bell.local import LocalBell
-from bell.ringing import Bell
-from jobs.claim import claim
-from jobs.database import Database, StorageUnavailable
-from jobs.finish import finish
-from jobs.lease import abandon
-from jobs.records import WorkerRecord
-from jobs.registry import register, touch
+from checkpoints.card import ModelCard
+from checkpoints.files import read_model_card
+from jobs.queue.claim import claim
+from jobs.queue.finish import finish
+from jobs.queue.lease import abandon
+from jobs.queue.worker_registry import register, touch
+from jobs.store.database import Database, StorageUnavailable
+from jobs.store.records import WorkerRecord
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Scored
-from scoring.model_card import ModelCard
-from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.delivery import DeliverySettings
+from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
-from settings.store import StoreSettings
 from settings.webhooks import WebhookSettings
 from tests.api import tiny_model
 

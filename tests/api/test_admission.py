@@ -12,13 +12,13 @@ import httpx2
 import pytest
 from sqlalchemy import event, text
 
-from api.admission import JITTER, RETRY_SECONDS, Admission
-from api.handshake import Handshake
+from api.callers.admission import JITTER, RETRY_SECONDS, Admission
+from api.callers.compatibility import Handshake
 from api.remembering import Remembered
-from jobs.database import Database
-from jobs.records import WorkerRecord
-from jobs.registry import register
-from jobs.waiting import count_waiting
+from jobs.queue.statistics import count_waiting
+from jobs.queue.worker_registry import register
+from jobs.store.database import Database
+from jobs.store.records import WorkerRecord
 from scoring.work import prefill_work
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel

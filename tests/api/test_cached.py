@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from api.cached import Cached
+from api.caching import Cached
 
 
 class Source:

@@ -15,7 +15,7 @@ import pytest
 from numpy.testing import assert_allclose
 from structlog.testing import capture_logs
 
-from jobs.database import Database
+from jobs.store.database import Database
 from scoring.tokenization import TextTokenizer
 from tests.api.every_route import BODY, OPERATIONS, TOLD_BODY, Operation, request
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api

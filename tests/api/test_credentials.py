@@ -15,13 +15,14 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from api import application, authentication
-from api.authentication import is_keyless
-from jobs.database import Database
-from jobs.identifiers import new_job_id
-from jobs.keys import Scope, create_key, list_keys, revoke_key
-from jobs.tables import api_keys
-from settings.store import StoreSettings
+from api import application
+from api.callers import authentication
+from api.callers.authentication import is_keyless
+from jobs.store.database import Database
+from jobs.store.identifiers import new_job_id
+from jobs.store.tables import api_keys
+from jobs.tenancy.keys import Scope, create_key, list_keys, revoke_key
+from settings.jobs import StoreSettings
 from tests.api.every_route import OPERATIONS, TOLD_BODY, Operation, delivery_of, request
 from tests.api.serving import DEADLINE_SECONDS, KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from jobs.database import Database
-from scoring.errors import STATUS, ErrorCode
+from jobs.store.database import Database
+from scoring.error_codes import STATUS, ErrorCode
 from tests.api.serving import RunningApi, running_api
 from tests.api.tiny_model import CONTEXT, TinyModel
 

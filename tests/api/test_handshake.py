@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
-from api.handshake import compare
-from jobs.database import Database
-from jobs.records import WorkerRecord
-from jobs.registry import register, unregister
-from scoring.errors import RequestError
-from scoring.model_card import ModelCard
+from api.callers.compatibility import compare
+from checkpoints.card import ModelCard
+from jobs.queue.worker_registry import register, unregister
+from jobs.store.database import Database
+from jobs.store.records import WorkerRecord
+from scoring.error_codes import RequestError
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.jobs.conftest import HandClock
@@ -157,7 +157,7 @@ def test_a_caller_is_told_to_wait_as_long_as_it_has_lasted_already(
 ) -> None:
     api, workers = alone
     handshake, now = api.app.state.service.handshake, HandClock()
-    monkeypatch.setattr("api.handshake.time.monotonic", now)
+    monkeypatch.setattr("api.callers.compatibility.time.monotonic", now)
 
     def told_after(seconds: float) -> float | None:
         now.turn(seconds)
@@ -210,12 +210,12 @@ def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(
         if "FROM workers" in statement and statement.startswith("SELECT") and "started_at" in statement:
             asked.append(statement)
 
-    monkeypatch.setattr("api.handshake.GOOD_FOR_SECONDS", 3600.0)
+    monkeypatch.setattr("api.callers.compatibility.GOOD_FOR_SECONDS", 3600.0)
     event.listen(workers.database.engine, "before_cursor_execute", record)
     for _ in range(20):
         api.submit(**BODY)
     assert len(asked) == 1
-    monkeypatch.setattr("api.handshake.GOOD_FOR_SECONDS", 0.0)
+    monkeypatch.setattr("api.callers.compatibility.GOOD_FOR_SECONDS", 0.0)
     api.submit(**BODY)
     assert len(asked) == 2
 

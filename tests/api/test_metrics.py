@@ -48,7 +48,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every scrape counts anew, and every sweep watches."""
     monkeypatch.setattr("api.metrics.FIGURES_SECONDS", 0.0)
     monkeypatch.setattr("api.remembering.SHARE", 1e9)
-    monkeypatch.setattr("jobs.watch.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("jobs.invariant_watch.EVERY_SECONDS", 0.0)
 
 
 @pytest.fixture

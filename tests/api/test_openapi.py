@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.schemas import ErrorEnvelope, JobBody, ScoreBody, ScoreLine
-from scoring.errors import STATUS, ErrorCode
+from api.answers.schemas import ErrorEnvelope, JobBody, ScoreBody, ScoreLine
+from scoring.error_codes import STATUS, ErrorCode
 from tests.api.every_route import BODY, OPERATIONS, TOLD_BODY, Operation, request
 from tests.api.serving import RunningApi
 

@@ -17,9 +17,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from jobs.database import Database
-from jobs.keys import Scope, create_key, revoke_key, secret_hash
-from settings.store import StoreSettings
+from jobs.store.database import Database
+from jobs.tenancy.keys import Scope, create_key, revoke_key, secret_hash
+from settings.jobs import StoreSettings
 from tests.api.serving import DEADLINE_SECONDS, RunningApi, eventually
 from tests.api.tiny_model import TinyModel
 from tests.services import free_port

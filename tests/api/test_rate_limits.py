@@ -16,10 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from api.rate_limiting import REDIS_SECONDS
-from jobs.database import Database
-from jobs.tenants import DEFAULT_TENANT, set_tenant
-from settings.store import StoreSettings
+from api.callers.rate_limiting import REDIS_SECONDS
+from jobs.store.database import Database
+from jobs.tenancy.tenants import DEFAULT_TENANT, set_tenant
+from settings.jobs import StoreSettings
 from tests.api.serving import RunningApi, running_api
 from tests.api.tiny_model import TinyModel
 from tests.services import RedisServer, free_port

@@ -11,13 +11,13 @@ from typing import Any
 import httpx2
 import pytest
 
-import jobs.delivery_log
-import jobs.ending
-import jobs.reading
-from jobs.database import Database
-from jobs.identifiers import new_job_id
-from jobs.keys import Scope, create_key
-from jobs.tenants import set_tenant
+import jobs.queue.ending
+import jobs.queue.read
+import jobs.webhooks.delivery_log
+from jobs.store.database import Database
+from jobs.store.identifiers import new_job_id
+from jobs.tenancy.keys import Scope, create_key
+from jobs.tenancy.tenants import set_tenant
 from tests.api.every_route import BODY, TOLD_BODY, delivery_of
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel
@@ -126,7 +126,7 @@ def _called_with_a_job_id(module: Any) -> dict[str, inspect.Signature]:
 
 
 def test_whatever_the_routes_ask_of_one_job_takes_its_tenant() -> None:
-    for module in (jobs.reading, jobs.ending, jobs.delivery_log):
+    for module in (jobs.queue.read, jobs.queue.ending, jobs.webhooks.delivery_log):
         found = _called_with_a_job_id(module)
         assert found
         for name, signature in found.items():
@@ -136,7 +136,7 @@ def test_whatever_the_routes_ask_of_one_job_takes_its_tenant() -> None:
 def test_whose_a_job_is_is_asked_in_one_place() -> None:
     """A condition on ``jobs.c.tenant`` elsewhere would be a second rule."""
     askers = set()
-    for path in (ROOT / "jobs").glob("*.py"):
+    for path in (ROOT / "jobs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare) and ast.unparse(node.left) == "jobs.c.tenant":
                 askers.add(path.stem)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from api import lines, upload_reader
-from jobs.tables import chunks
+from api.requests import lines, upload_reader
+from jobs.store.tables import chunks
 from scoring.prepare import Preparation
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import CONTEXT, TinyModel
@@ -218,7 +218,7 @@ def test_a_small_body_that_unpacks_to_a_large_one_is_stopped_at_the_limit(
 
     content = gzip.compress(FIRST + bomb)
     assert len(content) < 100_000
-    monkeypatch.setattr("api.lines.zlib.decompressobj", Counting)
+    monkeypatch.setattr("api.requests.lines.zlib.decompressobj", Counting)
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **LIMITS) as (api, _):
         assert error(send(api, content, GZIP))[:2] == (413, "request_too_large")
         assert nothing_is_left(api)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from api.schemas import Job
-from jobs.tables import chunks
+from api.answers.schemas import Job
+from jobs.store.tables import chunks
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import (

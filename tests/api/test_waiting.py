@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Collection, Mapping
 
 from api.waiting import REMEMBERED_ENDS, Outcome, Waiters
-from jobs.database import StorageUnavailable
-from jobs.records import JobStatus
+from jobs.store.database import StorageUnavailable
+from jobs.store.records import JobStatus
 
 LONG = 30.0
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import httpx2
 from sqlalchemy import func, select
 
-from jobs.database import Database
-from jobs.tables import chunks, idempotency_keys, jobs
+from jobs.store.database import Database
+from jobs.store.tables import chunks, idempotency_keys, jobs
 from tests.api.serving import RunningApi, eventually
 from tests.api.tiny_model import CONTEXT
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bell.ringing import Listener, Notices
+from bell.interfaces import Listener, Notices
 from tests.services import wait_until
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from bell.notices import RedisNotices
 from bell.redis_bell import ENOUGH_RINGS, MUTE_SECONDS, RedisBell
+from bell.redis_ended_jobs import RedisNotices
 from bell.redis_listener import RedisListener
 from tests.bell.hearing import Heard, listening, noticing, wait_until
 from tests.services import RedisServer, free_port
@@ -212,7 +212,7 @@ def _announced(bell: RedisBell, heard: Heard, job_id: str) -> bool:
 
 
 def test_the_bell_imports_no_other_room() -> None:
-    rooms = ("scoring", "jobs", "model", "workers", "api", "scoreline", "settings")
+    rooms = ("checkpoints", "scoring", "jobs", "model", "workers", "operations", "api", "scoreline", "settings")
     for source in (Path(__file__).parents[2] / "bell").glob("*.py"):
         for room in rooms:
             assert f"from {room}" not in source.read_text()

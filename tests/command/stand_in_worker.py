@@ -10,18 +10,18 @@ from pathlib import Path
 
 import structlog
 
-from jobs.records import WorkerRecord
-from scoring.checkpoint import Contents, find_checkpoint
-from scoring.model_files import ModelFilesError, read_model_card
+from checkpoints.files import ModelFilesError, read_model_card
+from checkpoints.source import Contents, find_checkpoint
+from jobs.store.records import WorkerRecord
 from scoring.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
-from settings.store import StoreSettings
 from tests.workers.engines import MadeUpEngine
-from workers.presence import new_worker_id
-from workers.serving import WorkerSettings, serve
+from workers.engine_loop.heartbeat import new_worker_id
+from workers.engine_loop.serving import WorkerSettings, serve
 from workers.stopping import Stopping, end_process
 
 log = structlog.stdlib.get_logger("worker")

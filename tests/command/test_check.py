@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from jobs.database import Database
 from jobs.invariants import CHECKS
-from settings.store import StoreSettings
+from jobs.store.database import Database
+from settings.jobs import StoreSettings
 from tests.jobs.work import finish_all, submit, take
 from tests.services import free_port
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from scoreline.server_rooms import DEMONSTRATION_JOBS
+from scoreline.server_process import DEMONSTRATION_JOBS
 from tests.command.running import ROOT, gone
 from tests.services import wait_until
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs.database import Database
-from jobs.keys import Scope, create_key
-from jobs.tenants import set_tenant
+from jobs.store.database import Database
+from jobs.tenancy.keys import Scope, create_key
+from jobs.tenancy.tenants import set_tenant
 from scoreline.client import KEY_VARIABLE
 from scoreline.embedded import BOOTSTRAP_VARIABLE, EmbeddedService, EmbeddedSettings, StopRequest
-from scoreline.narration import Narrator
+from scoreline.progress_display import Narrator
 from scoreline.up import greet
 from tests.api.serving import KEY, RunningApi, running_api
 

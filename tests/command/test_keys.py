@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from jobs.database import Database
-from jobs.keys import KEY, Scope, create_key, find_key, list_keys, parse_key
-from jobs.tables import api_keys
-from jobs.tenants import Tenant, find_tenant
-from settings.store import StoreSettings
+from jobs.store.database import Database
+from jobs.store.tables import api_keys
+from jobs.tenancy.keys import KEY, Scope, create_key, find_key, list_keys, parse_key
+from jobs.tenancy.tenants import Tenant, find_tenant
+from settings.jobs import StoreSettings
 from tests.services import free_port
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from scoreline.log_lines import LogLine
-from scoreline.narration import Narrator
+from scoreline.progress_display import Narrator
 
 
 def line(event: str, level: str = "info", logger: str = "scoring", **details: Any) -> LogLine:

@@ -10,10 +10,10 @@ import sys
 import pytest
 from sqlalchemy import func, select
 
-from jobs.database import Database
-from jobs.tenants import set_tenant
-from jobs.webhook_tables import webhook_secrets
-from settings.store import StoreSettings
+from jobs.store.database import Database
+from jobs.tenancy.tenants import set_tenant
+from jobs.webhooks.tables import webhook_secrets
+from settings.jobs import StoreSettings
 from tests.command.running import ROOT
 
 SECRET = r"whsec_[A-Za-z0-9+/=]{32,}"

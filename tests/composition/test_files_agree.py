@@ -17,10 +17,10 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
+from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
-from settings.store import StoreSettings
 from settings.webhooks import WebhookSettings
 from tests.composition.compose_file import (
     COMPOSE_FILE,

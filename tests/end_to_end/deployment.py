@@ -77,7 +77,7 @@ class Deployment:
 
     def migrate(self) -> None:
         """Bring the database to the newest schema."""
-        subprocess.run([sys.executable, "-m", "jobs.migrate"], cwd=ROOT, env=self.environment, check=True)
+        subprocess.run([sys.executable, "-m", "jobs.store.migration"], cwd=ROOT, env=self.environment, check=True)
 
     def start_api(self) -> subprocess.Popen[bytes]:
         """Start the API and return once it answers that it is ready."""
@@ -87,7 +87,7 @@ class Deployment:
 
     def start_worker(self, name: str = "worker") -> subprocess.Popen[bytes]:
         """Start a worker and return once it says that it is ready. Its log has this name."""
-        process = self._start("workers.scoring", name)
+        process = self._start("workers.engine_loop", name)
         wait_until(lambda: self._alive(process, name) and self.events(name, "ready"), f"{name} to be ready", 120)
         return process
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from checkpoints.files import read_model_card
 from model.config import DecoderConfig
 from model.engine import Engine
 from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head
-from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 from tests.model.checkpoints import tensors

@@ -162,7 +162,7 @@ def frozen_when_ready() -> Point:
 
     In front of its sweeping, so that it is not in the middle of any transaction.
     """
-    return Point("workers.serving.keep_sweeping", "before", signal="SIGSTOP")
+    return Point("workers.engine_loop.serving.keep_sweeping", "before", signal="SIGSTOP")
 
 
 def names_of(points: Sequence[Point]) -> list[str]:

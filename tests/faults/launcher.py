@@ -22,15 +22,15 @@ def set_clock(ahead: float) -> None:
 
 def set_idle_limit(seconds: str) -> None:
     """Connect with another limit than the product's minute, which is a long time for a test."""
-    import jobs.database
+    import jobs.store.database
 
-    create_engine = jobs.database.create_engine
+    create_engine = jobs.store.database.create_engine
 
     def with_limit(url: Any, *, connect_args: dict[str, Any], **options: Any) -> Any:
         limit = f"-c idle_in_transaction_session_timeout={seconds}s"
         return create_engine(url, connect_args=connect_args | {"options": limit}, **options)
 
-    jobs.database.create_engine = with_limit  # type: ignore[assignment]
+    jobs.store.database.create_engine = with_limit  # type: ignore[assignment]
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from sqlalchemy import func, select, update
 
-from jobs.reading import get_job, read_scores
-from jobs.records import JobStatus
-from jobs.tables import CLAIMED, ChunkState, batches, chunk_scores, chunks, jobs
+from jobs.queue.read import get_job, read_scores
+from jobs.store.records import JobStatus
+from jobs.store.tables import CLAIMED, ChunkState, batches, chunk_scores, chunks, jobs
 from tests.workers.conftest import LABELS, Store
 
 TOLERANCE = 1e-6

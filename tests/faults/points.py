@@ -19,8 +19,8 @@ from sqlalchemy import Connection, Engine, event
 class Point:
     """The ``nth`` time that a process comes to a place in its code, it sends itself a signal.
 
-    function: where its callers look it up, such as ``workers.loop.claim``; when: as it is called, as a transaction
-    inside it is about to be committed, or once it has returned something.
+    function: where its callers look it up, such as ``workers.engine_loop.loop.claim``; when: as it is called, as a
+    transaction inside it is about to be committed, or once it has returned something.
     """
 
     function: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from jobs.reading import get_job
-from jobs.tables import batches
+from jobs.queue.read import get_job
+from jobs.store.tables import batches
 from tests.faults.deployment import FaultyDeployment
 from tests.faults.outcomes import assert_succeeded_once, blames
 from tests.services import wait_until

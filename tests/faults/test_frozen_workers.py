@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from jobs.reading import get_job
-from jobs.records import JobStatus
-from jobs.sweep import sweep
+from jobs.queue.read import get_job
+from jobs.queue.sweep import sweep
+from jobs.store.records import JobStatus
 from tests.faults.deployment import SECONDS, FaultyDeployment, Launched, frozen_when_ready
 from tests.faults.outcomes import assert_succeeded_once, claimed, expire_leases
 from tests.faults.points import Point
 from tests.services import PostgresServer, wait_until
 from tests.workers.conftest import Store
 
-FINISHING = Point("workers.finishing.finish", "before", signal="SIGSTOP")
+FINISHING = Point("workers.engine_loop.score_committer.finish", "before", signal="SIGSTOP")
 NEVER = 600.0
 IDLE = "terminating connection due to idle-in-transaction timeout"
 
@@ -107,7 +107,7 @@ def test_two_workers_that_finish_the_last_two_chunks_at_once_do_not_miss_each_ot
     store = postgres_store
     job_id = store.submit(chunks=2)
     one_chunk = {"claim_seconds": 0.0001, "sweep_seconds": NEVER}
-    point = Point("workers.finishing.finish", "commit", signal="SIGSTOP")
+    point = Point("workers.engine_loop.score_committer.finish", "commit", signal="SIGSTOP")
     first = on_postgres.launch_worker(point, wait=False, **one_chunk)
     first.wait_until_frozen()
     assert claimed(store) == 1
@@ -127,7 +127,7 @@ def test_a_worker_frozen_within_its_finish_holds_others_up_for_a_bounded_time(
     """It holds the locks of its rows until PostgreSQL ends its session: a minute in the product, a second here."""
     store = postgres_store
     job_id = store.submit()
-    point = Point("workers.finishing.finish", "commit", signal="SIGSTOP")
+    point = Point("workers.engine_loop.score_committer.finish", "commit", signal="SIGSTOP")
     frozen = on_postgres.launch_worker(point, wait=False, lease_seconds=0.5, idle_seconds=1, sweep_seconds=NEVER)
     frozen.wait_until_frozen()
     on_postgres.launch_worker()
@@ -147,7 +147,7 @@ def test_a_worker_frozen_within_its_claim_goes_on_though_its_session_was_ended(
     store = postgres_store
     job_id = store.submit()
     ended_before = postgres.log().count(IDLE)
-    point = Point("jobs.claim._take", "after", signal="SIGSTOP")
+    point = Point("jobs.queue.claim._take", "after", signal="SIGSTOP")
     frozen = on_postgres.launch_worker(point, wait=False, idle_seconds=1, sweep_seconds=NEVER)
     frozen.wait_until_frozen()
     wait_until(lambda: postgres.log().count(IDLE) > ended_before, "its session is ended")

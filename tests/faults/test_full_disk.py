@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.reading import get_job, list_jobs
-from jobs.records import JobStatus
+from jobs.queue.read import get_job, list_jobs
+from jobs.store.records import JobStatus
 from tests.faults.deployment import FaultyDeployment
 from tests.faults.outcomes import claimed
 from tests.services import wait_until

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
-from jobs.records import JobStatus
-from jobs.tables import chunks, jobs
+from jobs.store.records import JobStatus
+from jobs.store.tables import chunks, jobs
 from tests.faults.deployment import SECONDS, FaultyDeployment, names_of
 from tests.faults.outcomes import assert_succeeded_once, blames, claimed
 from tests.faults.points import Point
@@ -99,7 +99,7 @@ def test_a_cancellation_that_was_not_answered_happened_or_did_not(
 def test_a_deletion_cut_short_is_complete_for_readers_and_the_sweep_removes_the_rest(
     deployment: FaultyDeployment, beside: FaultyDeployment, store: Store
 ) -> None:
-    api = deployment.launch_api(Point("jobs.ending.remove_jobs", "before"), sweep_seconds=600)
+    api = deployment.launch_api(Point("jobs.queue.ending.remove_jobs", "before"), sweep_seconds=600)
     job_id = store.submit(chunks=3)
     with pytest.raises(httpx2.TransportError):
         deployment.client.delete(f"/v1/jobs/{job_id}")
@@ -115,10 +115,10 @@ def test_an_api_process_killed_in_its_sweep_leaves_the_lost_batch_to_another(
 ) -> None:
     job_id = store.submit(chunks=3)
     lost = deployment.launch_worker(
-        Point("workers.loop.claim", "after"), wait=False, lease_seconds=0.2, sweep_seconds=600
+        Point("workers.engine_loop.loop.claim", "after"), wait=False, lease_seconds=0.2, sweep_seconds=600
     )
     lost.wait_until_killed()
-    api = deployment.launch_api(Point("jobs.sweep.return_batch", "after"), wait=False)
+    api = deployment.launch_api(Point("jobs.queue.sweep.return_batch", "after"), wait=False)
     api.wait_until_killed()
     assert (claimed(store), blames(store)) == (3, 0)
     deployment.launch_worker()

@@ -7,10 +7,10 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from jobs.accept import accept
-from jobs.delivery_log import DeliveryRecord, list_deliveries
-from jobs.records import Webhook
-from jobs.webhook_tables import DeliveryState
+from jobs.queue.accept import accept
+from jobs.store.records import Webhook
+from jobs.webhooks.delivery_log import DeliveryRecord, list_deliveries
+from jobs.webhooks.tables import DeliveryState
 from tests.api.delivering import parse_request
 from tests.faults.deployment import SECONDS, FaultyDeployment, Launched, names_of
 from tests.faults.points import Point
@@ -19,10 +19,10 @@ from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status
 from tests.workers.conftest import Store
 
-BETWEEN_REQUEST_AND_COMMIT = Point("workers.delivering.settle_delivery", "before")
+BETWEEN_REQUEST_AND_COMMIT = Point("workers.delivery.loop.settle_delivery", "before")
 UNCOMMITTED = [
-    Point("workers.delivering.claim_deliveries", "after"),
-    Point("workers.delivering.settle_delivery", "commit"),
+    Point("workers.delivery.loop.claim_deliveries", "after"),
+    Point("workers.delivery.loop.settle_delivery", "commit"),
 ]
 
 
@@ -90,7 +90,7 @@ def test_frozen_past_its_lease_its_late_word_is_fenced(deployment: FaultyDeploym
     with Receiver(status(200)) as receiver:
         job_id = tell(store, receiver)
         frozen = deployment.launch_deliverer(
-            Point("workers.delivering.settle_delivery", "before", signal="SIGSTOP"), wait=False
+            Point("workers.delivery.loop.settle_delivery", "before", signal="SIGSTOP"), wait=False
         )
         frozen.wait_until_frozen()
         expire_claims(store)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.reading import get_job
-from jobs.records import JobStatus
+from jobs.queue.read import get_job
+from jobs.store.records import JobStatus
 from tests.faults.deployment import SECONDS, FaultyDeployment, frozen_when_ready, names_of
 from tests.faults.outcomes import assert_succeeded_once, blames, claimed, leases
 from tests.faults.points import Point
@@ -14,24 +14,24 @@ from tests.workers.conftest import Store
 
 CHUNKS = 6
 
-BETWEEN_CHUNKS = Point("workers.finishing.finish", "before", nth=2)
+BETWEEN_CHUNKS = Point("workers.engine_loop.score_committer.finish", "before", nth=2)
 ELSEWHERE = [
-    Point("workers.loop.claim", "commit"),
-    Point("workers.loop.claim", "after"),
-    Point("workers.finishing.finish", "before"),
-    Point("workers.finishing.finish", "commit"),
-    Point("workers.finishing.finish", "after"),
-    Point("workers.lease.renew", "commit"),
-    Point("workers.lease.renew", "after"),
+    Point("workers.engine_loop.loop.claim", "commit"),
+    Point("workers.engine_loop.loop.claim", "after"),
+    Point("workers.engine_loop.score_committer.finish", "before"),
+    Point("workers.engine_loop.score_committer.finish", "commit"),
+    Point("workers.engine_loop.score_committer.finish", "after"),
+    Point("workers.engine_loop.lease_renewal.renew", "commit"),
+    Point("workers.engine_loop.lease_renewal.renew", "after"),
 ]
 SWEEPING = [
-    Point("jobs.sweep.return_batch", "before"),
-    Point("jobs.sweep.return_batch", "after"),  # within its transaction
-    Point("jobs.sweep._return_lost_batch", "after"),  # it is committed, and nobody was rung
+    Point("jobs.queue.sweep.return_batch", "before"),
+    Point("jobs.queue.sweep.return_batch", "after"),  # within its transaction
+    Point("jobs.queue.sweep._return_lost_batch", "after"),  # it is committed, and nobody was rung
 ]
 RELEASING = [
-    Point("workers.loop.release", "commit"),
-    Point("workers.loop.release", "after"),
+    Point("workers.engine_loop.loop.release", "commit"),
+    Point("workers.engine_loop.loop.release", "after"),
 ]
 
 
@@ -69,7 +69,9 @@ def test_a_job_of_one_chunk_whose_finish_was_not_committed_is_finished_by_anothe
     deployment: FaultyDeployment, store: Store
 ) -> None:
     job_id = store.submit()
-    victim = deployment.launch_worker(Point("workers.finishing.finish", "commit"), wait=False, lease_seconds=0.5)
+    victim = deployment.launch_worker(
+        Point("workers.engine_loop.score_committer.finish", "commit"), wait=False, lease_seconds=0.5
+    )
     victim.wait_until_killed()
     assert store.status(job_id) is JobStatus.RUNNING
     deployment.launch_worker()
@@ -81,7 +83,9 @@ def test_a_job_of_one_chunk_whose_finish_was_not_committed_is_finished_by_anothe
 def test_an_end_that_was_committed_but_not_announced_stands(deployment: FaultyDeployment, store: Store) -> None:
     rescuer = deployment.launch_worker(frozen_when_ready(), wait=False)
     job_id = store.submit()
-    victim = deployment.launch_worker(Point("workers.finishing.finish", "after"), wait=False, lease_seconds=0.5)
+    victim = deployment.launch_worker(
+        Point("workers.engine_loop.score_committer.finish", "after"), wait=False, lease_seconds=0.5
+    )
     victim.wait_until_killed()
     ended = get_job(store.database, "default", job_id)
     assert ended.status is JobStatus.SUCCEEDED
@@ -100,12 +104,12 @@ def test_a_sweeper_killed_over_a_lost_batch_leaves_no_half_of_it(
 ) -> None:
     job_id = store.submit(chunks=CHUNKS)
     lost = deployment.launch_worker(
-        Point("workers.loop.claim", "after"), wait=False, lease_seconds=0.2, sweep_seconds=600
+        Point("workers.engine_loop.loop.claim", "after"), wait=False, lease_seconds=0.2, sweep_seconds=600
     )
     lost.wait_until_killed()
     sweeper = deployment.launch_worker(point, wait=False, poll_seconds=600)
     sweeper.wait_until_killed()
-    committed = point.function == "jobs.sweep._return_lost_batch"
+    committed = point.function == "jobs.queue.sweep._return_lost_batch"
     assert (claimed(store), blames(store)) == ((0, CHUNKS) if committed else (CHUNKS, 0))
     deployment.launch_worker()
     store.wait_for(job_id)

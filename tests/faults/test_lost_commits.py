@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from jobs.records import JobStatus
-from jobs.tables import chunks, idempotency_keys, jobs, prefixes
+from jobs.store.records import JobStatus
+from jobs.store.tables import chunks, idempotency_keys, jobs, prefixes
 from tests.faults.cutting_proxy import Cut, CuttingProxy
 from tests.faults.deployment import SECONDS, FaultyDeployment
 from tests.faults.outcomes import assert_succeeded_once

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from jobs.reading import get_job
-from jobs.records import JobStatus
-from scoring.errors import ErrorCode
+from jobs.queue.read import get_job
+from jobs.store.records import JobStatus
+from scoring.error_codes import ErrorCode
 from tests.faults.deployment import FaultyDeployment
 from tests.faults.outcomes import assert_succeeded_once
 from tests.services import wait_until

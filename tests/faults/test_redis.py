@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from bell.redis_bell import RedisBell
-from jobs.records import JobStatus
+from jobs.store.records import JobStatus
 from tests.faults.deployment import SECONDS, FaultyDeployment
 from tests.faults.outcomes import assert_succeeded_once
 from tests.services import RedisServer, wait_until

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.database import Database
-from settings.store import StoreSettings
+from jobs.store.database import Database
+from settings.jobs import StoreSettings
 
 
 class HandClock:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.event import listen
 
-from jobs.database import Database
+from jobs.store.database import Database
 
 
 def once_after(store: Database, part: str, action: Callable[[], object]) -> None:

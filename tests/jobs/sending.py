@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jobs.database import Database
-from jobs.deliveries import Attempt, ClaimedDelivery, Patience, claim_deliveries, settle_delivery
-from jobs.delivery_log import DeliveryRecord, list_deliveries
-from jobs.records import Event, Webhook
-from jobs.webhook_tables import DeliveryState
+from jobs.store.database import Database
+from jobs.store.records import Event, Webhook
+from jobs.webhooks.deliveries import Attempt, ClaimedDelivery, Patience, claim_deliveries, settle_delivery
+from jobs.webhooks.delivery_log import DeliveryRecord, list_deliveries
+from jobs.webhooks.tables import DeliveryState
 from settings.delivery import DeliverySettings
 from tests.jobs.work import submit
 

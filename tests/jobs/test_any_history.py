@@ -15,19 +15,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.ending import cancel, delete
-from jobs.finish import finish
 from jobs.invariants import CHECKS, everything, find_violations, run
-from jobs.lease import abandon, release, renew
-from jobs.reading import backlog, get_job, read_scores, statuses
-from jobs.records import Claim, JobStatus, Webhook
-from jobs.sweep import sweep
-from jobs.upload import Upload, accept_upload, begin_upload, stage
-from scoring.errors import RequestError
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel, delete
+from jobs.queue.finish import finish
+from jobs.queue.lease import abandon, release, renew
+from jobs.queue.read import backlog, get_job, read_scores, statuses
+from jobs.queue.sweep import sweep
+from jobs.queue.upload import Upload, accept_upload, begin_upload, stage
+from jobs.store.database import Database
+from jobs.store.records import Claim, JobStatus, Webhook
+from scoring.error_codes import RequestError
 from scoring.layout import ChunkWork
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, score, submission, submit
 from tests.services import PostgresServer

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Select, event, text
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.lease import release
-from jobs.reading import backlog, get_job, has_waiting
-from jobs.records import JobStatus
+from checkpoints.card import ModelCard
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.lease import release
+from jobs.queue.read import backlog, get_job, has_waiting
+from jobs.store.database import Database
+from jobs.store.records import JobStatus
 from scoring.layout import Head, Rows
-from scoring.model_card import ModelCard
 from scoring.options import Priority, ScoreOptions
 from scoring.work import prefill_work, work
 from tests.jobs.conftest import HandClock
@@ -135,7 +135,7 @@ def test_where_only_other_work_waits_a_claim_for_interactive_work_comes_back_at_
 ) -> None:
     submit(store, chunks=3)
     pauses: list[float] = []
-    monkeypatch.setattr("jobs.claim.time.sleep", pauses.append)
+    monkeypatch.setattr("jobs.queue.claim.time.sleep", pauses.append)
     assert not has_waiting(store, CARD, interactive_only=True)
     assert claim(store, "worker", CARD, 100, interactive_only=True) is None
     assert pauses == []
@@ -378,7 +378,7 @@ def test_a_claim_that_looks_while_others_hold_the_rows_looks_again(
         connection = others.enter_context(postgres_store.write())
         connection.execute(text("SELECT id FROM chunks FOR UPDATE"))
         # The others let go when the claim has looked and pauses.
-        monkeypatch.setattr("jobs.claim.time.sleep", lambda _: others.close())
+        monkeypatch.setattr("jobs.queue.claim.time.sleep", lambda _: others.close())
         assert len(take(postgres_store).chunk_ids) == 2
 
 

@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from jobs.database import Database, StorageUnavailable
-from jobs.keys import Scope, create_key
-from jobs.reading import get_job
-from jobs.records import JobStatus
-from jobs.tables import api_keys
-from settings.store import StoreSettings
+from jobs.queue.read import get_job
+from jobs.store.database import Database, StorageUnavailable
+from jobs.store.records import JobStatus
+from jobs.store.tables import api_keys
+from jobs.tenancy.keys import Scope, create_key
+from settings.jobs import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import finish_all, submit, take
 from tests.services import PostgresServer, wait_until
@@ -51,7 +51,7 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
 def test_a_restart_of_the_database_interrupts_and_loses_nothing(
     postgres: PostgresServer, postgres_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.database.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("jobs.store.database.IDLE_SECONDS", 0.0)
     job_id = submit(postgres_store, chunks=2)
 
     def interrupted() -> None:
@@ -79,7 +79,7 @@ def test_a_connection_that_is_gone_just_after_its_use_is_an_outage_once(
     postgres_store: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jobs.database.IDLE_SECONDS", 3600.0)  # so that it is not asked whether it is alive
+    monkeypatch.setattr("jobs.store.database.IDLE_SECONDS", 3600.0)  # so that it is not asked whether it is alive
     submit(postgres_store)
     postgres.restart()
     with pytest.raises(StorageUnavailable):
@@ -118,7 +118,7 @@ def test_a_failed_transaction_leaves_nothing(store: Database) -> None:
 
 
 def test_a_store_that_stays_locked_is_unavailable(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.database.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("jobs.store.database.BUSY_SECONDS", 0.05)
     store = Database.open(StoreSettings(database_url=sqlite_url))
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

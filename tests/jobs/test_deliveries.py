@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, claim_deliveries, give_back, has_due
-from jobs.delivery_log import list_deliveries, redeliver
-from jobs.ending import cancel, delete
-from jobs.lease import abandon
-from jobs.records import Event, Origin
-from jobs.sweep import sweep
-from jobs.upload import accept_upload, begin_upload, give_up
-from jobs.webhook_tables import DeliveryState
-from scoring.errors import ErrorCode, RequestError
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel, delete
+from jobs.queue.lease import abandon
+from jobs.queue.sweep import sweep
+from jobs.queue.upload import accept_upload, begin_upload, give_up
+from jobs.store.database import Database
+from jobs.store.records import Event, Origin
+from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, claim_deliveries, give_back, has_due
+from jobs.webhooks.delivery_log import list_deliveries, redeliver
+from jobs.webhooks.tables import DeliveryState
+from scoring.error_codes import ErrorCode, RequestError
 from tests.jobs.conftest import HandClock
 from tests.jobs.interleaving import once_after
 from tests.jobs.sending import DAYS, HOOK, LEASE, OK, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle

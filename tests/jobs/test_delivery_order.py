@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from sqlalchemy import insert, select
 
-from jobs.database import Database
-from jobs.deliveries import has_due
-from jobs.delivery_order import LOOKED_AT
-from jobs.identifiers import new_job_id, new_message_id
-from jobs.records import Event
-from jobs.webhook_tables import DeliveryState, webhook_deliveries
+from jobs.store.database import Database
+from jobs.store.identifiers import new_job_id, new_message_id
+from jobs.store.records import Event
+from jobs.webhooks.deliveries import has_due
+from jobs.webhooks.delivery_order import LOOKED_AT
+from jobs.webhooks.tables import DeliveryState, webhook_deliveries
 from tests.jobs.conftest import HandClock
 from tests.jobs.sending import DAYS, LEASE, REFUSED, due, ended, hook, one, settle
 

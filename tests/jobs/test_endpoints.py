@@ -8,9 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, insert, select, text
 
-from jobs.database import Database
-from jobs.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, Patience, settle_delivery
-from jobs.endpoints import (
+from jobs.queue.sweep import sweep
+from jobs.store.database import Database
+from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, Patience, settle_delivery
+from jobs.webhooks.endpoints import (
     FORGET_DISABLED_SECONDS,
     find_endpoint,
     forget_endpoints,
@@ -18,8 +19,7 @@ from jobs.endpoints import (
     note_failure,
     note_success,
 )
-from jobs.sweep import sweep
-from jobs.webhook_tables import DeliveryState, webhook_endpoints
+from jobs.webhooks.tables import DeliveryState, webhook_endpoints
 from tests.jobs.conftest import HandClock
 from tests.jobs.interleaving import once_after
 from tests.jobs.sending import DAYS, HOOK, OK, PATIENCE, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle

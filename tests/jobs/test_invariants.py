@@ -9,16 +9,16 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.ending import cancel, delete
-from jobs.finish import finish
+from jobs.invariant_watch import EVERY_SECONDS, Watch
 from jobs.invariants import CHECKS, EXAMPLES, Cost, find_violations
-from jobs.lease import abandon, release
-from jobs.records import Idempotency, Webhook
-from jobs.sweep import sweep
-from jobs.watch import EVERY_SECONDS, Watch
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel, delete
+from jobs.queue.finish import finish
+from jobs.queue.lease import abandon, release
+from jobs.queue.sweep import sweep
+from jobs.store.database import Database
+from jobs.store.records import Idempotency, Webhook
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, scored, submission, submit, take
 

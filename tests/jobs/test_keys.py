@@ -8,8 +8,9 @@ from hashlib import sha256
 import pytest
 from sqlalchemy import select
 
-from jobs.database import Database
-from jobs.keys import (
+from jobs.store.database import Database
+from jobs.store.tables import api_keys
+from jobs.tenancy.keys import (
     KEY,
     LONGEST_DAYS,
     USED_SECONDS,
@@ -22,8 +23,7 @@ from jobs.keys import (
     parse_key,
     revoke_key,
 )
-from jobs.tables import api_keys
-from jobs.tenants import DEFAULT_TENANT, Tenant, find_tenant, list_tenants, set_tenant
+from jobs.tenancy.tenants import DEFAULT_TENANT, Tenant, find_tenant, list_tenants, set_tenant
 from tests.jobs.conftest import HandClock
 
 ALL = frozenset(Scope)

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import delete, select
 
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.lanes import open_lane
-from jobs.lease import release
-from jobs.records import Claim
-from jobs.tables import chunks, lanes
-from jobs.tenants import set_tenant
+from jobs.queue.claim import claim
+from jobs.queue.fair_shares import open_lane
+from jobs.queue.lease import release
+from jobs.store.database import Database
+from jobs.store.records import Claim
+from jobs.store.tables import chunks, lanes
+from jobs.tenancy.tenants import set_tenant
 from scoring.options import Priority
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submit, take
 

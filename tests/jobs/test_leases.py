@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.finish import finish
-from jobs.lease import abandon, release, renew
-from jobs.reading import get_job, read_scores
-from jobs.records import JobStatus, Returned
-from jobs.sweep import sweep
-from scoring.errors import ErrorCode
+from jobs.queue.claim import claim
+from jobs.queue.finish import finish
+from jobs.queue.lease import abandon, release, renew
+from jobs.queue.read import get_job, read_scores
+from jobs.queue.sweep import sweep
+from jobs.store.database import Database
+from jobs.store.records import JobStatus, Returned
+from scoring.error_codes import ErrorCode
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, finish_all, score, scored, submit, take
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.ending import cancel, delete
-from jobs.finish import finish
-from jobs.reading import backlog, get_job, has_waiting, list_jobs, read_scores, statuses
-from jobs.records import Backlog, Idempotency, JobStatus, Origin
-from scoring.errors import ErrorCode, RequestError
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel, delete
+from jobs.queue.finish import finish
+from jobs.queue.read import backlog, get_job, has_waiting, list_jobs, read_scores, statuses
+from jobs.store.database import Database
+from jobs.store.records import Backlog, Idempotency, JobStatus, Origin
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Head
 from scoring.options import Priority, ScoreOptions
 from tests.jobs.conftest import HandClock
@@ -71,7 +71,7 @@ def test_a_job_without_items_succeeds_at_once(store: Database) -> None:
 
 
 def test_job_ids_sort_by_time() -> None:
-    from jobs.identifiers import new_job_id
+    from jobs.store.identifiers import new_job_id
 
     ids = [new_job_id() for _ in range(2_000)]
     assert len(set(ids)) == 2_000
@@ -189,8 +189,8 @@ def test_an_end_is_not_changed_by_cancelling(store: Database) -> None:
 def test_a_deleted_job_is_gone_with_its_inputs_and_scores(store: Database) -> None:
     from sqlalchemy import func, select
 
-    from jobs.sweep import sweep
-    from jobs.tables import chunk_inputs, chunk_scores, chunks, idempotency_keys, jobs, prefixes
+    from jobs.queue.sweep import sweep
+    from jobs.store.tables import chunk_inputs, chunk_scores, chunks, idempotency_keys, jobs, prefixes
 
     kept = submit(store, prefix=(5, 5))
     gone = submit(store, chunks=3, idempotency=Idempotency("key", "hash"))
@@ -214,7 +214,7 @@ def test_a_deleted_job_is_gone_with_its_inputs_and_scores(store: Database) -> No
 def test_a_prefix_is_stored_once_for_all_jobs_that_share_it(store: Database) -> None:
     from sqlalchemy import func, select
 
-    from jobs.tables import prefixes
+    from jobs.store.tables import prefixes
 
     for _ in range(3):
         submit(store, prefix=range(2_000))

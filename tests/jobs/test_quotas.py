@@ -10,17 +10,17 @@ from itertools import count
 import pytest
 from sqlalchemy import func, insert, select, text, update
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.ending import cancel, delete
-from jobs.lease import abandon, release
-from jobs.quotas import MOST_SECONDS, charge, recount
-from jobs.records import Accepted, Idempotency, Submission
-from jobs.tables import chunks, tenants
-from jobs.tenants import set_tenant
-from jobs.upload import Upload, accept_upload, begin_upload, remove_upload, stage
-from scoring.errors import ErrorCode, RequestError
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel, delete
+from jobs.queue.lease import abandon, release
+from jobs.queue.upload import Upload, accept_upload, begin_upload, remove_upload, stage
+from jobs.store.database import Database
+from jobs.store.records import Accepted, Idempotency, Submission
+from jobs.store.tables import chunks, tenants
+from jobs.tenancy.quotas import MOST_SECONDS, charge, recount
+from jobs.tenancy.tenants import set_tenant
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows
 from scoring.options import Priority
 from tests.jobs.conftest import HandClock

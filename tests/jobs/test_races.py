@@ -12,21 +12,21 @@ from functools import partial
 import pytest
 from sqlalchemy import String, cast, select, text, update
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.ending import cancel, delete
-from jobs.finish import finish
 from jobs.invariants import find_violations
-from jobs.lease import abandon, release, renew
-from jobs.reading import backlog, get_job, read_scores, statuses
-from jobs.records import Idempotency, JobStatus
-from jobs.removal import remove_prefixes
-from jobs.sweep import sweep
-from jobs.tables import batches, chunks, jobs
-from scoring.errors import RequestError
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel, delete
+from jobs.queue.finish import finish
+from jobs.queue.lease import abandon, release, renew
+from jobs.queue.read import backlog, get_job, read_scores, statuses
+from jobs.queue.removal import remove_prefixes
+from jobs.queue.sweep import sweep
+from jobs.store.database import Database
+from jobs.store.records import Idempotency, JobStatus
+from jobs.store.tables import batches, chunks, jobs
+from scoring.error_codes import RequestError
 from scoring.options import Priority
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, scored, submission, submit, take
 from tests.services import wait_until
 

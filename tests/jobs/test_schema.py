@@ -9,14 +9,14 @@ import pytest
 from alembic import command
 from sqlalchemy import inspect, text
 
-from jobs.claim import claim
-from jobs.database import Database, StorageUnavailable
-from jobs.lease import release
-from jobs.migrate import migrate
-from jobs.schema import alembic_config
-from jobs.tables import metadata
+from jobs.queue.claim import claim
+from jobs.queue.lease import release
+from jobs.store.database import Database, StorageUnavailable
+from jobs.store.migration import migrate
+from jobs.store.revisions import alembic_config
+from jobs.store.tables import metadata
 from scoring.options import Priority
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 from tests.jobs.work import CARD, submit, take
 from tests.services import PostgresServer
 

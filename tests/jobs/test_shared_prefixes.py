@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobs.database import Database
-from settings.store import StoreSettings
+from jobs.store.database import Database
+from settings.jobs import StoreSettings
 from tests.jobs.work import finish_all, submit, take
 
 

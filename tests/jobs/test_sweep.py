@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, func, select
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.reading import get_job, list_jobs, read_scores
-from jobs.records import Idempotency, JobStatus, Origin, Swept, WorkerRecord
-from jobs.registry import live_workers, register, touch, unregister
-from jobs.removal import CHUNKS_PER_STEP, JOBS_PER_STEP
-from jobs.sweep import sweep
-from jobs.tables import batches, chunks, idempotency_keys, jobs, prefixes, workers
-from scoring.errors import RequestError
-from scoring.model_card import ModelCard
+from checkpoints.card import ModelCard
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.read import get_job, list_jobs, read_scores
+from jobs.queue.removal import CHUNKS_PER_STEP, JOBS_PER_STEP
+from jobs.queue.sweep import sweep
+from jobs.queue.worker_registry import live_workers, register, touch, unregister
+from jobs.store.database import Database
+from jobs.store.records import Idempotency, JobStatus, Origin, Swept, WorkerRecord
+from jobs.store.tables import batches, chunks, idempotency_keys, jobs, prefixes, workers
+from scoring.error_codes import RequestError
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take
 

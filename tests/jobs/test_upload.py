@@ -10,18 +10,18 @@ import pytest
 from alembic import command
 from sqlalchemy import func, select, update
 
-from jobs import upload as uploads
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.ending import cancel, delete
-from jobs.reading import backlog, get_job, list_jobs, read_scores
-from jobs.records import Idempotency, JobStatus, Submission
-from jobs.schema import alembic_config
-from jobs.sweep import sweep
-from jobs.tables import chunks, idempotency_keys, jobs, lanes
-from jobs.upload import EarlierUpload, Upload, accept_upload, begin_upload, give_up, let_go, remove_upload, stage
-from scoring.errors import ErrorCode, RequestError
+from jobs.queue import upload as uploads
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel, delete
+from jobs.queue.read import backlog, get_job, list_jobs, read_scores
+from jobs.queue.sweep import sweep
+from jobs.queue.upload import EarlierUpload, Upload, accept_upload, begin_upload, give_up, let_go, remove_upload, stage
+from jobs.store.database import Database
+from jobs.store.records import Idempotency, JobStatus, Submission
+from jobs.store.revisions import alembic_config
+from jobs.store.tables import chunks, idempotency_keys, jobs, lanes
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission, submit, take

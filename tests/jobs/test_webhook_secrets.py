@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from jobs.database import Database
-from jobs.sweep import sweep
-from jobs.webhook_secrets import live_secrets, rotate_secret
+from jobs.queue.sweep import sweep
+from jobs.store.database import Database
+from jobs.webhooks.secrets import live_secrets, rotate_secret
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import at_once
 

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jobs.accept import accept
-from jobs.claim import claim
-from jobs.database import Database
-from jobs.finish import finish
-from jobs.records import Claim, Finished, Submission
+from checkpoints.card import ModelCard
+from jobs.queue.accept import accept
+from jobs.queue.claim import claim
+from jobs.queue.finish import finish
+from jobs.store.database import Database
+from jobs.store.records import Claim, Finished, Submission
 from scoring.layout import ChunkWork, LabelScores, Rows, Scored
-from scoring.model_card import ModelCard
 
 Result = TypeVar("Result")
 

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import pytest
 
+from model.checks.known_answer import KnownAnswers
 from model.engine import Engine
-from model.known_answer import KnownAnswers
 from tests.model import engines
 from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.engines import DType

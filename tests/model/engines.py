@@ -9,12 +9,12 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from checkpoints.card import ModelCard
 from model.buckets import Key
 from model.config import DecoderConfig
 from model.engine import Engine
-from scoring.algorithms import Wanted
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows
-from scoring.model_card import ModelCard
+from scoring.planning.algorithms import Wanted
 from settings.engine import EngineSettings
 
 DType = Literal["bfloat16", "float32"]

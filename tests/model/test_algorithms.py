@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from scipy.special import softmax
 
+from checkpoints.card import ModelCard
 from model import weights
-from model.attention_tiles import TiledAttention
+from model.attention.tiles import TiledAttention
 from model.engine import Engine
-from scoring.algorithms import Algorithm, Wanted
 from scoring.layout import ChunkWork, GroupWork, Head, Scored
-from scoring.model_card import ModelCard
+from scoring.planning.algorithms import Algorithm, Wanted
 from scoring.prepare import Limits, prepare
 from scoring.request import parse_score_request
 from settings.engine import EngineSettings

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from model.attention import Attended, Attention, PrefixBlocks, causal, merge
-from model.attention_dense import DenseAttention
-from model.attention_tiles import TiledAttention, active_tiles
-from model.product import as_bits
+from model.attention.contract import Attended, Attention, PrefixBlocks, causal, merge
+from model.attention.dense import DenseAttention
+from model.attention.tiles import TiledAttention, active_tiles
+from model.linear import as_bits
 
 TOLERANCE = 2e-5
 

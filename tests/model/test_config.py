@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from checkpoints.files import ModelFilesError
 from model.config import DecoderConfig
-from model.fields import UnsupportedModelError
+from model.configuration_reader import UnsupportedModelError
 from model.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
-from scoring.model_files import ModelFilesError
 from tests.model.checkpoints import CONFIGS, EVERY
 
 FIELDS = CONFIGS["tied"].to_huggingface()

@@ -9,13 +9,13 @@ import jax.monitoring
 import numpy as np
 import pytest
 
+from checkpoints.card import ModelCard
 from model.buckets import HEAD_ROWS, Buckets, Key
 from model.engine import Engine
 from model.executables import Executables
-from model.reading import READ_TOKENS
-from model.sheets import EngineError
+from model.head_runner import READ_TOKENS
+from model.score_buffer import EngineError
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
-from scoring.model_card import ModelCard
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
 from tests.model.engines import DType, chunk, score

@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 from model import executables
-from model.attention_tiles import TiledAttention
+from model.attention.tiles import TiledAttention
 from model.buckets import BeforeKey, Buckets, HeadKey, Key, LeaveKey, StoreKey
 from model.decoder import Decoder
 from model.executables import Executables

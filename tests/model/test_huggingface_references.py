@@ -14,8 +14,8 @@ import pytest
 from jax import Array
 
 from model import decoder
-from model.attention import Attended
-from model.attention_tiles import TiledAttention
+from model.attention.contract import Attended
+from model.attention.tiles import TiledAttention
 from model.engine import Engine
 from model.rope import Llama3Scaling, Rope, YarnScaling
 from model.steps import Step

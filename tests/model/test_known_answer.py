@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from model import engine as engine_module
-from model import numpy_decoder, programs, weights
-from model.attention import causal
-from model.attention_tiles import TiledAttention
+from model import programs, weights
+from model.attention.contract import causal
+from model.attention.tiles import TiledAttention
 from model.buckets import BeforeKey, Buckets, EnterKey, HeadKey, Key, LeaveKey, OwnKey, PackedKey, ProjectKey, StoreKey
+from model.checks import numpy_decoder
+from model.checks.known_answer import KnownAnswerError, KnownAnswers, known_work
 from model.engine import Engine
 from model.executables import Executables
-from model.known_answer import KnownAnswerError, KnownAnswers, known_work
 from model.programs import Programs
-from model.sheets import Row
+from model.score_buffer import Row
 from model.steps import Extension
 from scoring.layout import Head, TokenIds
 from tests.model import engines, references

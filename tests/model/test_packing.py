@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.packing import Packed, pack
-from model.sheets import Row, Sheet
+from model.packed_sequence import Packed, pack
+from model.score_buffer import Row, Sheet
 from scoring.layout import TokenIds
 from tests.model.geometries import Group, Item, several_groups
 

@@ -13,11 +13,11 @@ from jax import Array
 
 from model import engine as engine_module
 from model import programs
-from model.attention import Attended, PrefixBlocks
-from model.attention_tiles import TiledAttention
+from model.attention.contract import Attended, PrefixBlocks
+from model.attention.tiles import TiledAttention
 from model.engine import Engine
-from model.packing import Packed
-from model.sheets import Row
+from model.packed_sequence import Packed
+from model.score_buffer import Row
 from model.steps import Extension, Step
 from scoring.layout import TokenIds
 from tests.model import engines

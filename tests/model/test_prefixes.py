@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from model.engine import Engine
-from scoring.algorithms import Algorithm
+from scoring.planning.algorithms import Algorithm
 from tests.model import engines
 from tests.model.checkpoints import EVERY
 from tests.model.geometries import Group, Item

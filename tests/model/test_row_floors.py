@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from benchmarks.shapes import QWEN3_06B, SHAPES
-from model.attention_tiles import TiledAttention
+from model.attention.tiles import TiledAttention
 from model.buckets import ROW_FLOOR, BeforeKey, Buckets, EnterKey, LeaveKey, ProjectKey
 from model.config import DecoderConfig
 from model.decoder import Decoder

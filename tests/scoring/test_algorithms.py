@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scoring.algorithms import Algorithm, Choice, Policy, choose
+from scoring.planning.algorithms import Algorithm, Choice, Policy, choose
 
 AUTO = Policy(
     algorithm="auto",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring.bin_packing import first_fit_decreasing
+from scoring.planning.bin_packing import first_fit_decreasing
 
 CAPACITY = 256
 

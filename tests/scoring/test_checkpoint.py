@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from scoring.byte_progress import ByteProgress
-from scoring.checkpoint import Contents, find_checkpoint, is_hub_id
-from scoring.hub_errors import explain, is_definite
-from scoring.model_files import ModelFilesError
+from checkpoints.files import ModelFilesError
+from checkpoints.hub_errors import explain, is_definite
+from checkpoints.progress import ByteProgress
+from checkpoints.source import Contents, find_checkpoint, is_hub_id
 from tests.scoring.hub_server import Hub, Repository, commit_of
 
 ID = "tiny-org/tiny"
@@ -55,10 +55,10 @@ FIND = """
 import json, sys
 from settings.logs import configure_logs
 configure_logs()
-from scoring import checkpoint
-from scoring.checkpoint import Contents, find_checkpoint
-from scoring.model_files import ModelFilesError
-checkpoint.HUB_SECONDS = 1.0
+from checkpoints import source
+from checkpoints.source import Contents, find_checkpoint
+from checkpoints.files import ModelFilesError
+source.HUB_SECONDS = 1.0
 model, revision, contents = sys.argv[1:]
 try:
     found = find_checkpoint(model, revision or None, Contents[contents])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring.errors import ErrorCode, RequestError
-from scoring.json_body import MAX_DEPTH, parse_json
+from api.requests.json_body import MAX_DEPTH, parse_json
+from scoring.error_codes import ErrorCode, RequestError
 
 JSON = st.recursive(
     st.none()

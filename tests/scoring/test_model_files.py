@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from scoring.model_card import ModelCard
-from scoring.model_files import ModelFilesError, context_length, read_model_card
+from checkpoints.card import ModelCard
+from checkpoints.files import ModelFilesError, context_length, read_model_card
 from tests.scoring.tokenizers_under_test import qwen2
 
 CONFIG = {"max_position_embeddings": 2048, "vocab_size": 4096}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from benchmarks.shapes import QWEN3_06B
 from model.buckets import Buckets
-from scoring.algorithms import Algorithm, Policy
-from scoring.estimates import Estimator, Geometry, Rates
-from scoring.planner import Planner
+from scoring.planning.algorithms import Algorithm, Policy
+from scoring.planning.estimates import Estimator, Geometry, Rates
+from scoring.planning.planner import Planner
 from settings.engine import EngineSettings
 
 INVARIANT = Policy("auto", "auto", prefill_extend_enabled=True, shortest_prefix=64, longest_packed=8_192)
@@ -115,7 +115,7 @@ def test_more_work_is_never_estimated_to_take_less() -> None:
 
 
 def test_rates_of_one_platform_may_be_measured_again(tmp_path: Path) -> None:
-    stored = json.loads((Path("scoring/rates") / "cpu.json").read_text())
+    stored = json.loads((Path("scoring/planning/rates") / "cpu.json").read_text())
     (tmp_path / "cpu.json").write_text(json.dumps(stored))
     (tmp_path / "gpu.json").write_text(json.dumps(stored | {"prefix_gflops": 1.0}))
     assert Rates.of("gpu", tmp_path).prefix == 1.0

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring.algorithms import Wanted
-from scoring.model_card import ModelCard
+from checkpoints.card import ModelCard
+from scoring.planning.algorithms import Wanted
 from scoring.prepare import Chunk, Limits, Preparation, Prepared, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer

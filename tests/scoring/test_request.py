@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scoring.errors import RequestError
-from scoring.json_body import parse_json
+from api.requests.json_body import parse_json
+from checkpoints.card import ModelCard
+from scoring.error_codes import RequestError
 from scoring.layout import Head
-from scoring.model_card import ModelCard
 from scoring.options import ScoreOptions
 from scoring.prepare import Limits, Prepared, prepare
 from scoring.request import SCORE_FIELDS, ScoreRequest, check_text, parse_score_request

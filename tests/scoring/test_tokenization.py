@@ -9,9 +9,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from checkpoints.files import ModelFilesError
 from scoring import tokenization
-from scoring.errors import ErrorCode, RequestError
-from scoring.model_files import ModelFilesError
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.tokenization import TextTokenizer
 from tests.scoring import tokenizers_under_test as under_test
 

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
+from checkpoints.files import ModelFilesError, read_model_card
 from scoring import query_cut
-from scoring.errors import ErrorCode, RequestError
-from scoring.model_files import ModelFilesError, read_model_card
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.tokenization import TextTokenizer
 from tests.scoring import tokenizer_families as families
 from tests.scoring.tokenizer_families import CUTTABLE, FAMILIES, SENTENCE_PIECE, Family, family

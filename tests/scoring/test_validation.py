@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
-from scoring.errors import RequestError
-from scoring.json_body import parse_json
-from scoring.model_card import ModelCard
+from api.requests.json_body import parse_json
+from checkpoints.card import ModelCard
+from scoring.error_codes import RequestError
 from scoring.prepare import Limits, Preparation, Prepared, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer

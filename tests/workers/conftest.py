@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from jobs.accept import accept
-from jobs.database import Database
-from jobs.reading import get_job
-from jobs.records import JobStatus, Submission
+from checkpoints.card import ModelCard
+from jobs.queue.accept import accept
+from jobs.queue.read import get_job
+from jobs.store.database import Database
+from jobs.store.records import JobStatus, Submission
 from scoring.layout import Rows
-from scoring.model_card import ModelCard
 from scoring.options import Priority
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine
-from workers.loop import Pace, ScoringLoop
-from workers.progress import Progress
+from workers.engine_loop.loop import Pace, ScoringLoop
+from workers.engine_loop.watchdog import Progress
 
 MODEL = "demo"
 CARD = ModelCard(MODEL, context_length=64, vocabulary=1000, tokenizer_fingerprint="tokenizer")

@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.records import WorkerRecord
+from checkpoints.card import ModelCard
+from checkpoints.files import read_model_card
+from jobs.store.records import WorkerRecord
 from scoring.layout import GroupWork, LabelScores, Scored
-from scoring.model_card import ModelCard
-from scoring.model_files import read_model_card
 from scoring.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.jobs import StoreSettings
 from settings.logs import configure_logs
-from settings.store import StoreSettings
 from tests.workers.conftest import CARD
 from tests.workers.engines import POISON, MadeUpEngine
-from workers.presence import new_worker_id
-from workers.serving import WorkerSettings, serve
+from workers.engine_loop.heartbeat import new_worker_id
+from workers.engine_loop.serving import WorkerSettings, serve
 from workers.stopping import Stopping, end_process
 
 

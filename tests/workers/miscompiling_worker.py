@@ -10,7 +10,7 @@ from jax import Array
 
 from model.buckets import Key
 from model.executables import Executables
-from workers import scoring
+from workers.engine_loop import __main__ as scoring
 from workers.stopping import end_process
 
 

@@ -146,7 +146,7 @@ def test_a_broken_checkpoint_is_refused_by_its_cause(fault: str, checkpoint: Pat
 def test_the_checkpoint_is_not_broken_by_itself(checkpoint: Path, tmp_path: Path) -> None:
     """Otherwise the faults above would not be what is refused. Nothing listens at its database, so it stays there."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "workers.scoring"],
+        [sys.executable, "-m", "workers.engine_loop"],
         cwd=ROOT,
         env=variables(checkpoint, tmp_path),
         stderr=subprocess.PIPE,
@@ -162,7 +162,7 @@ def test_the_checkpoint_is_not_broken_by_itself(checkpoint: Path, tmp_path: Path
 
 
 def run(checkpoint: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "workers.scoring"]
+    command = [sys.executable, "-m", "workers.engine_loop"]
     environment = variables(checkpoint, folder)
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from jobs.accept import accept
-from jobs.database import Database, StorageUnavailable
-from jobs.deliveries import Attempt, ClaimedDelivery, Patience, Settled, settle_delivery
-from jobs.delivery_log import DeliveryRecord, list_deliveries
-from jobs.records import Webhook
-from jobs.webhook_tables import DeliveryState
+from jobs.queue.accept import accept
+from jobs.store.database import Database, StorageUnavailable
+from jobs.store.records import Webhook
+from jobs.webhooks.deliveries import Attempt, ClaimedDelivery, Patience, Settled, settle_delivery
+from jobs.webhooks.delivery_log import DeliveryRecord, list_deliveries
+from jobs.webhooks.tables import DeliveryState
 from settings.delivery import DeliverySettings
-from settings.store import StoreSettings
+from settings.jobs import StoreSettings
 from tests.jobs.work import submission
 from tests.services import wait_until
 from webhooks.sending import Failed, Outcome, Sent
-from workers import delivering
-from workers.delivering import DeliveryLoop
-from workers.delivery_metrics import DeliveryMetrics
+from workers.delivery import loop as delivering
+from workers.delivery.loop import DeliveryLoop
+from workers.delivery.metrics import DeliveryMetrics
 
 HOOK = Webhook("https://hooks.example.com/scores", "hooks.example.com")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.accept import accept
-from jobs.database import Database
-from jobs.delivery_log import list_deliveries
-from jobs.migrate import migrate
-from jobs.records import Webhook
-from settings.store import StoreSettings
+from jobs.queue.accept import accept
+from jobs.store.database import Database
+from jobs.store.migration import migrate
+from jobs.store.records import Webhook
+from jobs.webhooks.delivery_log import list_deliveries
+from settings.jobs import StoreSettings
 from tests.jobs.work import submission
 from tests.services import free_port, wait_until
 from tests.webhooks.receivers import Receiver, status
@@ -53,7 +53,7 @@ class Deliverer:
     def health(self) -> subprocess.CompletedProcess[str]:
         """Run its health check."""
         return subprocess.run(
-            [sys.executable, "-m", "workers.delivery_health"],
+            [sys.executable, "-m", "operations.delivery_health"],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,
@@ -133,7 +133,7 @@ def test_settings_that_can_not_be_are_one_line(deliverer: Callable[..., Delivere
 
 def test_it_loads_neither_an_accelerator_nor_redis() -> None:
     loaded = subprocess.run(
-        [sys.executable, "-c", "import workers.delivery, sys; print(*sys.modules)"],
+        [sys.executable, "-c", "import workers.delivery.__main__, sys; print(*sys.modules)"],
         cwd=ROOT,
         capture_output=True,
         text=True,

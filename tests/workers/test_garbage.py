@@ -10,8 +10,8 @@ import pytest
 
 from tests.workers.conftest import SLEEPY, Store, Worker
 from tests.workers.engines import MadeUpEngine
-from workers import garbage
-from workers.garbage import Garbage, settle
+from workers.engine_loop import garbage
+from workers.engine_loop.garbage import Garbage, settle
 
 
 class Ring:

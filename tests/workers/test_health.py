@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from jobs.database import Database
-from jobs.records import WorkerRecord
-from jobs.registry import register
-from scoring.model_card import ModelCard
-from settings.store import StoreSettings
+from checkpoints.card import ModelCard
+from jobs.queue.worker_registry import register
+from jobs.store.database import Database
+from jobs.store.records import WorkerRecord
+from settings.jobs import StoreSettings
 from tests.services import free_port
-from workers.presence import host_of, new_worker_id
+from workers.engine_loop.heartbeat import host_of, new_worker_id
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 def check_health(url: str, *before: str) -> subprocess.CompletedProcess[str]:
     """Run the check on a store; ``before`` is Python that runs it instead of ``-m``."""
     return subprocess.run(
-        [sys.executable, *(before or ("-m", "workers.health"))],
+        [sys.executable, *(before or ("-m", "operations.worker_health"))],
         cwd=ROOT,
         env=os.environ | {"SCORELINE_DATABASE_URL": url},
         capture_output=True,
@@ -68,7 +68,8 @@ def test_a_store_that_can_not_be_asked_is_one_line(tmp_path: Path) -> None:
 
 def test_it_loads_no_accelerator_library(sqlite_url: str) -> None:
     code = (
-        "import sys, workers.health; workers.health.main(); print(sorted({'jax', 'flax', 'model'} & set(sys.modules)))"
+        "import sys, operations.worker_health; operations.worker_health.main(); "
+        "print(sorted({'jax', 'flax', 'model'} & set(sys.modules)))"
     )
     assert check_health(sqlite_url, "-c", code).stdout == "[]\n"
 

@@ -14,16 +14,16 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from jobs.claim import claim
-from jobs.lease import release
-from jobs.reading import has_waiting, read_scores
-from jobs.records import JobStatus
-from jobs.sweep import sweep
+from jobs.queue.claim import claim
+from jobs.queue.lease import release
+from jobs.queue.read import has_waiting, read_scores
+from jobs.queue.sweep import sweep
+from jobs.store.records import JobStatus
 from scoring.options import Priority
 from tests.services import wait_until
 from tests.workers.conftest import CARD, SLEEPY, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
-from workers.loop import EngineBrokenError, Pace
+from workers.engine_loop.loop import EngineBrokenError, Pace
 
 StartWorker = Callable[..., Worker]
 
@@ -114,7 +114,7 @@ def test_not_every_step_looks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> 
             looks.append(len(scene.engine.steps))
         return has_waiting(*given, interactive_only=interactive_only)
 
-    monkeypatch.setattr("workers.loop.has_waiting", counted)
+    monkeypatch.setattr("workers.engine_loop.loop.has_waiting", counted)
     bulk = scene.store.submit(chunks=100)
     scene.engine.before[30] = lambda: scene.worker.loop.wake() if scene.worker else None
     scene.start()
@@ -255,7 +255,7 @@ def test_an_error_that_is_no_engines_in_what_is_let_in_ends_the_loop_and_blames_
             raise ValueError("a row nobody can read")
         return claim(*given, interactive_only=interactive_only)
 
-    monkeypatch.setattr("workers.loop.claim", claim_that_fails)
+    monkeypatch.setattr("workers.engine_loop.loop.claim", claim_that_fails)
     scene.store.submit(chunks=4)
     scene.call_before(0)
     worker = scene.start()

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from jobs.claim import claim
-from jobs.ending import cancel
-from jobs.reading import get_job, read_scores
-from jobs.records import Claim, JobStatus
-from jobs.sweep import sweep
+from jobs.queue.claim import claim
+from jobs.queue.ending import cancel
+from jobs.queue.read import get_job, read_scores
+from jobs.queue.sweep import sweep
+from jobs.store.records import Claim, JobStatus
 from scoring.layout import GroupWork, Scored
 from tests.services import PostgresServer, wait_until
 from tests.workers.conftest import CARD, MODEL, SLEEPY, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
-from workers.loop import EngineBrokenError, Pace
-from workers.progress import Progress
+from workers.engine_loop.loop import EngineBrokenError, Pace
+from workers.engine_loop.watchdog import Progress
 
 StartWorker = Callable[..., Worker]
 
@@ -87,7 +87,7 @@ def test_work_for_another_tokenizer_keeps_no_worker_busy(
         looked.append(claimed is not None)
         return claimed
 
-    monkeypatch.setattr("workers.loop.claim", counted)
+    monkeypatch.setattr("workers.engine_loop.loop.claim", counted)
     others = store.submit(chunks=3, tokenizer="another")
     worker = start_worker(store, SLEEPY)
     for rings in range(1, 5):

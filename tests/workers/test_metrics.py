@@ -12,14 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from jobs.records import JobStatus, WorkerRecord
-from jobs.registry import live_workers
+from jobs.queue.worker_registry import live_workers
+from jobs.store.records import JobStatus, WorkerRecord
 from tests.services import free_port, wait_until
 from tests.workers.conftest import CARD, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
 from tests.workers.test_process import Process
-from workers.metrics import Outcome, WorkerMetrics
-from workers.presence import Presence
+from workers.engine_loop.heartbeat import Presence
+from workers.engine_loop.metrics import Outcome, WorkerMetrics
 
 StartWorker = Callable[..., Worker]
 
@@ -132,7 +132,7 @@ def test_a_worker_process_offers_it_and_tells_its_pace_with_its_heartbeat(proces
 
 
 def test_a_pace_is_told_again_after_the_worker_was_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.presence.TOUCH_SECONDS", 0.05)
+    monkeypatch.setattr("workers.engine_loop.heartbeat.TOUCH_SECONDS", 0.05)
     record = WorkerRecord("worker", CARD, "weights", "none", "float32")
     with Presence(store.database, record, lambda: 12.5) as presence:
         presence.make_known(threading.Event())

@@ -15,9 +15,9 @@ import redis
 
 from bell.local import LocalHub
 from bell.redis_bell import RedisBell
-from jobs.reading import has_waiting
-from jobs.records import JobStatus
-from jobs.registry import live_workers
+from jobs.queue.read import has_waiting
+from jobs.queue.worker_registry import live_workers
+from jobs.store.records import JobStatus
 from tests.bell.hearing import Heard, noticing
 from tests.services import PostgresServer, RedisServer, free_port, wait_until
 from tests.workers.conftest import CARD, MODEL, Store

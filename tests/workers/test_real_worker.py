@@ -1,4 +1,4 @@
-"""``python -m workers.scoring`` with a real, tiny checkpoint."""
+"""``python -m workers.engine_loop`` with a real, tiny checkpoint."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jobs.reading import read_scores
-from jobs.registry import live_workers
+from checkpoints.card import ModelCard
+from jobs.queue.read import read_scores
+from jobs.queue.worker_registry import live_workers
 from model.buckets import HeadKey, LeaveKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
@@ -25,7 +26,6 @@ from model.platforms import serving_dtype
 from model.rope import Rope
 from model.weights import save
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
-from scoring.model_card import ModelCard
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 from tests.api.tiny_model import make_model_directory
@@ -69,7 +69,7 @@ def worker(model: Path, *module: str, **settings: object) -> subprocess.Popen[st
         "bell_socket": "/nowhere",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", *(module or ("workers.scoring",))],
+        [sys.executable, "-m", *(module or ("workers.engine_loop",))],
         cwd=ROOT,
         env=os.environ | {f"SCORELINE_{name.upper()}": str(value) for name, value in (variables | settings).items()},
         stderr=subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.throughput import MEMORY_SECONDS, Throughput
+from workers.engine_loop.throughput import MEMORY_SECONDS, Throughput
 
 
 def test_the_estimate_becomes_what_is_measured() -> None:

@@ -1,0 +1,164 @@
+"""The error envelope: every failure leaves in one shape, whoever made it.
+
+The shape is OpenAI's, ``{"error": {"message", "type", "param", "code"}}``, so that clients written for it read ours.
+``code`` is one of :class:`scoring.error_codes.ErrorCode`, also for what the framework refuses before a route is
+reached.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from api.answers.schemas import ErrorEnvelope
+from jobs.store.database import StorageUnavailable
+from scoring.error_codes import STATUS, ErrorCode, RequestError
+
+STORAGE_RETRY_SECONDS = 2.0
+"""What a client is told to wait while the database is away: about as long as a restart or a failover's first check."""
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""OpenAI's names for kinds of errors; other 4xx are ``invalid_request_error``, 5xx ``server_error``."""
+
+_CODE_BY_FRAMEWORK_STATUS = {
+    404: ErrorCode.NOT_FOUND,
+    405: ErrorCode.METHOD_NOT_ALLOWED,
+    413: ErrorCode.REQUEST_TOO_LARGE,
+    415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+}
+
+
+def error_type(status: int) -> str:
+    """The envelope's ``type`` for an HTTP status."""
+    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def error_body(code: ErrorCode, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
+    """The envelope as plain data."""
+    return {"error": {"message": message, "type": error_type(STATUS[code]), "param": param, "code": str(code)}}
+
+
+def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer to a request that failed with ``error``."""
+    all_headers = dict(headers or {})
+    if error.retry_after is not None:
+        all_headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if error.code is ErrorCode.INVALID_API_KEY:
+        all_headers["WWW-Authenticate"] = "Bearer"
+    # ASCII only: a message may quote what was sent, and that need not be encodable as UTF-8.
+    content = json.dumps(error_body(error.code, error.message, error.param))
+    return Response(content, error.status, all_headers, media_type="application/json")
+
+
+def internal_error(request_id: str) -> RequestError:
+    """What is told of an unexpected exception: where to look for it in the log, and nothing of what it was."""
+    return RequestError(ErrorCode.INTERNAL_ERROR, f"internal error; please quote request id {request_id}")
+
+
+def storage_unavailable() -> RequestError:
+    """The database can't be reached, or not in time. Nothing was half done: work is accepted in one transaction."""
+    return RequestError(
+        ErrorCode.STORAGE_UNAVAILABLE,
+        "the database is unavailable; please try again",
+        retry_after=STORAGE_RETRY_SECONDS,
+    )
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer in the envelope whatever routes raise and whatever the framework refuses by itself."""
+    app.add_exception_handler(RequestError, _on_request_error)
+    app.add_exception_handler(StorageUnavailable, _on_storage_unavailable)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
+    app.add_exception_handler(HTTPException, _on_framework_error)
+
+
+async def _on_request_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_response(error)
+
+
+async def _on_storage_unavailable(_: Request, __: Exception) -> Response:
+    return error_response(storage_unavailable())
+
+
+async def _on_invalid_parameter(_: Request, error: Exception) -> Response:
+    """A path, query or header parameter that its declaration refuses; bodies are checked elsewhere."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return error_response(RequestError(ErrorCode.INVALID_REQUEST, f"{name}: {first['msg']}", param=name))
+
+
+async def _on_framework_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _CODE_BY_FRAMEWORK_STATUS.get(error.status_code)
+    if code is None:
+        code = ErrorCode.INTERNAL_ERROR if error.status_code >= 500 else ErrorCode.INVALID_REQUEST
+    if code is ErrorCode.METHOD_NOT_ALLOWED:
+        methods = _allowed_methods(request)
+        message = f"{request.method} is not allowed here; allowed: {methods}"
+        return error_response(RequestError(code, message), {"Allow": methods})
+    message = "there is nothing at this path" if code is ErrorCode.NOT_FOUND else str(error.detail)
+    return error_response(RequestError(code, message), error.headers)
+
+
+def _allowed_methods(request: Request) -> str:
+    """All methods of a path, not only those of the first route that has it (RFC 9110: Allow lists them all)."""
+    routes: list[APIRoute] = request.app.state.routes
+    methods = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
+    return ", ".join(sorted(methods))
+
+
+def secured(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+    """:func:`documented`, of a route that asks who is calling."""
+    return documented(
+        *codes,
+        *(code for code in _OF_CALLERS if code not in codes),
+    )
+
+
+def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI ``responses`` of a route that can fail with ``codes``: one entry a status, one example a code.
+
+    ``internal_error`` can befall every route and need not be named.
+    """
+    by_status: dict[int | str, dict[str, Any]] = {}
+    for code in (*codes, ErrorCode.INTERNAL_ERROR):
+        entry = by_status.setdefault(
+            STATUS[code],
+            {"model": ErrorEnvelope, "description": "", "content": {"application/json": {"examples": {}}}},
+        )
+        entry["description"] = ", ".join(filter(None, (entry["description"], f"`{code}`")))
+        example = {"value": error_body(code, _EXAMPLES.get(code, code.replace("_", " ")))}
+        entry["content"]["application/json"]["examples"][str(code)] = example
+    for status in (429, 503):
+        if status in by_status:
+            by_status[status]["headers"] = {
+                "Retry-After": {"description": "seconds to wait before trying again", "schema": {"type": "integer"}}
+            }
+    return by_status
+
+
+_OF_CALLERS = (
+    ErrorCode.INVALID_API_KEY,
+    ErrorCode.INSUFFICIENT_SCOPE,
+    ErrorCode.RATE_LIMIT_EXCEEDED,
+    ErrorCode.STORAGE_UNAVAILABLE,
+)
+
+_EXAMPLES = {
+    ErrorCode.MISSING_QUERY: "query is required",
+    ErrorCode.CONTEXT_LENGTH_EXCEEDED: "items[3] makes a sequence of 5000 tokens; the model takes 4096",
+    ErrorCode.MODEL_UNAVAILABLE: "the workers of qwen3 serve something else than this server; see /readyz",
+    ErrorCode.TIMEOUT: "not scored within 60 s; job job_0198… goes on",
+    ErrorCode.INTERNAL_ERROR: "internal error; please quote request id 5b0c…",
+    ErrorCode.JOB_NOT_FOUND: "there is no such job",
+}

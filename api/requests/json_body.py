@@ -1,0 +1,106 @@
+"""Strict JSON: what Python's parser lets through but JSON, or this service, does not."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import NoReturn
+
+from scoring.error_codes import ErrorCode, RequestError
+
+MAX_DEPTH = 64
+"""Deepest nesting of lists and objects that is taken; a scoring request needs three."""
+
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class _RefusedError(ValueError):
+    """What the parser lets through and we do not, said of the text that holds it."""
+
+
+def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
+    """The value that ``data``, UTF-8 JSON, stands for.
+
+    what: what to call it in messages; place: its own path in the request, where it is a part of one.
+
+    Raises :class:`RequestError`: ``invalid_json`` where it is not JSON, ``invalid_request`` for NaN, infinities
+    (``1e999`` too), lone surrogates, integers of thousands of digits and nesting past :data:`MAX_DEPTH`.
+    """
+    try:
+        value = _DECODER.decode(data.decode())
+        _check_depth(value)
+    except json.JSONDecodeError as error:
+        # Of a text of one line it says no line: it may be one of many itself.
+        reason = str(error) if b"\n" in data else f"{error.msg} (char {error.pos})"
+        raise RequestError(ErrorCode.INVALID_JSON, f"{what} is not valid JSON: {reason}", param=place or None) from None
+    except UnicodeDecodeError as error:
+        raise RequestError(ErrorCode.INVALID_JSON, f"{what} is not valid JSON: {error}", param=place or None) from None
+    except RecursionError:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"{what} {_TOO_DEEP}", param=place or None) from None
+    except _RefusedError as error:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"{what} {error}", param=place or None) from None
+    except ValueError:  # Python's own guard against quadratic time on integers of more than 4,300 digits.
+        message = f"{what} holds an integer with too many digits"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param=place or None) from None
+    # Only an escape can bring half a surrogate pair into a decoded body, so most bodies need no walk.
+    if _SURROGATE_ESCAPE.search(data) and (path := _lone_surrogate(value, place)) is not None:
+        path = path.removeprefix(".")
+        message = f"{path or what} holds a lone surrogate, which is not valid Unicode text"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param=path or None)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _RefusedError(f"holds {name}, which is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _RefusedError("holds a number too large for a double")
+    return value
+
+
+# Made once: a job of a million lines is a million calls.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _check_depth(value: object) -> None:
+    level = [value] if isinstance(value, list | dict) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, list | dict)
+        ]
+        if not level:
+            return
+    raise _RefusedError(_TOO_DEEP)
+
+
+def _lone_surrogate(value: object, path: str) -> str | None:
+    """The path of the first string that is not Unicode text, or None. A key counts for its object."""
+    if isinstance(value, str):
+        return path if _is_broken(value) else None
+    if isinstance(value, list):
+        for n, child in enumerate(value):
+            if (found := _lone_surrogate(child, f"{path}[{n}]")) is not None:
+                return found
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if _is_broken(key):
+                return path
+            if (found := _lone_surrogate(child, f"{path}.{key}")) is not None:
+                return found
+    return None
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -1,0 +1,211 @@
+"""From a body's bytes to a validated job. Blocks on the processor: call it in a thread.
+
+The order in which errors are looked for is fixed, so that a request with several always gets the same one: JSON, the
+fields that are not about scoring, the shapes of query, items and labels, and last what needs the tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from api.answers.schemas import JobBody, ScoreBody
+from api.callers.authentication import Principal
+from api.requests.json_body import parse_json
+from api.requests.webhook import read_webhook, unknown_webhook_fields
+from api.service import Service
+from jobs.store.records import Idempotency, Origin, Submission, Webhook
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.options import Priority
+from scoring.prepare import Limits, Preparation, Prepared, prepare
+from scoring.request import ScoreRequest, parse_score_request
+
+LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
+
+MAX_METADATA = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+MAX_EXPIRES_IN = 366 * 86400.0
+
+_NAMED_UNKNOWN_FIELDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A ``/v1/score`` call: its job, and how long to wait for it. timeout: seconds."""
+
+    submission: Submission
+    timeout: float
+    cancel_on_timeout: bool
+
+
+def parse_object(data: bytes) -> Mapping[str, object]:
+    """A body's JSON object."""
+    body = parse_json(data)
+    if not isinstance(body, dict):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "the body must be a JSON object")
+    return body
+
+
+def read_job(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Submission:
+    """The job in the body of ``POST /v1/jobs``. Raises RequestError."""
+    body = parse_object(data)
+    limits = _limits(service, max_items=service.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
+    fields = _job_fields(service, body)
+    request = _request(service, body)
+    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
+    return _submission(service, principal, body, request, prepared, fields, idempotency)
+
+
+def read_upload(service: Service, principal: Principal, body: Mapping[str, object]) -> tuple[Submission, Preparation]:
+    """The job in the first line of an upload, which has no items yet, and what prepares them. Raises RequestError."""
+    if body.get("items") is not None:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
+    limits = _limits(service, max_items=service.scoring.max_items_per_upload, max_tokens=None, advice="")
+    fields = _job_fields(service, body)
+    request = _request(service, {**body, "items": []})
+    preparation = Preparation(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
+    return _submission(service, principal, body, request, preparation.prepared(()), fields, None), preparation
+
+
+def read_call(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Call:
+    """The call in the body of ``POST /v1/score``. Raises RequestError."""
+    body = parse_object(data)
+    timeout = _seconds(body, "timeout", service.api.max_call_timeout_seconds) or service.api.call_timeout_seconds
+    cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
+    limits = _limits(
+        service,
+        max_items=service.scoring.max_items_per_call,
+        max_tokens=service.scoring.max_tokens_per_call,
+        advice="submit it to /v1/jobs",
+    )
+    # Where nobody wants the scores afterwards, the store gives up by itself even if this process is gone by then.
+    expires_in = timeout if cancel_on_timeout else None
+    fields = _Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
+    request = _request(service, body)
+    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
+    submission = _submission(service, principal, body, request, prepared, fields, idempotency)
+    return Call(submission, timeout, cancel_on_timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """What a body says beside what is to be scored. known: the names of all fields that it may have."""
+
+    known: Collection[str]
+    origin: Origin
+    priority: Priority
+    expires_in: float | None
+    metadata: Mapping[str, str]
+    webhook: Webhook | None = None
+
+
+def _job_fields(service: Service, body: Mapping[str, object]) -> _Fields:
+    webhook = read_webhook(body, service.webhook_rules)
+    given = _one_of(body, "priority", [str(priority) for priority in Priority])
+    expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
+    priority = Priority(given) if given is not None else Priority.NORMAL
+    return _Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body), webhook)
+
+
+def _request(service: Service, body: Mapping[str, object]) -> ScoreRequest:
+    service.check_model(body.get("model"))
+    return parse_score_request(body)
+
+
+def _submission(
+    service: Service,
+    principal: Principal,
+    body: Mapping[str, object],
+    request: ScoreRequest,
+    prepared: Prepared,
+    fields: _Fields,
+    idempotency: Idempotency | None,
+) -> Submission:
+    return Submission(
+        model=service.card.name,
+        tokenizer_fingerprint=service.card.tokenizer_fingerprint,
+        prefix=prepared.prefix,
+        chunks=[(chunk.first_item, chunk.rows) for chunk in prepared.chunks],
+        label_token_ids=prepared.label_token_ids,
+        prompt_tokens=prepared.prompt_tokens,
+        total_items=prepared.total_items,
+        options=request.options,
+        priority=fields.priority,
+        expires_in=fields.expires_in,
+        metadata=fields.metadata,
+        warnings=(*_unknown_fields(body, fields.known), *prepared.warnings),
+        origin=fields.origin,
+        idempotency=idempotency,
+        tenant=principal.tenant,
+        quota=principal.policy.max_waiting_tokens,
+        webhook=fields.webhook,
+    )
+
+
+def _limits(service: Service, *, max_items: int, max_tokens: int | None, advice: str) -> Limits:
+    scoring = service.scoring
+    return Limits(
+        max_labels=scoring.max_labels,
+        max_items=max_items,
+        max_tokens=max_tokens,
+        chunk_tokens=scoring.chunk_tokens,
+        chunk_items=scoring.chunk_items,
+        advice=advice,
+    )
+
+
+def _unknown_fields(body: Mapping[str, object], known: Collection[str]) -> list[str]:
+    # Quoted and cut short: the name is whatever somebody sent, and comes back in a response.
+    names = [name for name in body if name not in known]
+    if "webhook" in known:
+        names += unknown_webhook_fields(body)
+    unknown = [json.dumps(name[:64]) for name in names]
+    warnings = [f"unknown field {name} was ignored" for name in unknown[:_NAMED_UNKNOWN_FIELDS]]
+    if len(unknown) > _NAMED_UNKNOWN_FIELDS:
+        warnings.append(f"{len(unknown) - _NAMED_UNKNOWN_FIELDS} more unknown fields were ignored")
+    return warnings
+
+
+def _one_of(body: Mapping[str, object], name: str, allowed: Collection[str]) -> str | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in allowed:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} must be one of {', '.join(allowed)}", param=name)
+    return value
+
+
+def _seconds(body: Mapping[str, object], name: str, most: float) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, f"{name} must be a number of seconds above 0 and at most {most:g}", param=name
+        )
+    return float(value)
+
+
+def _metadata(body: Mapping[str, object]) -> dict[str, str]:
+    value = body.get("metadata")
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or len(value) > MAX_METADATA:
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, f"metadata must be an object of at most {MAX_METADATA} strings", param="metadata"
+        )
+    for name, text in value.items():
+        if not _storable(name, MAX_METADATA_KEY):
+            message = f"names in metadata have at most {MAX_METADATA_KEY} characters, none of them NUL"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, param="metadata")
+        if not _storable(text, MAX_METADATA_VALUE):
+            message = f"values in metadata are strings of at most {MAX_METADATA_VALUE} characters, none of them NUL"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, param=f"metadata.{name}")
+    return value
+
+
+def _storable(value: object, most: int) -> bool:
+    """Whether a value is a string that every store can keep: PostgreSQL has no place for NUL."""
+    return isinstance(value, str) and len(value) <= most and "\0" not in value

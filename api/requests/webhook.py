@@ -1,0 +1,66 @@
+"""What a job's body says of its webhook."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jobs.store.database import Database
+from jobs.store.records import Event, Submission, Webhook
+from jobs.webhooks.endpoints import find_endpoint
+from scoring.error_codes import ErrorCode, RequestError
+from webhooks.addresses import AddressRules, ForbiddenUrl, check_url
+
+FIELDS = ("url", "events")
+
+
+def read_webhook(body: Mapping[str, object], rules: AddressRules) -> Webhook | None:
+    """A body's ``webhook``, if it has one. Raises RequestError INVALID_REQUEST, WEBHOOK_URL_FORBIDDEN."""
+    value = body.get("webhook")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "webhook must be an object with a url", param="webhook")
+    url = value.get("url")
+    if not isinstance(url, str):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "webhook.url must be a string", param="webhook.url")
+    try:
+        target = check_url(url, rules)
+    except ForbiddenUrl as forbidden:
+        raise RequestError(
+            ErrorCode.WEBHOOK_URL_FORBIDDEN, f"webhook.url is refused: {forbidden}", param="webhook.url"
+        ) from forbidden
+    return Webhook(url, target.host, _events(value.get("events")))
+
+
+def _events(value: object) -> tuple[Event, ...]:
+    """The events that are named, in their own order, each once; all of them where none is."""
+    if value is None:
+        return tuple(Event)
+    names = ", ".join(Event)
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        message = f"webhook.events must be a list of at least one of {names}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="webhook.events")
+    for place, name in enumerate(value):
+        if name not in set(Event):
+            message = f"there is no event {json.dumps(name[:64])}; there are {names}"
+            raise RequestError(ErrorCode.INVALID_REQUEST, message, param=f"webhook.events[{place}]")
+    return tuple(event for event in Event if event in value)
+
+
+def unknown_webhook_fields(body: Mapping[str, object]) -> list[str]:
+    """The names of fields within ``webhook`` that mean nothing, as paths."""
+    value = body.get("webhook")
+    return [f"webhook.{name}" for name in value if name not in FIELDS] if isinstance(value, dict) else []
+
+
+def with_warning_of_disabled_endpoint(database: Database, submission: Submission) -> Submission:
+    """The job, with a line in its warnings if nothing is sent to its webhook's endpoint at present."""
+    if submission.webhook is None:
+        return submission
+    endpoint = find_endpoint(database, submission.tenant, submission.webhook.url)
+    if endpoint is None or endpoint.disabled_at is None:
+        return submission
+    warning = "nothing is sent to webhook.url: it failed for too long, or said that it is gone; see /docs on redelivery"
+    return replace(submission, warnings=(*submission.warnings, warning))

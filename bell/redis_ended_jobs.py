@@ -1,0 +1,54 @@
+"""Hearing from Redis which jobs have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from bell.redis_celery import ended_channel
+
+CONNECT_SECONDS = 2.0
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class RedisNotices:
+    """A :class:`bell.interfaces.Notices` on a publish/subscribe channel. What is published in a gap is not heard."""
+
+    def __init__(self, redis_url: str, prefix: str) -> None:
+        self._redis_url = redis_url
+        self._channel = ended_channel(prefix)
+
+    async def listen(self, on_ended: Callable[[str], None]) -> None:
+        """Subscribe, and call ``on_ended`` with each job id, until cancelled. Reconnects with growing pauses."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            client = redis.asyncio.Redis.from_url(
+                self._redis_url,
+                socket_connect_timeout=CONNECT_SECONDS,
+                socket_keepalive=True,
+                health_check_interval=10,
+                retry=Retry(NoBackoff(), 0),
+            )
+            try:
+                async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
+                    await subscription.subscribe(self._channel)
+                    pause = FIRST_PAUSE_SECONDS
+                    while True:
+                        # Waking up now and then lets redis-py check that the connection is alive.
+                        message = await subscription.get_message(timeout=CONNECT_SECONDS)
+                        if message is not None:
+                            for job_id in json.loads(message["data"]):
+                                on_ended(job_id)
+            except (redis.RedisError, OSError) as error:
+                logger.warning("no notices from Redis: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -1,0 +1,37 @@
+"""Which revision of the schema a store has, and which one this version needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """The migrations' configuration. With a connection they run in its transaction."""
+    config = Config(str(ROOT / "alembic.ini"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def schema_head() -> str:
+    """The revision this version's code is written for."""
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    if head is None:
+        raise RuntimeError("there are no migrations")
+    return head
+
+
+def known_revisions() -> frozenset[str]:
+    """The revisions that this version knows of: its own and those before."""
+    return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
+def schema_revision(connection: Connection) -> str | None:
+    """The revision of a store; None if it was never migrated."""
+    return MigrationContext.configure(connection).get_current_revision()
