@@ -20,7 +20,7 @@ settings.load_profile("scoreline")
 
 Server = TypeVar("Server", PostgresServer, RedisServer)
 
-FIRST = ("command", "end_to_end", "model", "workers", "demonstration", "composition", "benchmarks", "faults")
+FIRST = ("scoreline", "end_to_end", "model", "workers", "demonstration", "composition", "benchmarks", "faults")
 """Folders whose files take long: begun last, one of them would be waited for alone."""
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from scoreline.client import Client
-from tests.command.running import REAL, Up
 from tests.end_to_end.small_models import ITEMS, LABELS, QUERY, add_weights, expected_scores
+from tests.scoreline.running import REAL, Up
 from tests.scoring.tokenizer_families import Family, llama3, mistral_v03, qwen2_5, qwen3
 
 LLAMA3_ROPE = {

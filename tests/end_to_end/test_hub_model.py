@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from scoreline.client import Client
-from tests.command.running import REAL, Up, gone
+from tests.checkpoints.hub_server import Hub, Repository, commit_of
 from tests.end_to_end.small_models import expected_scores
 from tests.model.checkpoints import CONFIGS, tensors, write
-from tests.scoring.hub_server import Hub, Repository, commit_of
+from tests.scoreline.running import REAL, Up, gone
 from tests.scoring.tokenizers_under_test import save_qwen2
 from tests.services import wait_until
 

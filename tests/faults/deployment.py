@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 
 from tests.end_to_end.deployment import MODEL, Deployment
-from tests.faults.points import Point, to_text
+from tests.faults.injection.points import Point, to_text
 from tests.services import wait_until
 
 SECONDS = 60.0
@@ -53,7 +53,7 @@ class FaultyDeployment(Deployment):
             faults["FAULT_CLOCK"] = str(clock)
         if idle_seconds is not None:
             faults["FAULT_IDLE_SECONDS"] = str(idle_seconds)
-        process = self._start("tests.faults.launcher", name, arguments, **faults, **_environment(settings))
+        process = self._start("tests.faults.injection.launcher", name, arguments, **faults, **_environment(settings))
         launched = Launched(self, name, process)
         if wait:
             launched.wait_until_ready()
@@ -65,7 +65,9 @@ class FaultyDeployment(Deployment):
         name = f"deliverer-{self._started}"
         faults = {"FAULT_POINTS": to_text(points)}
         own = {"webhook_allowed_networks": LOOPBACK, "delivery_poll_seconds": 0.1} | settings
-        process = self._start("tests.faults.launcher", name, ["workers.delivery"], **faults, **_environment(own))
+        process = self._start(
+            "tests.faults.injection.launcher", name, ["workers.delivery"], **faults, **_environment(own)
+        )
         launched = Launched(self, name, process)
         if wait:
             launched.wait_until_ready()
@@ -74,7 +76,7 @@ class FaultyDeployment(Deployment):
     def launch_api(self, *points: Point, wait: bool = True, **settings: object) -> Launched:
         """Start the API; wait: return once it is ready."""
         faults = {"FAULT_POINTS": to_text(points)}
-        process = self._start("tests.faults.launcher", "api", ["api"], **faults, **_environment(settings))
+        process = self._start("tests.faults.injection.launcher", "api", ["api"], **faults, **_environment(settings))
         launched = Launched(self, "api", process)
         if wait:
             self.wait_for_api()

@@ -12,8 +12,8 @@ from jobs.queue.read import get_job
 from jobs.queue.sweep import sweep
 from jobs.store.records import JobStatus
 from tests.faults.deployment import SECONDS, FaultyDeployment, Launched, frozen_when_ready
+from tests.faults.injection.points import Point
 from tests.faults.outcomes import assert_succeeded_once, claimed, expire_leases
-from tests.faults.points import Point
 from tests.services import PostgresServer, wait_until
 from tests.workers.conftest import Store
 

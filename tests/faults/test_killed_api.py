@@ -12,8 +12,8 @@ from sqlalchemy import func, select
 from jobs.store.records import JobStatus
 from jobs.store.tables import chunks, jobs
 from tests.faults.deployment import SECONDS, FaultyDeployment, names_of
+from tests.faults.injection.points import Point
 from tests.faults.outcomes import assert_succeeded_once, blames, claimed
-from tests.faults.points import Point
 from tests.services import wait_until
 from tests.workers.conftest import Store
 

@@ -13,7 +13,7 @@ from jobs.webhooks.delivery_log import DeliveryRecord, list_deliveries
 from jobs.webhooks.tables import DeliveryState
 from tests.api.delivering import parse_request
 from tests.faults.deployment import SECONDS, FaultyDeployment, Launched, names_of
-from tests.faults.points import Point
+from tests.faults.injection.points import Point
 from tests.jobs.work import submission
 from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status

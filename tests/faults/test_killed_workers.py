@@ -7,8 +7,8 @@ import pytest
 from jobs.queue.read import get_job
 from jobs.store.records import JobStatus
 from tests.faults.deployment import SECONDS, FaultyDeployment, frozen_when_ready, names_of
+from tests.faults.injection.points import Point
 from tests.faults.outcomes import assert_succeeded_once, blames, claimed, leases
-from tests.faults.points import Point
 from tests.services import wait_until
 from tests.workers.conftest import Store
 

@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 
 from jobs.store.records import JobStatus
 from jobs.store.tables import chunks, idempotency_keys, jobs, prefixes
-from tests.faults.cutting_proxy import Cut, CuttingProxy
 from tests.faults.deployment import SECONDS, FaultyDeployment
+from tests.faults.injection.cutting_proxy import Cut, CuttingProxy
 from tests.faults.outcomes import assert_succeeded_once
 from tests.services import PostgresServer, wait_until
 from tests.workers.conftest import Store

@@ -24,7 +24,7 @@ from checkpoints.files import ModelFilesError
 from checkpoints.hub_errors import explain, is_definite
 from checkpoints.progress import ByteProgress
 from checkpoints.source import Contents, find_checkpoint, is_hub_id
-from tests.scoring.hub_server import Hub, Repository, commit_of
+from tests.checkpoints.hub_server import Hub, Repository, commit_of
 
 ID = "tiny-org/tiny"
 WEIGHTS = bytes(range(256)) * 4096

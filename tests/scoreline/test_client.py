@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scoreline import Client, ScorelineError
-from tests.command.running import ROOT, Up
+from tests.scoreline.running import ROOT, Up
 from tests.services import free_port, wait_until
 
 

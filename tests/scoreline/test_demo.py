@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from scoreline.server_process import DEMONSTRATION_JOBS
-from tests.command.running import ROOT, gone
+from tests.scoreline.running import ROOT, gone
 from tests.services import wait_until
 
 DEMO = [sys.executable, "-c", "from scoreline.command import main; main()", "demo"]

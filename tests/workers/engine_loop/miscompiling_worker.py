@@ -1,4 +1,5 @@
-"""A scoring worker whose compiler gets one program wrong: ``python -m tests.workers.miscompiling_worker PROGRAM``."""
+"""A scoring worker whose compiler gets one program wrong:
+``python -m tests.workers.engine_loop.miscompiling_worker PROGRAM``."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from model.config import DecoderConfig
 from tests.model.checkpoints import tensors
 from tests.scoring.tokenizer_families import qwen3
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WEIGHTS = "model.safetensors"
 Break = Callable[[Path], None]
 

@@ -23,7 +23,7 @@ from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import body as lines
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHANGING = {"x-request-id", "date"}
 """Headers that differ between any two answers."""
 

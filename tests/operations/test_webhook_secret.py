@@ -14,7 +14,7 @@ from jobs.store.database import Database
 from jobs.tenancy.tenants import set_tenant
 from jobs.webhooks.tables import webhook_secrets
 from settings.jobs import StoreSettings
-from tests.command.running import ROOT
+from tests.scoreline.running import ROOT
 
 SECRET = r"whsec_[A-Za-z0-9+/=]{32,}"
 

@@ -6,5 +6,5 @@ from scoreline import embedded
 from scoreline.command import main
 
 if __name__ == "__main__":
-    embedded.ROLES["worker"] = "tests.command.stand_in_worker"
+    embedded.ROLES["worker"] = "tests.scoreline.stand_in_worker"
     main()

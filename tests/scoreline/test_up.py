@@ -19,7 +19,7 @@ import pytest
 
 from scoreline.client import Client, ScorelineError
 from tests.api.delivering import verified
-from tests.command.running import ROOT, Up, gone
+from tests.scoreline.running import ROOT, Up, gone
 from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status
 
@@ -139,7 +139,7 @@ def test_a_worker_that_keeps_dying_is_given_up_with_its_own_words(start_up: Star
     up.wait_until_ready()
     children = up.children()
     curse.touch()
-    os.kill(children["tests.command.stand_in_worker"], signal.SIGKILL)
+    os.kill(children["tests.scoreline.stand_in_worker"], signal.SIGKILL)
     assert up.process.wait(40) == 1
     assert "scoreline: the worker keeps crashing: Segmentation fault, or the like" in up.output
     assert gone(list(children.values()))

@@ -19,9 +19,9 @@ from settings.jobs import StoreSettings
 from tests.jobs.work import submission
 from tests.services import free_port, wait_until
 from tests.webhooks.receivers import Receiver, status
-from tests.workers.test_metrics import scrape
+from tests.workers.engine_loop.test_metrics import scrape
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Deliverer:

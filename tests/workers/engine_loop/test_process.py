@@ -23,7 +23,7 @@ from tests.services import PostgresServer, RedisServer, free_port, wait_until
 from tests.workers.conftest import CARD, MODEL, Store
 from workers.stopping import STUCK
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NEVER = 600.0
 
 

@@ -32,7 +32,7 @@ from tests.api.tiny_model import make_model_directory
 from tests.services import wait_until
 from tests.workers.conftest import LABELS, MODEL, Store
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIG = DecoderConfig(
     vocabulary=512,
     width=32,
@@ -164,7 +164,7 @@ def test_a_signal_while_the_model_loads_ends_the_worker_at_once(sqlite_url: str,
     process.stderr.close()
 
 
-MISCOMPILING = "tests.workers.miscompiling_worker"
+MISCOMPILING = "tests.workers.engine_loop.miscompiling_worker"
 
 
 def test_a_device_that_computes_something_wrong_is_not_served_from(sqlite_url: str, checkpoint: Path) -> None:

@@ -26,7 +26,7 @@ def gone(process_ids: list[int]) -> bool:
     return True
 
 
-STAND_IN = ("-m", "tests.command.stand_in_up")
+STAND_IN = ("-m", "tests.scoreline.stand_in_up")
 REAL = ("-c", "from scoreline.command import main; main()")
 """Python's arguments for the command with the stand-in worker, and as it is."""
 
@@ -101,7 +101,7 @@ class Up:
 
     @property
     def worker(self) -> int:
-        return self.children()["tests.command.stand_in_worker"]
+        return self.children()["tests.scoreline.stand_in_worker"]
 
     def end(self, with_signal: signal.Signals) -> int:
         """Its exit status."""

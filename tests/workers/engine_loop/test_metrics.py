@@ -16,8 +16,8 @@ from jobs.queue.worker_registry import live_workers
 from jobs.store.records import JobStatus, WorkerRecord
 from tests.services import free_port, wait_until
 from tests.workers.conftest import CARD, Store, Worker
+from tests.workers.engine_loop.test_process import Process
 from tests.workers.engines import POISON, MadeUpEngine
-from tests.workers.test_process import Process
 from workers.engine_loop.heartbeat import Presence
 from workers.engine_loop.metrics import Outcome, WorkerMetrics
 

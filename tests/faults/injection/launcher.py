@@ -1,7 +1,9 @@
-"""Runs a module as ``python -m`` does, with faults built in: ``python -m tests.faults.launcher MODULE ARGUMENT...``.
+"""Runs a module as ``python -m`` does, with faults built in:
+``python -m tests.faults.injection.launcher MODULE ARGUMENT...``.
 
-The environment says which: ``FAULT_POINTS`` (see :mod:`tests.faults.points`), ``FAULT_CLOCK`` (seconds that the
-process's own clock is ahead), ``FAULT_IDLE_SECONDS`` (after which PostgreSQL ends the transaction of a silent client).
+The environment says which: ``FAULT_POINTS`` (see :mod:`tests.faults.injection.points`), ``FAULT_CLOCK`` (seconds that
+the process's own clock is ahead), ``FAULT_IDLE_SECONDS`` (after which PostgreSQL ends the transaction of a silent
+client).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def set_idle_limit(seconds: str) -> None:
 def main() -> None:
     if ahead := os.environ.get("FAULT_CLOCK"):
         set_clock(float(ahead))
-    from tests.faults.points import install  # imports much, which is to find the clock set
+    from tests.faults.injection.points import install  # imports much, which is to find the clock set
 
     if seconds := os.environ.get("FAULT_IDLE_SECONDS"):
         set_idle_limit(seconds)

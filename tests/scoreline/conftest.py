@@ -9,7 +9,7 @@ import pytest
 
 from scoreline.client import Client
 from tests.api.tiny_model import make_model_directory
-from tests.command.running import ROOT, Up
+from tests.scoreline.running import ROOT, Up
 
 
 @pytest.fixture(scope="session")
