@@ -1,11 +1,12 @@
-# The one image of every role. ACCELERATOR names what it computes with, and is the name of a stage below: cpu, cuda or tpu.
+# One image serves every role. ACCELERATOR says which device it computes with. It is the name of a stage below: cpu, cuda or tpu.
 #   docker build --build-arg ACCELERATOR=cuda --tag scoreline:cuda .
 ARG ACCELERATOR=cpu
 
 FROM python:3.11.14-slim-bookworm AS base
 
-# Packages come before source, so that a change of source installs nothing. Every package is pinned, dependencies of
-# dependencies too: nothing is resolved or compiled here, and `pip check` fails the build where a pin is missing.
+# Packages are installed before the source is copied, so that a change of the source installs nothing again. Every package
+# is pinned, also dependencies of dependencies. So nothing is resolved or compiled here, and `pip check` fails the build if a
+# pin is missing.
 FROM base AS cpu
 WORKDIR /build
 RUN python -m venv --without-pip /opt/scoreline
@@ -24,11 +25,11 @@ FROM ${ACCELERATOR} AS packages
 RUN pip --python /opt/scoreline/bin/python check
 
 FROM base
-# A volume that is mounted over the cache of downloaded models takes its owner from the folder here.
+# A volume that is mounted over the cache of downloaded models takes its owner from this folder.
 RUN useradd --uid 10001 --create-home scoreline \
  && install --directory --owner=scoreline --group=scoreline /var/cache/huggingface
 COPY --from=packages /opt/scoreline /opt/scoreline
-# The rooms are run where they lie. This is the script that an installer would have made for the command.
+# The code runs from /app and is not installed. This is the script that an installer would have made for the command.
 RUN printf '#!/opt/scoreline/bin/python\nfrom scoreline.command import main\nmain()\n' > /opt/scoreline/bin/scoreline \
  && chmod 755 /opt/scoreline/bin/scoreline
 ENV PATH=/opt/scoreline/bin:$PATH \
@@ -36,13 +37,14 @@ ENV PATH=/opt/scoreline/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HF_HOME=/var/cache/huggingface
 WORKDIR /app
-# What .dockerignore lets in, and it names each thing.
+# .dockerignore names everything that is copied.
 COPY . ./
-# The user that runs it may not write beside the source, and would compile it anew in every process.
+# The user of the container may not write beside the source, so without this every process would compile the source again.
 RUN python -m compileall -q --invalidation-mode unchecked-hash /app
 USER scoreline
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-# In exec form, and the command turns into the role's process: a signal to the container reaches the one that handles it.
+# This is the exec form, and the command replaces itself with the role's process. So a signal to the container reaches the
+# process that handles it.
 ENTRYPOINT ["scoreline"]
 CMD ["--help"]

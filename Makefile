@@ -1,12 +1,12 @@
-# Two commands on a fresh machine: `make demo` and `make test`.
+# On a new machine, two commands are enough: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PARITY := .parity
 PEERS  := .peers
-# Processes that run the tests, each a file at a time and with services of its own: one more than the cores that the
-# smallest machine has, since tests of real processes often wait for them.
+# Number of processes that run the tests. Each runs one file at a time, with services of its own. The default is one more than
+# the cores of the smallest machine, because tests of real processes spend much of their time waiting.
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -29,19 +29,20 @@ demo: install
 test: install
 	$(PYTEST)
 
-# What it leaves out for the time it takes: the same of other models and of whole deployments, and a benchmark.
+# The tests that `make test` leaves out because they take long: other models, whole deployments, and a benchmark.
 slow: install
 	$(PYTEST) -m slow
 
-# The same as `make test`, a quarter slower, with the lines that no test has run.
+# The same as `make test`, a quarter slower; also prints the lines that no test has run.
 coverage: install
 	$(PYTEST) --cov --cov-report=term:skip-covered
 
-# Every fault there is a test of; `make test` runs the quick ones among them.
+# All tests of faults, and so many random histories of the queue. `make test` runs only the quick tests and a dozen histories.
+HISTORIES ?= 150
 faults: install
-	HISTORIES=1000 $(PYTEST) -m "not parity" tests/faults tests/soak tests/jobs/test_any_history.py
+	HISTORIES=$(HISTORIES) $(PYTEST) -m "not parity" tests/faults tests/soak tests/jobs/test_any_history.py
 
-# Random faults for so many minutes; the last line says what was lost, and the status is 1 unless that is nothing.
+# Random faults for MINUTES minutes. The last line says what was lost. The exit status is 0 if nothing was lost, and 1 otherwise.
 MINUTES ?= 10
 soak: install
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
@@ -52,7 +53,7 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The live comparison with HuggingFace. torch goes into a folder of its own, so that serving and `make test` never see it.
+# The live comparison with HuggingFace. torch is installed into a folder of its own, which the service and `make test` do not use.
 parity: install $(PARITY)/.installed
 	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m parity tests/parity
 
@@ -61,7 +62,7 @@ $(PARITY)/.installed: requirements-parity.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(PARITY) -r requirements-parity.txt
 	@touch $@
 
-# What else benchmarks compare with; llama.cpp is compiled for this machine, which takes several minutes.
+# Other systems that benchmarks compare with. llama.cpp is compiled on this machine, which takes several minutes.
 peers: install $(PEERS)/.installed
 
 $(PEERS)/.installed: requirements-peers.txt

@@ -1,4 +1,4 @@
-"""The API as a process: ``python -m api``."""
+"""Run the API as a process: ``python -m api``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from pydantic import ValidationError
 
 from api.application import create_app
 from api.service import Service
-from checkpoints.files import ModelFilesError
+from checkpoints.files import CheckpointError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
-from settings.delivery import DeliverySettings
-from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.logs import configure_logs
@@ -27,16 +25,16 @@ from settings.unknown import warn_of_unknown_variables
 from settings.webhooks import WebhookSettings
 
 SHUTDOWN_SECONDS = 10
-"""How long requests in progress get to finish. Waiting ones are answered at once; their jobs go on."""
+"""How long requests in progress may take to finish. Requests that wait for a job are answered at once."""
 
 log = structlog.stdlib.get_logger("api")
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which would otherwise wait at shutdown for requests that wait for jobs."""
+    """A uvicorn server whose shutdown does not wait for requests that wait for jobs."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer waiting requests as if their time was up, then shut down."""
+        """Answer waiting requests as timed out, then shut down."""
         app: FastAPI = self.config.app  # type: ignore[assignment]
         service: Service = app.state.service
         service.waiters.stop()
@@ -44,12 +42,12 @@ class Server(uvicorn.Server):
 
 
 def main() -> int:
-    """Serve until stopped. Returns the exit status: 1, after one line, where the process can't start."""
+    """Serve until stopped, and return the exit status: 1, after one line in the log, if the process can't start."""
     configure_logs()
     warn_of_unknown_variables(os.environ)
-    # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
+    # transformers would otherwise advise to install PyTorch, in lines that are not JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # The model may have to be downloaded first, in threads that an orderly exit would wait for.
+    # An orderly exit would wait for the threads that may download the model now.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
     try:
@@ -61,13 +59,11 @@ def main() -> int:
             bell=BellSettings(),
             webhooks=WebhookSettings(),
             keys=KeySettings(),
-            sweep_seconds=EngineSettings().sweep_seconds,
-            secret_overlap_seconds=DeliverySettings().webhook_secret_overlap_seconds,
         )
-    except (ModelFilesError, ValidationError, ValueError) as error:
+    except (CheckpointError, ValidationError, ValueError) as error:
         log.error("can't start", reason=str(error))
         return 1
-    # uvicorn raises the signal that stopped it once more when it is done: being stopped is not a failure.
+    # uvicorn raises the signal that stopped it again when it has shut down; that is not a failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
     config = uvicorn.Config(

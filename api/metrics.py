@@ -1,13 +1,11 @@
-"""What this process counts, and the state of the queue, in Prometheus's text format.
+"""The counters of this process and the state of the queue, in Prometheus's text format.
 
-No label has a tenant's, a job's or a client's words in it: their number must not grow with the traffic.
+No label contains the name of a tenant or a job, or text of a client, so the number of time series is bounded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -15,44 +13,43 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
-from api.remembering import Remembered
+from api.caching import ThrottledValue
+from api.ended_jobs import EndedJobs
 from jobs.invariant_watch import Watch
 from jobs.invariants import CHECKS, Cost
-from jobs.queue.statistics import Figures, Queue, queue_figures
+from jobs.queue.statistics import QueueStatistics, Statistics, read_statistics
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobStatus, Submission
 
-FIGURES_SECONDS, MOST_FIGURES_SECONDS = 5.0, 30.0
-"""How long the queue's figures serve scrapes, the longer the more there is to count: every waiting chunk of it."""
-
-REMEMBERED_ENDS = 10_000
-"""Ended jobs that are remembered so that each counts once, however often it is read."""
+STATISTICS_SECONDS, MAX_STATISTICS_SECONDS = 5.0, 30.0
+"""How long scrapes share the statistics of the queue: the longer, the longer it takes to count all waiting chunks."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
-"""What stands for methods and paths that are not this service's: clients could make up any number of them."""
+"""The label for unknown methods and paths, of which clients could invent any number."""
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds of the histogram: `/v1/score` and `Prefer: wait` hold a request for minutes."""
+"""Upper bounds of the histogram. Requests that wait for a job take up to minutes."""
 
 
 class Metrics:
-    """The metrics of one API process. Safe to use from threads.
-
-    rings_lost: how many rings and notices an outage of Redis has cost so far; None where there is no Redis.
-    """
+    """The metrics of one API process. Safe to use from threads."""
 
     def __init__(
-        self, database: Database, watch: Watch, fresh_seconds: float, rings_lost: Callable[[], int] | None
+        self,
+        database: Database,
+        watch: Watch,
+        fresh_seconds: float,
+        rings_lost: Callable[[], int] | None,  # how many rings and notices outages of Redis took; None without Redis
+        ended: EndedJobs,
     ) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(namespace="scoreline", registry=self._registry)
-        self._requests = Counter(
-            "scoreline_http_requests",
-            "Requests that were answered.",
-            ("method", "route", "status"),
-            registry=self._registry,
-        )
+
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(name, help_text, labels, registry=self._registry)
+
+        self._requests = counter("scoreline_http_requests", "Requests that were answered.", "method", "route", "status")
         self._seconds = Histogram(
             "scoreline_http_request_duration_seconds",
             "From a request's arrival to the end of its answer.",
@@ -60,59 +57,43 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
-        self._accepted = Counter(
-            "scoreline_jobs_accepted",
-            "Jobs that this process accepted, those of /v1/score as origin call.",
-            ("origin", "priority"),
-            registry=self._registry,
-        )
-        self._ended_jobs = Counter(
-            "scoreline_jobs_ended",
-            "Ends of jobs that this process learned of: by waiting, reading, cancelling or sweeping.",
-            ("status",),
-            registry=self._registry,
-        )
+        accepted = "Jobs that this process accepted, those of /v1/score as origin call."
+        self._accepted = counter("scoreline_jobs_accepted", accepted, "origin", "priority")
+        ended_jobs = "Ends of jobs that this process learned of: by waiting, reading, cancelling or sweeping."
+        self._ended_jobs = counter("scoreline_jobs_ended", ended_jobs, "status")
         self._waiters = Gauge(
             "scoreline_awaited_jobs", "Jobs whose end a request of this process waits for.", registry=self._registry
         )
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self._seeing = threading.Lock()
-        self._registry.register(_State(database, watch, fresh_seconds, rings_lost))
+        self._ended = ended
+        self._registry.register(_StoreCollector(database, watch, fresh_seconds, rings_lost))
 
-    def awaited_by(self, awaited: Callable[[], int]) -> None:
-        """Have the number of awaited jobs read from here."""
+    def read_awaited_jobs_from(self, awaited: Callable[[], int]) -> None:
+        """Set the function that returns the number of jobs that requests wait for."""
         self._waiters.set_function(awaited)
 
-    def answered(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count a request."""
+    def count_request(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count an answered request."""
         method = scope["method"] if scope["method"] in METHODS else OTHER
         route = getattr(scope.get("route"), "path", OTHER)
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)
 
-    def accepted(self, submission: Submission) -> None:
-        """Count a job that was not there before."""
+    def count_accepted(self, submission: Submission) -> None:
+        """Count a job that was accepted now, not earlier."""
         self._accepted.labels(submission.origin.value, submission.priority.value).inc()
 
-    def saw(self, job_id: str, status: JobStatus) -> None:
-        """Count a job's end, the first time that it is seen."""
-        if not status.ended:
-            return
-        with self._seeing:
-            if job_id in self._ended:
-                return
-            self._ended[job_id] = None
-            if len(self._ended) > REMEMBERED_ENDS:
-                self._ended.popitem(last=False)
-        self._ended_jobs.labels(status.value).inc()
+    def count_ended(self, job_id: str, status: JobStatus) -> None:
+        """Count a job if it has ended, once, however often it is read."""
+        if status.ended and self._ended.add(job_id, counting=True):
+            self._ended_jobs.labels(status.value).inc()
 
     def text(self) -> bytes:
-        """All of it. Blocks on the database, and does without it where it is away."""
+        """Return all metrics. Blocks on the database; without it, the metrics that need it are left out."""
         return generate_latest(self._registry)
 
 
-class _State(Collector):
-    """What is not counted up, but looked at when it is asked for."""
+class _StoreCollector(Collector):
+    """The metrics that are read from elsewhere at each scrape: the queue, the invariants and lost rings."""
 
     def __init__(
         self, database: Database, watch: Watch, fresh_seconds: float, rings_lost: Callable[[], int] | None
@@ -120,11 +101,11 @@ class _State(Collector):
         self._watch = watch
         self._rings_lost = rings_lost
 
-        def figures() -> Figures:
+        def statistics() -> Statistics:
             database.check()
-            return queue_figures(database, fresh_seconds)
+            return read_statistics(database, fresh_seconds)
 
-        self._figures = Remembered(figures, FIGURES_SECONDS, MOST_FIGURES_SECONDS)
+        self._statistics = ThrottledValue(statistics, STATISTICS_SECONDS, MAX_STATISTICS_SECONDS)
 
     def collect(self) -> Iterator[Metric]:
         if self._rings_lost is not None:
@@ -133,14 +114,14 @@ class _State(Collector):
             )
         if self._watch.violations is not None:
             yield _violations(self._watch)
-        figures: Figures | None = None
+        statistics: Statistics | None = None
         with contextlib.suppress(StorageUnavailable):
-            figures = self._figures.get()
-        up = GaugeMetricFamily("scoreline_database_up", "Whether the database answers, with a schema that will do.")
-        up.add_metric((), figures is not None)
-        yield up
-        if figures is not None:
-            yield from _queue(figures)
+            statistics = self._statistics.get()
+        yield GaugeMetricFamily(
+            "scoreline_database_up", "Whether the database answers, with a schema that will do.", statistics is not None
+        )
+        if statistics is not None:
+            yield from _queue(statistics)
 
 
 def _violations(watch: Watch) -> Metric:
@@ -154,7 +135,7 @@ def _violations(watch: Watch) -> Metric:
     return family
 
 
-def _queue(figures: Figures) -> Iterator[Metric]:
+def _queue(statistics: Statistics) -> Iterator[Metric]:
     labels = ("model", "class")
     waiting_chunks = GaugeMetricFamily("scoreline_waiting_chunks", "Chunks that wait to be claimed.", labels=labels)
     waiting_tokens = GaugeMetricFamily(
@@ -163,9 +144,13 @@ def _queue(figures: Figures) -> Iterator[Metric]:
     oldest = GaugeMetricFamily(
         "scoreline_oldest_waiting_seconds", "Since the job of the first waiting chunk was accepted.", labels=labels
     )
-    # What has a live worker and nothing to do is told as nothing, rather than not at all.
-    empty = [Queue(crew.model, interactive, 0, 0, 0.0) for crew in figures.crews for interactive in (False, True)]
-    found = {(queue.model, queue.interactive): queue for queue in (*empty, *figures.queues)}
+    # A model with live workers and an empty queue has values of 0 rather than none.
+    empty = [
+        QueueStatistics(worker.model, interactive, 0, 0, 0.0)
+        for worker in statistics.workers
+        for interactive in (False, True)
+    ]
+    found = {(queue.model, queue.interactive): queue for queue in (*empty, *statistics.queues)}
     for queue in found.values():
         of = (queue.model, "interactive" if queue.interactive else "other")
         waiting_chunks.add_metric(of, queue.chunks)
@@ -175,17 +160,12 @@ def _queue(figures: Figures) -> Iterator[Metric]:
     rate = GaugeMetricFamily(
         "scoreline_live_workers_tokens_per_second", "What live workers compute, as they measure it.", labels=("model",)
     )
-    for crew in figures.crews:
-        live.add_metric((crew.model,), crew.workers)
-        rate.add_metric((crew.model,), crew.tokens_per_second)
-    running = GaugeMetricFamily("scoreline_running_batches", "Batches that workers hold.")
-    running.add_metric((), figures.running_batches)
-    overdue = GaugeMetricFamily(
-        "scoreline_overdue_deliveries", "Webhooks that are due for ten seconds or more and are not being sent."
-    )
-    overdue.add_metric((), figures.overdue_deliveries)
-    disabled = GaugeMetricFamily(
-        "scoreline_disabled_endpoints", "Endpoints of webhooks that failed for too long, or said that they are gone."
-    )
-    disabled.add_metric((), figures.disabled_endpoints)
-    yield from (waiting_chunks, waiting_tokens, oldest, live, rate, running, overdue, disabled)
+    for worker in statistics.workers:
+        live.add_metric((worker.model,), worker.workers)
+        rate.add_metric((worker.model,), worker.tokens_per_second)
+    yield from (waiting_chunks, waiting_tokens, oldest, live, rate)
+    yield GaugeMetricFamily("scoreline_running_batches", "Batches that workers hold.", statistics.running_batches)
+    overdue = "Webhooks that are due for ten seconds or more and are not being sent."
+    yield GaugeMetricFamily("scoreline_overdue_deliveries", overdue, statistics.overdue_deliveries)
+    disabled = "Endpoints of webhooks that failed for too long, or said that they are gone."
+    yield GaugeMetricFamily("scoreline_disabled_endpoints", disabled, statistics.disabled_endpoints)

@@ -1,4 +1,4 @@
-"""A route's parameter that says who is calling, and refuses who may not."""
+"""The parameters by which routes authenticate their caller, limit its rate and require a scope."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _BEARER = HTTPBearer(
     scheme_name="ApiKey",
     description="an API key. The server that `scoreline up` runs on a loopback address takes requests without one too",
 )
-"""For the document: the header is read by :class:`api.callers.authentication.Authenticator`."""
+"""Only for the OpenAPI document: :class:`api.callers.authentication.Authenticator` reads the header."""
 
 
 async def _principal(
     request: Request, service: ServiceOf, scopes: SecurityScopes, _: Annotated[object, Security(_BEARER)]
 ) -> Principal:
     principal = await service.authenticator.authenticate(request.headers)
-    verdict = await service.rates.take(principal.policy)
-    add_headers(request.scope, verdict.headers)
-    verdict.check()
+    result = await service.rate_limits.count(principal.policy)
+    add_headers(request.scope, result.headers)
+    result.check()
     for scope in scopes.scopes:
         require_scope(principal, Scope(scope))
     return principal
 
 
-Scorer = Annotated[Principal, Security(_principal, scopes=[Scope.SCORE.value])]
-Reader = Annotated[Principal, Security(_principal, scopes=[Scope.READ.value])]
-Teller = Annotated[Principal, Security(_principal, scopes=[Scope.WEBHOOKS.value])]
-"""A route's parameter of such a type is who is calling, and whoever calls has that scope."""
+WithScoreScope = Annotated[Principal, Security(_principal, scopes=[Scope.SCORE.value])]
+WithReadScope = Annotated[Principal, Security(_principal, scopes=[Scope.READ.value])]
+WithWebhookScope = Annotated[Principal, Security(_principal, scopes=[Scope.WEBHOOKS.value])]
+"""The types of a route's parameter that is the caller; callers without the scope get an error."""

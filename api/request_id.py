@@ -1,6 +1,6 @@
-"""The outermost layer: a request id on every response, one access line per request, and no exception past it.
+"""The outermost middleware: it sets the request id, writes the access log and catches all exceptions.
 
-Nothing of a request's body reaches the log here: queries and items are their sender's business.
+The content of a request is never logged, because queries and items may be confidential.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from api.answers.error_responses import error_response, internal_error
 
 HEADER = "x-request-id"
 
-_FURTHER = "scoreline.headers"
-"""Where a request's scope has what else is to be in its answer."""
+_EXTRA_HEADERS = "scoreline.headers"
+"""The key of a request's scope under which further headers of its response are kept."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""What the access log says of a request whose client went away (nginx's convention); nobody receives it."""
+"""The status in the access log for a request whose client disconnected, as in nginx. It is never sent."""
 
-_SANE = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
+_VALID = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 
 log = structlog.stdlib.get_logger("api.access")
 
 
 def request_id_from(header: str | None) -> str:
-    """The client's own id where it is sane (so that logs of both sides can be joined), a new one otherwise."""
-    if header is not None and _SANE.fullmatch(header):
+    """Return the client's own id if it is valid, so that the logs of both sides can be joined; otherwise a new one."""
+    if header is not None and _VALID.fullmatch(header):
         return header
     return uuid.uuid4().hex
 
 
 def add_headers(scope: Scope, headers: Mapping[str, str]) -> None:
-    """Have headers in the answer to a request, whoever makes it."""
-    scope[_FURTHER].update(headers)
+    """Add headers to the response to a request, including error responses."""
+    scope[_EXTRA_HEADERS].update(headers)
 
 
 class RequestContext:
-    """ASGI middleware around everything else. answered: is told of each request, its status, and its seconds."""
+    """ASGI middleware around everything else. count_request: called with each request, its status and its seconds."""
 
-    def __init__(self, app: ASGIApp, answered: Callable[[Scope, int, float], None]) -> None:
+    def __init__(self, app: ASGIApp, count_request: Callable[[Scope, int, float], None]) -> None:
         self.app = app
-        self.answered = answered
+        self.count_request = count_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,15 +55,15 @@ class RequestContext:
             return
         started_at = time.perf_counter()
         request_id = request_id_from(Headers(scope=scope).get(HEADER))
-        further: dict[str, str] = {}
-        scope[_FURTHER] = further
+        extra_headers: dict[str, str] = {}
+        scope[_EXTRA_HEADERS] = extra_headers
         status: int | None = None
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(further | {HEADER: request_id})
+                MutableHeaders(scope=message).update(extra_headers | {HEADER: request_id})
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
@@ -74,11 +74,11 @@ class RequestContext:
             except Exception:
                 log.exception("unexpected error", method=scope["method"], path=scope["path"])
                 if status is not None:
-                    raise  # Too late for an envelope: the server breaks the connection off, and the client sees that.
+                    raise  # The response has begun, so the server closes the connection instead of sending an envelope.
                 await error_response(internal_error(request_id))(scope, receive, send_with_id)
             finally:
                 seconds = time.perf_counter() - started_at
-                self.answered(scope, status or CLIENT_CLOSED_REQUEST, seconds)
+                self.count_request(scope, status or CLIENT_CLOSED_REQUEST, seconds)
                 log.info(
                     "request",
                     method=scope["method"],

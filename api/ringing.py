@@ -1,26 +1,25 @@
-"""Ringing the bell in a thread of its own: never waited for, and many rings at once are one.
+"""Ring the bell in a thread of its own, so that no request waits for it, and merge concurrent rings into one.
 
-A bell may take a second when its Redis is away. A job is committed by then, so its 202 does not wait for that.
+A bell can take a second while Redis is unavailable. The job is committed by then, so its 202 need not wait.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from types import TracebackType
 
 import structlog
 
-from bell.interfaces import Bell
+from bell.interfaces import Bell, tell
 
 log = structlog.stdlib.get_logger("api")
 
 PAUSE_SECONDS = 0.005
-"""Between two rings. A ring costs its workers about a millisecond, and under load each claim finds many jobs."""
+"""Pause between two rings. A ring costs a worker about a millisecond, and under load each claim finds many jobs."""
 
 
 class Ringer:
-    """Rings and announces while it is entered, one call of the bell at a time. To be called from any thread."""
+    """A context manager whose thread rings and announces, one call of the bell at a time. Safe to use from threads."""
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
@@ -34,23 +33,21 @@ class Ringer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Return once all that was asked for is done."""
+    def __exit__(self, *_: object) -> None:
+        """Return when all rings and announcements that were asked for are done."""
         with self._asked:
             self._closing.set()
             self._asked.notify()
         self._thread.join()
 
     def ring(self, model: str) -> None:
-        """Say that ``model`` has waiting work: at once, or in a moment if the bell has just been rung."""
+        """Tell the workers of ``model`` that work waits: now, or after the pause if the bell has just been rung."""
         with self._asked:
             self._models.add(model)
             self._asked.notify()
 
     def announce(self, job_ids: Iterable[str]) -> None:
-        """Say that these jobs reached an end."""
+        """Tell all API processes that these jobs have ended."""
         with self._asked:
             self._ended.extend(job_ids)
             self._asked.notify()
@@ -64,10 +61,7 @@ class Ringer:
             if not models and not ended:
                 return
             try:
-                for model in models:
-                    self._bell.ring(model)
-                if ended:
-                    self._bell.announce(ended)
-            except Exception:  # a bell promises not to; without this thread, every ring would be missed
+                tell(self._bell, models, ended)
+            except Exception:  # a bell should never raise, but without this thread all rings would be lost
                 log.exception("the bell failed")
             self._closing.wait(PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""What the routes work with: the parts of one API process, made once when it starts."""
+"""The parts of one API process, which are made when it starts and used by all routes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
-from api.callers.compatibility import Handshake
+from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
 from api.ringing import Ringer
@@ -17,6 +17,7 @@ from api.threads import Threads
 from api.waiting import Waiters
 from checkpoints.card import ModelCard
 from jobs.store.database import Database
+from jobs.store.records import Accepted, Submission
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
@@ -24,32 +25,28 @@ from settings.scoring import ScoringSettings
 from webhooks.addresses import AddressRules
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Service:
-    """One API process: its settings, the store, the served model and who else serves it, who is calling and how often,
-    what may be accepted, what is counted, and how it waits and rings.
-
-    webhook_rules: where webhooks may go; secret_overlap_seconds: for how long the secret before signs them, too.
-    """
+    """One API process."""
 
     api: ApiSettings
     scoring: ScoringSettings
     database: Database
     tokenizer: TextTokenizer
-    card: ModelCard
-    handshake: Handshake
+    card: ModelCard  # of the served model
+    compatibility: CompatibilityCheck
     authenticator: Authenticator
-    rates: RateLimits
+    rate_limits: RateLimits
     admission: Admission
     metrics: Metrics
     threads: Threads
     waiters: Waiters
     ringer: Ringer
-    webhook_rules: AddressRules
-    secret_overlap_seconds: float
+    webhook_rules: AddressRules  # where webhooks may be sent
+    secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
 
     def check_model(self, name: object) -> None:
-        """Raise RequestError unless ``name`` (None: the default) is the model served here."""
+        """Raise RequestError unless ``name`` is the served model. None stands for the default model."""
         if name is None:
             return
         if not isinstance(name, str):
@@ -59,6 +56,12 @@ class Service:
                 ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:200]!r}; see /v1/models", param="model"
             )
 
+    def on_accepted(self, submission: Submission, accepted: Accepted) -> None:
+        """Ring the workers for a job that was committed, and count it unless it was accepted earlier."""
+        self.ringer.ring(self.card.name)
+        if not accepted.replayed:
+            self.metrics.count_accepted(submission)
+
 
 def _service_of(request: Request) -> Service:
     service: Service = request.app.state.service
@@ -66,4 +69,4 @@ def _service_of(request: Request) -> Service:
 
 
 ServiceOf = Annotated[Service, Depends(_service_of)]
-"""A route's parameter of this type is the process's service."""
+"""The type of a route's parameter that is the process's service."""

@@ -1,6 +1,7 @@
-"""Where work that blocks runs, so that the event loop never does.
+"""The threads in which blocking work runs, so that it never blocks the event loop.
 
-Two bounded sets of threads: a burst of long texts to tokenise can't keep the short SQL of other requests waiting.
+SQL and text have separate sets of threads, so that a burst of long texts to tokenise does not delay the short SQL
+statements of other requests.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import anyio
 from anyio.to_thread import run_sync
 
 SQL_THREADS = 12
-"""At most the connections a database pool holds; more would wait for one another there."""
+"""At most the number of connections in the database's pool, because more threads would wait for a connection."""
 
 TEXT_THREADS = 4
-"""Parsing and tokenising are bound by the processor; more threads would only share it."""
+"""Parsing and tokenising are bound by the processor, so more threads would not be faster."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Threads:
-    """Bounded threads for SQL and for text. To be made inside the event loop that uses it.
+    """Bounded threads for SQL and for text. Create it inside the event loop that uses it.
 
-    A cancelled caller waits until its thread is done, so nothing goes on unseen after a request has ended.
+    A cancelled caller waits until its thread has finished, so no work continues after its request has ended.
     """
 
     def __init__(self) -> None:
@@ -37,5 +38,5 @@ class Threads:
         return await run_sync(partial(function, *args, **kwargs), limiter=self._sql)
 
     async def text(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that parses, tokenises or serialises much."""
+        """Run a function that parses, tokenises or serialises."""
         return await run_sync(partial(function, *args, **kwargs), limiter=self._text)

@@ -1,8 +1,9 @@
-"""The bell of embedded mode: one Unix socket, served by the API process, and no Redis.
+"""The bell of embedded mode: a Unix socket that the API process serves, without Redis.
 
-Lines of JSON in both directions: ``{"ring": MODEL}`` to the workers, ``{"ended": [JOB_ID, ...]}`` to the API. A worker
-may ring, too, and the hub passes it on to all of them. ``{"welcome": true}`` tells a worker that rings reach it from
-now on: it takes it as a ring, for what it may have missed.
+Both sides send lines of JSON. The API sends ``{"ring": MODEL}`` to the workers, and workers send
+``{"ended": [JOB_ID, ...]}`` to the API. A worker may also send a ring, which the API passes on to all workers. The API
+greets a worker with ``{"welcome": true}``: from then on rings reach the worker. The worker treats the greeting as a
+ring, because it may have missed rings before.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from bell.interfaces import in_notices
+from bell.interfaces import split_into_messages
 
-RECONNECT_SECONDS = 0.1
+RECONNECT_SECONDS = 0.1  # pause before a worker connects again
 _SEND_LIMIT = struct.pack("ll", 0, 500_000)
-"""Half a second, as a ``struct timeval``."""
+"""Time limit for sending: half a second, as a ``struct timeval``."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,7 @@ def _line(message: dict[str, object]) -> bytes:
 
 
 class LocalHub:
-    """The API's end: a :class:`bell.interfaces.Bell` and, once :meth:`listen` runs, a
-    :class:`bell.interfaces.Notices`."""
+    """The API's end: a BellConnection and, while :meth:`listen` runs, an EndedJobsListener."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class LocalHub:
         server = await asyncio.start_unix_server(self._serve, self._path)  # replaces what a crash left at the path
         os.chmod(self._path, 0o600)
         try:
-            # Not serve_forever(): from Python 3.12 on, once cancelled, it waits for the workers to go first.
+            # Not serve_forever(): since Python 3.12, after it was cancelled, it waits for all workers to disconnect.
             await asyncio.get_running_loop().create_future()
         finally:
             self._loop = None
@@ -58,28 +58,28 @@ class LocalHub:
 
     def ring(self, model: str) -> None:
         """Ring all connected workers."""
-        self._soon(self._pass_on, _line({"ring": model}))
+        self._in_loop(self._pass_on, _line({"ring": model}))
 
     def announce(self, job_ids: Sequence[str]) -> None:
-        """Say in this process that jobs have ended."""
-        self._soon(self._ended, list(job_ids))
+        """Report ended jobs within this process."""
+        self._in_loop(self._report_ended, list(job_ids))
 
     def close(self) -> None:
-        """Nothing: the socket lives as long as :meth:`listen` runs."""
+        """Do nothing: the socket is closed when :meth:`listen` ends."""
 
-    def _soon(self, function: Callable[..., None], *arguments: object) -> None:
+    def _in_loop(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed in between: nobody is there to hear it
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile, so nobody listens
                 loop.call_soon_threadsafe(function, *arguments)
 
     def _pass_on(self, line: bytes) -> None:
         for worker in self._workers:
-            # A worker that is stopped reads nothing: rings for it must not pile up here.
+            # A stopped worker process reads nothing: rings for it must not pile up here.
             if worker.transport.get_write_buffer_size() == 0:
                 worker.write(line)
 
-    def _ended(self, job_ids: list[str]) -> None:
+    def _report_ended(self, job_ids: list[str]) -> None:
         if self._on_ended is not None:
             for job_id in job_ids:
                 self._on_ended(job_id)
@@ -91,7 +91,7 @@ class LocalHub:
             while line := await reader.readline():
                 message = json.loads(line)
                 if "ended" in message:
-                    self._ended(message["ended"])
+                    self._report_ended(message["ended"])
                 if "ring" in message:
                     self._pass_on(line)
         except (OSError, ValueError) as error:
@@ -102,9 +102,9 @@ class LocalHub:
 
 
 class LocalBell:
-    """A worker's end: a :class:`bell.interfaces.Bell` and a :class:`bell.interfaces.Listener` on one connection.
+    """A worker's end: both a :class:`bell.interfaces.BellConnection` and a :class:`bell.interfaces.RingListener`.
 
-    ``on_ring`` is called in the listening thread for rings of ``model``, and whenever it is connected.
+    ``on_ring`` is called in the listening thread for each ring of ``model``, and after each connection.
     """
 
     def __init__(self, path: str, model: str, on_ring: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class LocalBell:
         self._connection: socket.socket | None = None
 
     def run(self, on_start: Callable[[], None]) -> None:
-        """Stay connected to the hub and hear rings, until :meth:`stop`."""
+        """Stay connected to the API and listen for rings until :meth:`stop`."""
         on_start()
         while not self._stopped.is_set():
             try:
@@ -134,21 +134,21 @@ class LocalBell:
                     self._connection.shutdown(socket.SHUT_RDWR)
 
     def ring(self, model: str) -> None:
-        """Have the hub ring all workers."""
+        """Have the API ring all workers."""
         self._send(_line({"ring": model}))
 
     def announce(self, job_ids: Sequence[str]) -> None:
-        """Tell the API of jobs that have ended."""
-        for ids in in_notices(job_ids):
+        """Tell the API which jobs have ended."""
+        for ids in split_into_messages(job_ids):
             self._send(_line({"ended": ids}))
 
     def close(self) -> None:
-        """The same as :meth:`stop`."""
+        """Stop listening, and close the connection."""
         self.stop()
 
     def _hear(self) -> None:
         with socket.socket(socket.AF_UNIX) as connection:
-            # Only for sending: a time limit of Python's own would hold for the thread that reads, too.
+            # A limit for sending alone: Python's own socket timeout would also hold for the thread that reads.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_LIMIT)
             connection.connect(self._path)
             with self._lock:
@@ -173,6 +173,6 @@ class LocalBell:
                 self._connection.sendall(line)
             except OSError as error:
                 logger.warning("a message on the local bell was lost: %s", error)
-                # Half a line may be on its way, so this connection is of no more use.
+                # Half a line may have been sent, so nothing more can be sent on this connection.
                 with contextlib.suppress(OSError):
                     self._connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Ringing through Redis: a ring is a Celery task, an announcement a published message."""
+"""The bell on Redis: a ring is a Celery task, an announcement is a published message."""
 
 from __future__ import annotations
 
@@ -12,29 +12,23 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bell.interfaces import in_notices
+from bell.interfaces import split_into_messages
 from bell.redis_celery import RING_TASK, create_celery, ended_channel, key_prefix, queue_name
 
 SILENCE_SECONDS = 0.4
-"""How long Redis may take to connect or answer: a ring is not worth waiting for."""
+"""Time limit for connecting to Redis and for its answers: a ring is not worth waiting longer for."""
 
 MUTE_SECONDS = 1.0
-"""After a failure nothing is tried for so long, or every request would wait for a Redis that does not answer."""
+"""After a failure nothing is sent for this long: otherwise every request would wait for a Redis that is away."""
 
 ENOUGH_RINGS = 32
-"""Rings waiting in a queue beyond which no more are added.
-
-It bounds what piles up while no worker listens. More rings than workers do no harm: each only sets an event.
-"""
+"""No ring is added to a queue that holds this many, which bounds the queue while no worker listens."""
 
 logger = logging.getLogger(__name__)
 
 
 class RedisBell:
-    """A :class:`bell.interfaces.Bell` on Redis. Connects at first use.
-
-    failures: rings and announcements that were lost to an outage, since the start.
-    """
+    """A :class:`bell.interfaces.Bell` on Redis. It connects when it is first used."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self._prefix = prefix
@@ -47,40 +41,41 @@ class RedisBell:
         )
         self._lock = threading.Lock()
         self._muted_until = 0.0
-        self.failures = 0
+        self.failures = 0  # rings and announcements lost to outages since the start
 
     def ring(self, model: str) -> None:
-        """Publish a ring for the workers of ``model``, unless enough of them wait already."""
+        """Queue a ring for the workers of ``model``, unless :data:`ENOUGH_RINGS` are waiting already."""
         self._try(lambda: self._publish_ring(queue_name(model)))
 
     def announce(self, job_ids: Sequence[str]) -> None:
-        """Publish the ids of jobs that have ended."""
+        """Publish the ids of ended jobs."""
         self._try(lambda: self._publish_ended(job_ids))
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._celery.close()
         self._redis.close()
 
     def _publish_ring(self, queue: str) -> None:
-        # This asks Redis first, so what Celery does next finds it there: Celery's own publishing is slow to give up.
+        # This question fails quickly if Redis is away; Celery's own publishing, which follows, is slow to give up.
         if self._redis.llen(key_prefix(self._prefix) + queue) >= ENOUGH_RINGS:
             return
-        # Nothing is declared: a ring goes straight to the queue's list, whatever else of ours is in Redis.
+        # Nothing is declared: the ring goes straight into the queue's list, whatever else is stored in Redis.
         self._celery.send_task(RING_TASK, queue=queue, declare=[], retry=False, ignore_result=True)
 
     def _publish_ended(self, job_ids: Sequence[str]) -> None:
-        for ids in in_notices(job_ids):
+        for ids in split_into_messages(job_ids):
             self._redis.publish(ended_channel(self._prefix), json.dumps(ids))
 
     def _try(self, publish: Callable[[], object]) -> None:
+        """Call ``publish``. Count a failure instead of raising it, and send nothing more for a while."""
         if time.monotonic() < self._muted_until:
             with self._lock:
                 self.failures += 1
             return
         try:
             publish()
-        except Exception as error:  # Celery, kombu and redis-py each raise their own, and a ring may fail nobody
+        except Exception as error:  # Celery, kombu and redis-py raise errors of their own; none may reach the caller
             with self._lock:
                 self.failures += 1
                 first = not self._muted_until

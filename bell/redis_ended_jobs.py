@@ -1,4 +1,4 @@
-"""Hearing from Redis which jobs have ended."""
+"""Hear from Redis which jobs have ended."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from redis.backoff import NoBackoff
 
 from bell.redis_celery import ended_channel
 
-CONNECT_SECONDS = 2.0
-FIRST_PAUSE_SECONDS = 0.1
+CONNECT_SECONDS = 2.0  # for connecting, and between two checks that the connection is alive
+FIRST_PAUSE_SECONDS = 0.1  # before the first attempt to connect again; each further pause is twice as long
 LONGEST_PAUSE_SECONDS = 5.0
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("bell.notices")
 
 
-class RedisNotices:
-    """A :class:`bell.interfaces.Notices` on a publish/subscribe channel. What is published in a gap is not heard."""
+class RedisEndedJobsListener:
+    """An EndedJobsListener on a channel of Redis. It does not hear what is published while it is not connected."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self._redis_url = redis_url
         self._channel = ended_channel(prefix)
 
     async def listen(self, on_ended: Callable[[str], None]) -> None:
-        """Subscribe, and call ``on_ended`` with each job id, until cancelled. Reconnects with growing pauses."""
+        """Subscribe and call ``on_ended`` with each job id until cancelled. Pauses between reconnections grow."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             client = redis.asyncio.Redis.from_url(
@@ -43,7 +43,7 @@ class RedisNotices:
                     await subscription.subscribe(self._channel)
                     pause = FIRST_PAUSE_SECONDS
                     while True:
-                        # Waking up now and then lets redis-py check that the connection is alive.
+                        # Only when this call returns does redis-py check that the connection is alive.
                         message = await subscription.get_message(timeout=CONNECT_SECONDS)
                         if message is not None:
                             for job_id in json.loads(message["data"]):

@@ -1,4 +1,4 @@
-"""Hearing rings from Redis: a Celery worker whose only task calls back."""
+"""Hear rings from Redis: a Celery worker whose only task calls a function of ours."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from celery.worker import state
 from bell.redis_celery import RING_TASK, create_celery, queue_name
 
 RESTART_SECONDS = 1.0
-"""Pause before a consumer that gave up is started again."""
+"""Pause before a consumer that ended is started again."""
 
 logger = logging.getLogger(__name__)
 
 
-class RedisListener:
-    """A :class:`bell.interfaces.Listener` on Celery's solo pool: one a process, for Celery keeps its state in globals.
+class RedisRingListener:
+    """A :class:`bell.interfaces.RingListener` on Celery's solo pool.
 
-    ``on_start`` is called by a bootstep, so before the worker connects to anything: whether Redis is there or not.
-    ``on_ring`` is called in the listening thread, and must return at once.
+    A process can have only one, since Celery keeps its state in globals.
+
+    ``on_start`` is called before the worker connects to anything, so it is called even if Redis is away. ``on_ring`` is
+    called in the listening thread and must return at once.
     """
 
     def __init__(self, redis_url: str, prefix: str, model: str, on_ring: Callable[[], None]) -> None:
@@ -36,7 +38,7 @@ class RedisListener:
         self._stopped = threading.Event()
 
     def run(self, on_start: Callable[[], None]) -> None:
-        """Consume rings until :meth:`stop`, whatever becomes of Redis."""
+        """Consume rings until :meth:`stop`, however often Redis goes away."""
         self._celery.set_current()  # for this thread: Celery looks its tasks up there
         self._celery.steps["worker"].add(_before_consuming(on_start))
         state.should_stop = None
@@ -49,19 +51,19 @@ class RedisListener:
                 without_mingle=True,
                 without_heartbeat=True,
             )
-            worker.start()  # returns when it is told to, and when Celery meets an error it does not know
+            worker.start()  # returns when told to stop, and when Celery meets an error that it does not handle
             if not self._stopped.is_set():
                 logger.error("the consumer of rings ended; it is started again")
                 self._stopped.wait(RESTART_SECONDS)
 
     def stop(self) -> None:
-        """End the consumer: within a second, or five if Redis has stopped answering."""
+        """End the consumer: within a second, or within five if Redis has stopped answering."""
         self._stopped.set()
         state.should_stop = 0  # an exit status; Celery's loop looks at it every second at least
 
 
 def _before_consuming(on_start: Callable[[], None]) -> type[Any]:
-    """A bootstep that calls ``on_start`` once, before Celery's consumer step, which is always the last one."""
+    """Return a bootstep that calls ``on_start`` once, before Celery's consumer step, which is always the last."""
     started = threading.Event()
 
     class BeforeConsuming(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types

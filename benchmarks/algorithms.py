@@ -1,6 +1,6 @@
-"""The engine's four algorithms on a workload.
+"""Times the engine's four algorithms on a workload.
 
-What loads jax is imported where it runs, in processes of their own: the one that starts them needs none of it.
+jax is imported only in the processes that measure, not in the one that starts them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
 from benchmarks.workloads import Workload
-from scoring.planning.algorithms import Wanted
+from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
 
 if TYPE_CHECKING:
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an engine is asked for: an algorithm, the mask of its packed sequences, and batch invariance."""
+class EngineOptions:
+    """The settings of an engine that differ between measurements."""
 
-    algorithm: Wanted
-    mask: Literal["auto", "dense", "segment"] = "auto"
+    algorithm: AlgorithmSetting
+    mask: Literal["auto", "dense", "segment"] = "auto"  # of packed sequences
     batch_invariant: bool = True
 
 
 ALGORITHMS = {
-    "serial": Asked("serial"),
-    "packed_dense": Asked("packed", "dense"),
-    "packed_segment": Asked("packed", "segment"),
-    "prefill_extend": Asked("prefill_extend"),
+    "serial": EngineOptions("serial"),
+    "packed_dense": EngineOptions("packed", "dense"),
+    "packed_segment": EngineOptions("packed", "segment"),
+    "prefill_extend": EngineOptions("prefill_extend"),
 }
-PLANNED = {"auto": Asked("auto"), "auto_any_company": Asked("auto", batch_invariant=False)}
-"""What the planner picks, with batch invariance and without."""
+PLANNED = {"auto": EngineOptions("auto"), "auto_any_company": EngineOptions("auto", batch_invariant=False)}
+"""The planner's choice, with batch invariance and without."""
 
 
-def random_engine(shape: str, settings: EngineSettings, wanted: Wanted = "auto") -> Engine:
-    """An engine with random weights, in the dtype served here: a product takes as long whatever the numbers are.
+def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting = "auto") -> Engine:
+    """Return an engine with random weights in the dtype served here, since time does not depend on the numbers.
 
-    What it logs goes to standard error, since standard output is for results.
+    Its log goes to standard error.
     """
     import jax
     import structlog
@@ -62,12 +62,12 @@ def random_engine(shape: str, settings: EngineSettings, wanted: Wanted = "auto")
 
 
 def measure(algorithm: str, shape: str, workload: Workload, repeats: int) -> Measured:
-    """One algorithm. Nothing is kept from one run to the next."""
-    asked = (ALGORITHMS | PLANNED)[algorithm]
+    """Time one algorithm, which keeps nothing from one run to the next."""
+    options = (ALGORITHMS | PLANNED)[algorithm]
     settings = EngineSettings(
-        enable_scoring_cache=False, multi_item_mask_impl=asked.mask, batch_invariant=asked.batch_invariant
+        enable_scoring_cache=False, multi_item_mask_impl=options.mask, batch_invariant=options.batch_invariant
     )
-    engine = random_engine(shape, settings, asked.algorithm)
+    engine = random_engine(shape, settings, options.algorithm)
     work = workload.work(SHAPES[shape].vocabulary)
 
     def warm_up() -> None:

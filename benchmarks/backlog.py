@@ -29,11 +29,12 @@ from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
 from model.engine import Engine
-from scoring.layout import Rows, TokenIds
+from scoring.layout import Chunk, Rows, TokenIds
 from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
-from workers.engine_loop.loop import Pace, ScoringLoop
-from workers.engine_loop.watchdog import Progress
+from settings.worker import WorkerSettings
+from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.watchdog import Watchdog
 
 QUERIES, ITEMS = 100, 100
 QUERY, ITEM = 300, 20
@@ -42,7 +43,7 @@ QUERY, ITEM = 300, 20
 
 @dataclass(frozen=True, slots=True)
 class WorkedOff:
-    """A backlog that is gone. full: necessary tokens for each that was computed."""
+    """The measurements of one backlog. full: necessary tokens for each computed token."""
 
     jobs: int
     seconds: float
@@ -52,12 +53,12 @@ class WorkedOff:
 
 
 def job(engine: Engine, query: TokenIds, items: Sequence[TokenIds]) -> Submission:
-    """Of one chunk."""
+    """Return a job of one chunk."""
     return Submission(
         model=engine.card.name,
         tokenizer_fingerprint=engine.card.tokenizer_fingerprint,
         prefix=query,
-        chunks=[(0, Rows.pack(items, [len(query)] * len(items)))],
+        chunks=[Chunk(0, Rows.pack(items, [len(query)] * len(items)))],
         label_token_ids=labels_of(engine.card.vocabulary),
         prompt_tokens=sum(len(query) + len(item) for item in items),
         total_items=len(items),
@@ -65,7 +66,7 @@ def job(engine: Engine, query: TokenIds, items: Sequence[TokenIds]) -> Submissio
 
 
 def drawn(engine: Engine, seed: int, items_per_job: int) -> list[Submission]:
-    """All jobs, in a random order."""
+    """Return all jobs in a random order."""
     random_ids = np.random.default_rng(seed)
 
     def draw(*shape: int) -> TokenIds:
@@ -83,12 +84,12 @@ def work_off(database: Database, engine: Engine, jobs: Sequence[Submission]) -> 
     """Accept all jobs, then time a worker's loop until the last one has ended."""
     job_ids = [accept(database, one).job_id for one in jobs]
     print(f"{len(jobs)} jobs are accepted", file=sys.stderr)
-    settings, bell = EngineSettings(), AnnouncingBell()
-    progress = Progress(settings.step_timeout_seconds, lambda: sys.exit("the engine hangs"))
-    pace = Pace(settings.claim_seconds, settings.poll_seconds)
-    loop = ScoringLoop(database, bell, engine, progress, pace, worker_id="benchmark", card=engine.card)
+    settings, bell = WorkerSettings(), AnnouncingBell()
+    watchdog = Watchdog(settings.step_timeout_seconds, lambda: sys.exit("the engine hangs"))
+    timing = LoopTiming(settings.claim_seconds, settings.poll_seconds)
+    loop = ScoringLoop(database, bell, engine, watchdog, timing, worker_id="benchmark", card=engine.card)
     scoring = threading.Thread(target=loop.run)
-    before, prefixes = engine.computed_tokens, dict(engine.prefixes.counts())
+    before, prefixes = engine.computed_tokens, dict(engine.prefix_cache.counts())
     started = time.monotonic()
     scoring.start()
     for job_id in job_ids:
@@ -96,8 +97,8 @@ def work_off(database: Database, engine: Engine, jobs: Sequence[Submission]) -> 
     seconds = time.monotonic() - started
     loop.stop()
     scoring.join()
-    progress.close()
-    now = engine.prefixes.counts()
+    watchdog.close()
+    now = engine.prefix_cache.counts()
     return WorkedOff(
         jobs=len(jobs),
         seconds=round(seconds, 2),
@@ -117,8 +118,8 @@ def main() -> None:
     engine.warm_up_rest(lambda done, total, program: None)
     with tempfile.TemporaryDirectory() as folder:
         url = options.database_url or f"sqlite:///{Path(folder) / 'store.db'}"
-        migrate(url)
         database = Database.open(StoreSettings(database_url=url))
+        migrate(database)
         single = work_off(database, engine, drawn(engine, 1, 1))
         together = work_off(database, engine, drawn(engine, 2, ITEMS))
         database.close()

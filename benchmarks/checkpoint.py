@@ -32,33 +32,33 @@ from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from settings.engine import EngineSettings
 
 GAIN = 0.4
-"""Of a layer's kernels, relative to one that keeps a vector's size."""
+"""Scale of a layer's kernels, relative to one that keeps a vector's size."""
 LOGIT_SPREAD = 6.0
-"""Standard deviation that the logits aim at: over 150,000 tokens, one stands out only from about 5 up."""
+"""Intended standard deviation of the logits. Among 150,000 tokens, one stands out only from about 5 up."""
 LENGTHS = (8, 20, 32, 60, 100, 120, 200, 250)
 LABELS = (9454, 2753, 40, 311, 7414, 902, 15, 130000)
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """seconds: from the call to weights on the device; peak_gb, held_gb: private memory at most, and in the end."""
+    """The time and memory that loading takes."""
 
-    seconds: float
+    seconds: float  # until the weights are on the device
     weights_gb: float
-    peak_gb: float
-    held_gb: float
+    peak_gb: float  # most private memory during loading
+    held_gb: float  # private memory in the end
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
-    """Label softmax scores against HuggingFace's float32 ones."""
+class Difference:
+    """Differences of label softmax scores from HuggingFace's in float32."""
 
     largest: float
     mean: float
 
 
 def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
-    """Random bf16 weights by HuggingFace's names, a projection's as [out, in]."""
+    """Return random bf16 weights by HuggingFace's names, projections as [out, in]."""
     random = np.random.default_rng(seed)
 
     def kernel(out: int, size: int, gain: float = GAIN) -> np.ndarray:
@@ -71,7 +71,8 @@ def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
 
     width, heads, kv_heads = config.width, config.query_heads * config.head_dim, config.kv_heads * config.head_dim
     tensors = {"model.norm.weight": norm(width)}
-    # A tied head finds the last token's own vector in what comes out: too wide, and that token has all the probability.
+    # A tied head finds the last token's vector in the final state: with too large a scale, that token gets all of the
+    # probability.
     tensors["model.embed_tokens.weight"] = kernel(config.vocabulary, width, 0.65 * LOGIT_SPREAD if config.tied else 1.0)
     if not config.tied:
         tensors["lm_head.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD)
@@ -89,27 +90,27 @@ def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
             tensors[f"model.layers.{i}.{name}.weight"] = kernel(out, size)
         for name in ("input_layernorm", "post_attention_layernorm"):
             tensors[f"model.layers.{i}.{name}.weight"] = norm(width)
-        for name in ("q_norm", "k_norm") if config.head_norms else ():
+        for name in ("q_norm", "k_norm") if config.qk_norm else ():
             tensors[f"model.layers.{i}.self_attn.{name}.weight"] = norm(config.head_dim)
     return tensors
 
 
 def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
-    """A random bf16 checkpoint as HuggingFace reads it."""
+    """Write a random bf16 checkpoint in HuggingFace's format."""
     (directory / "config.json").write_text(json.dumps(config.to_huggingface() | {"dtype": "bfloat16"}))
     save_file(random_tensors(config, seed), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 
 def private_bytes() -> int:
-    """This process's memory that is no page of a file."""
+    """Return the memory of this process without the pages of files."""
     found = re.search(r"RssAnon:\s+([0-9]+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
 
 def load(directory: Path, results: multiprocessing.Queue[Loading]) -> None:
-    """Load a checkpoint into an engine, and say what that took."""
+    """Load a checkpoint into an engine, and put its time and memory into the queue."""
     import jax
 
     from model.engine import Engine
@@ -139,7 +140,7 @@ def load(directory: Path, results: multiprocessing.Queue[Loading]) -> None:
 
 
 def our_logprobs(directory: Path, rows: list[np.ndarray]) -> np.ndarray:
-    """Label log-probabilities [N, labels] of the engine in bf16."""
+    """Return the engine's label log-probabilities [N, labels] in bf16."""
     from model.engine import Engine
 
     config = DecoderConfig.from_directory(directory)
@@ -153,7 +154,7 @@ def our_logprobs(directory: Path, rows: list[np.ndarray]) -> np.ndarray:
 
 
 def their_logprobs(directory: Path, rows: list[np.ndarray], dtype: str) -> np.ndarray:
-    """The same from HuggingFace, with log-probabilities of the whole vocabulary taken in float64."""
+    """Return HuggingFace's, computed in ``dtype``, with a log-softmax in float64."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -165,10 +166,10 @@ def their_logprobs(directory: Path, rows: list[np.ndarray], dtype: str) -> np.nd
     return found[:, LABELS]
 
 
-def apart(one: np.ndarray, reference: np.ndarray) -> Apart:
-    """How far label softmax scores are from the reference's."""
+def apart(one: np.ndarray, reference: np.ndarray) -> Difference:
+    """Return the differences of label softmax scores from the reference."""
     difference = np.abs(softmax(one.astype(np.float64), axis=1) - softmax(reference, axis=1))
-    return Apart(round(float(difference.max()), 5), round(float(difference.mean()), 5))
+    return Difference(round(float(difference.max()), 5), round(float(difference.mean()), 5))
 
 
 def main() -> None:

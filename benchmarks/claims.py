@@ -30,8 +30,8 @@ from jobs.queue.claim import claim
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
-from jobs.store.tables import batches, chunk_inputs, chunks, jobs, lanes, prefixes
-from scoring.layout import Rows
+from jobs.store.tables import batches, chunk_inputs, chunks, flows, jobs, prefixes
+from scoring.layout import Chunk, Rows
 from settings.jobs import StoreSettings
 
 CARD = ModelCard("benchmark", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
@@ -39,13 +39,13 @@ TENANTS = 1_000
 BACKLOGS = (1_000, 1_000_000)
 ROWS_PER_INSERT = 10_000
 BUDGET = 1_000_000
-"""Tokens of a claim: more than it is let take."""
+"""Budget of a claim in tokens: more than its chunks need."""
 SIZES = (1, 20)
 """Chunks of a claim."""
 
 
 def submit_one_each(database: Database) -> list[tuple[str, int]]:
-    """A job of one chunk for every tenant; returns each one's id and prefix."""
+    """Accept a job of one chunk for every tenant. Return the id and the prefix of each."""
     rows = Rows.pack([[1] * 10], [10])
     for tenant in range(TENANTS):
         accept(
@@ -54,41 +54,41 @@ def submit_one_each(database: Database) -> list[tuple[str, int]]:
                 model=CARD.name,
                 tokenizer_fingerprint=CARD.tokenizer_fingerprint,
                 prefix=np.full(10, tenant, np.int32),
-                chunks=[(0, rows)],
+                chunks=[Chunk(0, rows)],
                 label_token_ids=(1,),
                 prompt_tokens=20,
                 total_items=1,
                 tenant=f"tenant {tenant}",
             ),
         )
-    with database.read() as connection:
-        return [(row.id, row.prefix_id) for row in connection.execute(select(jobs.c.id, jobs.c.prefix_id))]
+    with database.read() as tx:
+        return [(row.id, row.prefix_id) for row in tx.execute(select(jobs.c.id, jobs.c.prefix_id))]
 
 
 def multiply(database: Database, backlog: int) -> None:
-    """Copy every tenant's chunk until so many wait, due one after another, tenants in turn."""
-    with database.read() as connection:
-        originals = [dict(row) for row in connection.execute(select(chunks).order_by(chunks.c.id)).mappings()]
-        packed = connection.scalar(select(chunk_inputs.c.rows).limit(1))
+    """Copy the chunks until ``backlog`` of them wait, due one after another, tenants in turn."""
+    with database.read() as tx:
+        originals = [dict(row) for row in tx.execute(select(chunks).order_by(chunks.c.id)).mappings()]
+        packed = tx.scalar(select(chunk_inputs.c.rows).limit(1))
     next_id, last = originals[-1]["id"] + 1, originals[-1]["due_at"]
     while next_id <= originals[-1]["id"] + backlog - len(originals):
         stop = min(next_id + ROWS_PER_INSERT, originals[-1]["id"] + backlog - len(originals) + 1)
         copies = [originals[n % len(originals)] | {"id": n, "due_at": last + n * 1e-3} for n in range(next_id, stop)]
-        with database.write() as connection:
-            connection.execute(insert(chunks), copies)
-            connection.execute(insert(chunk_inputs), [{"chunk_id": copy["id"], "rows": packed} for copy in copies])
+        with database.write() as tx:
+            tx.execute(insert(chunks), copies)
+            tx.execute(insert(chunk_inputs), [{"chunk_id": copy["id"], "rows": packed} for copy in copies])
         next_id = stop
 
 
 def forget(database: Database) -> None:
     """Empty the tables."""
-    with database.write() as connection:
-        for table in (chunk_inputs, chunks, batches, jobs, prefixes, lanes):
-            connection.execute(delete(table))
+    with database.write() as tx:
+        for table in (chunk_inputs, chunks, batches, jobs, prefixes, flows):
+            tx.execute(delete(table))
 
 
 def settle(database: Database) -> None:
-    """Statistics, and pages cleaned up and written, as of a database that was not filled a moment ago."""
+    """Update statistics and clean up pages, as in a database that was not filled a moment ago."""
     with database.engine.connect() as connection:
         if database.is_sqlite:
             connection.execute(text("ANALYZE"))
@@ -101,7 +101,7 @@ def settle(database: Database) -> None:
 
 @contextmanager
 def old_snapshot(database: Database) -> Iterator[None]:
-    """A transaction that reads, open all the while."""
+    """Keep a transaction that has read something open."""
     with database.engine.connect() as connection:
         if not database.is_sqlite:
             connection.execution_options(isolation_level="REPEATABLE READ")
@@ -112,7 +112,7 @@ def old_snapshot(database: Database) -> Iterator[None]:
 
 @contextmanager
 def plans(database: Database) -> Iterator[list[str]]:
-    """The plan of every query on waiting chunks and lanes."""
+    """Collect the plan of every query on waiting chunks and flows."""
     found: list[str] = []
     explaining = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
 
@@ -129,7 +129,7 @@ def plans(database: Database) -> Iterator[list[str]]:
 
 
 def milliseconds(database: Database, claims: int, size: int) -> dict[str, float]:
-    """What claims of so many chunks take."""
+    """Time claims of ``size`` chunks each."""
     taken = []
     for _ in range(claims):
         started = time.perf_counter()
@@ -149,8 +149,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = options.database_url or f"sqlite:///{Path(folder) / 'store.db'}"
-        migrate(url)
         database = Database.open(StoreSettings(database_url=url))
+        migrate(database)
         found = {}
         for backlog in options.backlogs:
             forget(database)

@@ -37,15 +37,15 @@ from model.config import DecoderConfig
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """needs: modules that are no dependency of the service, by the make target that installs them."""
+    """Another implementation that is timed on the same workload."""
 
     measure: Callable[[str, Workload, int], Measured]
-    needs: dict[str, str]
+    needs: dict[str, str]  # modules that the service does not depend on, with the make target that installs them
     serial: bool = False
 
     @property
     def missing(self) -> dict[str, str]:
-        """What it needs and is not there."""
+        """The needed modules that are not installed."""
         return {module: target for module, target in self.needs.items() if importlib.util.find_spec(module) is None}
 
 
@@ -94,14 +94,14 @@ def main() -> None:
 
 
 def measure_rate() -> float:
-    """GFLOP/s; see :mod:`benchmarks.machine`, which is loaded in the process that measures."""
+    """Return the GFLOP/s of :mod:`benchmarks.machine`, which imports jax in the process that measures."""
     from benchmarks.machine import bf16_gflops
 
     return bf16_gflops()
 
 
 def described(measured: Measured, workload: Workload, config: DecoderConfig, rate: float) -> dict[str, float]:
-    """For the JSON object. rate: of bf16 products, in GFLOP/s."""
+    """Return the figures for the JSON object; rate: of bf16 products, in GFLOP/s."""
     flop = workload.necessary_flop(config).total
     return {
         "items_per_s": round(measured.items_per_s, 3),
@@ -112,7 +112,7 @@ def described(measured: Measured, workload: Workload, config: DecoderConfig, rat
 
 
 def say(line: str) -> None:
-    """On standard error."""
+    """Print a line on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 

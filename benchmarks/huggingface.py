@@ -1,8 +1,8 @@
-"""HuggingFace's own classes on a workload: with the query's keys and values computed once, and serially.
+"""Times HuggingFace's classes on a workload: with the query's keys and values computed once, and serially.
 
-In bf16 or float32, whichever takes less time for a batch of items on this machine. Items of a batch are padded on their
-right: where attention is causal no token sees what comes after it, and no mask is needed. The body runs without the
-head, which then runs on each item's last state alone. torch takes as many threads as there are cores.
+The dtype is bf16 or float32, whichever takes less time for a batch of items on this machine. Items of a batch are
+padded on the right, which needs no mask, since attention is causal. The body runs without the head, which then runs on
+each item's last state alone. torch uses as many threads as there are cores.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from benchmarks.timing import Measured, timed
 from benchmarks.workloads import Sequences, Workload, batches, beginning, labels_of
 
 CACHED_ITEMS = 25
-"""Items that share a forward pass where the query is cached: its keys and values are copied for every one."""
+"""Items that share a forward pass behind a cached query, whose keys and values are copied for each of them."""
 CACHED_TOKENS = 60_000
-"""Tokens whose keys and values may so be held at once: at the width of a Qwen3-0.6B, 7 GB."""
+"""Tokens whose copied keys and values are in memory at once: 7 GB at the width of a Qwen3-0.6B."""
 SERIAL_TOKENS = 2_048
-"""Tokens of whole sequences that share a forward pass, padding included, unless one alone is longer."""
+"""Tokens of whole sequences that share a forward pass, padding included, unless a single one is longer."""
 
 DTYPES = ("bfloat16", "float32")
 TRIAL_TOKENS = 256
-"""Of the query, when the two are compared."""
+"""Tokens of the query when the two dtypes are compared."""
 
 Floats = np.ndarray
 """float32 [items, labels]: log-probabilities over the whole vocabulary."""
 
 
 class HuggingFace:
-    """A model with ``weights`` by HuggingFace's names, or random ones. dtype: of :data:`DTYPES`."""
+    """A model with the given weights by HuggingFace's names, or random weights. dtype: of :data:`DTYPES`."""
 
     def __init__(self, shape: str, weights: dict[str, Any] | None = None, dtype: str = DTYPES[0]) -> None:
         import torch
@@ -50,12 +50,12 @@ class HuggingFace:
         self._labels = list(labels_of(config.vocab_size))
 
     def cached(self, groups: Sequence[Sequences]) -> Floats:
-        """Each query once, its cache expanded to batches of items."""
+        """Score with each query computed once, and its cache expanded to batches of items."""
         with self._torch.inference_mode():
             return np.concatenate([self._behind(group) for group in groups])
 
     def serial(self, groups: Sequence[Sequences]) -> Floats:
-        """Query and item together, over and over."""
+        """Score whole sequences of query and item."""
         whole = [np.concatenate([group.query, item]) for group in groups for item in group.items]
         scores = np.empty((len(whole), len(self._labels)), np.float32)
         with self._torch.inference_mode():
@@ -79,7 +79,7 @@ class HuggingFace:
         return scores
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[Any, list[int]]:
-        """Ids, int64 [B, longest], and where each sequence ends."""
+        """Return padded ids, int64 [B, longest], and the end of each sequence."""
         lengths = [len(sequence) for sequence in sequences]
         ids = np.zeros((len(sequences), max(lengths)), np.int64)
         for row, sequence in zip(ids, sequences, strict=True):
@@ -87,7 +87,7 @@ class HuggingFace:
         return self._torch.tensor(ids), [length - 1 for length in lengths]
 
     def _read(self, hidden: Any, last: list[int]) -> Floats:
-        """Labels' log-probabilities from states [B, L, D] at the positions ``last`` [B]."""
+        """Return the labels' log-probabilities from states [B, L, D] at the positions ``last`` [B]."""
         logits = self._model.lm_head(hidden[self._torch.arange(len(last)), last])
         scores: Floats = logits.float().log_softmax(-1)[:, self._labels].numpy()
         return scores

@@ -8,14 +8,14 @@ import numpy as np
 
 from checkpoints.card import ModelCard
 from jobs.store.records import WorkerRecord
-from scoring.layout import GroupWork, LabelScores, Scored
+from scoring.layout import GroupWork, LabelScores, ScoredChunk
 from settings.bell import BellSettings
-from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
+from settings.worker import WorkerSettings
 from workers.engine_loop.heartbeat import new_worker_id
-from workers.engine_loop.serving import WorkerSettings, serve
-from workers.stopping import Stopping, end_process
+from workers.engine_loop.serving import WorkerSlices, serve
+from workers.stopping import StopSignals, end_process
 
 CARD = ModelCard("instant", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
 
@@ -23,20 +23,25 @@ CARD = ModelCard("instant", context_length=4_096, vocabulary=50_000, tokenizer_f
 class InstantEngine:
     """Every logit is zero."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         for group in groups:
             for chunk in group.chunks:
                 logits = np.zeros((len(chunk.rows), len(chunk.label_token_ids)), np.float32)
-                yield Scored(chunk.id, LabelScores(logits, logits), 0)
+                yield ScoredChunk(chunk.id, LabelScores(logits, logits), 0)
             on_step()
 
 
 def main() -> int:
     """Serve until stopped."""
     configure_logs()
-    stopping = Stopping()
+    stopping = StopSignals()
     worker = WorkerRecord(new_worker_id(), CARD, "none", "none", "float32")
-    return serve(InstantEngine(), worker, WorkerSettings(StoreSettings(), BellSettings(), EngineSettings()), stopping)
+    return serve(
+        InstantEngine(),
+        worker,
+        WorkerSlices(StoreSettings(), BellSettings(), WorkerSettings()),
+        stopping,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How long an interactive call waits while a worker is busy with a bulk job: ``python -m benchmarks.latency``.
+"""Measure how long an interactive call waits while a worker is busy with a bulk job: ``python -m benchmarks.latency``.
 
-A scoring loop as a worker runs it, on a SQLite store, with random bf16 weights: a step takes as long whatever the
-numbers are. A bulk job of many items behind one long query is being scored; a call of one item behind a query of its
-own comes every few seconds, rings the bell, and is timed from before it is submitted until its job has ended. The
-programs are compiled before; HTTP and the way of a ring through Redis are not in it.
+A worker's scoring loop runs on a SQLite database, with random bf16 weights, because the duration of a step does not
+depend on them. While it scores a bulk job of many items behind one long query, a call of one item behind another query
+is submitted every few seconds, and timed until its job has ended. All programs are compiled before. HTTP and the
+latency of Redis are not included.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ from jobs.store.records import JobStatus, Submission
 from model.decoder import Decoder
 from model.engine import Engine
 from model.platforms import serving_dtype
-from scoring.layout import GroupWork, Rows, Scored
+from scoring.layout import Chunk, GroupWork, Rows, ScoredChunk
 from scoring.options import Priority
 from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
-from workers.engine_loop.loop import Pace, ScoringLoop
-from workers.engine_loop.watchdog import Progress
+from settings.worker import WorkerSettings
+from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.watchdog import Watchdog
 
 QUERY, ITEM, CALL_QUERY = 2_000, 20, 300
-"""Tokens of the bulk job's query, where the model takes so many, of every item, and of a call's query."""
+"""The tokens of the bulk job's query (at most the model's context), of every item, and of a call's query."""
 CHUNK_ITEMS = 256
 
 
 class TimedEngine:
-    """An engine whose steps are timed. step_seconds: of each step, without what was let in behind it."""
+    """An engine that measures its steps, without the work that preempts it between them."""
 
     def __init__(self, engine: Engine) -> None:
-        self.step_seconds: list[float] = []
+        self.step_seconds: list[float] = []  # of each step
         self._engine = engine
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         began = time.monotonic()
 
         def timed() -> None:
@@ -65,7 +66,7 @@ class TimedEngine:
 
 
 class AnnouncingBell:
-    """A bell within the process: tells whoever waits that jobs have ended. There is no other worker to ring for."""
+    """A bell within the process, for threads that wait for the end of a job. There is no other worker to ring."""
 
     def __init__(self) -> None:
         self._ended: set[str] = set()
@@ -80,7 +81,7 @@ class AnnouncingBell:
             self._changed.notify_all()
 
     def wait_for(self, job_id: str) -> None:
-        """Return once a job has ended."""
+        """Return when a job has ended."""
         with self._changed:
             self._changed.wait_for(lambda: job_id in self._ended)
 
@@ -89,11 +90,11 @@ class AnnouncingBell:
 
 
 def submission(card: ModelCard, seed: int, query: int, items: int, priority: Priority) -> Submission:
-    """Random items behind a random query."""
+    """Return a job of random items behind a random query."""
     random = np.random.default_rng(seed)
     rows = [random.integers(0, card.vocabulary, ITEM, np.int32) for _ in range(items)]
     chunks = [
-        (first, Rows.pack(part, [query] * len(part)))
+        Chunk(first, Rows.pack(part, [query] * len(part)))
         for first in range(0, items, CHUNK_ITEMS)
         if (part := rows[first : first + CHUNK_ITEMS])
     ]
@@ -110,7 +111,7 @@ def submission(card: ModelCard, seed: int, query: int, items: int, priority: Pri
 
 
 def loaded(shape: str) -> tuple[TimedEngine, ModelCard]:
-    """An engine with its programs compiled."""
+    """Return an engine whose programs are compiled, and its model card."""
     config = SHAPES[shape]
     card = ModelCard(shape, config.context, config.vocabulary, "random")
     settings = EngineSettings()
@@ -125,7 +126,7 @@ def loaded(shape: str) -> tuple[TimedEngine, ModelCard]:
 def waits(
     database: Database, loop: ScoringLoop, bell: AnnouncingBell, card: ModelCard, bulk: str, every: float
 ) -> list[float]:
-    """Seconds that each call waited, of those that came back while the bulk job was running."""
+    """Return how many seconds each call waited that ended while the bulk job was running."""
     found: list[float] = []
     for seed in range(1, 1_000_000):
         call = submission(card, seed, CALL_QUERY, 1, Priority.INTERACTIVE)
@@ -151,14 +152,14 @@ def main() -> None:
     options = parser.parse_args()
     engine, card = loaded(options.shape)
     query = min(QUERY, card.context_length - ITEM)
-    settings = EngineSettings()
+    settings = WorkerSettings()
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'store.db'}"
-        migrate(url)
         database, bell = Database.open(StoreSettings(database_url=url)), AnnouncingBell()
-        progress = Progress(settings.step_timeout_seconds, lambda: sys.exit("the engine hangs"))
-        pace = Pace(settings.claim_seconds, settings.poll_seconds)
-        loop = ScoringLoop(database, bell, engine, progress, pace, worker_id="benchmark", card=card)
+        migrate(database)
+        watchdog = Watchdog(settings.step_timeout_seconds, lambda: sys.exit("the engine hangs"))
+        timing = LoopTiming(settings.claim_seconds, settings.poll_seconds)
+        loop = ScoringLoop(database, bell, engine, watchdog, timing, worker_id="benchmark", card=card)
         bulk = accept(database, submission(card, 0, query, options.items, Priority.BULK)).job_id
         scoring = threading.Thread(target=loop.run)
         scoring.start()
@@ -168,7 +169,7 @@ def main() -> None:
         bell.wait_for(bulk)
         loop.stop()
         scoring.join()
-        progress.close()
+        watchdog.close()
         database.close()
     print(
         json.dumps(
@@ -184,7 +185,7 @@ def main() -> None:
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Median and worst, where there are any."""
+    """Return the median and the maximum, or None without any values."""
     if not seconds:
         return None
     return {"median": round(statistics.median(seconds), 4), "worst": round(max(seconds), 4)}

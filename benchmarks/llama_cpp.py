@@ -1,12 +1,12 @@
-"""llama.cpp on a workload, through llama-cpp-python's low-level interface: items share the cells of the query's cache.
+"""Times llama.cpp on a workload, through llama-cpp-python's low-level interface. Items share the query's cache cells.
 
-A query is prefilled as sequence 0. Its cells are then given to as many sequences as there are items in a batch, which
-copies nothing; a batch is decoded with logits at each item's last token alone, and its sequences are removed. The model
-is a GGUF file without a tokenizer, its weights bf16 or float32. Keys and values are float16, for which llama.cpp has
-its fastest attention on a CPU: tiles, of which those that nobody sees are skipped.
+A query is prefilled as sequence 0. Its cells are then shared, without a copy, with a sequence for each item of a batch.
+A batch is decoded with logits at each item's last token alone, and its sequences are removed. The model is a GGUF file
+without a tokenizer, with weights in bf16 or float32. Keys and values are float16, for which llama.cpp has its fastest
+attention on a CPU, in tiles that it skips where no query sees them.
 
-What is fastest depends on the machine and on the version, so both kinds of weights are tried on a batch of items first,
-each with all of :data:`CONFIGURATIONS`, and the best of them is measured.
+The fastest settings depend on the machine and on the version. So both dtypes of weights are tried on a batch of items
+first, each with all of :data:`CONFIGURATIONS`, and the best of them is measured.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Floats = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """items: in a batch, at most; ubatch: tokens that are computed together; flash: whether attention is in tiles."""
+    """Settings of llama.cpp that decide about speed."""
 
-    items: int
-    ubatch: int
-    flash: bool
+    items: int  # in a batch at most
+    ubatch: int  # tokens that are computed together
+    flash: bool  # attention in tiles
 
 
 DTYPES = ("bfloat16", "float32")
 
 TRIAL_TOKENS = 256
-"""Of the query, when configurations are compared."""
+"""Tokens of the query when configurations are compared."""
 
 CONFIGURATIONS = (
     Configuration(64, 512, flash=True),
@@ -74,11 +74,11 @@ LAYER_TENSORS = {
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
 }
-"""HuggingFace's names and llama.cpp's; a layer's come behind ``model.layers.N.`` and ``blk.N.``."""
+"""llama.cpp's names by HuggingFace's, without the layer's ``blk.N.`` and ``model.layers.N.`` in front."""
 
 
 def write_gguf(path: Path, config: DecoderConfig, weights: dict[str, np.ndarray], dtype: str = DTYPES[0]) -> None:
-    """A Qwen3 as llama.cpp reads it. weights: bf16, by HuggingFace's names; dtype: that they are stored in."""
+    """Write a Qwen3 for llama.cpp. weights: bf16, by HuggingFace's names; dtype: of the file."""
     import gguf
 
     is_wide = dtype == "float32"
@@ -143,12 +143,12 @@ class Context:
         self._batch = api.llama_batch_init(BATCH_TOKENS, 0, 1)
 
     def close(self) -> None:
-        """Free what Python doesn't."""
+        """Free the memory of the library."""
         self._api.llama_batch_free(self._batch)
         self._api.llama_free(self._context)
 
     def score(self, groups: Sequence[Sequences]) -> Floats:
-        """Every item of every group."""
+        """Score every item of every group."""
         return np.concatenate([self._behind(group) for group in groups])
 
     def _behind(self, group: Sequences) -> Floats:
@@ -172,7 +172,7 @@ class Context:
         return scores
 
     def _decode(self, parts: Sequence[np.ndarray], start: int, sequences: Sequence[int], *, read: bool) -> Floats:
-        """A part for each sequence, at positions from ``start`` on: scores at the parts' ends, or [0, labels]."""
+        """Decode a part of each sequence, from position ``start`` on. Returns scores at the parts' ends if ``read``."""
         batch, lengths = self._batch, [len(part) for part in parts]
         count = batch.n_tokens = sum(lengths)
         ends = np.cumsum(lengths) - 1
@@ -190,7 +190,7 @@ class Context:
         return self._logprobs(ends.tolist() if read else [])
 
     def _logprobs(self, places: Sequence[int]) -> Floats:
-        """Of the labels, where the last batch has logits."""
+        """Return the labels' log-probabilities at places where the last batch has logits."""
         scores = np.empty((len(places), len(self._labels)), np.float32)
         for row, place in zip(scores, places, strict=True):
             logits = _array(self._api.llama_get_logits_ith(self._context, place), self._vocabulary)
@@ -200,13 +200,13 @@ class Context:
 
 
 def _array(pointer: Any, length: int) -> np.ndarray:
-    """What a C array holds, without a copy."""
+    """Return the contents of a C array without a copy."""
     return np.ctypeslib.as_array(pointer, (length,))
 
 
 @contextmanager
 def loaded(path: Path) -> Iterator[Any]:
-    """The model of a GGUF file. llama.cpp's own log is left out, but for errors."""
+    """Load a GGUF file. Only errors of llama.cpp's log are shown."""
     import llama_cpp as api
     from llama_cpp._logger import set_verbose
 
@@ -222,7 +222,7 @@ def loaded(path: Path) -> Iterator[Any]:
 
 
 def measure(shape: str, workload: Workload, repeats: int) -> Measured:
-    """The best configuration. Files are written, and tried, by other processes, whose memory does not count."""
+    """Time the best configuration. Files are written and tried in other processes, whose memory does not count."""
     vocabulary = SHAPES[shape].vocabulary
     groups = workload.sequences(vocabulary)
     longest = max(len(group.query) for group in groups)
@@ -242,14 +242,14 @@ def measure(shape: str, workload: Workload, repeats: int) -> Measured:
 
 
 def write_random_gguf(path: Path, shape: str, dtype: str = DTYPES[0]) -> None:
-    """The weights of :mod:`benchmarks.checkpoint`."""
+    """Write the random weights of :mod:`benchmarks.checkpoint`."""
     from benchmarks.checkpoint import random_tensors
 
     write_gguf(path, SHAPES[shape], random_tensors(SHAPES[shape], seed=0), dtype)
 
 
 def _try(path: Path, vocabulary: int, longest: int, group: Sequences) -> list[tuple[float, Configuration]]:
-    """Seconds that each configuration takes for a batch of items, after one that warms it up."""
+    """Return the seconds that each configuration takes for a batch of items, after a warm-up."""
     most = max(configuration.items for configuration in CONFIGURATIONS)
     trial = [Sequences(group.query[:TRIAL_TOKENS], group.items[:most])]
     found = []

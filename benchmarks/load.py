@@ -1,10 +1,10 @@
-"""Mixed load at capacity for minutes: ``python -m benchmarks.load --minutes 10``.
+"""Run a mixed load at capacity for minutes: ``python -m benchmarks.load --minutes 10``.
 
-The whole service as ``scoreline up`` starts it, on the demonstration model, is kept busy with bulk jobs, while smaller
-jobs and interactive calls come as fast as they are answered. Queries of many lengths come in turn, some to the model's
-limit. Every answer is checked: the scores of an item behind a query must be the same to the bit whenever, and in
-whatever company, it is scored. Prints how many were asked and answered, how long calls took, and the memory of API and
-worker over time; the last line is JSON. The exit status is 1 if anything failed or differed.
+The whole service, as ``scoreline up`` starts it on the demonstration model, is kept busy with bulk jobs, while smaller
+jobs and interactive calls follow each other without a pause. The lengths of the queries vary up to the model's context.
+Every answer is checked: the scores of an item behind a query must always have the same bits, whatever is scored with
+it. Prints the numbers of requests and answers, the durations of calls, and the memory of API and worker over time; the
+last line is JSON. The exit status is 1 if any request failed or any scores differed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.console import Console
 from benchmarks.shapes import DEMONSTRATION, SHAPES
 from scoreline.client import Client, ScorelineError
 from scoreline.embedded import EmbeddedSettings
-from scoreline.progress_display import Narrator
+from scoreline.progress_display import ProgressDisplay
 from scoreline.up import running, stop_signals
 
 QUERIES, ITEMS = 60, 300
@@ -39,7 +39,7 @@ Ids = tuple[int, ...]
 
 
 class Load:
-    """What is asked, what was answered, and whether that is always the same."""
+    """Sends requests, counts the answers, and checks that repeated scores are equal."""
 
     def __init__(self, url: str, until: float) -> None:
         self._url = url
@@ -53,7 +53,7 @@ class Load:
         self.call_seconds: list[float] = []
 
     def keep_asking(self, kind: str, ask: Callable[[Client, random.Random], None], seed: int) -> None:
-        """Ask again and again until the time is over."""
+        """Send requests one after another until the time is over."""
         drawing = random.Random(seed)
         with Client(self._url, timeout=60.0) as client:
             while time.monotonic() < self._until:
@@ -67,7 +67,7 @@ class Load:
                         self.answered[kind] += 1
 
     def call(self, client: Client, drawing: random.Random) -> None:
-        """An interactive call."""
+        """Send an interactive call."""
         query, items = drawn(drawing, 5)
         began = time.monotonic()
         found = client.score(query, items, label_token_ids=LABELS).scores
@@ -76,7 +76,7 @@ class Load:
         self._check(query, items, found)
 
     def job(self, size: int, priority: str) -> Callable[[Client, random.Random], None]:
-        """A job of so many items, and the wait for it."""
+        """Return a function that submits a job of up to ``size`` items and waits for it."""
 
         def ask(client: Client, drawing: random.Random) -> None:
             query, items = drawn(drawing, size)
@@ -99,20 +99,20 @@ class Load:
 
 
 def drawn(drawing: random.Random, most: int) -> tuple[list[int], list[list[int]]]:
-    """One of the queries, and up to so many of the items."""
+    """Return one of the queries, and at most ``most`` of the items."""
     items = [list(ids(2_000_000 + drawing.randrange(ITEMS), 24)) for _ in range(drawing.randint(1, most))]
     return list(ids(drawing.randrange(QUERIES), SHAPES["demonstration"].context - 24)), items
 
 
 def ids(number: int, longest: int) -> Ids:
-    """Always the same tokens for a number; most are short."""
+    """Return the tokens that belong to a number: mostly few, and at most ``longest``."""
     drawing = random.Random(number)
     length = max(1, int(longest ** drawing.random()))
     return tuple(drawing.randrange(SHAPES["demonstration"].vocabulary) for _ in range(length))
 
 
 def memory_mb() -> dict[str, float]:
-    """Resident memory of API and worker, by their command lines."""
+    """Return the resident memory of API and worker, which are found by their command lines."""
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -128,14 +128,14 @@ def memory_mb() -> dict[str, float]:
 
 
 def main() -> int:
-    """Run, print, and say by the exit status whether all was well."""
+    """Run the load, print the results, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     minutes = parser.parse_args().minutes
     memory: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as data, stop_signals() as stop:
         settings = EmbeddedSettings(str(DEMONSTRATION), Path(data), port=0, model_name="demonstration")
-        with running(settings, stop, Narrator(Console(stderr=True))) as service:
+        with running(settings, stop, ProgressDisplay(Console(stderr=True))) as service:
             load = Load(service.url, time.monotonic() + 60 * minutes)
             asking = [("bulk job", load.job(2_000, "bulk"))] * 2
             asking += [("job", load.job(50, "normal"))] * 2 + [("call", load.call)] * 2

@@ -1,4 +1,4 @@
-"""What this machine can do, so that figures from different days and machines can be compared as shares of it."""
+"""The speed of this machine, so that figures of different days and machines can be compared relative to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS, INNER, COLUMNS = 2048, 1024, 3072
 
 
 def bf16_gflops(repeats: int = 15) -> float:
-    """GFLOP/s of bf16 [2048, 1024] x [1024, 3072] products summed in float32: the median of ``repeats`` of them."""
+    """Return the median GFLOP/s of bf16 products [2048, 1024] x [1024, 3072] that are summed in float32."""
     left = jax.random.normal(jax.random.key(0), (ROWS, INNER), jnp.bfloat16)
     right = jax.random.normal(jax.random.key(1), (INNER, COLUMNS), jnp.bfloat16)
     product = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32)).lower(left, right).compile()

@@ -1,9 +1,8 @@
-"""What skipping tiles saves: ``python -m benchmarks.packed [--out FILE]``.
+"""The time that skipping tiles saves: ``python -m benchmarks.packed [--out FILE]``.
 
-One layer's attention over a packed sequence, in bf16, with the heads of a Qwen3-0.6B: tiles visited of all tiles,
-seconds of the segment form (tiles that nobody sees are skipped) and of the dense one (an explicit mask), and the
-temporary memory that each compiled program takes. Two geometries: a query of 300 tokens, and one that is half of the
-sequence; items of 20.
+Measures the attention of one layer over a packed sequence, in bf16, with the heads of a Qwen3-0.6B: the visited tiles,
+the seconds of the segment form (which skips invisible tiles) and of the dense form (with an explicit mask), and the
+temporary memory of each compiled program. Items have 20 tokens; the query has 300, or is half of the sequence.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from benchmarks.shapes import QWEN3_06B
 from model.attention.contract import Attention
 from model.attention.dense import DenseAttention
 from model.attention.tiles import TiledAttention, active_tiles
-from model.packed_sequence import pack
-from model.score_buffer import Row, Sheet
+from model.packed_sequence import pack_sequences
+from model.score_buffer import Row, ScoreBuffer
 from scoring.layout import ChunkWork, Head, Rows
 
 LENGTHS = (500, 1000, 2000, 4000, 8000)
@@ -32,17 +31,18 @@ ITEM = 20
 
 
 def ranges_of(length: int, query: int) -> np.ndarray:
-    """What each token of a packed sequence sees, int32 [1, length, 2, 2]."""
+    """Return the ranges that each token of a packed sequence sees, int32 [1, length, 2, 2]."""
     count = (length - query) // ITEM
-    rows = Rows.pack([np.zeros(ITEM, np.int32)] * count, [query] * count)
-    sheet = Sheet.blank(ChunkWork(0, rows, (1,), Head.LOGITS))
-    items = [Row(rows.row(n), query, sheet, n) for n in range(count)]
-    (packed,) = pack([(np.zeros(query, np.int32), items)], length, count)
+    item = np.zeros(ITEM, np.int32)
+    rows = Rows.pack([item] * count, [query] * count)
+    buffer = ScoreBuffer.of(ChunkWork(0, rows, (1,), Head.LOGITS))
+    items = [Row(item, query, buffer, n) for n in range(count)]
+    (packed,) = pack_sequences([(np.zeros(query, np.int32), items)], length, count)
     return packed.arrays(length, count)[2][None]
 
 
 def measure(attention: Attention, length: int, ranges: np.ndarray, repeats: int) -> dict[str, float]:
-    """Median seconds of a call, and the program's temporary memory in MB."""
+    """Return the median seconds of a call, and the program's temporary memory in MB."""
     config = QWEN3_06B
     keys = [jax.random.key(n) for n in range(3)]
     heads = (config.query_heads, config.kv_heads, config.kv_heads)

@@ -1,9 +1,9 @@
-"""What keeping a query's keys and values saves, and costs: ``python -m benchmarks.prefixes``.
+"""The time that the prefix cache saves, and its memory: ``python -m benchmarks.prefixes``.
 
-First a query's chunks, one call of the engine each: the first prefills, the second and one of another job find that
-done. Then many queries in rotation, each scored in two chunks at every turn, through a cache with room for fewer: the
-process's memory once the cache is full and in the end, and whether scores are bit for bit those of an engine without a
-cache. A cache that is so small never has a query any more when its turn comes again: only second chunks hit.
+First, chunks of one query are scored in a call of the engine each: the first prefills; the second, and one of another
+job, find the prefix in the cache. Then many queries are scored in rotation, in two chunks at every turn, with a cache
+that has room for fewer of them, so that only second chunks hit. This part shows the process's memory when the cache is
+full and in the end, and whether the scores have the same bits as without a cache.
 """
 
 from __future__ import annotations
@@ -30,55 +30,52 @@ if TYPE_CHECKING:
 ITEMS, ITEM = 10, 20
 """Items of a chunk, and tokens of an item."""
 CHUNKS = 2
-"""Of a query, at every turn."""
+"""Chunks of a query at every turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the engine. prefills: made in it; cached_tokens: that it did not have to compute."""
+    """One call of the engine."""
 
     seconds: float
-    prefills: int
-    cached_tokens: int
+    prefills: int  # made in this call
+    cached_tokens: int  # that did not have to be computed
 
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """seconds: of the last turn, which compiles nothing unless it is the only one; counts are of all turns.
+    """The outcome of queries in rotation. Counts are of all turns."""
 
-    full_gb, peak_gb: most memory so far when as many queries were seen as there is room for, and in the end; scores:
-    float32 [calls, 2 (logits, log-probabilities), items, labels].
-    """
-
-    seconds: float
+    seconds: float  # of the last turn, which compiles nothing unless it is the only one
     prefills: int
     hits: int
     evictions: int
-    full_gb: float
-    peak_gb: float
-    scores: np.ndarray
+    full_gb: float  # peak memory when the cache has become full
+    peak_gb: float  # peak memory in the end
+    scores: np.ndarray  # float32 [calls, 2 (logits, log-probabilities), items, labels]
 
 
 def draw(random: np.random.Generator, config: DecoderConfig, length: int) -> TokenIds:
-    """Random ids, int32 [length]."""
+    """Return random ids, int32 [length]."""
     return random.integers(0, config.vocabulary, length, np.int32)
 
 
 def call(engine: Engine, query: TokenIds, seed: int) -> tuple[Call, np.ndarray]:
-    """Score a chunk of random items, and see what of the query was kept."""
+    """Score a chunk of random items. Returns the call's figures and its scores."""
     random, vocabulary = np.random.default_rng(seed), engine.card.vocabulary
     rows = Rows.pack([random.integers(0, vocabulary, ITEM, np.int32) for _ in range(ITEMS)], [len(query)] * ITEMS)
     chunk = ChunkWork(0, rows, labels_of(vocabulary), Head.LOGPROBS)
-    before, started = engine.prefixes.prefills, time.perf_counter()
+    before, started = engine.prefix_cache.counts()["prefills"], time.perf_counter()
     (scored,) = engine.score([GroupWork("tenant", query, (chunk,))], lambda: None)
     seconds = time.perf_counter() - started
     assert scored.scores.logprobs is not None
     scores = np.stack([scored.scores.logits, scored.scores.logprobs])
-    return Call(round(seconds, 4), engine.prefixes.prefills - before, scored.cached_tokens), scores
+    prefills = engine.prefix_cache.counts()["prefills"] - before
+    return Call(round(seconds, 4), prefills, scored.cached_tokens), scores
 
 
 def repeated(shape: str, query: int) -> dict[str, Call]:
-    """A query's chunks one after another, with programs that another query's have compiled."""
+    """Score a query's chunks one after another, after another query that compiles the programs."""
     engine, random = random_engine(shape, EngineSettings(), "prefill_extend"), np.random.default_rng(0)
     another, prefix = (draw(random, SHAPES[shape], query) for _ in range(2))
     call(engine, another, seed=0)
@@ -87,7 +84,7 @@ def repeated(shape: str, query: int) -> dict[str, Call]:
 
 
 def rotate(shape: str, query: int, queries: int, room: int, turns: int, *, cached: bool) -> Rotated:
-    """Queries in rotation, ``turns`` times each, through a cache with room for ``room`` of them."""
+    """Score queries in rotation, ``turns`` times each, with a cache that has room for ``room`` of them."""
     config = SHAPES[shape]
     room_bytes = room * cached_bytes(config, query)
     settings = EngineSettings(dtype="bfloat16", enable_scoring_cache=cached, prefix_cache_bytes=room_bytes)
@@ -101,14 +98,13 @@ def rotate(shape: str, query: int, queries: int, room: int, turns: int, *, cache
             scores += [call(engine, prefix, (turn * queries + n) * CHUNKS + chunk)[1] for chunk in range(CHUNKS)]
             if (turn, n) == (0, room - 1):
                 full = peak_memory_gb()
-    seconds, found = time.perf_counter() - started, engine.prefixes
-    return Rotated(
-        round(seconds, 2), found.prefills, found.hits, found.evictions, full, peak_memory_gb(), np.stack(scores)
-    )
+    seconds, counts = time.perf_counter() - started, engine.prefix_cache.counts()
+    prefills, hits, evictions = (counts[name] for name in ("prefills", "hits", "evictions"))
+    return Rotated(round(seconds, 2), prefills, hits, evictions, full, peak_memory_gb(), np.stack(scores))
 
 
 def cached_bytes(config: DecoderConfig, query: int) -> int:
-    """Of a query's bf16 keys and values, in whole blocks."""
+    """Return the bytes of a query's bf16 keys and values, in whole blocks."""
     block = EngineSettings().step_tokens
     return 2 * config.layers * config.kv_heads * config.head_dim * 2 * -(-query // block) * block
 
@@ -159,7 +155,7 @@ def main() -> None:
 
 
 def described(found: Rotated) -> dict[str, float]:
-    """For the JSON object."""
+    """Return the figures for the JSON object."""
     return {
         "seconds": found.seconds,
         "prefills": found.prefills,

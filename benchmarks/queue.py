@@ -37,7 +37,7 @@ from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
 from jobs.store.tables import jobs
-from scoring.layout import Rows
+from scoring.layout import Chunk, Rows
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 
@@ -53,7 +53,7 @@ TENANT = "default"
 
 @contextmanager
 def process(command: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is asked to end when the block does."""
+    """Run a process until the block ends."""
     running = subprocess.Popen(
         [sys.executable, "-m", *command],
         env=os.environ | variables,
@@ -68,29 +68,29 @@ def process(command: list[str], variables: dict[str, str]) -> Iterator[subproces
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Return once it holds."""
+    """Wait until a condition holds."""
     while not condition():
         time.sleep(LOOK_SECONDS)
 
 
 class Ours:
-    """Jobs in the store, rung for through Redis."""
+    """Jobs in the store, with a bell over Redis."""
 
     def __init__(self, database_url: str, redis_url: str) -> None:
-        migrate(database_url)
         self._database = Database.open(StoreSettings(database_url=database_url))
+        migrate(self._database)
         self._ringer = Ringer(RedisBell(redis_url, BellSettings().bell_prefix))
         self._ringer.__enter__()
         self._variables = {"SCORELINE_DATABASE_URL": database_url, "SCORELINE_REDIS_URL": redis_url}
 
     def submit(self, number: int) -> str:
-        """A job of one item."""
+        """Submit a job of one item."""
         item = np.full(ITEM, number % CARD.vocabulary, np.int32)
         job = Submission(
             model=CARD.name,
             tokenizer_fingerprint=CARD.tokenizer_fingerprint,
             prefix=np.full(QUERY, number % QUERIES, np.int32),
-            chunks=[(0, Rows.pack([item], [QUERY]))],
+            chunks=[Chunk(0, Rows.pack([item], [QUERY]))],
             label_token_ids=LABELS,
             prompt_tokens=QUERY + ITEM,
             total_items=1,
@@ -102,21 +102,21 @@ class Ours:
 
     @contextmanager
     def worker(self) -> Iterator[None]:
-        """One worker, from when it is ready."""
+        """Run one worker; the block begins when it is ready."""
         with process(["benchmarks.instant_worker"], self._variables):
             until(lambda: live_workers(self._database, 20.0))
             yield
         until(lambda: not live_workers(self._database, 20.0))
 
     def wait(self, job_ids: list[str]) -> None:
-        """Until all have ended."""
+        """Wait until all have ended."""
         for start in range(0, len(job_ids), IDS_PER_LOOK):
             some = job_ids[start : start + IDS_PER_LOOK]
             while not all(status.ended for status in statuses(self._database, some).values()):
                 time.sleep(LOOK_SECONDS)
 
     def read(self, job_id: str) -> None:
-        """A job's scores."""
+        """Read the scores of a job."""
         assert len(read_scores(self._database, TENANT, job_id, 0, 10).indices) == 1
 
     def working_off(self, count: int) -> float:
@@ -124,9 +124,9 @@ class Ours:
         job_ids = [self.submit(number) for number in range(count)]
         with self.worker():
             self.wait(job_ids)
-        with self._database.read() as connection:
+        with self._database.read() as tx:
             of_these = jobs.c.id >= min(job_ids)
-            first, last = connection.execute(
+            first, last = tx.execute(
                 select(func.min(jobs.c.started_at), func.max(jobs.c.finished_at)).where(of_these)
             ).one()
         return count / float(last - first)
@@ -156,7 +156,7 @@ class Plain:
         self._redis = redis.Redis.from_url(redis_url)
 
     def submit(self, number: int) -> str:
-        """A task of one item."""
+        """Submit a task of one item."""
         query, item = [number % QUERIES] * QUERY, [number % CARD.vocabulary] * ITEM
         return str(self._score.delay(query, [item], list(LABELS)).id)
 
@@ -169,12 +169,12 @@ class Plain:
             yield
 
     def wait(self, task_ids: list[str]) -> None:
-        """Until all have ended."""
+        """Wait until all have ended."""
         keys = [f"celery-task-meta-{task_id}" for task_id in task_ids]
         until(lambda: all(self._redis.mget(keys)))
 
     def read(self, task_id: str) -> None:
-        """A task's result."""
+        """Read the result of a task."""
         assert self._app.AsyncResult(task_id).get(timeout=60) == [[0.0, 0.0]]
 
     def working_off(self, count: int) -> float:

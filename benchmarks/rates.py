@@ -1,9 +1,8 @@
 """How fast this machine runs the parts of a step: ``python -m benchmarks.rates [--write]``.
 
-The planner's estimates are operations divided by these rates (:mod:`scoring.planning.estimates`), which are kept as
-data in ``scoring/planning/rates``, a file a platform. Run this on other hardware to have its own; with ``--write`` the
-platform's file is written. Weights are random: a product takes as long whatever the numbers are. Each figure is a
-median.
+The planner's estimates are operations divided by these rates (:mod:`scoring.planning.estimates`), which are stored in
+``scoring/planning/rates``, one file for each platform. With ``--write``, the file of this platform is written. Weights
+are random, because time does not depend on the numbers. Each figure is a median.
 """
 
 from __future__ import annotations
@@ -26,14 +25,15 @@ from jax import Array
 from benchmarks.machine import bf16_gflops
 from benchmarks.packed import ranges_of
 from benchmarks.shapes import SHAPES
+from model.attention.choice import attention_for
 from model.attention.contract import Attention
 from model.attention.dense import DenseAttention
-from model.buckets import BeforeKey, Buckets, EnterKey, LeaveKey, ProjectKey
+from model.buckets import Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
 from model.checks.known_answer import KnownAnswers
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
-from model.platforms import attention_for, has_row_floor, serving_dtype
+from model.platforms import has_row_floor, serving_dtype
 from model.programs import Programs
 from scoring.layout import Head
 from scoring.planning.estimates import MEASURED
@@ -43,11 +43,11 @@ PREFIX = 2_048
 PACKED = 2_048
 PACKED_QUERY = 1_000
 LARGER = (1_024, 4_096)
-"""Tokens of packed sequences, beyond the sizes of steps."""
+"""Tokens of packed sequences, which are larger than steps."""
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:
-    """Median time of a call, after one that does not count."""
+    """Return the median time of a call, after one that does not count."""
     jax.block_until_ready(run())
     taken = []
     for _ in range(repeats):
@@ -70,52 +70,52 @@ class Layer:
         decoder = Decoder(self.config, dtype=self.dtype, rngs=nnx.Rngs(0))
         self.attention = attention_for(platform)
         self.programs = Programs(decoder, self.attention, self.buckets)
-        self.blocks = PREFIX // self.buckets.step
+        self.blocks = PREFIX // self.buckets.step_tokens
         answers = KnownAnswers(self.programs, self.buckets, self.blocks)
         self.run = Executables(self.programs, self.buckets, self.blocks, answers.check)
 
     def linear(self, size: int) -> float:
-        """GFLOP/s of all but attention, for so many tokens."""
+        """Return the GFLOP/s of a layer without attention, for ``size`` tokens."""
         return self.config.size.linear_flop * size / self.linear_seconds(size) / 1e9
 
     def linear_seconds(self, size: int) -> float:
-        """How long that takes."""
+        """Return the seconds of a layer without attention, for ``size`` tokens."""
         tokens = np.zeros(size, np.int32)
-        hidden, *rotation = self.run[EnterKey(size)](*self.programs.embedding, tokens, tokens)
+        hidden, *rotary = self.run[EmbedKey(size)](*self.programs.embedding, tokens, tokens)
         heads = self.config.query_heads, self.config.head_dim
-        seen = jnp.zeros((self.buckets.interface(size), *heads), jnp.float32)
+        attended = jnp.zeros((self.buckets.padded_rows(size), *heads), jnp.float32)
         weights = self.programs.layers[0]
-        project, leave = self.run[ProjectKey(size)], self.run[LeaveKey(size)]
-        return seconds(lambda: (project(*weights, hidden, *rotation), leave(*weights, hidden, seen)), self.repeats)
+        qkv, output_mlp = self.run[QKVKey(size)], self.run[OutputMLPKey(size)]
+        return seconds(lambda: (qkv(*weights, hidden, *rotary), output_mlp(*weights, hidden, attended)), self.repeats)
 
     def prefix(self) -> float:
-        """GFLOP/s of a full step's attention to a prefix."""
-        step = self.buckets.step
-        before = self.run[BeforeKey(step, self.blocks)]
+        """Return the GFLOP/s of a full step's attention to a prefix."""
+        step = self.buckets.step_tokens
+        attend_prefix = self.run[PrefixAttentionKey(step, self.blocks)]
         pool = [jnp.zeros(part.shape, part.dtype) for part in self.programs.pool(self.blocks)]
         table, ends = np.arange(self.blocks, dtype=np.int32), np.full(step, PREFIX, np.int32)
         queries = self._heads(step)[0]
-        taken = seconds(lambda: before(queries, *pool, table, ends), self.repeats)
+        taken = seconds(lambda: attend_prefix(queries, *pool, table, ends), self.repeats)
         return self.config.size.pair_flop * step * PREFIX / taken / 1e9
 
     def packed(self, attention: Attention, *, dense: bool) -> float:
-        """GFLOP/s of a packed sequence's attention, for the pairs of all tiles that it has to compute."""
+        """Return the GFLOP/s of a packed sequence's attention, for the pairs of all computed tiles."""
         ranges = ranges_of(PACKED, PACKED_QUERY)
         arrays = [array[None] for array in self._heads(PACKED)]
-        look = jax.jit(attention.attend).lower(*arrays, ranges).compile()
+        attend = jax.jit(attention.attend).lower(*arrays, ranges).compile()
         pairs = self.buckets.shapes.packed_pairs(PACKED_QUERY, PACKED, dense=dense)
-        return self.config.size.pair_flop * pairs / seconds(lambda: look(*arrays, ranges), self.repeats) / 1e9
+        return self.config.size.pair_flop * pairs / seconds(lambda: attend(*arrays, ranges), self.repeats) / 1e9
 
     def head(self) -> float:
-        """GFLOP/s of a head program with log-probabilities."""
-        key = self.buckets.head(Head.LOGPROBS, 2)
+        """Return the GFLOP/s of a head program with log-probabilities."""
+        key = self.buckets.head_key(Head.LOGPROBS, 2)
         hidden = np.zeros((key.rows, self.config.width), np.float32)
         labels = np.zeros(key.labels, np.int32)
         taken = seconds(lambda: self.run[key](*self.programs.head, hidden, labels), self.repeats)
         return self.config.size.head_flop * key.rows / taken / 1e9
 
     def _heads(self, tokens: int) -> list[Array]:
-        """Queries, keys and values of so many tokens."""
+        """Return random queries, keys and values."""
         counts = (self.config.query_heads, self.config.kv_heads, self.config.kv_heads)
         return [
             jax.random.normal(jax.random.key(n), (tokens, count, self.config.head_dim), self.dtype)
@@ -124,21 +124,21 @@ class Layer:
 
 
 def measure(config: DecoderConfig, repeats: int) -> dict[str, object]:
-    """All that :class:`scoring.planning.estimates.Rates` wants to know."""
+    """Measure all fields of :class:`scoring.planning.estimates.Rates`."""
     layer = Layer(config, repeats)
     return {
-        "linear_gflops": {str(size): round(layer.linear(size), 1) for size in (*layer.buckets.sizes, *LARGER)},
+        "linear_gflops": {str(size): round(layer.linear(size), 1) for size in (*layer.buckets.step_sizes, *LARGER)},
         "prefix_gflops": round(layer.prefix(), 1),
         "segment_gflops": round(layer.packed(layer.attention, dense=False), 1),
         "dense_gflops": round(layer.packed(DenseAttention(), dense=True), 1),
         "head_gflops": round(layer.head(), 1),
-        # Next to nothing is computed there: what is left is the calls.
-        "layer_seconds": round(Layer(SHAPES["demonstration"], repeats).linear_seconds(layer.buckets.sizes[0]), 6),
+        # So small a model computes next to nothing, so this is the time of the calls.
+        "layer_seconds": round(Layer(SHAPES["demonstration"], repeats).linear_seconds(layer.buckets.step_sizes[0]), 6),
     }
 
 
 def main() -> None:
-    """Measure, print, and write where asked to."""
+    """Measure, print, and write the file if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--repeats", type=int, default=9)

@@ -1,8 +1,8 @@
 """Whether an item costs the same among 50, 500 and 5,000 items: ``python -m benchmarks.scale``.
 
-All are behind one query of 2,000 tokens, by ``prefill_extend``, each number of items in a process of its own. What the
-query itself takes is timed too, and left out of an item's cost in one of two columns. Memory is that of the whole
-process.
+All items are behind one query of 2,000 tokens, scored by ``prefill_extend``, each number of items in a process of its
+own. The query by itself is timed, too; one of the two columns leaves it out of an item's cost. Memory is that of the
+whole process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.workloads import alike
 ITEM = 20
 """Tokens of an item."""
 EMPTY = 0
-"""Of one that is read where the query ends: its cost is the query's."""
+"""Tokens of an empty item, which costs no more than its query."""
 
 
 def main() -> None:

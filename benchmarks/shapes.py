@@ -1,4 +1,4 @@
-"""The models that benchmarks are about, by their sizes: their weights are random wherever a benchmark runs."""
+"""The sizes of the models in benchmarks, whose weights are random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long something takes in a process of its own, and how much memory."""
+"""Measures the time and memory of something in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """seconds: median of the repeats, for so many items; peak_memory_gb: of the process; computed_tokens: in one run,
-    padding included, None where that is not known.
-    """
+    """What a workload takes."""
 
     items: int
-    seconds: float
-    peak_memory_gb: float
-    computed_tokens: int | None = None
+    seconds: float  # median of the repeats
+    peak_memory_gb: float  # of the process
+    computed_tokens: int | None = None  # in one run, padding included; None if unknown
 
     @property
     def items_per_s(self) -> float:
-        """Items over the median."""
+        """Items by the median of the seconds."""
         return self.items / self.seconds
 
 
 def timed(run: Callable[[], object], repeats: int, items: int, warm_up: Callable[[], object]) -> Measured:
-    """Warm up, then the repeats."""
+    """Warm up, then time the repeats."""
     warm_up()
     seconds = []
     for _ in range(repeats):
@@ -46,11 +44,11 @@ def timed(run: Callable[[], object], repeats: int, items: int, warm_up: Callable
 
 
 def peak_memory_gb() -> float:
-    """The most memory that this process has had resident so far, in 10^9 bytes."""
+    """Return the peak resident memory of this process, in 10^9 bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def alone(what: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run in a fresh process, so that its memory is its own. It may start processes itself."""
+    """Call a function in a fresh process, so that its memory is its own. It may start processes itself."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(what, *arguments, **named).result()

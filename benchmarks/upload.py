@@ -1,9 +1,9 @@
-"""Memory while a large job is received and scored: ``python -m benchmarks.upload --items 1000000 --worker``.
+"""Measure memory while a large job is received and scored: ``python -m benchmarks.upload --items 1000000 --worker``.
 
-An API process of its own, with the demonstration model and SQLite unless another database is named (one that may be
-written to); where asked, a worker beside it. One client uploads made-up texts as gzip while another asks the same API
-for its liveness. Without a worker the upload alone is timed; with one, it goes on until all is scored. Prints memory
-over time, how long the longest of those answers took, and how long deleting the job took; the last line is JSON.
+The API runs in a process of its own, with the demonstration model and SQLite, or another database that is named and
+will be written to. One client uploads random texts as gzip, while another one requests the liveness of the API. Without
+``--worker`` only the upload is timed, with it the scoring, too. Prints the memory over time, the slowest liveness
+response, and the time to delete the job; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ REQUEST_SECONDS = 600.0
 
 
 def texts(count: int) -> Iterator[str]:
-    """So many texts of 5 to 40 words."""
+    """Return ``count`` texts of 5 to 40 words."""
     drawing = random.Random(0)
     return (" ".join(drawing.choices(WORDS, k=drawing.randint(5, 40))) for _ in range(count))
 
 
 def memory_mb(process_id: int, name: str) -> int:
-    """A process's memory by the name that the kernel has for it."""
+    """Return a value in MB from the status of a process, such as ``VmRSS``."""
     status = Path(f"/proc/{process_id}/status").read_text().splitlines()
     (line,) = (line for line in status if line.startswith(name + ":"))
     return int(line.split()[1]) // 1024
@@ -53,14 +53,14 @@ def memory_mb(process_id: int, name: str) -> int:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where the API answers, and process ids by name: ``api``, and ``worker`` if there is one."""
+    """A running API, and possibly a worker."""
 
     url: str
-    process_ids: dict[str, int]
+    process_ids: dict[str, int]  # by name: ``api``, and ``worker`` if there is one
 
 
 class Watch(threading.Thread):
-    """Samples the memory of processes, and asks the API whether it is alive."""
+    """A thread that samples the memory of the processes and the liveness of the API."""
 
     def __init__(self, deployment: Deployment) -> None:
         super().__init__(daemon=True)
@@ -71,7 +71,7 @@ class Watch(threading.Thread):
         self.answer_seconds: list[float] = []
 
     def run(self) -> None:
-        """Watch until stopped."""
+        """Sample until stopped."""
         while not self._stopped.wait(SAMPLE_SECONDS):
             began = time.monotonic()
             self._http.get("/livez").raise_for_status()
@@ -82,13 +82,13 @@ class Watch(threading.Thread):
             print(f"{len(self.answer_seconds):4} s  {now}", file=sys.stderr)
 
     def stop(self) -> None:
-        """Stop and wait for it."""
+        """Stop, and wait for the thread."""
         self._stopped.set()
         self.join()
 
 
 def main() -> None:
-    """Run and print."""
+    """Measure, and print one JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--database", help="SQLAlchemy URL")
@@ -101,7 +101,7 @@ def main() -> None:
 
 @contextmanager
 def deployment(database_url: str | None = None, *, worker: bool = False) -> Iterator[Deployment]:
-    """An API process and, where asked, a worker. Its database is SQLite unless one is named."""
+    """Run an API process and possibly a worker, by default on SQLite."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder:
@@ -111,9 +111,7 @@ def deployment(database_url: str | None = None, *, worker: bool = False) -> Iter
             SCORELINE_PORT=str(port),
             SCORELINE_MODEL=str(DEMONSTRATION),
         )
-        subprocess.run(
-            python_command("-m", "jobs.store.migration"), env=variables, check=True, stderr=subprocess.DEVNULL
-        )
+        subprocess.run(python_command("-m", "operations.migrate"), env=variables, check=True, stderr=subprocess.DEVNULL)
         modules = {"api": "api"} | ({"worker": "workers.engine_loop"} if worker else {})
         processes = {
             name: subprocess.Popen(python_command("-m", module), env=variables, stderr=subprocess.DEVNULL)

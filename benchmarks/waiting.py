@@ -1,8 +1,8 @@
-"""Clients that wait on one API process: ``python -m benchmarks.waiting --clients 1000``.
+"""Measure many clients that wait on one API process: ``python -m benchmarks.waiting --clients 1000``.
 
-An API process of its own, on SQLite, and no worker. Every client long-polls one of a hundred jobs; once all of them
-wait, the jobs are cancelled one after another. Prints what waiting clients take of the API's memory, how long after
-its job was to be cancelled each was answered, and how long the process took to say that it lives meanwhile; the last
+The API runs in a process of its own on SQLite, without a worker. Every client waits for one of a hundred jobs; when all
+of them wait, the jobs are cancelled one after another. Prints the memory of the API with waiting clients, the time
+between the cancellation of a job and the answer to its clients, and the slowest liveness response meanwhile; the last
 line is JSON.
 """
 
@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.1
 
 
 async def until_all_wait(http: httpx2.AsyncClient, clients: int) -> None:
-    """Return once the API counts so many jobs that somebody waits for, and every client has sent its request."""
+    """Return when the metrics of the API show that the clients wait for their jobs."""
     while True:
         lines = (await http.get("/metrics")).text.splitlines()
         waited_for = next((line for line in lines if line.startswith("scoreline_awaited_jobs ")), "x 0")
@@ -35,7 +35,7 @@ async def until_all_wait(http: httpx2.AsyncClient, clients: int) -> None:
 
 
 async def measure(url: str, process_id: int, clients: int) -> dict[str, object]:
-    """Wait with so many clients."""
+    """Wait with ``clients`` clients, and return the results."""
     limits = httpx2.Limits(max_connections=clients + 10)
     async with (
         httpx2.AsyncClient(base_url=url, timeout=2 * WAIT_SECONDS, limits=limits) as http,
@@ -53,7 +53,7 @@ async def measure(url: str, process_id: int, clients: int) -> dict[str, object]:
 
         waiting = [asyncio.create_task(wait(ids[n % JOBS])) for n in range(clients)]
         await until_all_wait(other, clients)
-        await asyncio.sleep(1.0)  # for what a client holds on both sides to be there
+        await asyncio.sleep(1.0)  # until the connections of all clients are established
         during = memory_mb(process_id, "VmRSS")
         alive = []
         for job_id in ids:

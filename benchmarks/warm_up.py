@@ -1,7 +1,7 @@
 """How long a worker warms up, and whether its first requests are slower than others: ``python -m benchmarks.warm_up``.
 
-In a process of its own, with random weights: the warm-up of the core set, then requests one after another, each with a
-query of its own, while the rest of the programs is not compiled yet. The last line is JSON.
+Runs in a process of its own, with random weights: the warm-up of the core set, then requests one after another, each
+with a query of its own, before the rest of the programs is compiled. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from settings.engine import EngineSettings
 
 
 def measure(shape: str, query: int, items: int, item: int, requests: int) -> tuple[float, list[float]]:
-    """Seconds of the warm-up, and of each request."""
+    """Return the seconds of the warm-up, and of each request."""
     engine = random_engine(shape, EngineSettings())
     started = time.perf_counter()
     engine.warm_up(lambda done, total, program: None)

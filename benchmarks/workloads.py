@@ -1,4 +1,4 @@
-"""What is measured: queries and items, by their lengths, and the operations that scoring them takes at least."""
+"""Workloads: the lengths of queries and items, and the operations that are necessary to score them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ LABELS = (9454, 2753)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A query of so many tokens, and the lengths of its items in tokens. An empty item is read where the query ends."""
+    """The lengths of a query and its items. An empty item is scored where the query ends."""
 
-    query: int
-    items: tuple[int, ...]
+    query: int  # tokens
+    items: tuple[int, ...]  # tokens of each
 
     @property
     def tokens(self) -> int:
-        """The query's, once, and all items'."""
+        """Tokens of the query, once, and of all items."""
         return self.query + sum(self.items)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """A group's random ids: the query's, int32 [query], and each item's, int32 [length]."""
+    """The random ids of a group."""
 
-    query: TokenIds
-    items: tuple[TokenIds, ...]
+    query: TokenIds  # int32 [query]
+    items: tuple[TokenIds, ...]  # int32 [length] each
 
 
 def beginning(groups: Sequence[Sequences]) -> list[Sequences]:
-    """A little of the first group, to warm up with."""
+    """Return a small part of the first group, to warm up with."""
     first = groups[0]
     return [Sequences(first.query[:64], tuple(item[:8] for item in first.items[:2]))]
 
 
 @dataclass(frozen=True, slots=True)
 class Flop:
-    """Floating-point operations: of weights, of attention, and of the head."""
+    """Floating-point operations of the layers' weights, of attention, and of the head."""
 
     linear: float
     attention: float
@@ -51,7 +51,7 @@ class Flop:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum."""
         return self.linear + self.attention + self.head
 
     def __str__(self) -> str:
@@ -63,23 +63,23 @@ FORMULA = (
     "linear: 2 x weights of the layers x tokens; attention: 4 x head_dim x query heads x layers x visible pairs; "
     "head: 2 x width x vocabulary x items"
 )
-"""What :meth:`Workload.necessary_flop` counts. A query's tokens count once, and a token sees itself."""
+"""The operations of :meth:`Workload.necessary_flop`. A query's tokens count once, and a token sees itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Groups that are asked for at once."""
+    """Groups of one request."""
 
     groups: tuple[Group, ...]
 
     @property
     def items(self) -> int:
-        """Scores that are asked for."""
+        """Items of all groups."""
         return sum(len(group.items) for group in self.groups)
 
     @property
     def tokens(self) -> int:
-        """What is necessary to compute: every query once, and every item."""
+        """Necessary tokens: every query once, and every item."""
         return sum(group.tokens for group in self.groups)
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Workload:
         return ", ".join(f"{count} times {kind}" if count > 1 else kind for kind, count in kinds.items())
 
     def first(self, items: int) -> Workload:
-        """No more than so many items, and the queries that they need."""
+        """Return the first items, and the queries that they need."""
         kept: list[Group] = []
         for group in self.groups:
             if items > 0:
@@ -98,7 +98,7 @@ class Workload:
         return Workload(tuple(kept))
 
     def sequences(self, vocabulary: int) -> list[Sequences]:
-        """Random ids, the same ones at every call; all queries are different."""
+        """Return random ids, the same at every call; all queries differ."""
         random = np.random.default_rng(0)
 
         def draw(length: int) -> TokenIds:
@@ -107,11 +107,11 @@ class Workload:
         return [Sequences(draw(group.query), tuple(map(draw, group.items))) for group in self.groups]
 
     def work(self, vocabulary: int) -> list[GroupWork]:
-        """As the engine takes it: a chunk a group."""
+        """Return the work for the engine, a chunk for each group."""
         labels = labels_of(vocabulary)
         return [
             GroupWork(
-                f"benchmark {n}",
+                "benchmark",
                 group.query,
                 (ChunkWork(n, Rows.pack(group.items, [len(group.query)] * len(group.items)), labels, Head.LOGPROBS),),
             )
@@ -119,21 +119,21 @@ class Workload:
         ]
 
     def necessary_flop(self, config: DecoderConfig) -> Flop:
-        """By :data:`FORMULA`: no padding, and nothing computed twice."""
+        """Count the operations of :data:`FORMULA`, without padding and without repeated work."""
         size = config.size
         pairs = sum(_visible_pairs(group) for group in self.groups)
         return Flop(size.linear_flop * self.tokens, size.pair_flop * pairs, size.head_flop * self.items)
 
 
 def labels_of(vocabulary: int) -> tuple[int, ...]:
-    """Token ids whose log-probabilities are asked for."""
+    """Return the label ids of a vocabulary."""
     return tuple(label % vocabulary for label in LABELS)
 
 
 def batches(lengths: Sequence[int], most: int, tokens: int, behind: int = 0) -> Iterator[list[int]]:
-    """Indices of items that are not empty, shortest first, in batches of at most ``most`` items.
+    """Yield the indices of items that are not empty, the shortest first, in batches of at most ``most`` items.
 
-    Nor may ``behind`` and the longest item's length, times the batch's items, exceed ``tokens``, unless it is one item.
+    In a batch of several items, their number times the sum of ``behind`` and the longest length is at most ``tokens``.
     """
     batch: list[int] = []
     for n in sorted((n for n, length in enumerate(lengths) if length), key=lambda n: lengths[n]):
@@ -146,7 +146,7 @@ def batches(lengths: Sequence[int], most: int, tokens: int, behind: int = 0) -> 
 
 
 def _visible_pairs(group: Group) -> int:
-    """Of a token and one that it sees: all before it in the query and in its own item, and itself."""
+    """Count the pairs of a token and a visible one: itself, and those before it in the query and in its own item."""
     own = sum(length * (length + 1) // 2 for length in group.items)
     return group.query * (group.query + 1) // 2 + sum(group.items) * group.query + own
 
@@ -158,7 +158,7 @@ def _in_words(group: Group) -> str:
 
 
 def alike(query: int, items: int, item_tokens: int) -> Workload:
-    """One query of ``query`` tokens, and items that are all as long."""
+    """Return one query, and items of one length, in tokens."""
     return Workload((Group(query, (item_tokens,) * items),))
 
 

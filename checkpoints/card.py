@@ -1,4 +1,4 @@
-"""What everybody but the accelerator needs to know of a served model."""
+"""The facts about a served model that API and workers compare, and that requests are checked against."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ _SHOWN_CHARACTERS = 12
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A served model, as API and worker describe it to each other.
-
-    context_length: longest sequence in tokens; vocabulary: ids below it are tokens (added tokens included, padding
-    rows of the head excluded); delimiter: the token id of delimiter mode, or None.
-    """
+    """A served model, as API and workers describe it to each other."""
 
     name: str
-    context_length: int
-    vocabulary: int
+    context_length: int  # longest sequence, in tokens
+    vocabulary: int  # ids below this are tokens; added tokens count, padding rows of the head do not
     tokenizer_fingerprint: str
-    delimiter: int | None = None
+    delimiter: int | None = None  # token id between query and items in delimiter mode
 
     def differences(self, other: ModelCard) -> tuple[str, ...]:
-        """How another card of this model differs, in lines for a person: which value here, which there."""
+        """Return a line for each difference from another card of this model, with both values."""
         lines = []
         if self.tokenizer_fingerprint != other.tokenizer_fingerprint:
             here, there = shorten(self.tokenizer_fingerprint), shorten(other.tokenizer_fingerprint)
@@ -37,7 +33,7 @@ class ModelCard:
 
 
 def shorten(fingerprint: str) -> str:
-    """As much of a fingerprint as a person compares."""
+    """Return the first characters of a fingerprint, which are enough for a person to compare."""
     return fingerprint[:_SHOWN_CHARACTERS]
 
 

@@ -1,46 +1,50 @@
-"""What a checkpoint's own files say of the model, read without loading it."""
+"""Read what a checkpoint's files say about the model, without loading it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import structlog
 
 from checkpoints.card import ModelCard
 
-if TYPE_CHECKING:
-    from scoring.tokenization import TextTokenizer
-
 log = structlog.stdlib.get_logger("scoring")
 
 
-class ModelFilesError(Exception):
-    """A model directory that can't be served, said in one line."""
+class CheckpointError(Exception):
+    """Why a checkpoint can't be served, in one line."""
+
+
+class Vocabulary(Protocol):
+    """The part of :class:`scoring.tokenization.TextTokenizer` that a model card is made from."""
+
+    vocabulary: int  # one more than the highest token id, added tokens included
+    base_vocabulary: int  # one more than the highest token id, added tokens excluded
+    fingerprint: str  # a hash over everything that decides how text is encoded
+
+    def added_tokens_from(self, width: int) -> list[str]:
+        """Return the added tokens whose ids are at least ``width``, in the order of their ids."""
 
 
 def read_model_card(
-    directory: Path,
-    name: str | None,
-    delimiter: int | None,
-    tokenizer: TextTokenizer,
-    longest: int | None = None,
+    directory: Path, name: str | None, delimiter: int | None, tokenizer: Vocabulary, longest: int | None = None
 ) -> ModelCard:
-    """The card of the checkpoint in ``directory``.
+    """Return the card of the checkpoint in ``directory``.
 
-    name: what requests call it; None: the directory's name. delimiter: token id of delimiter mode, or None. longest:
-    sequence in tokens that is served; None: :func:`context_length`, which it may only lower. The vocabulary is the
-    tokenizer's, at most the model's logit width. Raises :class:`ModelFilesError`.
+    name: what requests call the model; None: the directory's name. delimiter: token id of delimiter mode, or None.
+    longest: length in tokens of the longest sequence served, at most :func:`context_length`; None: just that. The
+    vocabulary is the tokenizer's, limited to the width of the model's logits. Raises :class:`CheckpointError`.
     """
     config = read_config(directory)
-    vocabulary = _scorable_vocabulary(tokenizer, positive(config, "vocab_size"), directory)
+    vocabulary = _scorable_vocabulary(tokenizer, positive_integer(config, "vocab_size"), directory)
     if delimiter is not None and not 0 <= delimiter < vocabulary:
-        raise ModelFilesError(f"delimiter {delimiter} is no token of {directory}: ids are 0 to {vocabulary - 1}")
+        raise CheckpointError(f"delimiter {delimiter} is no token of {directory}: ids are 0 to {vocabulary - 1}")
     context = context_length(config)
     if longest is not None and longest > context:
-        raise ModelFilesError(
+        raise CheckpointError(
             f"context_length {longest} is more than the {context} tokens of the checkpoint in {directory}: "
             "SCORELINE_CONTEXT_LENGTH may only lower it"
         )
@@ -53,15 +57,15 @@ def read_model_card(
     )
 
 
-def _scorable_vocabulary(tokenizer: TextTokenizer, width: int, directory: Path) -> int:
-    """The tokens that the model has logits for. A width beyond them is padding, which is usual.
+def _scorable_vocabulary(tokenizer: Vocabulary, width: int, directory: Path) -> int:
+    """Return the number of tokens that the model has logits for. More logits than tokens are usual: they are padding.
 
-    Tokens of the vocabulary proper beyond the width mean that the tokenizer is another model's: refused. Added tokens
-    beyond it occur in published checkpoints (a padding token that was added without growing the model): those are
-    not tokens here, and a text that spells one is refused as ``token_id_exceeds_vocab``.
+    If the vocabulary without added tokens is larger than ``width``, the tokenizer belongs to another model, which is an
+    error. Added tokens beyond ``width`` occur in published checkpoints, for instance a padding token that was added
+    without growing the model. They do not count as tokens, and a text with one is refused: ``token_id_exceeds_vocab``.
     """
     if tokenizer.base_vocabulary > width:
-        raise ModelFilesError(
+        raise CheckpointError(
             f"tokenizer and model in {directory} do not belong together: the tokenizer has token ids up to "
             f"{tokenizer.base_vocabulary - 1}, and the model's vocab_size is {width}"
         )
@@ -76,14 +80,14 @@ def _scorable_vocabulary(tokenizer: TextTokenizer, width: int, directory: Path) 
 
 
 def context_length(config: Mapping[str, Any]) -> int:
-    """The longest sequence in tokens that a ``config.json`` allows: its ``max_position_embeddings``.
+    """Return the length in tokens of the longest sequence that a ``config.json`` allows: ``max_position_embeddings``.
 
-    With YaRN, that field names the length before or after stretching, depending on who wrote the file, so the stretched
-    length ``factor * original_max_position_embeddings`` counts where it is the longer one (YaRN, arXiv:2309.00071).
-    Raises :class:`ModelFilesError`.
+    With YaRN (arXiv:2309.00071), that field is the length before or after stretching, depending on who wrote the file.
+    So the stretched length ``factor * original_max_position_embeddings`` is used if it is longer.
+    Raises :class:`CheckpointError`.
     """
-    longest = positive(config, "max_position_embeddings")
-    scaling = config.get(rope_section(config))
+    longest = positive_integer(config, "max_position_embeddings")
+    scaling = config.get(rope_field(config))
     if not isinstance(scaling, Mapping) or scaling.get("rope_type", scaling.get("type")) != "yarn":
         return longest
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
@@ -92,40 +96,40 @@ def context_length(config: Mapping[str, Any]) -> int:
     return max(longest, int(factor * original))
 
 
-def rope_section(config: Mapping[str, Any]) -> str:
-    """The field of a ``config.json`` that says how rotary positions are stretched: the older one, where both are there.
+def rope_field(config: Mapping[str, Any]) -> str:
+    """Return the name of the field of ``config.json`` that says how rotary positions are stretched.
 
-    So HuggingFace reads them; files that carry both are old ones that somebody has added to.
+    If both fields are there, the older one counts, as in HuggingFace's library.
     """
     return "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
 
 
-def positive(config: Mapping[str, Any], field: str) -> int:
-    """A field of ``config.json`` that must be a positive integer. Raises :class:`ModelFilesError`."""
+def positive_integer(config: Mapping[str, Any], field: str) -> int:
+    """Return a field of ``config.json`` that must be a positive integer. Raises :class:`CheckpointError`."""
     if field not in config:
-        raise ModelFilesError(f"config.json lacks {field}")
+        raise CheckpointError(f"config.json lacks {field}")
     value = config[field]
     if type(value) is not int or value <= 0:
-        raise ModelFilesError(f"config.json: {field} must be a positive integer, not {value!r}")
+        raise CheckpointError(f"config.json: {field} must be a positive integer, not {value!r}")
     return value
 
 
 def require_directory(directory: Path) -> None:
-    """Raise :class:`ModelFilesError` unless ``directory`` is one: a hub id is never looked up in its place."""
+    """Raise :class:`CheckpointError` unless ``directory`` exists. It is never looked up on the hub instead."""
     if not directory.is_dir():
-        raise ModelFilesError(f"model directory {directory} does not exist")
+        raise CheckpointError(f"model directory {directory} does not exist")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The fields of the ``config.json`` in ``directory``. Raises :class:`ModelFilesError`."""
+    """Return the fields of the ``config.json`` in ``directory``. Raises :class:`CheckpointError`."""
     require_directory(directory)
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelFilesError(f"{directory} holds no config.json") from None
+        raise CheckpointError(f"{directory} holds no config.json") from None
     except (OSError, ValueError) as error:
-        raise ModelFilesError(f"{path} can't be read: {error}") from error
+        raise CheckpointError(f"{path} can't be read: {error}") from error
     if not isinstance(config, dict):
-        raise ModelFilesError(f"{path} is not a JSON object")
+        raise CheckpointError(f"{path} is not a JSON object")
     return config

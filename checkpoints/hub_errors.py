@@ -1,4 +1,4 @@
-"""What went wrong between here and the hub, in one line that says what to do about it."""
+"""Explain in one line what went wrong with the hub and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def is_definite(error: BaseException) -> bool:
-    """Whether the cause will not go away by itself, so that a cached copy must not hide it: the hub said no, or this
-    machine's disk did."""
+def is_permanent(error: BaseException) -> bool:
+    """Whether an error will not go away by itself: the hub refused, or this machine's disk did.
+
+    Such an error must be reported even if there is a cached copy.
+    """
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     for cause in _causes(error):
@@ -23,7 +25,7 @@ def is_definite(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, hub_id: str, revision: str | None) -> str:
-    """The one line. The library's own messages are paragraphs, and what matters is often a cause further down."""
+    """Return the explanation. The library's messages are paragraphs, and often the cause behind the error matters."""
     from huggingface_hub import constants, errors, is_offline_mode
 
     causes = list(_causes(error))
@@ -71,7 +73,7 @@ def explain(error: BaseException, hub_id: str, revision: str | None) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from, outermost first."""
+    """Yield an error and the chain of errors that caused it, outermost first."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -87,16 +89,16 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_disk_full(error: BaseException) -> bool:
-    # What is not written in Python reports it by its text alone.
+    # Libraries that are not written in Python report it in the text alone.
     return (isinstance(error, OSError) and error.errno in _DISK_FULL) or "No space left on device" in str(error)
 
 
 def _is_about_a_file(error: BaseException) -> bool:
-    """Whether the system refused something that was done to a file. That one is not there is the cache's business."""
+    """Whether the system refused an operation on a file. A missing file does not count: the cache handles those."""
     return isinstance(error, OSError) and error.filename is not None and error.errno != errno.ENOENT
 
 
 def _short(error: BaseException) -> str:
-    """The first line of a message, or the error's class where it says nothing."""
+    """Return the first line of an error's message, or its class if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

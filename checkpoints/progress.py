@@ -1,4 +1,4 @@
-"""How many bytes of something long are done, told now and then: a log takes no progress bars."""
+"""Report the progress of a download from time to time, since a log can show no progress bar."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-REPORT_SECONDS = 1.0
-"""The least time between two reports."""
+REPORT_SECONDS = 1.0  # least time between two reports
 
 
 class ByteProgress:
-    """Passes on bytes done and bytes in all, as often as a reader wants to know.
-
-    total: asked once, when the first bytes have come; None: what was announced so far counts, which may grow. report:
-    told at most once in :data:`REPORT_SECONDS`, and at the end.
-    """
+    """Reports how many bytes are done, and how many there are in all."""
 
     def __init__(
         self,
@@ -25,6 +20,9 @@ class ByteProgress:
         report: Callable[[int, int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """total: called once, after the first bytes; None: the announced bytes count, which may grow. report: called
+        with bytes done and bytes in all, at most once in :data:`REPORT_SECONDS`, and at the end.
+        """
         self._ask_total = total
         self._report = report
         self._clock = clock
@@ -35,7 +33,7 @@ class ByteProgress:
         self._reported_at: float | None = None
 
     def advance(self, done: int, announced: int) -> None:
-        """``done`` of the ``announced`` bytes are there. May be called from any thread, and out of order."""
+        """Note that ``done`` of the ``announced`` bytes are done. May be called from any thread, and out of order."""
         with self._lock:
             if done <= self._done:
                 return
@@ -49,24 +47,24 @@ class ByteProgress:
                 self._reported_at = now
                 self._report(done, total)
 
-    def bars(self) -> type[Any]:
-        """A class of progress bars for the hub library, which are never drawn and tell this of the bytes they count."""
+    def bar_class(self) -> type[Any]:
+        """Return a class of progress bars for the hub library. They are never drawn, but report their bytes here."""
         from tqdm import tqdm
 
         progress = self
 
         class Bar(tqdm):  # type: ignore[misc]
             def __init__(self, *arguments: Any, **options: Any) -> None:
-                # "leave" and the maximal interval would write at the end and start a thread of their own.
+                # "leave" would make it write at the end, and "maxinterval" would start a thread.
                 super().__init__(*arguments, **options | {"file": io.StringIO(), "leave": False, "maxinterval": 0})
 
             def display(self, *_: Any, **__: Any) -> None:
-                """Not drawn."""
+                """Draw nothing."""
 
             def update(self, n: float | None = 1) -> None:
                 super().update(n)
-                # Bytes are counted twice: received, where what is on disk already counts as nothing, and written.
-                # The other bar counts files.
+                # There is a bar for bytes received, which ignores those already on disk, and one for bytes written.
+                # A third one counts files.
                 if self.unit == "B" and n:
                     progress.advance(int(self.n), int(self.total or 0))
 

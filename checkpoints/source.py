@@ -1,8 +1,8 @@
-"""Where a checkpoint comes from: a folder, or a model on the hub, which is fetched into the hub library's cache.
+"""Find a checkpoint: a folder, or a model on the hub, which is downloaded into the hub library's cache.
 
-``huggingface_hub`` does the fetching, and its own variables are honoured: ``HF_HOME`` and ``HF_HUB_CACHE`` (where the
-cache is), ``HF_TOKEN``, ``HF_HUB_OFFLINE``, ``HF_ENDPOINT``. A branch is resolved to a commit once, and the files of
-that commit are what the process serves, whatever happens to the branch while it runs.
+``huggingface_hub`` does the download and reads its own variables: ``HF_HOME`` and ``HF_HUB_CACHE`` (where the cache
+is), ``HF_TOKEN``, ``HF_HUB_OFFLINE``, ``HF_ENDPOINT``. A branch is resolved to a commit once. The process serves the
+files of that commit, even if the branch moves on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from checkpoints.files import ModelFilesError
-from checkpoints.hub_errors import explain, is_definite
+from checkpoints.files import CheckpointError
+from checkpoints.hub_errors import explain, is_permanent
 from checkpoints.progress import ByteProgress
 
 _DESCRIPTION = (
@@ -30,64 +30,61 @@ _DESCRIPTION = (
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
-    # Not read, but a repository that has only this one is then told from one that has no tokenizer at all.
+    # Never read, but it lets an error message distinguish a tokenizer in a wrong form from a missing one.
     "tokenizer.model",
 )
 
 
 class Contents(Enum):
-    """Which files of a model on the hub a process needs, as the hub library's patterns."""
+    """The files of a model on the hub that a process needs, as patterns for the hub library."""
 
     DESCRIPTION = _DESCRIPTION
-    """Configuration and tokenizer: what the API reads."""
+    """Configuration and tokenizer, which the API reads."""
     WEIGHTS = (*_DESCRIPTION, "*.safetensors", "model.safetensors.index.json")
-    """And the weights: what a worker reads."""
+    """Also the weights, which a worker reads."""
 
 
 _NEVER = ["*/*", "consolidated*.safetensors", "adapter_model*.safetensors"]
-"""Folders (``original/``, ``onnx/``), and safetensors that repeat the weights under other names or change others."""
+"""Never downloaded: folders (``original/``, ``onnx/``), second copies of the weights, and adapters."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?/[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 HUB_SECONDS = 10.0
-"""How long the hub may take to answer before the cached copy is used."""
+"""Time that the hub has to answer before the cached copy is used."""
 
 log = structlog.stdlib.get_logger("scoring")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on this machine's disk.
-
-    name: what requests call the model unless told otherwise; commit: the hub's, or None for a folder.
-    """
+    """A checkpoint on this machine's disk."""
 
     directory: Path
-    name: str
-    commit: str | None = None
+    name: str  # what requests call the model if no other name is configured
+    commit: str | None = None  # None for a folder, which is not from the hub
 
 
 def find_checkpoint(model: str, revision: str | None, contents: Contents) -> Checkpoint:
-    """The checkpoint that ``model`` names: an existing folder, else a model on the hub, by its ``owner/name``.
+    """Return the checkpoint that ``model`` names: an existing folder, or else a model on the hub, as ``owner/name``.
 
-    revision: a branch, a tag or a commit of a model on the hub; None: its main branch. A name without a slash is a
-    folder's: on the hub, such names are old aliases, and here they are more likely to be misspelt folders. Anything
-    else that looks like a path (``./x``, ``/x``, ``~/x``, more than one slash) is never looked up on the hub either.
-    Raises :class:`ModelFilesError`, one line that names the cause and the remedy.
+    revision: a branch, a tag or a commit of a model on the hub; None: its main branch. A name without a slash is never
+    looked up on the hub, where such names are old aliases: it is more likely a misspelt folder. The same holds for
+    paths (``./x``, ``/x``, ``~/x``, more than one slash). Raises :class:`CheckpointError`, which names the cause and
+    the remedy.
     """
     directory = Path(model).expanduser()
     if directory.exists():
         if not directory.is_dir():
-            raise ModelFilesError(f"model {model} is a file; name the folder that holds config.json")
+            raise CheckpointError(f"model {model} is a file; name the folder that holds config.json")
         if revision is not None:
-            raise ModelFilesError(
+            raise CheckpointError(
                 f"model_revision {revision!r} is set, but the model is the folder {directory}: a revision belongs to a "
                 "model on the hub; unset SCORELINE_MODEL_REVISION"
             )
         return Checkpoint(directory, directory.resolve().name)
     if not is_hub_id(model):
-        raise ModelFilesError(
+        raise CheckpointError(
             f"model directory {directory} does not exist; a model on the hub is named by its id, owner/name"
         )
     snapshot = _fetch(model, revision, contents)
@@ -101,28 +98,28 @@ def is_hub_id(model: str) -> bool:
 
 
 def _fetch(hub_id: str, revision: str | None, contents: Contents) -> Path:
-    """The folder of one commit in the cache, complete."""
+    """Download what is missing and return the folder of the commit in the cache."""
     from huggingface_hub import HfApi, is_offline_mode
 
-    with _library_logs_joined():
+    with _library_logs_redirected():
         try:
             if is_offline_mode():
                 return _snapshot(hub_id, revision, contents, cached_only=True)
-            # A commit never changes: what is in it is known once and for all.
+            # A commit never changes, so one whose list of files is cached need not be looked up again.
             if revision is None or not _COMMIT.fullmatch(revision) or _listing(hub_id, revision) is None:
-                # The library would fall back on the cache without a word, also where the hub's answer was no, and it
-                # would wait without end for a hub that takes connections and does not answer.
+                # The library alone would use the cache silently even after a refusal by the hub, and would wait
+                # forever for a hub that accepts connections but does not answer.
                 HfApi().model_info(hub_id, revision=revision, timeout=HUB_SECONDS)
             return _snapshot(hub_id, revision, contents)
-        # The library and the transports below it raise a dozen classes with no common parent.
+        # The library and what it uses raise a dozen classes of errors without a common parent.
         except Exception as error:
             reason = explain(error, hub_id, revision)
-            if is_definite(error):
-                raise ModelFilesError(reason) from error
+            if is_permanent(error):
+                raise CheckpointError(reason) from error
             try:
                 found = _snapshot(hub_id, revision, contents, cached_only=True)
             except Exception:
-                raise ModelFilesError(reason) from error
+                raise CheckpointError(reason) from error
     log.warning("using the cached copy of the model", model=hub_id, commit=found.name, why=reason)
     return found
 
@@ -140,13 +137,13 @@ def _snapshot(hub_id: str, revision: str | None, contents: Contents, *, cached_o
         allow_patterns=list(contents.value),
         ignore_patterns=_NEVER,
         local_files_only=cached_only,
-        tqdm_class=progress.bars(),
+        tqdm_class=progress.bar_class(),
     )
     return Path(path)
 
 
 def _missing_bytes(hub_id: str, revision: str | None, contents: Contents) -> int | None:
-    """How much is to be downloaded, by the listing that the library has just fetched; None if it has none."""
+    """Return how many bytes are to be downloaded, from the list of files that is cached; None if there is none."""
     from huggingface_hub import try_to_load_from_cache
 
     files = _listing(hub_id, revision)
@@ -162,7 +159,7 @@ def _missing_bytes(hub_id: str, revision: str | None, contents: Contents) -> int
 
 
 def _listing(hub_id: str, revision: str | None) -> dict[str, int] | None:
-    """The files of a revision and their sizes, where the cache knows them."""
+    """Return the files of a revision and their sizes in bytes, or None if the cache has no list of them."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -173,8 +170,8 @@ def _listing(hub_id: str, revision: str | None) -> dict[str, int] | None:
 
 
 @contextmanager
-def _library_logs_joined() -> Iterator[None]:
-    """What the library logs goes where everything goes: its own handler writes plain text among the JSON lines."""
+def _library_logs_redirected() -> Iterator[None]:
+    """Send the library's log to the root logger. Its own handler would write plain text among the JSON lines."""
     library = logging.getLogger("huggingface_hub")
     before = library.handlers[:], library.propagate
     library.handlers[:], library.propagate = [], True

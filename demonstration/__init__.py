@@ -1,4 +1,4 @@
-"""A small language model that makes the service's scores make sense, and everything that made it.
+"""A small language model that gives the service meaningful scores, and the code that trained it.
 
-It runs on any machine in seconds. It is a demonstration: it knows the little English that this folder generates.
+It starts on any machine in seconds. As a demonstration, it knows only the simple English that this folder generates.
 """

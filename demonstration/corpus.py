@@ -1,7 +1,7 @@
-"""The text that the model is trained on and tested on, all of it generated from the word lists of this folder.
+"""The text for training and testing the model, generated from the word lists of this folder.
 
-Two parts never meet: every task keeps one in ten of its contents away from training (each task's module says what
-that is). Both parts are streams without end, reproducible from a seed.
+The two parts are disjoint: every task holds one in ten of its contents out of training (each task's module says what
+that is). Both parts are endless streams that are reproducible from a seed.
 """
 
 from __future__ import annotations
@@ -21,36 +21,31 @@ from demonstration.sentiment import sentiment_example
 from demonstration.tokenizer import END_OF_TEXT, SEPARATOR
 
 LENGTHS = (32, 48, 64, 96, 256)
-"""Lengths, in tokens, that training sequences are padded to."""
+"""Lengths, in tokens, to which training sequences are padded."""
 
 _MIXTURE = {Task.SENTIMENT: 20, Task.RELEVANCE: 40, Task.CHOICE: 22, Task.TOPICS: 18}
 _SEPARATED_SHARE = 0.08
 _DRAWS = 20
-"""So many draws for each held-out example that is wanted; what has not come up by then hardly will."""
+"""Draws for each held-out example that is asked for. After that many, new examples are rare."""
 _TEXT_TARGETS = 4
-"""Of the text before an answer, so many random tokens are predicted: it teaches words at little cost."""
+"""Random tokens of the text before an answer that are predicted, which teaches words at little cost."""
 
 _ANSWER_TARGETS = 3
-"""An answer is a token, or a few where a topic's name is."""
+"""Tokens of an answer that are predicted at most. Most answers have one; names of topics have a few."""
 
 
 class Batch(NamedTuple):
-    """Sequences of one padded length, and the tokens to be predicted in them.
+    """Sequences of one padded length, and the tokens to be predicted in them."""
 
-    tokens: int32 [B, L], one example a row; positions: int32 [B, T], after which a token is predicted; targets: int32
-    [B, T], that token; is_answer, is_text: float32 [B, T], 1 where the target belongs to the answer or to the text
-    before it, 0 in padding.
-    """
-
-    tokens: npt.NDArray[np.int32]
-    positions: npt.NDArray[np.int32]
-    targets: npt.NDArray[np.int32]
-    is_answer: npt.NDArray[np.float32]
-    is_text: npt.NDArray[np.float32]
+    tokens: npt.NDArray[np.int32]  # [B, L]: an example in each row
+    positions: npt.NDArray[np.int32]  # [B, T]: the tokens after these are predicted
+    targets: npt.NDArray[np.int32]  # [B, T]: the tokens to be predicted
+    is_answer: npt.NDArray[np.float32]  # [B, T]: 1 where the target is part of the answer
+    is_text: npt.NDArray[np.float32]  # [B, T]: 1 where the target is part of the text before the answer
 
 
 def training_examples(seed: int) -> Iterator[Example]:
-    """Examples of all tasks without end, none of them with held-out content."""
+    """Yield examples of all tasks without end, none of them with held-out content."""
     rng = random.Random(seed)
     tasks, shares = list(_MIXTURE), list(_MIXTURE.values())
     while True:
@@ -66,9 +61,9 @@ def training_examples(seed: int) -> Iterator[Example]:
 
 
 def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = False) -> list[Example]:
-    """Up to ``count`` different examples of the task, made of content that training never shows: there may be fewer.
+    """Return up to ``count`` different examples of a task, of content that training never shows.
 
-    ``new_sentences`` (relevance only): the documents are sentences that training shows with no query at all.
+    new_sentences: for relevance, the documents are sentences that training shows with no query at all.
     """
     rng = random.Random(seed)
     found: dict[tuple[str, str], Example] = {}
@@ -89,7 +84,7 @@ def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = F
 
 
 def batches(tokenizer: Tokenizer, tokens: int, seed: int) -> Iterator[Batch]:
-    """Batches of about ``tokens`` tokens without end, the same for the same seed. Like lengths go together."""
+    """Yield batches of about ``tokens`` tokens without end, reproducible from a seed, each of one padded length."""
     separator, end = tokenizer.token_to_id(SEPARATOR), tokenizer.token_to_id(END_OF_TEXT)
     rng = random.Random(f"batches {seed}")
     waiting: dict[int, list[tuple[list[int], int]]] = {length: [] for length in LENGTHS}
@@ -106,9 +101,9 @@ def batches(tokenizer: Tokenizer, tokens: int, seed: int) -> Iterator[Batch]:
 
 
 def _encoded(example: Example, tokenizer: Tokenizer, separator: int, rng: random.Random) -> tuple[list[int], int]:
-    """The example's token ids, and how many come before the answer.
+    """Return the example's token ids, and how many of them come before the answer.
 
-    A few have the separator between query and item, so that delimiter mode gives sense too.
+    Some have the separator between query and item, so that delimiter mode gives meaningful scores, too.
     """
     if example.query and example.item and rng.random() < _SEPARATED_SHARE:
         ids = [*tokenizer.encode(example.query).ids, separator, *tokenizer.encode(example.item).ids]

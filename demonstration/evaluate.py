@@ -1,7 +1,7 @@
 """Measure the demonstration's model on held-out examples: ``python -m demonstration.evaluate``.
 
-Everything goes the way of a request: the service's tokenizer, its layout, its engine. The figures are written beside
-the model and into this folder's README.
+Examples are scored as requests are, by the service's tokenizer, layout and engine. The figures are written beside the
+model and into this folder's README.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ HELD_OUT = {
     "relevance, new sentences": "documents that are a sentence training never showed at all",
     "choice": "ways of asking for a fact that training never shows for that fact",
 }
-"""What each set of held-out examples is made of."""
+"""The content of each set of held-out examples."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """The engine with the tokenizer that feeds it."""
+    """An engine and its tokenizer."""
 
     engine: Engine
     tokenizer: TextTokenizer
 
     @classmethod
     def load(cls, directory: Path = MODEL) -> Judge:
-        """The checkpoint in ``directory``, as a worker would load it."""
+        """Load a checkpoint directory as a worker does."""
         tokenizer = TextTokenizer.load(directory)
         card = read_model_card(directory, None, None, tokenizer)
         return cls(Engine.load(directory, EngineSettings(dtype="bfloat16"), card), tokenizer)
 
     def probabilities(self, query: str, items: Sequence[str], labels: Sequence[str], *, softmax: bool) -> np.ndarray:
-        """P(label | query + item), float64 [items, labels]; with ``softmax`` among the labels alone."""
+        """Return P(label | query + item), float64 [items, labels]; with ``softmax``, among the labels alone."""
         prefix, rows = self.tokenizer.encode_rows(query, items)
         ids = tuple(self.tokenizer.single_token(label) for label in labels)
         group = GroupWork("asked", prefix, (ChunkWork(0, rows, ids, Head.LOGPROBS),))
@@ -59,7 +59,7 @@ class Judge:
         return to_scores(scored.scores, softmax)
 
     def answers(self, examples: Sequence[Example]) -> list[str]:
-        """The likeliest label of each example, of its own labels."""
+        """Return the most probable of each example's labels."""
         groups = []
         for number, example in enumerate(examples):
             prefix, rows = self.tokenizer.encode_rows(example.query, [example.item])
@@ -69,13 +69,13 @@ class Judge:
         return [example.labels[best[number]] for number, example in enumerate(examples)]
 
     def accuracy(self, examples: Sequence[Example]) -> float:
-        """The share of examples whose likeliest label is the right one."""
+        """Return the share of examples whose most probable label is right."""
         pairs = zip(self.answers(examples), examples, strict=True)
         return sum(answer == example.answer for answer, example in pairs) / len(examples)
 
 
 def held_out(name: str, count: int, seed: int) -> list[Example]:
-    """The held-out set of that name in :data:`HELD_OUT`."""
+    """Return the held-out set of a name in :data:`HELD_OUT`."""
     return held_out_examples(Task(name.split(",")[0]), count, seed, new_sentences="," in name)
 
 

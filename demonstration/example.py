@@ -1,4 +1,4 @@
-"""What the model is taught and tested on: a prompt in two parts and the word that follows it."""
+"""Examples for training and testing: a prompt in two parts, and the word that follows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Task(StrEnum):
-    """The three tasks of the demonstration, and one more that only teaches what relevance needs."""
+    """The three tasks of the demonstration, and a fourth that prepares for relevance in training."""
 
     SENTIMENT = "sentiment"
     RELEVANCE = "relevance"
@@ -21,13 +21,10 @@ RELEVANCE_LABELS = (" yes", " no")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """``query + item`` is the prompt, ``answer`` the text that follows it, with its leading space.
-
-    labels: what the answer is chosen from, itself included, every one a single token; empty where nothing is chosen.
-    """
+    """A prompt, ``query + item``, and its answer."""
 
     task: Task
     query: str
     item: str
-    answer: str
-    labels: tuple[str, ...] = ()
+    answer: str  # the text that follows the prompt, with its leading space
+    labels: tuple[str, ...] = ()  # the possible answers, each a single token; empty for a task without a choice

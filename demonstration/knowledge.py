@@ -1,7 +1,7 @@
-"""Multiple choice: a question about a plain fact, and the words its answer is chosen from.
+"""Multiple choice: a question about a simple fact, and the words from which its answer is chosen.
 
-Held out are pairs of a fact and a way of asking for it: training shows every fact, but one in ten ways of asking for it
-never.
+Pairs of a fact and a way of asking for it are held out: training shows every fact, but never one in ten ways of asking
+for it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CATEGORIES = (
 
 
 def _facts(kind: str) -> tuple[Sequence[str], list[tuple[str, str]]]:
-    """The ways of asking for facts of one kind, and the facts: what is asked about, and the answer."""
+    """Return the ways of asking for facts of one kind, and the facts as pairs of subject and answer."""
     table = words("knowledge")
     match kind:
         case "capital":
@@ -83,13 +83,13 @@ KINDS = ("capital", "sum", "opposite", "use", "worker", "category")
 
 
 def choice_example(rng: random.Random, keep_out: bool) -> Example:
-    """A question with its answer and three others of the same kind; with ``keep_out`` one that training never shows."""
+    """Return a question with its answer and three others of the same kind, held out of training if ``keep_out``."""
     while True:
         ways, facts = _facts(rng.choices(KINDS, weights=(3, 3, 2, 2, 1, 4))[0])
         way, (fact, answer) = rng.choice(ways), rng.choice(facts)
         if held_out(way, fact) == keep_out:
             break
-    # Nothing that would be right, too: some animals are birds, and some words have two opposites.
+    # Other right answers are left out: some animals are birds, and some words have two opposites.
     right = {other for asked, other in facts if asked == fact}
     others = [other for other in dict.fromkeys(other for _, other in facts) if other not in right]
     labels = [answer, *rng.sample(others, _CHOICES - 1)]

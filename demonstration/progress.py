@@ -1,4 +1,4 @@
-"""How well a model under training does on held-out examples, straight through the decoder."""
+"""The accuracy of a model in training on held-out examples, computed by the decoder without an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 40
 
 @nnx.jit
 def _logits(decoder: Decoder, tokens: Array, last: Array) -> Array:
-    hidden = decoder.model.at_every_position(tokens)
+    hidden = decoder.model.hidden_states(tokens)
     return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0] @ decoder.head_kernel()
 
 
@@ -34,12 +34,12 @@ def _held_out(seed: int) -> dict[str, list[Example]]:
 
 
 def accuracies(decoder: Decoder, tokenizer: Tokenizer, seed: int) -> dict[str, float]:
-    """The share of held-out examples of each task whose answer is the likeliest of their labels."""
+    """Return the share of right answers for the held-out examples of each task."""
     return {name: accuracy(decoder, tokenizer, examples) for name, examples in _held_out(seed).items()}
 
 
 def accuracy(decoder: Decoder, tokenizer: Tokenizer, examples: Sequence[Example]) -> float:
-    """The same for some examples of one task. Prompts longer than 256 tokens are left out."""
+    """Return the share of right answers for some examples. Prompts longer than 256 tokens are left out."""
     encoded = [(tokenizer.encode(example.query + example.item).ids, example) for example in examples]
     fitting = [(ids, example) for ids, example in encoded if len(ids) <= _LENGTH]
     right = 0

@@ -1,7 +1,7 @@
-"""Search queries and documents: relevant means about the same topic.
+"""Relevance: a search query and a document, which is relevant if it is about the same topic.
 
-Held out are pairs of a query's phrase and a document's sentence: a held-out document holds only sentences that training
-never showed with that query. The last fact of every topic is kept out of training altogether, for a harder test.
+Pairs of a query's phrase and a document's sentence are held out: a held-out document has only sentences that training
+never shows with that query. For a harder test, the last fact of every topic is held out altogether.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _DOCUMENTS_ABOUT = (
     "She {wrote|gave} {advice|a talk} on {about}.",
 )
 _EASY_SHARE = 0.2
-"""The share of documents that only repeat, or do not, what the query says: an easy start."""
+"""The share of easy documents in training, which repeat the query's phrase or one of another topic."""
 _LONG_SHARE = 0.02
 _REVIEW_SHARE = 0.05
 _OPENERS = ("", "", "", "", "Remember: ", "Tip: ", "In short: ", "Experts say this: ", "Note: ")
 
 
 def _query(topic: dict[str, list[str]], rng: random.Random) -> tuple[str, str]:
-    """A query about the topic, and the phrase that it was made from."""
+    """Return a query about the topic, and the phrase that it was made from."""
     if rng.random() < 0.6:
         phrase = rng.choice(topic["do"])
         return fill(rng.choice(_QUERIES_DO), rng, do=phrase), phrase
@@ -87,7 +87,7 @@ def _query(topic: dict[str, list[str]], rng: random.Random) -> tuple[str, str]:
 
 
 def _sentence(topic: dict[str, list[str]], rng: random.Random, new_only: bool) -> tuple[str, str]:
-    """A sentence of a document about the topic, and the phrase it was made from."""
+    """Return a sentence of a document about the topic, and the phrase that it was made from."""
     if new_only:
         return fill(topic["facts"][-1], rng), topic["facts"][-1]
     chance = rng.random()
@@ -104,9 +104,9 @@ def _sentence(topic: dict[str, list[str]], rng: random.Random, new_only: bool) -
 def _document(
     topic: dict[str, list[str]], query_phrase: str, rng: random.Random, keep_out: bool, new_only: bool, sentences: int
 ) -> str:
-    """Sentences about the topic, each of which training shows (or, with ``keep_out``, never shows) with the phrase.
+    """Return sentences about the topic that training shows (with ``keep_out``, never shows) with the query's phrase.
 
-    Empty if chance finds none.
+    The text is empty if no random sentence fits.
     """
     chosen: list[str] = []
     for _ in range(40):
@@ -119,7 +119,7 @@ def _document(
 
 
 def _easy_document(found: dict[str, list[str]], query_phrase: str, relevant: bool, rng: random.Random) -> str:
-    """A document that repeats the query's own phrase, or one of the same form about something else."""
+    """Return a document that repeats the query's phrase, or one of the same form about another topic."""
     kind = "do" if query_phrase in found["do"] else "about"
     phrase = query_phrase if relevant else rng.choice(found[kind])
     return fill(rng.choice(_DOCUMENTS_DO if kind == "do" else _DOCUMENTS_ABOUT), rng, **{kind: phrase})
@@ -127,15 +127,15 @@ def _easy_document(found: dict[str, list[str]], query_phrase: str, relevant: boo
 
 @dataclass(frozen=True)
 class _Search:
-    """A query about a topic, and what documents for it may be made of."""
+    """A query about a topic, and the rules for its documents."""
 
     topic: str
-    phrase: str
-    keep_out: bool
-    new_only: bool
+    phrase: str  # of the query
+    keep_out: bool  # sentences that training never shows with the phrase
+    new_only: bool  # sentences that training never shows
 
     def document(self, rng: random.Random) -> tuple[str, bool]:
-        """A document, and whether it is about the query's topic, as half of them are; empty if chance finds none."""
+        """Return a document, empty if none is found, and whether it is about the query's topic, as half of them are."""
         topics = words("topics")
         relevant = rng.random() < 0.5
         found = topics[self.topic if relevant else rng.choice([name for name in topics if name != self.topic])]
@@ -152,10 +152,9 @@ class _Search:
 
 
 def relevance_example(rng: random.Random, keep_out: bool, new_only: bool = False) -> Example:
-    """A query and a document that answers it or does not.
+    """Return a query and a document that is relevant or not.
 
-    With ``keep_out`` the pair is from the held-out part; with ``new_only`` the document is, besides, a sentence that
-    training never shows.
+    keep_out: the pair is from the held-out part; new_only: the document is a sentence that training never shows.
     """
     document = ""
     while not document:
@@ -178,7 +177,7 @@ def _title(topic: str) -> str:
 
 
 def topic_example(rng: random.Random) -> Example:
-    """A query or a sentence and what it is about: no part of the task, but it teaches which words go together."""
+    """Return a query or a sentence and its topic. This only teaches in training which words belong together."""
     name, topic = rng.choice(list(words("topics").items()))
     if rng.random() < 0.5:
         sentence = capitalised(_sentence(topic, rng, new_only=False)[0])

@@ -1,4 +1,4 @@
-"""Sentences from templates, and the rule that keeps some of their content away from training."""
+"""Sentences from templates, and the rule that holds some content out of training."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _HELD_OUT_SHARE = 10
 
 @cache
 def words(name: str) -> dict[str, Any]:
-    """The word lists of ``words/<name>.toml``."""
+    """Return the word lists of ``words/<name>.toml``."""
     return tomllib.loads((_WORDS / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def held_out(*content: str) -> bool:
-    """Whether this content is kept for evaluation: one in ten, decided by a hash of the content alone.
+    """Return whether content is held out for evaluation, as one in ten is.
 
-    It depends on no seed and no order, so training and evaluation agree on it without a list.
+    A hash of the content decides, so training and evaluation agree without a list, whatever their seeds.
     """
     digest = hashlib.sha256("\n".join(content).encode()).digest()
     return int.from_bytes(digest[:4], "big") % _HELD_OUT_SHARE == 0
 
 
 def fill(template: str, rng: random.Random, **values: str) -> str:
-    """Fill ``{field}`` from ``values`` and settle every ``{this|or that}`` by chance."""
+    """Fill ``{field}`` from ``values``, and choose randomly in every ``{this|or that}``."""
     for field, value in values.items():
         template = template.replace(f"{{{field}}}", value)
     while match := _CHOICE.search(template):
@@ -41,17 +41,17 @@ def fill(template: str, rng: random.Random, **values: str) -> str:
 
 
 def with_article(noun: str) -> str:
-    """The noun with "a" or "an" before it."""
+    """Return the noun with "a" or "an" before it."""
     return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def capitalised(text: str) -> str:
-    """The text with its first letter in upper case, the rest untouched."""
+    """Return the text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def plural(noun: str) -> str:
-    """The plural of a name of a reviewed thing."""
+    """Return the plural of the name of a reviewed thing."""
     if noun.startswith("pair of "):
         return f"pairs of {noun.removeprefix('pair of ')}"
     if noun == "series":
@@ -62,5 +62,5 @@ def plural(noun: str) -> str:
 
 
 def pick(options: Sequence[str], rng: random.Random, count: int) -> list[str]:
-    """Up to ``count`` different options, in a random order."""
+    """Return up to ``count`` different options, in a random order."""
     return rng.sample(list(options), min(count, len(options)))

@@ -1,7 +1,7 @@
-"""Reviews, good and bad.
+"""Sentiment: good and bad reviews.
 
-Held out are pairs of what is judged and the word that judges it ("soup" and "tasteless"): a held-out review speaks
-only in pairs that no training review holds, beside verdicts ("Never again.") that both share.
+Pairs of an aspect and an adjective ("soup" and "tasteless") are held out: a held-out review has only pairs that no
+training review has, beside verdicts ("Never again.") that occur in both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CUES = ("\nSentiment:", "\nSentiment:", " Sentiment:", "\nThe sentiment is", "\
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of thing that gets reviewed, seen with one opinion."""
+    """The words for one kind of reviewed thing and one opinion of it."""
 
     names: list[str]
     aspects: list[str]
@@ -54,7 +54,7 @@ class _Writer:
         self._sentences = words("sentiment")["sentences"]
 
     def _pair(self, good: bool) -> tuple[str, str, str]:
-        """An aspect, its verb and an adjective, the pair being held out or not as asked."""
+        """Return an aspect, its verb and an adjective. The pair is held out of training if ``keep_out``."""
         kind = _kind(self._kind_name, good)
         while True:
             aspect, adjective = self._rng.choice(kind.aspects), self._rng.choice(kind.adjectives)
@@ -74,7 +74,7 @@ class _Writer:
         return fill(template, self._rng, aspect=aspect, be=be, adjective=adjective, name=self._name)
 
     def _negated(self, good: bool) -> str:
-        """ "The soup was not good" is bad, and the other way round."""
+        """Return a negated opinion: "The soup was not good" is a bad one."""
         word = self._rng.choice(words("sentiment")["general"]["not_bad" if good else "not_good"])
         aspect, be, _ = self._pair(good)
         subject, verb = self._rng.choice(
@@ -106,7 +106,7 @@ class _Writer:
         return fill(template, self._rng, name=self._name, plural=plural(self._name))
 
     def _concession(self, good: bool) -> str:
-        """One word for the other side, then the opinion that counts."""
+        """Return an opinion behind a concession to the opposite one."""
         aspect, be, adjective = self._pair(not good)
         last = self._rng.choice([self._verdict, self._opinion, self._happened])(good)
         start = self._rng.choice(
@@ -116,7 +116,7 @@ class _Writer:
         return fill(start, self._rng, a=aspect, be=be, x=adjective, last=lowered)
 
     def review(self, good: bool, sentences: int) -> str:
-        """A review with ``sentences`` sentences that take a side, with held-out pairs where they are asked for."""
+        """Return a review with ``sentences`` sentences of opinion, with held-out pairs if ``keep_out``."""
         kinds = (self._opinion, self._negated, self._whole, self._liked, self._happened, self._verdict)
         parts = [self._rng.choices(kinds, weights=(8, 2, 3, 2, 3, 4))[0](good) for _ in range(sentences)]
         if self._keep_out:
@@ -128,12 +128,12 @@ class _Writer:
 
 
 def write_review(rng: random.Random, good: bool, keep_out: bool = False, sentences: int | None = None) -> str:
-    """A review of something, ``good`` or not, of one to four sentences that take a side."""
+    """Return a good or bad review of something, with one to four sentences of opinion."""
     return _Writer(rng, keep_out).review(good, sentences or rng.choice((1, 1, 2, 2, 3, 4)))
 
 
 def sentiment_example(rng: random.Random, keep_out: bool) -> Example:
-    """A review to be judged, from the training part or, with ``keep_out``, from the held-out part."""
+    """Return a review to be judged, from the training part or, with ``keep_out``, from the held-out part."""
     good = rng.random() < 0.5
     long = rng.random() < 0.02
     text = write_review(rng, good, keep_out, rng.randint(5, 14) if long else None)

@@ -1,7 +1,7 @@
 """The model's tokenizer: byte-level BPE over NFC text, learned from the training text.
 
-The split is GPT-2's and not Qwen's, because Qwen's never joins a space to a digit, and " 4" should be one token, as
-RFC-000 has it.
+Words are split as in GPT-2, because Qwen's tokenizer never joins a space to a digit, and " 4" should be one token
+(RFC-000).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEPARATOR = "<|sep|>"
 VOCABULARY = 2432
 _EXAMPLES = 12_000
 _REPEATS = 40
-"""How often each listed word and label counts, so that none is too rare to become a token."""
+"""Times that each listed word and label is repeated, so that all become tokens."""
 
 
 def train_tokenizer(examples: Iterator[Example]) -> Tokenizer:

@@ -1,6 +1,6 @@
 """Train the demonstration's model: ``python -m demonstration.train``.
 
-Everything follows from one seed: the text, its order and the first weights.
+The text, its order and the initial weights follow from one seed.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ _MUON_RATE = 0.02
 _ADAM_RATE = 0.003
 _REPORT_STEPS = 200
 _INITIAL_DEVIATION = 0.02
-"""Of every weight of a new :class:`Decoder`."""
+"""Standard deviation of the weights of a new :class:`Decoder`."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How much and how fast. tokens: of a step, padding included."""
+    """The settings of a training run."""
 
     seed: int = 0
     steps: int = 2_000
-    tokens: int = 2_048
+    tokens: int = 2_048  # of a step, padding included
 
 
 def loss(decoder: Decoder, batch: Batch) -> tuple[Array, Array]:
-    """Cross entropy to be made small, and the part of it that the answers have: float32 scalars."""
-    hidden = decoder.model.at_every_position(batch.tokens)  # [B, L, width]
+    """Return the cross entropy to be minimised, and that of the answers alone: float32 scalars."""
+    hidden = decoder.model.hidden_states(batch.tokens)  # [B, L, width]
     chosen = jnp.take_along_axis(hidden, batch.positions[..., None], axis=1)  # [B, T, width]
     logits = chosen @ decoder.head_kernel()  # [B, T, vocabulary]
     surprise = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
@@ -70,7 +70,7 @@ def loss(decoder: Decoder, batch: Batch) -> tuple[Array, Array]:
 
 
 def optimizer(recipe: Recipe) -> optax.GradientTransformation:
-    """Muon for the stacked kernels, Adam for the embedding and the norms; warm-up, then a cosine to nearly zero."""
+    """Return Muon for the stacked kernels and Adam for the others, with warm-up and a cosine decay to nearly zero."""
 
     def rate(peak: float) -> optax.Schedule:
         return optax.warmup_cosine_decay_schedule(0.0, peak, _WARM_UP_STEPS, recipe.steps, peak * 0.02)
@@ -89,10 +89,10 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
 
 
 def start(seed: int) -> Decoder:
-    """A random decoder whose first query head of each group equals its key head.
+    """Return a random decoder in which the first query head of each group equals its key head.
 
-    Attention then begins by looking for tokens like the one at hand, which is half of what comparing a query with a
-    document takes; from a plain random start it is found late.
+    So attention begins by matching equal tokens, which is half of comparing a query with a document. From a random
+    start, training finds that late.
     """
     decoder = Decoder(CONFIG, rngs=nnx.Rngs(seed))
     body = decoder.model.layers
@@ -117,7 +117,7 @@ def start(seed: int) -> Decoder:
 
 
 def train(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
-    """The trained decoder, float32."""
+    """Return the trained decoder, in float32."""
     graph, params = nnx.split(start(recipe.seed), nnx.Param)
     rule = optimizer(recipe)
     state = rule.init(params)

@@ -11,7 +11,7 @@ OPENING, CLOSING = "<!-- configuration -->", "<!-- /configuration -->"
 
 
 def table() -> str:
-    """The settings of all slices as a Markdown table."""
+    """Return the settings of all slices as a Markdown table."""
     rows = ["| variable | default | what it is |", "|---|---|---|"]
     for settings in SLICES:
         for name, field in settings.model_fields.items():
@@ -20,14 +20,14 @@ def table() -> str:
 
 
 def _written(default: object) -> str:
-    """A default as one would set it."""
+    """Return a default as it would be written in the environment."""
     if default is None or default == ():
         return "unset"
     return f"`{','.join(map(str, default))}`" if isinstance(default, tuple) else f"`{default}`"
 
 
 def with_table(readme: str) -> str:
-    """The README's text with the table between its two markers."""
+    """Return the README's text with the present table between its two markers."""
     before, _, rest = readme.partition(OPENING)
     _, _, after = rest.partition(CLOSING)
     return f"{before}{OPENING}\n{table()}\n{CLOSING}{after}"

@@ -1,7 +1,7 @@
 """Draw the pictures of algorithms.md: ``pip install -r requirements-pictures.txt``, then ``python -m docs.pictures``.
 
-Masks are those that the code makes; memory is what ``python -m benchmarks.packed --out docs/pictures/packed.json``
-measured.
+The mask of the packed sequence is computed by the code of the engine. The figures of memory are those that
+``python -m benchmarks.packed --out docs/pictures/packed.json`` has measured.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
-from model.packed_sequence import pack
-from model.score_buffer import Row, Sheet
+from model.packed_sequence import pack_sequences
+from model.score_buffer import Row, ScoreBuffer
 from scoring.layout import ChunkWork, Head, Rows
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -27,14 +27,15 @@ TILE = 4
 
 
 def packed_mask(groups: list[tuple[int, list[int]]]) -> tuple[np.ndarray, list[int]]:
-    """What is visible in a packed sequence of groups (prefix length, item lengths), and where its parts begin."""
+    """Return the mask of a packed sequence, and where its parts begin. groups: (prefix length, item lengths)."""
     work = []
     for prefix, lengths in groups:
-        rows = Rows.pack([np.zeros(length, np.int32) for length in lengths], [prefix] * len(lengths))
-        sheet = Sheet.blank(ChunkWork(0, rows, (1,), Head.LOGITS))
-        work.append((np.zeros(prefix, np.int32), [Row(rows.row(n), prefix, sheet, n) for n in range(len(lengths))]))
+        items = [np.zeros(length, np.int32) for length in lengths]
+        rows = Rows.pack(items, [prefix] * len(items))
+        buffer = ScoreBuffer.of(ChunkWork(0, rows, (1,), Head.LOGITS))
+        work.append((np.zeros(prefix, np.int32), [Row(item, prefix, buffer, n) for n, item in enumerate(items)]))
     size = sum(prefix + sum(lengths) for prefix, lengths in groups)
-    (packed,) = pack(work, size, 1000)
+    (packed,) = pack_sequences(work, size, 1000)
     ranges = packed.arrays(size, 1000)[2]
     mask = np.full((size, size), NOTHING)
     for row, (of_prefix, own) in enumerate(ranges):
@@ -45,7 +46,7 @@ def packed_mask(groups: list[tuple[int, list[int]]]) -> tuple[np.ndarray, list[i
 
 
 def draw_mask(axes: Axes, mask: np.ndarray, title: str, begins: list[int], *, tiles: bool = False) -> None:
-    """A mask with its parts set off, and where asked the tiles that nobody sees struck out."""
+    """Draw a mask with lines between its parts. tiles: draw the tiles too, and hatch those that no token sees."""
     axes.imshow(mask, cmap=COLOURS, vmin=0, vmax=3, interpolation="nearest")
     for begin in begins[1:-1]:
         axes.axhline(begin - 0.5, color="white", linewidth=1)
@@ -68,7 +69,7 @@ def draw_mask(axes: Axes, mask: np.ndarray, title: str, begins: list[int], *, ti
 
 
 def serial() -> None:
-    """Three sequences with the same query."""
+    """Draw three sequences with the same query."""
     figure, every = plt.subplots(1, 3, figsize=(7, 2.6))
     for n, (axes, item) in enumerate(zip(every, (4, 2, 5), strict=True)):
         size = 10 + item
@@ -79,7 +80,7 @@ def serial() -> None:
 
 
 def two_parts() -> None:
-    """Items against the blocks of a prefix, and against themselves."""
+    """Draw the attention of items to the blocks of a prefix, and to themselves."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 2.8), width_ratios=[3, 1])
     prefix, lengths = 22, (3, 3, 3)
     mask = np.full((9, 24), PREFIX)
@@ -100,7 +101,7 @@ def two_parts() -> None:
 
 
 def packed() -> None:
-    """Two groups in one sequence."""
+    """Draw two groups in one packed sequence."""
     mask, begins = packed_mask([(9, [4, 3, 5]), (6, [2, 4])])
     figure, axes = plt.subplots(figsize=(4.6, 4.6))
     draw_mask(axes, mask, "two queries with their items; hatched tiles are skipped", begins, tiles=True)
@@ -108,7 +109,7 @@ def packed() -> None:
 
 
 def memory() -> None:
-    """Temporary memory of one layer's attention."""
+    """Draw the temporary memory of one layer's attention."""
     found = json.loads((FOLDER / "packed.json").read_text())["found"]
     figure, axes = plt.subplots(figsize=(5, 3))
     for form, colour in (("dense", "#4878a8"), ("segment", "#e0923a")):
@@ -123,14 +124,14 @@ def memory() -> None:
 
 
 def save(figure: plt.Figure, name: str) -> None:
-    """The same picture is the same file."""
+    """Save a picture. The same picture always gives the same file."""
     figure.tight_layout()
     figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all pictures."""
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "scoreline"
     for draw in (serial, two_parts, packed, memory):

@@ -1,9 +1,10 @@
-"""A receiver of Scoreline's webhooks, with the standard library alone.
+"""Receive Scoreline's webhooks, with the standard library alone.
 
     WEBHOOK_SECRET=whsec_... python examples/receiver.py
 
-It lets in only what is signed with its secret and is not old, takes each event once however often it comes, stores it
-before it answers, and leaves the work for afterwards. While secrets are rotated, give it both, with a comma between.
+It accepts only recent requests that are signed with its secret. It keeps each event once, however often it is sent,
+stores it before it answers, and leaves the processing for later. While secrets are rotated, give it both, separated by
+a comma.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 TOLERANCE_SECONDS = 300
-"""A request that is older was recorded and is sent again, or the clocks differ."""
+"""Largest age of a request. An older one may have been recorded and sent again by somebody, or the clocks differ."""
 
 MAX_BODY_BYTES = 65_536
 
 
 class UntrustedError(Exception):
-    """A request that did not come from the service, or not now."""
+    """A request that was not sent by the service, or not recently."""
 
 
 def verify(secrets: list[str], headers: Message, body: bytes, now: float) -> str:
-    """The id of a webhook that one of the secrets signed. Raises UntrustedError.
+    """Return the id of a webhook that is signed with one of the secrets. Raises UntrustedError.
 
-    body: as it came, byte for byte; now: Unix seconds.
+    body: the bytes as they were received; now: Unix seconds.
     """
     message_id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not re.fullmatch(r"[0-9]{1,12}", timestamp) or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
@@ -45,14 +46,14 @@ def verify(secrets: list[str], headers: Message, body: bytes, now: float) -> str
         key = base64.b64decode(secret.removeprefix("whsec_"))
         expected = "v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
         for signature in headers.get("webhook-signature", "").split():
-            # In constant time: a comparison that ends at the first difference tells how much was right.
+            # In constant time: a comparison that ends at the first difference would reveal how much was right.
             if hmac.compare_digest(signature.encode(), expected.encode()):
                 return message_id
     raise UntrustedError("webhook-signature is of no secret that is known here")
 
 
 def keep(events: Path, message_id: str, body: bytes) -> bool:
-    """Store an event. False if it is there already: deliveries come at least once, each time under the same id."""
+    """Store an event. Returns False if it was stored before: an event may be delivered again, under the same id."""
     with closing(sqlite3.connect(events)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS events (id TEXT PRIMARY KEY, body TEXT NOT NULL)")
         stored = connection.execute("INSERT OR IGNORE INTO events VALUES (?, ?)", (message_id, body.decode()))
@@ -60,7 +61,7 @@ def keep(events: Path, message_id: str, body: bytes) -> bool:
 
 
 def handler(secrets: list[str], events: Path) -> type[BaseHTTPRequestHandler]:
-    """What answers requests."""
+    """Return the class that handles requests."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # Seconds of silence after which a connection is closed.
@@ -77,7 +78,7 @@ def handler(secrets: list[str], events: Path) -> type[BaseHTTPRequestHandler]:
                 return self.answer(401)
             event = json.loads(body)
             new = keep(events, message_id, body)
-            # Any 2xx, and soon: what there is to do is done from what was stored, not while the service waits.
+            # Any 2xx, and soon: the stored event is processed later, not while the service waits.
             self.answer(204)
             print(f"{'new' if new else 'again'}: {message_id} {event['type']} {event['data']['id']}", flush=True)
             return None
@@ -88,7 +89,7 @@ def handler(secrets: list[str], events: Path) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing: the lines above say more."""
+            """Log nothing: the lines printed above say more."""
 
     return Handler
 

@@ -1,8 +1,9 @@
 """Durable work in SQL: accept, claim, renew, finish, end, sweep. The only SQL of the project.
 
-Every function takes a :class:`jobs.store.database.Database` and runs short transactions of its own.
+Public functions take a :class:`jobs.store.database.Database` and run short transactions of their own. Functions
+that are part of a transaction take a :class:`jobs.store.database.Transaction`.
 
-One lock order everywhere, because two orders are a deadlock: a batch, then jobs by id, then their chunks, then
-prefixes, then lanes; a webhook's delivery, then its endpoint, and nothing after that. :func:`jobs.queue.claim.claim` is
-the exception that waits for nobody: it takes only rows that no one has locked.
+Every transaction takes its locks in one order, because two orders can deadlock: a batch, jobs by id, their chunks,
+prefixes, flows, a tenant; a webhook's delivery, then its endpoint, and nothing after that.
+:func:`jobs.queue.claim.claim` is the exception. It takes only rows that are not locked, and so never waits.
 """

@@ -1,4 +1,4 @@
-"""Watching the invariants beside the sweeps: seldom, cheaply, and said once."""
+"""Checking the invariants of the store after sweeps, about once a minute, and logging violations once."""
 
 from __future__ import annotations
 
@@ -10,26 +10,22 @@ import structlog
 from jobs.invariants import Violation, find_violations
 from jobs.store.database import Database
 
-EVERY_SECONDS = 60.0
-"""How often a process looks. What breaks a rule stays broken: no hurry, and every process that sweeps looks."""
+EVERY_SECONDS = 60.0  # between two checks of one process; violations last, and every process that sweeps checks
 
 log = structlog.stdlib.get_logger("jobs")
 
 
 class Watch:
-    """Looks for violations at most once in a while, and logs them as they come and go. For one thread at a time.
-
-    violations: what the last look found; None before the first.
-    """
+    """Checks the invariants now and then, and logs violations when they appear and disappear. Not thread-safe."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._clock = clock
         self._next = clock()
-        self.violations: tuple[Violation, ...] | None = None
+        self.violations: tuple[Violation, ...] | None = None  # found by the last check; None before the first
 
     def after_sweep(self) -> None:
-        """Look, if it is time to: a sweep has just put right what is overdue. Raises StorageUnavailable."""
+        """Check if it is time to. Only after a sweep is nothing overdue. Raises StorageUnavailable."""
         if self._clock() < self._next:
             return
         self._next = self._clock() + EVERY_SECONDS

@@ -1,11 +1,10 @@
-"""What must always hold of the store, looked for in the store itself.
+"""Invariants of the store, and checks that find violations of them in the data.
 
-Every check is one statement: on PostgreSQL a statement sees one snapshot, and so nothing half done, however much goes
-on beside it. It selects the ids of what breaks the rule, a few of them.
+Every check is one statement that selects ids of rows that break a rule. One statement sees one snapshot, on PostgreSQL
+too, so a check never sees part of a transaction.
 
-Some checks read little by nature. Others would read whole tables, and a sweeper that did so every minute would be in
-everybody's way: it looks at a sample instead, what is claimed, what is next to be claimed and what ended last. The
-command ``scoreline check`` looks at all of it.
+Some checks read little. Others would read whole tables. The sweeper runs those on a sample: the claimed chunks, the
+next chunks to be claimed, and the jobs that ended last. The command ``scoreline check`` runs all checks on everything.
 """
 
 from __future__ import annotations
@@ -17,78 +16,67 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Subquery, Text, and_, cast, exists, func, or_, select, union_all
 
+from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.records import ENDED, JobStatus
 from jobs.store.tables import CLAIMED, WAITING, ChunkState, batches, chunk_inputs, chunk_scores, chunks, jobs, prefixes
-from jobs.tenancy.ownership import visible
+from jobs.tenancy.ownership import VISIBLE
 from jobs.webhooks.tables import webhook_deliveries
 
-EXAMPLES = 5
-"""Ids that a violation names at most: enough to go and look."""
-
-SAMPLED_CHUNKS = 200
-"""Claimed chunks, and as many of those next to be claimed, that a sample has at most."""
-SAMPLED_RUNNING = 20
-SAMPLED_ENDED = 100
-"""Jobs that a sample has at most: of those that are being scored, whose chunks are all counted, and of ended ones."""
-
-
-OVERDUE_SECONDS = 30.0
-"""How late a sweep may be, where leases are shorter than that: sweeps come every few seconds, and take some."""
+EXAMPLES = 5  # most ids in a violation
+SAMPLED_CHUNKS = 200  # most claimed chunks in a sample, and most waiting chunks
+SAMPLED_RUNNING = 20  # most jobs in a sample that are being scored; all of their chunks are read
+SAMPLED_ENDED = 100  # most ended jobs in a sample
+OVERDUE_SECONDS = 30.0  # how late a sweep may be if leases are shorter than this
 
 
 class Cost(StrEnum):
-    """What a check reads."""
+    """How much a check reads."""
 
-    BOUNDED = "bounded"
-    """What workers hold or what is overdue, through an index, however much there is beside it."""
-    SAMPLED = "sampled"
-    """A bounded sample when the sweeper runs it; whole tables when the command does."""
-    FULL = "full"
-    """Whole tables: for the command alone."""
+    BOUNDED = "bounded"  # what workers hold or what is overdue, through an index
+    SAMPLED = "sampled"  # a bounded sample when the sweeper runs it, whole tables when the command runs it
+    FULL = "full"  # whole tables; only the command runs it
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a check looks at. unfinished: chunks that are to be scored yet, with the columns of :data:`_LOOKED_AT`;
-    kept_jobs: a condition on ``jobs``, those that are kept.
-    """
+    """The rows that checks read."""
 
-    unfinished: Subquery
-    kept_jobs: ColumnElement[bool]
+    unfinished: Subquery  # unfinished chunks, with the columns of _CHUNK_COLUMNS
+    kept_jobs: ColumnElement[bool]  # a condition on jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule. says: what holds where it does; violating: the ids of what breaks it."""
+    """A rule, and the query that finds violations of it."""
 
     name: str
     cost: Cost
-    says: str
+    says: str  # the rule in words
     violating: Callable[[Database, Extent], Select[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that is broken. examples: some ids of what breaks it, as text, in order."""
+    """A rule that is broken."""
 
     check: Check
-    examples: tuple[str, ...]
+    examples: tuple[str, ...]  # some ids of rows that break it, as text, sorted
 
 
-_LOOKED_AT = (chunks.c.id, chunks.c.job_id, chunks.c.prefix_id, chunks.c.state, chunks.c.batch_id)
+_CHUNK_COLUMNS = (chunks.c.id, chunks.c.job_id, chunks.c.prefix_id, chunks.c.state, chunks.c.batch_id)
 
 
-def everything(db: Database) -> Extent:
-    """All there is. Rows of a job that is being removed go one after another, so such a job has no rules to keep."""
-    return Extent(select(*_LOOKED_AT).where(or_(WAITING, CLAIMED)).subquery("unfinished"), visible(db))
+def everything() -> Extent:
+    """Return everything except jobs past their retention: their rows are removed in several transactions."""
+    return Extent(select(*_CHUNK_COLUMNS).where(or_(WAITING, CLAIMED)).subquery("unfinished"), VISIBLE)
 
 
-def sample(db: Database) -> Extent:
-    """What is being worked on, what is next, and what ended last: through the heads of indexes alone."""
-    claimed = select(*_LOOKED_AT).where(CLAIMED).limit(SAMPLED_CHUNKS).subquery()
+def sample() -> Extent:
+    """Return what is claimed, what is next to be claimed, and what ended last, each read from the head of an index."""
+    claimed = select(*_CHUNK_COLUMNS).where(CLAIMED).limit(SAMPLED_CHUNKS).subquery()
     next_ones = (
-        select(*_LOOKED_AT)
+        select(*_CHUNK_COLUMNS)
         .where(WAITING)
         .order_by(chunks.c.model, chunks.c.tokenizer_fingerprint, chunks.c.due_at, chunks.c.id)
         .limit(SAMPLED_CHUNKS)
@@ -104,24 +92,24 @@ def sample(db: Database) -> Extent:
     )
     return Extent(
         union_all(select(claimed), select(next_ones)).subquery("unfinished"),
-        and_(visible(db), jobs.c.id.in_(union_all(select(running.c.job_id), select(ended.c.id)))),
+        and_(VISIBLE, jobs.c.id.in_(union_all(select(running.c.job_id), select(ended.c.id)))),
     )
 
 
 def find_violations(db: Database, *, full: bool) -> list[Violation]:
-    """Run the checks. full: all of them on everything; else those that cost little, on a sample.
+    """Run the checks: if ``full``, all of them on everything, else the cheap ones on a sample.
 
-    To be called after a sweep: what is overdue is a sweep's to put right. Raises StorageUnavailable.
+    Call it after a sweep, because overdue rows that a sweep would handle are violations. Raises StorageUnavailable.
     """
-    extent = everything(db) if full else sample(db)
+    extent = everything() if full else sample()
     found = (run(db, check, extent) for check in CHECKS if full or check.cost is not Cost.FULL)
     return [violation for violation in found if violation is not None]
 
 
 def run(db: Database, check: Check, extent: Extent) -> Violation | None:
-    """What breaks a rule, if anything does. Raises StorageUnavailable."""
-    with db.read() as connection:
-        ids = connection.scalars(check.violating(db, extent).limit(EXAMPLES)).all()
+    """Return the violation of a rule, if there is any. Raises StorageUnavailable."""
+    with db.read() as tx:
+        ids = tx.scalars(check.violating(db, extent).limit(EXAMPLES)).all()
     return Violation(check, tuple(map(str, sorted(ids)))) if ids else None
 
 
@@ -136,8 +124,8 @@ _OF_JOB = chunks.c.job_id == jobs.c.id
 
 
 def _overdue(db: Database) -> ColumnElement[float]:
-    """What was due before this moment, a sweep should have put right by now."""
-    return db.now - max(db.settings.lease_seconds, OVERDUE_SECONDS)
+    """Return the time before which sweeps have handled everything that was due."""
+    return NOW - max(db.settings.lease_seconds, OVERDUE_SECONDS)
 
 
 def _claimed_without_batch(_db: Database, _extent: Extent) -> Select[Any]:
@@ -199,7 +187,7 @@ def _succeeded_incomplete(_db: Database, extent: Extent) -> Select[Any]:
 
 
 def _done_without_scores(_db: Database, extent: Extent) -> Select[Any]:
-    # Counted job by job: asked whether there is any, PostgreSQL would join all chunks with all scores first.
+    # Counted job by job, because for an EXISTS PostgreSQL would join all chunks with all scores first.
     scores = exists().where(chunk_scores.c.chunk_id == chunks.c.id)
     without = select(func.count()).select_from(chunks).where(_OF_JOB, _DONE, ~scores).scalar_subquery()
     return select(jobs.c.id).where(extent.kept_jobs, without > 0)
@@ -213,7 +201,7 @@ def _end_without_times(_db: Database, extent: Extent) -> Select[Any]:
 
 def _end_not_told(_db: Database, extent: Extent) -> Select[Any]:
     delivery = exists().where(webhook_deliveries.c.job_id == jobs.c.id)
-    # Among the names of events in its text, in quotes: a URL has none.
+    # Search the JSON text for the event's name in quotes; a URL contains no quotes.
     asked = cast(jobs.c.webhook, Text).like('%"job.' + jobs.c.status + '"%')
     return select(jobs.c.id).where(extent.kept_jobs, _is_in(ENDED), jobs.c.webhook.is_not(None), asked, ~delivery)
 
@@ -277,17 +265,7 @@ CHECKS = (
         "a job has a time of its end and of its removal once it has ended, and not before",
         _end_without_times,
     ),
-    Check(
-        "end_not_told",
-        Cost.SAMPLED,
-        "an ended job whose webhook asks for its end has a delivery",
-        _end_not_told,
-    ),
-    Check(
-        "scores_of_unfinished_chunk",
-        Cost.FULL,
-        "a chunk that is not done has no scores",
-        _scores_of_unfinished,
-    ),
+    Check("end_not_told", Cost.SAMPLED, "an ended job whose webhook asks for its end has a delivery", _end_not_told),
+    Check("scores_of_unfinished_chunk", Cost.FULL, "a chunk that is not done has no scores", _scores_of_unfinished),
 )
-"""All checks. A rule that only a running sweep can keep is among the bounded ones."""
+"""All checks. Rules that hold only while sweeps run are among the bounded ones."""

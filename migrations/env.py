@@ -1,4 +1,4 @@
-"""How Alembic reaches the store: through the connection it is given, or the one the settings name."""
+"""Runs migrations on the connection that Alembic is given, or else on the store that the settings name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from alembic import context
 from sqlalchemy import Connection
 
 from jobs.store.database import Database
-from jobs.webhooks.tables import metadata  # of all tables, once both modules have been read
+from jobs.webhooks.tables import metadata  # imported from here, it has the tables of both modules
 from settings.jobs import StoreSettings
 
 
@@ -28,4 +28,4 @@ if given is not None:
     run(given)
 else:
     with Database.open(StoreSettings()).write() as own:
-        run(own)
+        run(own.connection)

@@ -1,9 +1,10 @@
-"""Which shapes are compiled. Every compile key is declared here, so that the set stays small and known.
+"""The shapes that are compiled. Every compile key is declared here, so that their set stays small and known.
 
-A step computes a flat run of tokens, whosever they are, tightly packed. Norms, products and the MLP know of nothing but
-how many tokens there are, so a few sizes do for everything. What differs with the length of an item is only how its own
-tokens look at one another: there items stand apart, padded to a *span*, since the sums of a softmax would come out in
-another order wherever else an item began. How long a prefix is, and where it lies, is no part of a shape.
+A step computes a flat, tightly packed run of tokens of any requests. Norms, products and the MLP depend on the number
+of tokens alone, so a few step sizes suffice. Only self-attention within an item depends on the item's length. There,
+each item begins at the beginning of a row, which is padded to a length bucket: if the item began at another place, the
+sums of its softmax would be computed in another order. The length of a prefix and its place in the pool are numbers at
+run time, and no part of a shape.
 """
 
 from __future__ import annotations
@@ -15,106 +16,100 @@ from scoring.layout import Head
 from scoring.planning.estimates import Shapes
 
 ROW_FLOOR = 64
-"""Rows of the smallest product. From here up to 256 rows, a row's bits do not depend on how many there are, in any
-product of the decoder on the CPUs it was tried on (``tests/model/test_row_floors.py``); below, they do.
+"""Rows of the smallest product. From here up to 256 rows, the bits of a row do not depend on the number of rows, in any
+product of the decoder on the CPUs that were tried (``tests/model/test_row_floors.py``). With fewer rows, they do.
 """
 HEAD_ROWS = 128
 """Rows of a head program. Over a vocabulary of 150,000, 8 rows take a CPU as long as these (0.1 s, measured)."""
-LABELS = (8, 64, 256)
-SHORTEST_SPAN = 8
-SHORTEST_PACKED = 256
-"""Tokens of the shortest packed sequence, padding included."""
+LABEL_BUCKETS = (8, 64, 256)
+SHORTEST_LENGTH_BUCKET = 8  # tokens
+SHORTEST_PACKED = 256  # tokens of a packed sequence, padding included
 
 
 @dataclass(frozen=True, slots=True)
-class EnterKey:
-    """The program that looks up so many tokens."""
+class EmbedKey:
+    """The embedding and the rotary angles of a step's tokens."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectKey:
-    """The first half of a layer for so many tokens; ``reads``: of how many of them queries are wanted, 0 for all."""
+class QKVKey:
+    """Queries, keys and values of a step's tokens in one layer."""
 
     tokens: int
-    reads: int = 0
+    logit_rows: int = 0  # queries of that many tokens alone; 0: of all tokens
 
 
 @dataclass(frozen=True, slots=True)
-class BeforeKey:
-    """Attention of so many tokens to their prefix, in a pool of so many blocks."""
+class PrefixAttentionKey:
+    """Attention of tokens to their prefix."""
 
     tokens: int
-    blocks: int
+    blocks: int  # of the pool
 
 
 @dataclass(frozen=True, slots=True)
-class OwnKey:
-    """Attention of ``rows`` items, padded to ``span`` tokens, to themselves; ``last``: of their last token alone."""
+class SelfAttentionKey:
+    """Attention of items to their own tokens."""
 
-    span: int
-    rows: int
-    last: bool
+    length: int  # tokens that each item is padded to
+    rows: int  # items
+    last: bool  # queries of each item's last token alone
 
 
 @dataclass(frozen=True, slots=True)
-class PackedKey:
-    """Attention of a packed sequence to itself; ``reads``: of how many of its tokens, 0 for all."""
+class PackedAttentionKey:
+    """Attention within a packed sequence."""
 
     tokens: int
-    reads: int
-    dense: bool
+    logit_rows: int  # queries of that many tokens alone; 0: of all tokens
+    dense: bool  # with an explicit mask
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveKey:
-    """The second half of a layer for so many tokens."""
+class OutputMLPKey:
+    """The output projection of attention, and the MLP behind it."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """The program that writes a step's keys and values into a block of a pool of so many."""
+    """The program that writes a step's keys and values into a block of the pool."""
 
-    blocks: int
+    blocks: int  # of the pool
 
 
 @dataclass(frozen=True, slots=True)
 class HeadKey:
-    """A head program: ``rows`` hidden states against ``labels`` label ids, padding included."""
+    """Scores of labels from final hidden states."""
 
     head: Head
     rows: int
     labels: int
 
 
-Key = EnterKey | ProjectKey | BeforeKey | OwnKey | PackedKey | LeaveKey | StoreKey | HeadKey
+Key = EmbedKey | QKVKey | PrefixAttentionKey | SelfAttentionKey | PackedAttentionKey | OutputMLPKey | StoreKey | HeadKey
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Items of at most ``length`` tokens of their own, and of more than the span below; at most ``rows`` in a step."""
+class LengthBucket:
+    """Items of at most ``length`` own tokens that do not fit into the next smaller bucket."""
 
     length: int
-    rows: int
+    rows: int  # items of this bucket in a step, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The shapes of one model.
+    """The shapes of one model."""
 
-    sizes: tokens that a step may compute, ascending; first: those of them that are compiled before serving; spans:
-    ascending; reads: positions that the last layer computes, one an item; packed_sizes: tokens that a packed sequence
-    may compute, ascending.
-    """
-
-    sizes: tuple[int, ...]
-    first: tuple[int, ...]
-    spans: tuple[Span, ...]
-    reads: int
-    packed_sizes: tuple[int, ...]
+    step_sizes: tuple[int, ...]  # tokens that a step may compute, ascending
+    warm_up_sizes: tuple[int, ...]  # the step sizes that are compiled before serving
+    length_buckets: tuple[LengthBucket, ...]  # ascending
+    logit_rows: int  # tokens that the last layer of a step computes: one an item
+    packed_sizes: tuple[int, ...]  # tokens that a packed sequence may compute, ascending
 
     @classmethod
     def of(
@@ -123,103 +118,116 @@ class Buckets:
         *,
         one_size: bool = False,
         first: Sequence[int] = (),
-        most_rows: int | None = None,
+        max_rows: int | None = None,
         packed: Sequence[int] = (),
-        longest_packed: int = SHORTEST_PACKED,
+        max_packed_tokens: int = SHORTEST_PACKED,
     ) -> Buckets:
-        """Steps of 64, 128, … ``step_tokens`` tokens, a power of two; spans of 8, 16, … up to it.
+        """Return steps of 64, 128, … ``step_tokens`` tokens, a power of two, and length buckets of 8, 16, … tokens.
 
-        one_size: for a platform where a row's bits depend on how many rows there are, all steps are as large; first:
-        tokens that steps compiled before serving hold, besides the largest; most_rows: items of a step, at most;
-        packed: sizes of packed sequences, of which those below ``longest_packed`` count.
+        one_size: all steps have the largest size, for platforms where bits of a row depend on the number of rows.
+        first: numbers of tokens; the steps that hold so many are compiled before serving, besides the largest.
+        max_rows: how many items a step has at most. packed: sizes of packed sequences in tokens.
+        ``max_packed_tokens`` is always one of the sizes, and larger ones are left out.
         """
-        sizes = [step_tokens]
-        while sizes[0] > ROW_FLOOR and not one_size:
-            sizes.insert(0, sizes[0] // 2)
-        wanted = {next(size for size in sizes if tokens <= size) for tokens in first if tokens <= step_tokens}
-        reads = max(ROW_FLOOR, step_tokens // 4)
-        spans: list[Span] = []
-        length, shorter = SHORTEST_SPAN, 0
+        step_sizes = [step_tokens]
+        while step_sizes[0] > ROW_FLOOR and not one_size:
+            step_sizes.insert(0, step_sizes[0] // 2)
+        warm_up_sizes = {
+            next(size for size in step_sizes if tokens <= size) for tokens in first if tokens <= step_tokens
+        }
+        logit_rows = max(ROW_FLOOR, step_tokens // 4)
+        length_buckets: list[LengthBucket] = []
+        length, shorter = SHORTEST_LENGTH_BUCKET, 0
         while shorter < step_tokens:
-            spans.append(Span(length, min(reads, most_rows or reads, step_tokens // (shorter + 1))))
+            rows = min(logit_rows, max_rows or logit_rows, step_tokens // (shorter + 1))
+            length_buckets.append(LengthBucket(length, rows))
             length, shorter = 2 * length, length
-        largest = max(longest_packed, SHORTEST_PACKED)
+        largest = max(max_packed_tokens, SHORTEST_PACKED)
         packed_sizes = {size for size in packed if SHORTEST_PACKED <= size < largest} | {largest}
         return cls(
-            tuple(sizes), tuple(sorted(wanted | {step_tokens})), tuple(spans), reads, tuple(sorted(packed_sizes))
+            tuple(step_sizes),
+            tuple(sorted(warm_up_sizes | {step_tokens})),
+            tuple(length_buckets),
+            logit_rows,
+            tuple(sorted(packed_sizes)),
         )
 
     @property
-    def step(self) -> int:
+    def step_tokens(self) -> int:
         """Tokens of the largest step, and of a block of the pool."""
-        return self.sizes[-1]
+        return self.step_sizes[-1]
 
     @property
     def shapes(self) -> Shapes:
-        """How all this pads, for estimates."""
-        return Shapes(self.sizes, self.most_rows, self.packed_sizes, HEAD_ROWS)
+        """The sizes that estimates need."""
+        return Shapes(self.step_sizes, self.max_rows, self.packed_sizes, HEAD_ROWS)
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Items of a step, at most."""
-        return max(span.rows for span in self.spans)
+        return max(bucket.rows for bucket in self.length_buckets)
 
-    def size(self, tokens: int) -> int:
-        """What a step of so many tokens computes."""
-        return next(size for size in self.sizes if tokens <= size)
+    def step_size(self, tokens: int) -> int:
+        """Return the number of tokens that a step of ``tokens`` tokens computes, padding included."""
+        return next(size for size in self.step_sizes if tokens <= size)
 
-    def span(self, tokens: int) -> Span:
-        """Where an item of so many tokens of its own belongs, which are at most ``step``."""
-        return next(span for span in self.spans if tokens <= span.length)
+    def length_bucket(self, tokens: int) -> LengthBucket:
+        """Return the bucket of an item with ``tokens`` own tokens, at most ``step_tokens``."""
+        return next(bucket for bucket in self.length_buckets if tokens <= bucket.length)
 
-    def interface(self, tokens: int) -> int:
-        """Rows of the arrays that programs for so many tokens hand to one another: padded, so that they all fit."""
-        return max(tokens, self.step)
+    def padded_rows(self, tokens: int) -> int:
+        """Return the rows to which queries, keys, values and attention outputs are padded between programs.
 
-    def packed(self, tokens: int, reads: int) -> tuple[int, int]:
-        """Tokens and reads of the programs for a packed sequence of so many."""
-        fitting = (size for size in self.packed_sizes if tokens <= size and reads <= packed_reads(size))
+        The padding makes attention programs independent of the step's size.
+        """
+        return max(tokens, self.step_tokens)
+
+    def packed_shape(self, tokens: int, rows: int) -> tuple[int, int]:
+        """Return the tokens and logit rows of the programs for a packed sequence of ``rows`` items."""
+        fitting = (size for size in self.packed_sizes if tokens <= size and rows <= packed_logit_rows(size))
         size = next(fitting, self.packed_sizes[-1])
-        return size, packed_reads(size)
+        return size, packed_logit_rows(size)
 
-    def head(self, head: Head, labels: int) -> HeadKey:
-        """The program for so many labels; past the largest bucket, the next power of two."""
-        bucket = next((bucket for bucket in LABELS if labels <= bucket), 1 << (labels - 1).bit_length())
+    def head_key(self, head: Head, labels: int) -> HeadKey:
+        """Return the program for a number of labels; past the largest bucket, of the next power of two."""
+        bucket = next((bucket for bucket in LABEL_BUCKETS if labels <= bucket), 1 << (labels - 1).bit_length())
         return HeadKey(head, HEAD_ROWS, bucket)
 
     def core(self, blocks: int) -> tuple[Key, ...]:
-        """What is compiled before serving: enough to score anything that has few labels. blocks: of the pool."""
-        steps = (key for size in self.first for key in self._of_step(size, blocks))
-        read = BeforeKey(self.reads, blocks), LeaveKey(self.reads)
-        own = (OwnKey(span.length, span.rows, last) for span in self.spans for last in (False, True))
-        heads = (self.head(head, LABELS[0]) for head in Head)
-        return tuple(dict.fromkeys((*steps, *read, StoreKey(blocks), *heads, *own)))
+        """Return what is compiled before serving: enough to score anything that has few labels. blocks: of the pool."""
+        steps = (key for size in self.warm_up_sizes for key in self._step_keys(size, blocks))
+        last_layer = PrefixAttentionKey(self.logit_rows, blocks), OutputMLPKey(self.logit_rows)
+        self_attention = (
+            SelfAttentionKey(bucket.length, bucket.rows, last)
+            for bucket in self.length_buckets
+            for last in (False, True)
+        )
+        heads = (self.head_key(head, LABEL_BUCKETS[0]) for head in Head)
+        return tuple(dict.fromkeys((*steps, *last_layer, StoreKey(blocks), *heads, *self_attention)))
 
     def rest(self, blocks: int, *, packed: bool, dense: bool) -> tuple[Key, ...]:
-        """What is compiled once serving has begun: other sizes of steps, many labels, and packed sequences.
+        """Return what is compiled beside the first work: other step sizes, many labels, and packed sequences.
 
-        packed, dense: whether there are any without and with a mask.
+        packed, dense: whether packed sequences may be computed without a mask and with one.
         """
-        steps = (key for size in self.sizes for key in self._of_step(size, blocks))
-        heads = (self.head(head, labels) for labels in LABELS[1:] for head in Head)
-        kinds = [kind for kind, wanted in ((False, packed), (True, dense)) if wanted]
-        sequences = (key for kind in kinds for size in self.packed_sizes for key in _of_packed(size, kind))
+        steps = (key for size in self.step_sizes for key in self._step_keys(size, blocks))
+        heads = (self.head_key(head, labels) for labels in LABEL_BUCKETS[1:] for head in Head)
+        masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
+        sequences = (key for mask in masks for size in self.packed_sizes for key in _packed_keys(size, mask))
         known = set(self.core(blocks))
         return tuple(key for key in dict.fromkeys((*steps, *heads, *sequences)) if key not in known)
 
-    def _of_step(self, size: int, blocks: int) -> tuple[Key, ...]:
-        """The programs of steps of so many tokens."""
-        reading = ProjectKey(size, self.reads)
-        return (EnterKey(size), ProjectKey(size), BeforeKey(size, blocks), LeaveKey(size), reading)
+    def _step_keys(self, size: int, blocks: int) -> tuple[Key, ...]:
+        last_layer = QKVKey(size, self.logit_rows)
+        return (EmbedKey(size), QKVKey(size), PrefixAttentionKey(size, blocks), OutputMLPKey(size), last_layer)
 
 
-def _of_packed(size: int, dense: bool) -> tuple[Key, ...]:
-    """The programs of packed sequences of so many tokens."""
-    reads = packed_reads(size)
-    looks = PackedKey(size, 0, dense), PackedKey(size, reads, dense)
-    return (EnterKey(size), ProjectKey(size), ProjectKey(size, reads), LeaveKey(size), LeaveKey(reads), *looks)
+def _packed_keys(size: int, dense: bool) -> tuple[Key, ...]:
+    rows = packed_logit_rows(size)
+    attention = PackedAttentionKey(size, 0, dense), PackedAttentionKey(size, rows, dense)
+    return (EmbedKey(size), QKVKey(size), QKVKey(size, rows), OutputMLPKey(size), OutputMLPKey(rows), *attention)
 
 
-def packed_reads(tokens: int) -> int:
-    """How many scores a packed sequence of so many tokens can have read off it."""
+def packed_logit_rows(tokens: int) -> int:
+    """Return how many items a packed sequence of ``tokens`` tokens can hold."""
     return max(64, 1 << (tokens // 8 - 1).bit_length())

@@ -1,7 +1,7 @@
-"""The shape of a decoder, read from a HuggingFace ``config.json``.
+"""The configuration of a decoder, read from a HuggingFace ``config.json``.
 
-What the decoder does not implement is refused here by the field's name, since a checkpoint that loads but computes
-something else is worse than one that does not load. A family is an entry of :data:`FAMILIES`.
+Fields that ask for anything the decoder does not implement are refused by name: a checkpoint that loads but computes
+wrong scores is worse than one that does not load. A new family is an entry of :data:`FAMILIES`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.files import context_length, read_config
-from model.configuration_reader import Fields, UnsupportedModelError
+from model.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.rope import Rope
 from scoring.planning.estimates import ModelSize
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What sets a family of decoders apart from the others, as HuggingFace implements it.
+    """How HuggingFace implements a family of decoders."""
 
-    architecture: the class that computes next-token logits; head_norms: queries and keys are normed head by head;
-    always_biased: queries, keys and values have biases whatever the configuration says; bias_fields: which fields may
-    switch on biases; head_dim, kv_heads: what they are where the configuration leaves them out (None: width / query
-    heads, and as many as query heads); window_switch: the sliding window counts only where ``use_sliding_window`` says
-    so.
-    """
-
-    architecture: str
-    head_norms: bool = False
-    always_biased: bool = False
-    bias_fields: frozenset[str] = frozenset()
-    head_dim: int | None = None
-    kv_heads: int | None = None
-    window_switch: bool = False
+    architecture: str  # the class that computes next-token logits
+    qk_norm: bool = False  # queries and keys are normed, head by head
+    always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
+    bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
+    head_dim: int | None = None  # default; None: width / query heads
+    kv_heads: int | None = None  # default; None: the number of query heads
+    window_switch: bool = False  # the sliding window is in use only with ``use_sliding_window``
 
 
 FAMILIES = {
@@ -42,39 +35,30 @@ FAMILIES = {
     "mistral": Family("MistralForCausalLM", kv_heads=8),
     "qwen2": Family("Qwen2ForCausalLM", always_biased=True, window_switch=True),
     "qwen3": Family(
-        "Qwen3ForCausalLM",
-        head_norms=True,
-        bias_fields=frozenset({"attention_bias"}),
-        head_dim=128,
-        window_switch=True,
+        "Qwen3ForCausalLM", qk_norm=True, bias_fields=frozenset({"attention_bias"}), head_dim=128, window_switch=True
     ),
 }
-"""By ``model_type``."""
+"""Families by ``model_type``."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """Sizes of a decoder-only model with grouped-query attention and a gated MLP.
+    """The configuration of a decoder-only model with grouped-query attention and a gated MLP."""
 
-    vocabulary: width of the logits, padding rows included; width: of the residual stream; mlp_width: of the gated MLP;
-    context: longest sequence in tokens; tied: the head is the embedding, transposed; family: a key of
-    :data:`FAMILIES`; attention_bias: all four projections of attention have biases; mlp_bias: those of the MLP have.
-    """
-
-    vocabulary: int
-    width: int
+    vocabulary: int  # width of the logits, padding rows included
+    width: int  # of the residual stream
     layers: int
     query_heads: int
     kv_heads: int
     head_dim: int
     mlp_width: int
-    context: int
+    context: int  # tokens of the longest sequence
     rope: Rope
     norm_epsilon: float
-    tied: bool
-    family: str = "qwen3"
-    attention_bias: bool = False
-    mlp_bias: bool = False
+    tied: bool  # the head is the transposed embedding
+    family: str = "qwen3"  # a key of :data:`FAMILIES`
+    attention_bias: bool = False  # of all four projections of attention
+    mlp_bias: bool = False  # of all three projections of the MLP
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
@@ -85,9 +69,8 @@ class DecoderConfig:
             raise UnsupportedModelError(f"head_dim {self.head_dim} is odd; rotary positions need pairs")
 
     @property
-    def head_norms(self) -> bool:
-        """Whether queries and keys are normed, head by head."""
-        return FAMILIES[self.family].head_norms
+    def qk_norm(self) -> bool:
+        return FAMILIES[self.family].qk_norm
 
     @property
     def qkv_bias(self) -> bool:
@@ -96,13 +79,13 @@ class DecoderConfig:
 
     @classmethod
     def from_directory(cls, directory: Path) -> DecoderConfig:
-        """Read ``config.json``. Raises :class:`checkpoints.files.ModelFilesError`; see :meth:`from_huggingface`."""
+        """Read ``config.json``. Raises :class:`checkpoints.files.CheckpointError`; see :meth:`from_huggingface`."""
         return cls.from_huggingface(read_config(directory))
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, Any]) -> DecoderConfig:
-        """The same from the fields of a ``config.json``. Raises :class:`UnsupportedModelError` by a field's name."""
-        fields = Fields(config)
+        """Read the fields of a ``config.json``. Raises :class:`UnsupportedModelError`, which names a field."""
+        fields = ConfigurationReader(config)
         name = fields.get("model_type")
         if name not in FAMILIES:
             raise UnsupportedModelError(f"model_type {name!r} is not implemented; known: {', '.join(FAMILIES)}")
@@ -131,8 +114,8 @@ class DecoderConfig:
 
     @property
     def size(self) -> ModelSize:
-        """What it costs: 2 operations for each weight of a layer and token, or of the head and row; 4 x head_dim for
-        each pair of a query and a key that it sees, and query head.
+        """The floating-point operations of the model: 2 for each weight and token, or weight of the head and row, and
+        4 x head_dim for each query head and pair of a query and a visible key.
         """
         projections = 2 * self.width * self.head_dim * (self.query_heads + self.kv_heads)
         return ModelSize(
@@ -143,7 +126,7 @@ class DecoderConfig:
         )
 
     def to_huggingface(self) -> dict[str, object]:
-        """The fields of a ``config.json`` that HuggingFace loads as the same model."""
+        """Return the fields of a ``config.json`` that HuggingFace loads as the same model."""
         family = FAMILIES[self.family]
         biases = {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
         return {
@@ -167,7 +150,7 @@ class DecoderConfig:
         }
 
 
-def _refuse_what_is_not_implemented(fields: Fields, family: Family) -> None:
+def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family) -> None:
     fields.require("architectures", [family.architecture])
     fields.require("hidden_act", "silu")
     for bias in ("attention_bias", "mlp_bias"):
@@ -183,12 +166,12 @@ def _refuse_what_is_not_implemented(fields: Fields, family: Family) -> None:
         raise UnsupportedModelError(f"sliding_window {window} is in use, which is not implemented")
 
 
-def _window_in_use(fields: Fields, family: Family) -> int | None:
-    """The sliding window, if any layer has one and any sequence is longer than it. Defaults are HuggingFace's."""
+def _window_in_use(fields: ConfigurationReader, family: Family) -> int | None:
+    """Return the sliding window if a layer has one that is shorter than the context. Defaults are HuggingFace's."""
     if family.window_switch:
         if not fields.flag("use_sliding_window", False):
             return None
-        # The layers before this one have no window.
+        # Layers before this number have no window.
         if fields.integer("max_window_layers", 28, least=0) >= fields.integer("num_hidden_layers"):
             return None
     if "sliding_window" in fields.values and "sliding_window" not in fields:

@@ -1,22 +1,22 @@
-"""Typed reading of a ``config.json``: whatever is missing, of another type or out of range is refused by its name."""
+"""Typed reading of a ``config.json``. Errors name the field that is missing, of a wrong type, or out of range."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from checkpoints.files import ModelFilesError
+from checkpoints.files import CheckpointError
 
 
-class UnsupportedModelError(ModelFilesError):
+class UnsupportedModelError(CheckpointError):
     """A checkpoint that this decoder does not implement. The message names the field."""
 
 
-class Fields:
-    """A JSON object whose fields are read one by one. A field that is null counts as left out, as in HuggingFace.
+class ConfigurationReader:
+    """Reads the fields of a JSON object. A null field counts as absent, as in HuggingFace.
 
-    values: the object; section: the field that holds the object, for messages; empty at the top. All methods raise
+    section: the name of the field that holds the object, for messages; empty for the whole file. All methods raise
     :class:`UnsupportedModelError`.
     """
 
@@ -28,51 +28,45 @@ class Fields:
         return self.values.get(name) is not None
 
     def named(self, name: str) -> str:
-        """How messages call a field."""
+        """Return the name of a field in messages."""
         return f"{self._section}.{name}" if self._section else name
 
     def get(self, name: str) -> Any:
-        """A field as it is, or None."""
+        """Return a field of any type, or None."""
         return self.values.get(name)
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """An integer from ``least`` up, which must be there unless there is a default."""
+        """Return an integer of at least ``least``. The field is required unless there is a default."""
         value = self._present(name, default)
         if type(value) is not int or value < least:
             raise UnsupportedModelError(f"{self.named(name)} must be an integer from {least} up, not {value!r}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A positive finite number, which must be there unless there is a default."""
+        """Return a positive finite number. The field is required unless there is a default."""
         value = self._present(name, default)
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise UnsupportedModelError(f"{self.named(name)} must be a positive number, not {value!r}")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self._present(name, default)
         if type(value) is not bool:
             raise UnsupportedModelError(f"{self.named(name)} must be true or false, not {value!r}")
         return value
 
-    def section(self, name: str) -> Fields:
-        """A field that holds an object; empty where it is left out."""
+    def section(self, name: str) -> ConfigurationReader:
+        """Return the reader of a field that holds an object, empty if the field is absent."""
         value = self._present(name, {})
         if not isinstance(value, Mapping):
             raise UnsupportedModelError(f"{self.named(name)} must be an object, not {value!r}")
-        return Fields(value, self.named(name))
+        return ConfigurationReader(value, self.named(name))
 
     def require(self, name: str, only: object) -> None:
-        """Refuse any value but one, which is also what leaving the field out means."""
+        """Raise unless the field is absent or has the only value that is implemented."""
         if name in self and self.values[name] != only:
             raise UnsupportedModelError(f"{self.named(name)} {self.values[name]!r} is not implemented, only {only!r}")
-
-    def refuse(self, names: Collection[str]) -> None:
-        """Refuse fields that mean something this decoder does not do, unless they are left out."""
-        for name in names:
-            if name in self:
-                raise UnsupportedModelError(f"{self.named(name)} {self.values[name]!r} is not implemented")
 
     def _present(self, name: str, default: object) -> Any:
         value = self.values.get(name)

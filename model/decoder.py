@@ -1,10 +1,10 @@
-"""The decoder of all families in Flax NNX: parameters under HuggingFace's names, layers stacked.
+"""The decoder of all families in Flax NNX, with stacked layers and HuggingFace's names of parameters.
 
-``model.layers.self_attn.q_proj.weight`` here is ``model.layers.{i}.self_attn.q_proj.weight`` there, for all ``i`` at
-once: [layers, in, out]. One compiled layer then serves every layer, which keeps compile times small. Kernels are stored
-``[in, out]``, the transpose of HuggingFace's, because a product with an untransposed right-hand side is the fast one.
+``model.layers.self_attn.q_proj.weight`` stacks HuggingFace's ``model.layers.{i}.self_attn.q_proj.weight`` of all
+layers: [layers, in, out]. Kernels are stored ``[in, out]``, the transpose of HuggingFace's, because a product with an
+untransposed right-hand side is faster.
 
-The residual stream, norms, softmax and every sum are float32; what enters a product is of the weights' dtype.
+The residual stream, norms, softmax and every sum are float32; operands of products have the weights' dtype.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from model.attention.tiles import TiledAttention
 from model.config import DecoderConfig
 from model.linear import project, rms_norm
 
-DIFFERENTIABLE = TiledAttention(differentiable=True)
-"""The attention of training."""
+TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
 
 
-class Rotation(NamedTuple):
-    """The rotary angles of positions: cosines and sines, float32 [..., head_dim / 2]."""
+class RotaryEmbedding(NamedTuple):
+    """Cosines and sines of the rotary angles of positions, float32 [..., head_dim / 2]."""
 
     cos: Array
     sin: Array
@@ -53,7 +52,7 @@ class Norm(nnx.Module):
 
 
 class Linear(nnx.Module):
-    """A projection: [*stack, in, out], and [*stack, out] where it has a bias."""
+    """A projection with weight [*stack, in, out] and optional bias [*stack, out]."""
 
     def __init__(
         self, size: int, out: int, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs, *, biased: bool = False
@@ -67,10 +66,10 @@ class Linear(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """A vector per token id: [vocabulary, width], or where it is the head as well, as that: [width, vocabulary].
+    """A vector for each token id: [vocabulary, width]. Tied to the head, it is stored as the head: [width, vocabulary].
 
-    A head wants to be that way round, and looking vectors up in columns costs next to nothing (under 1 ms for 256
-    tokens in a vocabulary of 150,000), so a tied embedding is held once.
+    So a tied embedding is held in memory once. Looking up columns takes under 1 ms for 256 tokens in a vocabulary of
+    150,000.
     """
 
     def __init__(self, config: DecoderConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
@@ -85,7 +84,7 @@ class Embedding(nnx.Module):
 
 
 class SelfAttention(nnx.Module):
-    """Grouped-query attention with rotary positions, and normed queries and keys where the family has them."""
+    """The projections of grouped-query attention, with rotary positions and, in some families, a QK norm."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         heads, kv_heads, head_dim = config.query_heads, config.kv_heads, config.head_dim
@@ -95,17 +94,17 @@ class SelfAttention(nnx.Module):
         self.k_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.v_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.o_proj = Linear(heads * head_dim, config.width, stack, dtype, rngs, biased=config.attention_bias)
-        self.q_norm = Norm(head_dim, stack, config, dtype) if config.head_norms else None
-        self.k_norm = Norm(head_dim, stack, config, dtype) if config.head_norms else None
+        self.q_norm = Norm(head_dim, stack, config, dtype) if config.qk_norm else None
+        self.k_norm = Norm(head_dim, stack, config, dtype) if config.qk_norm else None
 
-    def queries(self, normed: Array, rotation: Rotation) -> Array:
-        """Queries of normed positions [..., width]: [..., H, D], in the weights' dtype."""
+    def queries(self, normed: Array, rotation: RotaryEmbedding) -> Array:
+        """Return queries [..., H, D], in the weights' dtype, of normed hidden states [..., width]."""
         queries = self._heads(self.q_proj(normed))
         queries = queries if self.q_norm is None else self.q_norm(queries)
         return _rotate(queries, rotation).astype(self.q_proj.weight.dtype)
 
-    def key_values(self, normed: Array, rotation: Rotation) -> KeyValues:
-        """Keys and values of normed positions [..., width]."""
+    def key_values(self, normed: Array, rotation: RotaryEmbedding) -> KeyValues:
+        """Return keys and values of normed hidden states [..., width]."""
         dtype = self.k_proj.weight.dtype
         keys = self._heads(self.k_proj(normed))
         keys = keys if self.k_norm is None else self.k_norm(keys)
@@ -131,8 +130,7 @@ class MLP(nnx.Module):
 class Layer(nnx.Module):
     """One decoder layer, or a stack of them whose parameters have a leading axis.
 
-    A layer's work comes in two halves, with attention between them: queries, keys and values of its positions, and what
-    becomes of the positions once their queries have looked.
+    The caller computes attention, between :meth:`queries` and :meth:`key_values` and :meth:`output_mlp`.
     """
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
@@ -141,16 +139,16 @@ class Layer(nnx.Module):
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
         self.mlp = MLP(config, stack, dtype, rngs)
 
-    def queries(self, hidden: Array, rotation: Rotation) -> Array:
-        """Queries of positions, float32 [..., width]: [..., H, D]."""
+    def queries(self, hidden: Array, rotation: RotaryEmbedding) -> Array:
+        """Return queries [..., H, D] of hidden states, float32 [..., width]."""
         return self.self_attn.queries(self.input_layernorm(hidden), rotation)
 
-    def key_values(self, hidden: Array, rotation: Rotation) -> KeyValues:
-        """Keys and values of positions, float32 [..., width]."""
+    def key_values(self, hidden: Array, rotation: RotaryEmbedding) -> KeyValues:
+        """Return keys and values of hidden states, float32 [..., width]."""
         return self.self_attn.key_values(self.input_layernorm(hidden), rotation)
 
-    def leave(self, hidden: Array, attended: Array) -> Array:
-        """The positions after the layer, float32 [..., width]; attended: what their queries saw, [..., H, D]."""
+    def output_mlp(self, hidden: Array, attended: Array) -> Array:
+        """Return the hidden states after the layer, float32 [..., width]; attended: attention output, [..., H, D]."""
         hidden = hidden + self.self_attn.o_proj(attended.reshape(*attended.shape[:-2], -1))
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
@@ -164,27 +162,24 @@ class Body(nnx.Module):
         self.layers = Layer(config, (config.layers,), dtype, rngs)
         self.norm = Norm(config.width, (), config, dtype)
 
-    def at_every_position(self, tokens: Array, attention: Attention = DIFFERENTIABLE) -> Array:
-        """Final hidden states of every position, for training: tokens int32 [B, L], returns float32 [B, L, width]."""
+    def hidden_states(self, tokens: Array, attention: Attention = TRAINING_ATTENTION) -> Array:
+        """Return final hidden states of all positions, for training: int32 [B, L] to float32 [B, L, width]."""
         length = tokens.shape[1]
-        turned = rotation(jnp.arange(length, dtype=jnp.int32)[None], self.config)
+        rotary = rotary_embedding(jnp.arange(length, dtype=jnp.int32)[None], self.config)
         graph, stacked = nnx.split(self.layers)
 
         def through(hidden: Array, one: nnx.State[Any, Any]) -> tuple[Array, None]:
             layer: Layer = nnx.merge(graph, one)
-            seen = layer.key_values(hidden, turned)
-            attended = attention.attend(layer.queries(hidden, turned), *seen, causal(length))
-            return layer.leave(hidden, attended.out), None
+            key_values = layer.key_values(hidden, rotary)
+            attended = attention.attend(layer.queries(hidden, rotary), *key_values, causal(length))
+            return layer.output_mlp(hidden, attended.out), None
 
         hidden, _ = lax.scan(through, self.embed_tokens(tokens), stacked)
         return self.norm(hidden)
 
 
 class Decoder(nnx.Module):
-    """A causal language model. Random until loaded (:func:`model.weights.load`) or trained.
-
-    dtype: of all parameters. rngs: for the initial values.
-    """
+    """A causal language model, with random weights until it is loaded (:func:`model.weights.load`) or trained."""
 
     def __init__(self, config: DecoderConfig, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
         self.config = config
@@ -192,24 +187,24 @@ class Decoder(nnx.Module):
         self.lm_head = None if config.tied else Linear(config.width, config.vocabulary, (), dtype, rngs)
 
     def head_kernel(self) -> Array:
-        """What turns a hidden state into logits: [width, vocabulary]."""
+        """Return the kernel that computes logits from hidden states: [width, vocabulary]."""
         kernel = self.model.embed_tokens if self.lm_head is None else self.lm_head
         return kernel.weight[...]
 
     def logits(self, tokens: Array) -> Array:
-        """Logits of every position under causal attention, differentiable: int32 [B, L] to float32 [B, L, V]."""
-        return project(self.model.at_every_position(tokens), self.head_kernel())
+        """Return logits of all positions under causal attention, differentiable: int32 [B, L] to float32 [B, L, V]."""
+        return project(self.model.hidden_states(tokens), self.head_kernel())
 
 
-def rotation(positions: Array, config: DecoderConfig) -> Rotation:
-    """The rotary angles of int32 positions [...]."""
+def rotary_embedding(positions: Array, config: DecoderConfig) -> RotaryEmbedding:
+    """Return the rotary embedding of int32 positions [...]."""
     frequencies = config.rope.frequencies(config.head_dim).astype(np.float32)
     angles = positions[..., None].astype(jnp.float32) * frequencies
-    return Rotation(config.rope.magnitude * jnp.cos(angles), config.rope.magnitude * jnp.sin(angles))
+    return RotaryEmbedding(config.rope.magnitude * jnp.cos(angles), config.rope.magnitude * jnp.sin(angles))
 
 
-def _rotate(heads: Array, rotation: Rotation) -> Array:
-    """Turn each pair (d, d + D / 2) of [..., heads, D] by its position's angle, as HuggingFace pairs them."""
+def _rotate(heads: Array, rotation: RotaryEmbedding) -> Array:
+    """Rotate each pair (d, d + D / 2) of [..., heads, D] by its position's angle, in HuggingFace's pairing."""
     cos, sin = rotation.cos[..., None, :], rotation.sin[..., None, :]
     first, second = jnp.split(heads, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

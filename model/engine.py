@@ -1,14 +1,15 @@
-"""The engine: groups of rows in, label scores out, by the algorithm that suits each row.
+"""The engine takes groups of rows and returns the scores of their labels, by the algorithm that suits each row.
 
-Whoever's rows suit the same step run together. In ``serial`` and ``prefill_extend`` what a row scores depends on its
-own tokens alone, bit for bit: its prefix and length pick the algorithm and the programs, and neither its place nor its
-company changes its bits (``tests/model/test_row_independence.py``). In packed sequences company shows in rounding.
+Rows of different requests share steps. In ``serial`` and ``prefill_extend``, the bits of a row's scores depend on its
+own tokens alone: its prefix and length select the algorithm and the programs, and neither its place nor the other rows
+change a bit (``tests/model/test_row_independence.py``). In packed sequences, other rows change the rounding.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -22,31 +23,33 @@ from jax import Array
 
 from checkpoints.card import ModelCard
 from model import weights
+from model.attention.choice import attention_for
 from model.attention.contract import Attention
-from model.buckets import Buckets, Key, PackedKey, packed_reads
-from model.checks.known_answer import KnownAnswers, known_work
+from model.buckets import Buckets, Key, PackedAttentionKey, packed_logit_rows
+from model.checks.known_answer import KnownAnswers, known_prompt
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
 from model.forward import Forward
-from model.head_runner import Read, Reader
-from model.packed_sequence import pack
-from model.platforms import attention_for, has_row_floor, serving_dtype
-from model.prefix_cache import Pin, PoolShape, Prefix, Prefixes
+from model.head_runner import FinalState, HeadRunner
+from model.packed_sequence import pack_sequences
+from model.platforms import has_row_floor, serving_dtype
+from model.prefix_cache import CachedPrefix, Pin, PoolShape, PrefixCache
 from model.programs import Programs
-from model.score_buffer import EngineError, Row, Sheet
+from model.score_buffer import EngineError, Row, ScoreBuffer
 from model.steps import Extension, steps
-from scoring.layout import GroupWork, Scored, TokenIds
-from scoring.planning.algorithms import Algorithm, Choice, Policy, Wanted
-from scoring.planning.estimates import Estimator, Geometry, Rates
-from scoring.planning.planner import Plan, Planner
+from scoring.layout import GroupWork, ScoredChunk, TokenIds
+from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
+from scoring.planning.calibration import Calibration, Stopwatch
+from scoring.planning.estimates import NOTHING, Estimator, GroupLengths, Rates
+from scoring.planning.planner import Assignment, Planner
 from settings.engine import EngineSettings
 
-COMPILING_THREADS = 2
-"""The compiler runs outside Python's lock, mostly on one core."""
+COMPILING_THREADS = 2  # the compiler runs outside Python's global lock, mostly on one core
+SAMPLED_GROUPS = 8  # groups of a call whose time is estimated at most, to compare it with the measured time
 
-Computed = tuple[list[Read], int]
-"""What a step on the device has brought: rows' final states, and the tokens it computed, padding included."""
+StepOutput = tuple[list[FinalState], int]
+"""The final states of the rows that a step has completed, and the tokens that it computed, padding included."""
 
 T = TypeVar("T")
 
@@ -54,11 +57,9 @@ log = structlog.stdlib.get_logger("engine")
 
 
 class Engine:
-    """A loaded model on a device. One thread at a time scores; compiling is safe from any thread.
+    """A loaded model on a device. One thread at a time may score; any thread may compile.
 
-    algorithm: what is asked for; attention: None for the platform's own.
-    scored_rows: how many rows each algorithm has scored; fallbacks: how often each reason kept a row from the algorithm
-    that was asked for. computed_tokens: what steps have computed so far, padding included.
+    algorithm: as the settings ask for it; attention: None for the platform's own.
     """
 
     def __init__(
@@ -67,50 +68,50 @@ class Engine:
         settings: EngineSettings,
         card: ModelCard,
         weights_fingerprint: str,
-        algorithm: Wanted = "auto",
+        algorithm: AlgorithmSetting = "auto",
         attention: Attention | None = None,
     ) -> None:
-        platform = jax.devices()[0].platform
+        device = jax.devices()[0]
         buckets = Buckets.of(
             settings.step_tokens,
-            one_size=not has_row_floor(platform, settings.step_tokens),
+            one_size=not has_row_floor(device.platform, settings.step_tokens),
             first=settings.multi_item_warmup_chunk_sizes,
-            most_rows=settings.multi_item_extend_batch_size,
+            max_rows=settings.multi_item_extend_batch_size,
             packed=settings.multi_item_precompile_buckets,
-            longest_packed=settings.max_multi_item_seq_len,
+            max_packed_tokens=settings.max_multi_item_seq_len,
         )
         dtype = decoder.head_kernel().dtype
         pool = PoolShape.of(
             decoder.config, card.context_length, dtype.itemsize, settings.prefix_cache_bytes, settings.step_tokens
         )
-        programs = Programs(decoder, attention or attention_for(platform), buckets)
+        programs = Programs(decoder, attention or attention_for(device.platform), buckets)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
         self.dtype: str = dtype.name
-        self.device = _device_name()
-        self.scored_rows: Counter[Algorithm] = Counter()
-        self.fallbacks: Counter[str] = Counter()
-        self.computed_tokens = 0
+        self.device = f"{device.platform}: {device.device_kind}"
+        self.computed_tokens = 0  # by all steps so far, padding included
         self._known_answers = KnownAnswers(programs, buckets, pool.longest)
         self._executables = Executables(programs, buckets, pool.longest, self._known_answers.check)
-        self._context = card.context_length
         self._width = decoder.config.width
         self._buckets = buckets
         self._forward = Forward(programs, self._executables, buckets, pool.budget)
-        self._prefixes = Prefixes(self._forward, pool, buckets, settings.multi_item_prefill_extend_cache_timeout)
+        timeout = settings.multi_item_prefill_extend_cache_timeout
+        self.prefix_cache = PrefixCache(self._forward, pool, buckets, timeout)
         self._no_prefix = np.zeros(pool.longest, np.int32)
         self._keeps_prefixes = settings.enable_scoring_cache
         policy = Policy(
             algorithm=algorithm,
             mask=settings.multi_item_mask_impl,
             prefill_extend_enabled=settings.multi_item_enable_prefill_extend,
-            shortest_prefix=settings.multi_item_algorithm_query_threshold,
-            longest_packed=settings.max_multi_item_seq_len,
+            min_prefix_tokens=settings.multi_item_algorithm_query_threshold,
+            max_packed_tokens=settings.max_multi_item_seq_len,
             batch_invariant=settings.batch_invariant,
-            fewest_extended=settings.multi_item_algorithm_items_threshold,
-            longest_dense=settings.multi_item_segment_fallback_threshold,
+            min_extended_rows=settings.multi_item_algorithm_items_threshold,
+            max_dense_tokens=settings.multi_item_segment_fallback_threshold,
         )
-        self._planner = Planner(policy, Estimator(decoder.config.size, Rates.of(platform), buckets.shapes))
+        self._planner = Planner(policy, Estimator(decoder.config.size, Rates.of(device.platform), buckets.shapes))
+        self._calibration = Calibration()
+        self._clock = time.perf_counter
 
     @classmethod
     def load(
@@ -119,38 +120,33 @@ class Engine:
         settings: EngineSettings,
         card: ModelCard,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
-        algorithm: Wanted = "auto",
+        algorithm: AlgorithmSetting = "auto",
     ) -> Engine:
-        """Load the checkpoint in ``directory``; ``card`` is what API and worker say of it.
+        """Load the checkpoint in ``directory``.
 
-        ``on_progress(done, total)`` is told of the bytes read. Raises :class:`checkpoints.files.ModelFilesError`:
-        of the configuration :class:`model.configuration_reader.UnsupportedModelError`, of the weights
-        :class:`model.weights.WeightsError`.
+        ``on_progress(done, total)`` is called with the bytes that are read. Raises
+        :class:`checkpoints.files.CheckpointError`: :class:`model.configuration_reader.UnsupportedModelError` for the
+        configuration, :class:`model.weights.WeightsError` for the weights.
         """
         config = DecoderConfig.from_directory(directory)
         dtype = serving_dtype(settings.dtype, jax.devices()[0].platform)
         decoder, fingerprint = weights.load(directory, config, dtype, on_progress)
         return cls(decoder, settings, card, fingerprint, algorithm)
 
-    @property
-    def prefixes(self) -> Prefixes:
-        """What is kept of queries, with counts of how that went."""
-        return self._prefixes
-
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
-        """Compile the core set of programs and see that they are the model: to be called before anything is scored.
+        """Compile the core set of programs, and check that they compute the model. To be called before any scoring.
 
-        ``on_progress(done, total, program)`` is told after each. What it raises ends it: no further program is begun.
-        Raises :class:`model.checks.known_answer.KnownAnswerError`, and so does whoever has a wrong program compiled
-        later.
+        ``on_progress(done, total, program)`` is called after each program; an error that it raises ends the warm-up.
+        Raises :class:`model.checks.known_answer.KnownAnswerError`, as does any later call that compiles a program
+        whose results are wrong.
         """
         self._compile(self._buckets.core(self._forward.blocks), COMPILING_THREADS, on_progress)
         self.check_model()
 
     def warm_up_rest(self, on_progress: Callable[[int, int, str], None]) -> None:
-        """Compile the rest of the declared programs, one at a time: work goes on meanwhile."""
+        """Compile the rest of the declared programs, one at a time. Scoring may go on meanwhile."""
         policy = self._planner.policy
-        keys = self._buckets.rest(self._forward.blocks, packed=policy.may_pack, dense=policy.may_mask)
+        keys = self._buckets.rest(self._forward.blocks, packed=policy.may_use_segments, dense=policy.may_use_dense_mask)
         self._compile(keys, 1, on_progress)
 
     def _compile(self, keys: Sequence[Key], threads: int, on_progress: Callable[[int, int, str], None]) -> None:
@@ -164,150 +160,175 @@ class Engine:
             pool.shutdown(cancel_futures=True)
 
     def check_model(self) -> None:
-        """Score a known prompt with and without a prefix in the pool, and hold both against NumPy.
+        """Score a known prompt with and without a prefix in the pool, and compare both with NumPy.
 
         Raises :class:`model.checks.known_answer.KnownAnswerError`.
         """
-        group = known_work(self.card.vocabulary)
-        sheet = Sheet.blank(group.chunks[0])
-        rows = list(self._rows(sheet, len(group.prefix)))
+        group = known_prompt(self.card.vocabulary)
+        rows = list(self._rows(ScoreBuffer.of(group.chunks[0]), len(group.prefix)))
         algorithms = {"serial": self._serial([(group, rows)]), "prefill_extend": self._prefill_extend(group, rows)}
         found = {}
-        for name, computed in algorithms.items():
+        for name, outputs in algorithms.items():
             found[name] = np.full((len(rows), self._width), np.nan, np.float32)
-            for row, hidden in (read for step, _ in computed for read in step):
+            for row, hidden in (state for states, _ in outputs for state in states):
                 found[name][row.index] = hidden
-        self._prefixes.drop(_handle(group))
+        self.prefix_cache.drop(_cache_key(group))
         self._known_answers.check_model(group, found)
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
-        """Score every row of every chunk; yield a chunk once its last row is in, so not in the order given.
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+        """Score every row of every chunk. Each chunk is yielded once its last row is scored, in any order.
 
-        ``on_step`` is called after every step on the device, once its chunks are handed over. It may raise to end the
-        work, and may score other work meanwhile: neither changes a bit of the other's scores. Raises
-        :class:`EngineError` on a sequence that is empty or longer than the context, and where a score is not a number.
+        ``on_step`` is called after every step on the device, behind the chunks that the step has finished. It may raise
+        an error to end the work, and it may call :meth:`score` for other work, which changes no bit of any score.
+        Raises :class:`EngineError` for a sequence that is empty or longer than the context, and for a score that is not
+        a number.
         """
-        sheets = [(group, [Sheet.blank(chunk) for chunk in group.chunks]) for group in groups]
-        yield from (sheet.scored() for _, of_group in sheets for sheet in of_group if not sheet.missing)
-        reader = Reader(self._forward, self._buckets, self._width)
-        plans = [self._plan(group, of_group) for group, of_group in sheets]
+        buffers = [(group, [ScoreBuffer.of(chunk) for chunk in group.chunks]) for group in groups]
+        yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)
+        plans = [self._plan(group, of_group) for group, of_group in buffers]
+        stopwatch = Stopwatch(self._clock)
         computed = 0
-        for found, tokens in self._steps(plans):
-            computed += tokens
-            self.computed_tokens += tokens
-            yield from reader.take(found, tokens)
-            on_step()
-        yield from reader.rest()
+        for event in stopwatch.timed(self._run(plans)):
+            if isinstance(event, ScoredChunk):
+                yield event
+            else:
+                computed += event
+                self.computed_tokens += event
+                on_step()
+        estimated = self._calibrate(plans, computed, stopwatch.seconds)
         log.info(
             "computed",
             tokens=computed,
-            estimated_seconds=round(sum(planned.plan.estimate.seconds for planned in plans), 3),
-            prefixes=self._prefixes.counts(),
+            seconds=round(stopwatch.seconds, 3),
+            estimated_seconds=None if estimated is None else round(estimated, 3),
+            estimate_ratio=round(self.estimate_ratio, 3),
+            prefixes=self.prefix_cache.counts(),
         )
 
-    def _steps(self, plans: Sequence[_Planned]) -> Iterator[Computed]:
-        """Everything that the device has to do below the heads, a step at a time."""
+    @property
+    def estimate_ratio(self) -> float:
+        """Measured over estimated seconds of recent work: see :class:`scoring.planning.calibration.Calibration`."""
+        return self._calibration.ratio
+
+    def _calibrate(self, plans: Sequence[_Planned], tokens: int, seconds: float) -> float | None:
+        """Compare finished work with its estimate, if that is due. Returns the estimated seconds, None without one.
+
+        At most :data:`SAMPLED_GROUPS` groups are estimated. Their estimate is extended to the other groups in
+        proportion to the computed tokens.
+        """
+        if not tokens or not self._calibration.is_due(seconds):
+            return None
+        sample = plans[:: -(-len(plans) // SAMPLED_GROUPS)]
+        estimate = sum((self._planner.estimate(planned.lengths, planned.assignments) for planned in sample), NOTHING)
+        share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
+        if not share:
+            return None
+        by_stored_rates = estimate.seconds / share
+        estimated = by_stored_rates * self._calibration.ratio
+        self._calibration.compare(by_stored_rates, seconds)
+        return estimated
+
+    def _run(self, plans: Sequence[_Planned]) -> Iterator[ScoredChunk | int]:
+        """Yield each chunk once it is scored, and behind each step the number of tokens that it computed."""
+        runner = HeadRunner(self._forward, self._buckets, self._width)
+        for states, tokens in self._steps(plans):
+            yield from runner.add(states, tokens)
+            yield tokens
+        yield from runner.flush()
+
+    def _steps(self, plans: Sequence[_Planned]) -> Iterator[StepOutput]:
+        """Compute all final states, a step at a time."""
         work: dict[Algorithm, list[tuple[GroupWork, list[Row]]]] = defaultdict(list)
-        choices: dict[Choice, list[int]] = defaultdict(list)
+        counts: dict[Choice, list[int]] = defaultdict(list)
         for planned in plans:
-            for part in planned.plan.parts:
-                work[part.choice.algorithm].append((planned.group, [planned.rows[n] for n in part.rows]))
-                choices[part.choice].append(len(part.rows))
-        for choice, counts in choices.items():
-            self._count(choice, len(counts), sum(counts))
+            for assignment in planned.assignments:
+                rows = [planned.rows[n] for n in assignment.rows]
+                work[assignment.choice.algorithm].append((planned.group, rows))
+                counts[assignment.choice].append(len(rows))
+        for choice, of_groups in counts.items():
+            tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
+            tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=len(of_groups), rows=sum(of_groups))
         yield from self._serial(work[Algorithm.SERIAL])
         for group, rows in work[Algorithm.PREFILL_EXTEND]:
             yield from self._prefill_extend(group, rows)
         for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
             yield from self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
 
-    def _plan(self, group: GroupWork, sheets: Sequence[Sheet]) -> _Planned:
-        """How to score a group's rows."""
-        rows = [row for sheet in sheets for row in self._rows(sheet, len(group.prefix))]
+    def _plan(self, group: GroupWork, buffers: Sequence[ScoreBuffer]) -> _Planned:
+        rows = [row for buffer in buffers for row in self._rows(buffer, len(group.prefix))]
         lengths = np.array([len(row.tokens) for row in rows], np.int32)
         ends = np.array([row.prefix_end for row in rows], np.int32)
-        cached = self._prefixes.holds(_handle(group))
-        return _Planned(group, rows, self._planner.plan(Geometry(len(group.prefix), lengths, ends, cached)))
+        group_lengths = GroupLengths(len(group.prefix), lengths, ends, _cache_key(group) in self.prefix_cache)
+        return _Planned(group, rows, group_lengths, self._planner.plan(group_lengths))
 
-    def _count(self, choice: Choice, groups: int, rows: int) -> None:
-        """Keep count of what was chosen, and say it."""
-        self.scored_rows[choice.algorithm] += rows
-        if choice.fallback:
-            self.fallbacks[choice.reason] += rows
-        tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
-        tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=groups, rows=rows)
-
-    def _rows(self, sheet: Sheet, prefix_length: int) -> Iterator[Row]:
-        rows = sheet.chunk.rows
+    def _rows(self, buffer: ScoreBuffer, prefix_length: int) -> Iterator[Row]:
+        rows = buffer.chunk.rows
         starts = np.cumsum(rows.lengths) - rows.lengths
         for index, (start, length, prefix_end) in enumerate(
             zip(starts.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True)
         ):
-            if not (0 < prefix_end + length <= self._context and 0 <= prefix_end <= prefix_length):
+            if not (0 < prefix_end + length <= self.card.context_length and 0 <= prefix_end <= prefix_length):
                 raise EngineError(
-                    f"chunk {sheet.chunk.id}, row {index}: {length} tokens behind {prefix_end} of a prefix of "
-                    f"{prefix_length}, the context is {self._context}"
+                    f"chunk {buffer.chunk.id}, row {index}: {length} tokens behind {prefix_end} of a prefix of "
+                    f"{prefix_length}, the context is {self.card.context_length}"
                 )
-            yield Row(rows.tokens[start : start + length], prefix_end, sheet, index)
+            yield Row(rows.tokens[start : start + length], prefix_end, buffer, index)
 
-    def _serial(self, work: Sequence[tuple[GroupWork, list[Row]]]) -> Iterator[Computed]:
-        """Whole sequences, which stand alone."""
+    def _serial(self, work: Sequence[tuple[GroupWork, list[Row]]]) -> Iterator[StepOutput]:
+        """Compute whole sequences, without a prefix."""
         whole = [
             Extension(np.concatenate([group.prefix[: row.prefix_end], row.tokens]), 0, row)
             for group, rows in work
             for row in rows
         ]
-        yield from self._extend(whole, self._no_prefix)
-        for extension in self._long(whole):
-            yield from self._alone(extension, self._no_prefix)
+        yield from self._extend(whole, self._no_prefix, self._no_prefix)
 
-    def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[Computed]:
-        """The prefix once, unless it is still there from an earlier time; then items against it."""
-        key = _handle(group)
-        with self._prefixes.pinned(key) as pin:
-            prefix = self._prefixes.find(key)
+    def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[StepOutput]:
+        """Prefill the prefix unless it is cached, then compute the items behind it."""
+        key = _cache_key(group)
+        with self.prefix_cache.pinned(key) as pin:
+            prefix = self.prefix_cache.find(key)
             self._count_shared(rows if prefix is not None else rows[1:])
             if prefix is None:
                 prefix = yield from self._prefill(group.prefix)
-                self._prefixes.keep(key, prefix)
-            yield [(row, prefix.hidden) for row in rows if _is_read_off(row, prefix)], 0
-            extensions = [_extension(row, group.prefix) for row in rows if not _is_read_off(row, prefix)]
-            yield from self._extend(extensions, prefix.table)
-            for extension in self._long(extensions):
-                yield from self._alone(extension, group.prefix, pin)
+                self.prefix_cache.add(key, prefix)
+            yield [(row, prefix.hidden) for row in rows if _ends_with(row, prefix)], 0
+            extensions = [_extension(row, group.prefix) for row in rows if not _ends_with(row, prefix)]
+            yield from self._extend(extensions, group.prefix, prefix.table, pin)
             if not self._keeps_prefixes:
-                self._prefixes.drop(key)
+                self.prefix_cache.drop(key)
 
-    def _prefill(self, tokens: TokenIds, common: int = 0, pin: Pin | None = None) -> Generator[Computed, None, Prefix]:
-        """See :meth:`model.prefix_cache.Prefixes.prefilling`."""
-        with self._prefixes.prefilling(tokens, common, pin) as prefilling:
-            while computed := prefilling.step():
+    def _prefill(
+        self, tokens: TokenIds, common: int = 0, pin: Pin | None = None
+    ) -> Generator[StepOutput, None, CachedPrefix]:
+        """Prefill a sequence: see :meth:`model.prefix_cache.PrefixCache.prefill`."""
+        with self.prefix_cache.prefill(tokens, common, pin) as prefill:
+            while computed := prefill.step():
                 yield [], computed
-            return prefilling.finished()
+            return prefill.finished()
 
-    def _alone(self, extension: Extension, before: TokenIds, pin: Pin | None = None) -> Iterator[Computed]:
-        """A row that is longer than a step, as a prefix of its own: it is read where that ends.
-
-        pin: of the handle of ``before``, where there is one.
-        """
+    def _long_row(self, extension: Extension, prefix: TokenIds, pin: Pin | None) -> Iterator[StepOutput]:
+        """Compute a row that is longer than a step as a prefix of its own, whose final state is the row's."""
         assert extension.row is not None
-        tokens = np.concatenate([before[: extension.start], extension.tokens])
-        prefix = yield from self._prefill(tokens, extension.start, pin)
-        self._prefixes.give_up(prefix.blocks)
-        yield [(extension.row, prefix.hidden)], 0
+        tokens = np.concatenate([prefix[: extension.start], extension.tokens])
+        own = yield from self._prefill(tokens, extension.start, pin)
+        self.prefix_cache.release(own.blocks)
+        yield [(extension.row, own.hidden)], 0
 
     def _count_shared(self, rows: Sequence[Row]) -> None:
-        """Note how much of whose prefix does not have to be computed: of long rows', whole blocks alone."""
-        step = self._buckets.step
+        """Credit rows with the tokens of their prefix as cached. Rows longer than a step share whole blocks alone."""
+        block = self._buckets.step_tokens
         for row in rows:
-            row.sheet.cached_tokens += row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end
+            row.buffer.cached_tokens += row.prefix_end // block * block if len(row.tokens) > block else row.prefix_end
 
-    def _long(self, extensions: Sequence[Extension]) -> list[Extension]:
-        return [extension for extension in extensions if len(extension.tokens) > self._buckets.step]
+    def _extend(
+        self, extensions: Sequence[Extension], prefix: TokenIds, table: TokenIds, pin: Pin | None = None
+    ) -> Iterator[StepOutput]:
+        """Compute the extensions of one prefix, those longer than a step last.
 
-    def _extend(self, extensions: Sequence[Extension], table: TokenIds) -> Iterator[Computed]:
-        """Those of some rows behind one prefix that fit into a step: the next is laid out while one is computed."""
-        fitting = [extension for extension in extensions if len(extension.tokens) <= self._buckets.step]
+        A step is laid out while the last one runs. table, pin: of ``prefix``, where that is in the cache.
+        """
+        fitting = [extension for extension in extensions if len(extension.tokens) <= self._buckets.step_tokens]
 
         def dispatched() -> Iterator[tuple[list[Row], Array, int]]:
             for step in steps(fitting, self._buckets):
@@ -316,52 +337,53 @@ class Engine:
 
         for rows, hidden, computed in _one_ahead(dispatched()):
             yield list(zip(rows, np.asarray(hidden), strict=False)), computed
+        for extension in extensions:
+            if len(extension.tokens) > self._buckets.step_tokens:
+                yield from self._long_row(extension, prefix, pin)
 
-    def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[Computed]:
-        """Prefixes and items of several groups in one sequence after another."""
-        longest = self._planner.policy.longest_packed
-        for packed in pack(((group.prefix, rows) for group, rows in work), longest, packed_reads(longest)):
-            size, reads = self._buckets.packed(packed.length, len(packed.rows))
-            hidden = self._forward.packed(PackedKey(size, reads, dense), *packed.arrays(size, reads))
+    def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[StepOutput]:
+        """Compute several groups in packed sequences."""
+        longest = self._planner.policy.max_packed_tokens
+        groups = ((group.prefix, rows) for group, rows in work)
+        for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
+            size, logit_rows = self._buckets.packed_shape(packed.length, len(packed.rows))
+            key = PackedAttentionKey(size, logit_rows, dense)
+            hidden = self._forward.packed(key, *packed.arrays(size, logit_rows))
             yield list(zip(packed.rows, np.asarray(hidden), strict=False)), size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Planned:
-    """A group, all of its rows, and how they are to be scored."""
+    """A group and the algorithms that its rows are assigned to."""
 
     group: GroupWork
-    rows: Sequence[Row]
-    plan: Plan
+    rows: Sequence[Row]  # of all chunks
+    lengths: GroupLengths
+    assignments: Sequence[Assignment]
 
 
-def _one_ahead(found: Iterable[T]) -> Iterator[T]:
-    """The same, with the next one asked for before each is handed over."""
+def _one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield the same items, and ask for the next one before each is yielded."""
     waiting: list[T] = []
-    for one in found:
-        waiting.append(one)
+    for item in items:
+        waiting.append(item)
         if len(waiting) == 2:
             yield waiting.pop(0)
     yield from waiting
 
 
-def _handle(group: GroupWork) -> str:
-    """What a group's prefix is found again by: its owner, and its content."""
-    return f"{group.key}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
+def _cache_key(group: GroupWork) -> str:
+    """Return the key of a group's prefix in the cache, made of its owner and its content."""
+    return f"{group.owner}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
 
 
 def _extension(row: Row, prefix: TokenIds) -> Extension:
-    """The item itself; of an empty one that stops short of the prefix's end, the last token it sees."""
+    """Return the item itself, or for an empty item that ends within the prefix the last token that it sees."""
     if len(row.tokens):
         return Extension(row.tokens, row.prefix_end, row)
     return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row)
 
 
-def _is_read_off(row: Row, prefix: Prefix) -> bool:
-    """Whether a row is scored where the prefix ends."""
+def _ends_with(row: Row, prefix: CachedPrefix) -> bool:
+    """Return whether a row is scored at the prefix's last token."""
     return not len(row.tokens) and row.prefix_end == prefix.length
-
-
-def _device_name() -> str:
-    device = jax.devices()[0]
-    return f"{device.platform}: {device.device_kind}"

@@ -1,6 +1,7 @@
-"""The table of compiled programs: ready ones are called at once, others are compiled by who needs them first.
+"""The table of compiled programs. A program that is missing is compiled by the thread that needs it first.
 
-Compiling takes seconds for a large model. Who needs a program that is being compiled waits for it; nobody else does.
+Compiling takes seconds for a large model. Threads that need a program that is being compiled wait for it, and no other
+thread does.
 """
 
 from __future__ import annotations
@@ -18,28 +19,27 @@ import structlog
 from jax.typing import DTypeLike
 
 from model.buckets import (
-    BeforeKey,
     Buckets,
-    EnterKey,
+    EmbedKey,
     HeadKey,
     Key,
-    LeaveKey,
-    OwnKey,
-    PackedKey,
-    ProjectKey,
+    OutputMLPKey,
+    PackedAttentionKey,
+    PrefixAttentionKey,
+    QKVKey,
+    SelfAttentionKey,
     StoreKey,
 )
 from model.platforms import compiler_options
 from model.programs import Programs
 
-MOST_PROGRAMS = 256
-"""Programs of one table: those that every model has, and room for what packed sequences and many labels add. On a CPU
-each takes about 45 of the 65,530 memory maps that Linux grants a process by default (measured), and the compiler ends
-the process when there are no more.
+MAX_PROGRAMS = 256
+"""Programs in the table at most: those of every model, and room for packed sequences and many labels. On a CPU each
+takes about 45 (measured) of the 65,530 memory maps that Linux grants a process by default, and the compiler ends the
+process when there are no more.
 """
 
-Check = Callable[[Key, jax.stages.Compiled], None]
-"""Raises if a program computes something else than it should."""
+Check = Callable[[Key, jax.stages.Compiled], None]  # raises an error if a program computes wrong results
 
 log = structlog.stdlib.get_logger("engine")
 
@@ -47,13 +47,13 @@ log = structlog.stdlib.get_logger("engine")
 class Executables:
     """Compiled programs by key. Safe to call from several threads.
 
-    longest: blocks that one prefix may have; check: called with every program before anyone may use it.
+    max_prefix_blocks: blocks of the longest prefix; check: called with every program before it may be used.
     """
 
-    def __init__(self, programs: Programs, buckets: Buckets, longest: int, check: Check) -> None:
+    def __init__(self, programs: Programs, buckets: Buckets, max_prefix_blocks: int, check: Check) -> None:
         self._programs = programs
         self._buckets = buckets
-        self._longest = longest
+        self._max_prefix_blocks = max_prefix_blocks
         self._check = check
         self._dtype = programs.head[1].dtype
         self._options = compiler_options(jax.devices()[0].platform)
@@ -61,15 +61,15 @@ class Executables:
         self._table: OrderedDict[Key, Future[jax.stages.Compiled]] = OrderedDict()
 
     def __getitem__(self, key: Key) -> jax.stages.Compiled:
-        """The executable, compiled and checked now if it has not been yet.
+        """Return a program; compile and check it first if that was not done before.
 
-        A failure of either is told to all who waited, and not kept.
+        If either fails, all threads that wait for the program get the error, and the next call tries again.
         """
         with self._lock:
             known = self._table.get(key)
             future = known or self._table.setdefault(key, Future())
             self._table.move_to_end(key)
-            if len(self._table) > MOST_PROGRAMS:
+            if len(self._table) > MAX_PROGRAMS:
                 self._evict()
         if known is not None:
             return known.result()
@@ -85,11 +85,11 @@ class Executables:
         return future.result()
 
     def _evict(self) -> None:
-        """Forget the program that was not used for the longest time, of those that are ready."""
+        """Remove the least recently used program that is compiled."""
         oldest = next((key for key, future in self._table.items() if future.done()), None)
         if oldest is not None:
             del self._table[oldest]
-            # Or jax would keep it alive. Programs that are still in the table are not touched by this.
+            # Otherwise jax would keep it alive. Programs that are still in the table are not affected.
             jax.clear_caches()  # type: ignore[no-untyped-call]
             log.info("program evicted", program=str(oldest))
 
@@ -103,55 +103,49 @@ class Executables:
         return executable
 
     def _program(self, key: Key) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """A program and the shapes of its arguments."""
+        """Return a program and the shapes of its arguments."""
         programs, config, buckets = self._programs, self._programs.config, self._buckets
-        heads, kv_heads, half = (
-            (config.query_heads, config.head_dim),
-            (config.kv_heads, config.head_dim),
-            config.head_dim // 2,
-        )
+        query_heads, kv_heads = (config.query_heads, config.head_dim), (config.kv_heads, config.head_dim)
+        half = config.head_dim // 2
         layer = programs.layers[0]
 
-        def step(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+        def hidden(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
             return _floats(tokens, config.width), _floats(tokens, half), _floats(tokens, half)
 
-        def seen(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-            return _floats(buckets.interface(tokens), *heads), _floats(buckets.interface(tokens), config.query_heads)
+        def attended(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+            rows = buckets.padded_rows(tokens)
+            return _floats(rows, *query_heads), _floats(rows, config.query_heads)
 
         def queries(tokens: int) -> jax.ShapeDtypeStruct:
-            return _shape(self._dtype, buckets.interface(tokens), *heads)
+            return _shape(self._dtype, buckets.padded_rows(tokens), *query_heads)
 
         def key_values(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
-            return (_shape(self._dtype, buckets.interface(tokens), *kv_heads),) * 2
+            return (_shape(self._dtype, buckets.padded_rows(tokens), *kv_heads),) * 2
 
         match key:
-            case EnterKey(tokens):
-                return programs.enter, (*programs.embedding, _ids(tokens), _ids(tokens))
-            case ProjectKey(tokens, 0):
-                return programs.project, (*layer, *step(tokens))
-            case ProjectKey(tokens, reads):
-                return programs.project_read, (*layer, *step(tokens), _ids(reads))
-            case BeforeKey(tokens, blocks):
-                return programs.before, (
-                    queries(tokens),
-                    *self._programs.pool(blocks),
-                    _ids(self._longest),
-                    _ids(tokens),
-                )
-            case OwnKey(span, rows, last):
-                own = programs.own_last(span) if last else programs.own(span)
-                whole = buckets.step
-                indices = (_ids(rows), _ids(rows)) if last else (_ids(whole),)
-                return own, (queries(whole), *key_values(whole), *seen(whole), _ids(rows), *indices)
-            case PackedKey(tokens, reads, dense):
-                looking = reads or tokens
-                return programs.packed(dense=dense), (queries(looking), *key_values(tokens), _ids(looking, 2, 2))
-            case LeaveKey(tokens):
-                return programs.leave, (*layer, step(tokens)[0], seen(tokens)[0])
+            case EmbedKey(tokens):
+                return programs.embed, (*programs.embedding, _ids(tokens), _ids(tokens))
+            case QKVKey(tokens, 0):
+                return programs.qkv, (*layer, *hidden(tokens))
+            case QKVKey(tokens, logit_rows):
+                return programs.qkv_for_logits, (*layer, *hidden(tokens), _ids(logit_rows))
+            case PrefixAttentionKey(tokens, blocks):
+                prefix = (*programs.pool(blocks), _ids(self._max_prefix_blocks))
+                return programs.prefix_attention, (queries(tokens), *prefix, _ids(tokens))
+            case SelfAttentionKey(length, rows, last):
+                program = programs.self_attention_for_logits(length) if last else programs.self_attention(length)
+                step = buckets.step_tokens
+                indices = (_ids(rows), _ids(rows)) if last else (_ids(step),)
+                return program, (queries(step), *key_values(step), *attended(step), _ids(rows), *indices)
+            case PackedAttentionKey(tokens, logit_rows, dense):
+                rows = logit_rows or tokens
+                return programs.packed_attention(dense=dense), (queries(rows), *key_values(tokens), _ids(rows, 2, 2))
+            case OutputMLPKey(tokens):
+                return programs.output_mlp, (*layer, hidden(tokens)[0], attended(tokens)[0])
             case StoreKey(blocks):
-                return programs.store, (*self._programs.pool(blocks), *key_values(buckets.step), _ids())
+                return programs.store, (*programs.pool(blocks), *key_values(buckets.step_tokens), _ids())
             case HeadKey(head, rows, labels):
-                return programs.read(head), (*programs.head, _floats(rows, config.width), _ids(labels))
+                return programs.lm_head(head), (*programs.head, _floats(rows, config.width), _ids(labels))
 
 
 def _ids(*sizes: int) -> jax.ShapeDtypeStruct:

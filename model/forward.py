@@ -1,6 +1,6 @@
-"""Steps through the layers: which programs run one after another, over whose weights, and into which blocks.
+"""The forward pass: calls the programs of a step, layer by layer, over the weights and the pool of prefix blocks.
 
-Calls are only dispatched here: nothing waits for the device, and what is returned is still being computed.
+Calls are only dispatched here. Nothing waits for the device, and the returned arrays are still being computed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from model.buckets import BeforeKey, Buckets, EnterKey, HeadKey, LeaveKey, OwnKey, PackedKey, ProjectKey, StoreKey
+from model.buckets import (
+    Buckets,
+    EmbedKey,
+    HeadKey,
+    OutputMLPKey,
+    PackedAttentionKey,
+    PrefixAttentionKey,
+    QKVKey,
+    SelfAttentionKey,
+    StoreKey,
+)
 from model.executables import Executables
 from model.programs import Programs
 from model.steps import Step
@@ -19,28 +29,23 @@ from scoring.layout import TokenIds
 
 
 class Forward:
-    """A decoder and its pool of prefix blocks on the device. One thread at a time may call.
-
-    blocks: of the pool.
-    """
+    """A decoder and its pool of prefix blocks on the device. Only one thread at a time may call."""
 
     def __init__(self, programs: Programs, executables: Executables, buckets: Buckets, blocks: int) -> None:
         self._programs = programs
         self._executables = executables
-        self._embedding = programs.embedding
         self._layers = programs.layers
-        self._head = programs.head
         self._buckets = buckets
-        self.blocks = blocks
+        self.blocks = blocks  # of the pool
         self._pool = [self._empty_pool() for _ in programs.layers]
-        heads = (buckets.step, programs.config.query_heads)
-        self._nothing = (
+        heads = (buckets.step_tokens, programs.config.query_heads)
+        self._no_attention = (
             jnp.zeros((*heads, programs.config.head_dim), jnp.float32),
             jnp.full(heads, -jnp.inf, jnp.float32),
         )
 
     def grow_pool(self, blocks: int) -> None:
-        """Have a pool of more blocks; what the present ones hold stays. Its programs are compiled when next called."""
+        """Enlarge the pool, and keep the contents of its blocks. Its programs are compiled when they are called."""
         self.blocks = blocks
         for number, parts in enumerate(self._pool):
             self._pool[number] = tuple(
@@ -48,84 +53,94 @@ class Forward:
             )
 
     def extend(self, step: Step, table: TokenIds) -> Array:
-        """Hidden states of a step's extensions at their last tokens: float32 [n, width], the first of which count.
+        """Return the hidden states of the extensions' last tokens: float32 [n, width], with padding behind them.
 
-        table: int32 [longest], the blocks of the prefix that all of them continue; anything where they stand alone.
+        table: int32, the blocks of the prefix that all extensions continue; anything where they have no prefix.
         """
-        return self._run(step, table, block=None, read=True)
+        return self._run(step, table, block=None, wants_state=True)
 
-    def prefill(self, step: Step, table: TokenIds, block: int, *, read: bool) -> Array:
-        """Continue a prefix by a step's only extension, and keep its keys and values in a block.
+    def prefill(self, step: Step, table: TokenIds, block: int, *, is_last: bool) -> Array:
+        """Continue a prefix by the only extension of a step, and write its keys and values into a block.
 
-        Where ``read``, returns the hidden state of its last token as :meth:`extend` does; else something to wait for.
+        With ``is_last``, returns the hidden state of its last token as :meth:`extend` does; else an array that is only
+        good for waiting until the step is computed.
         """
-        return self._run(step, table, block, read=read)
+        return self._run(step, table, block, wants_state=is_last)
 
-    def _run(self, step: Step, table: TokenIds, block: int | None, *, read: bool) -> Array:
-        # Once, and not with each of some hundred calls.
-        blocks, ends, kept, indices = jax.device_put(
+    def _run(self, step: Step, table: TokenIds, block: int | None, *, wants_state: bool) -> Array:
+        # Transferred once here, and not with each of some hundred calls.
+        blocks, prefix_ends, target, indices = jax.device_put(
             (
                 table,
-                step.ends,
+                step.prefix_ends,
                 None if block is None else np.int32(block),
-                [(items.starts, items.slots, items.lengths, items.reads) for items in step.own],
+                [(batch.starts, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
             )
         )
-        size, reads = len(step.tokens), self._buckets.reads
+        size, logit_rows = len(step.tokens), self._buckets.logit_rows
         run = self._executables
-        project, leave = run[ProjectKey(size)], run[LeaveKey(size)]
-        own = [
-            (run[OwnKey(items.span.length, items.span.rows, last=False)], starts, slots)
-            for items, (starts, slots, _, _) in zip(step.own, indices, strict=True)
+        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
+        self_attention = [
+            (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], starts, slots)
+            for batch, (starts, slots, _, _) in zip(step.self_attention, indices, strict=True)
         ]
-        before = run[BeforeKey(size, self.blocks)] if step.has_prefix else None
-        hidden, *rotation = run[EnterKey(size)](*self._embedding, step.tokens, step.positions)
+        attend_prefix = run[PrefixAttentionKey(size, self.blocks)] if step.has_prefix else None
+        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, step.tokens, step.positions)
         for number, layer in enumerate(self._layers[:-1]):
-            queries, keys, values = project(*layer, hidden, *rotation)
-            out, log_sum_exp = self._nothing if before is None else before(queries, *self._pool[number], blocks, ends)
-            self._store(number, keys, values, kept)
-            for look, starts, slots in own:
-                (out,) = look(queries, keys, values, out, log_sum_exp, starts, slots)
-            (hidden,) = leave(*layer, hidden, out)
+            queries, keys, values = qkv(*layer, hidden, *rotary)
+            out, log_sum_exp = self._no_attention
+            if attend_prefix is not None:
+                out, log_sum_exp = attend_prefix(queries, *self._pool[number], blocks, prefix_ends)
+            self._store(number, keys, values, target)
+            for attend_items, starts, slots in self_attention:
+                (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, slots)
+            (hidden,) = output_mlp(*layer, hidden, out)
         last, layer = len(self._layers) - 1, self._layers[-1]
-        queries, keys, values, hidden = run[ProjectKey(size, reads)](*layer, hidden, *rotation, step.places)
-        out, log_sum_exp = self._nothing
-        if before is not None and read:
-            look = run[BeforeKey(reads, self.blocks)]
-            out, log_sum_exp = look(queries, *self._pool[last], blocks, step.ends[step.places])
-        self._store(last, keys, values, kept)
-        if not read:
+        qkv_for_logits = run[QKVKey(size, logit_rows)]
+        queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
+        out, log_sum_exp = self._no_attention
+        if attend_prefix is not None and wants_state:
+            attend_prefix = run[PrefixAttentionKey(logit_rows, self.blocks)]
+            ends = step.prefix_ends[step.logit_positions]
+            out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, ends)
+        self._store(last, keys, values, target)
+        if not wants_state:
             return hidden  # type: ignore[no-any-return]
-        for items, (starts, _, lengths, of_reads) in zip(step.own, indices, strict=True):
-            look = run[OwnKey(items.span.length, items.span.rows, last=True)]
-            (out,) = look(queries, keys, values, out, log_sum_exp, starts, lengths, of_reads)
-        (hidden,) = run[LeaveKey(reads)](*layer, hidden, out)
+        for batch, (starts, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
+            attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
+            (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, lengths, logit_indices)
+        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return hidden  # type: ignore[no-any-return]
 
     def packed(
-        self, key: PackedKey, tokens: TokenIds, positions: TokenIds, ranges: TokenIds, places: TokenIds
+        self,
+        key: PackedAttentionKey,
+        tokens: TokenIds,
+        positions: TokenIds,
+        ranges: TokenIds,
+        logit_positions: TokenIds,
     ) -> Array:
-        """Hidden states at some places of one sequence that holds prefixes and items of several groups.
+        """Return the hidden states of a packed sequence at its logit positions, float32 [n, width].
 
-        tokens, positions: int32 [T]; ranges: int32 [T, 2, 2], what each token sees; places: int32 [n]. Returns float32
-        [n, width].
+        tokens, positions: int32 [T]; ranges: int32 [T, 2, 2], what each token sees; logit_positions: int32 [n].
         """
-        run, size, reads = self._executables, key.tokens, key.reads
-        project, leave, look = run[ProjectKey(size)], run[LeaveKey(size)], run[PackedKey(size, 0, key.dense)]
-        hidden, *rotation = run[EnterKey(size)](*self._embedding, tokens, positions)
+        run, size, logit_rows = self._executables, key.tokens, key.logit_rows
+        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
+        attend = run[PackedAttentionKey(size, 0, key.dense)]
+        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, tokens, positions)
         for layer in self._layers[:-1]:
-            queries, keys, values = project(*layer, hidden, *rotation)
-            (attended,) = look(queries, keys, values, ranges)
-            (hidden,) = leave(*layer, hidden, attended)
+            queries, keys, values = qkv(*layer, hidden, *rotary)
+            (out,) = attend(queries, keys, values, ranges)
+            (hidden,) = output_mlp(*layer, hidden, out)
         layer = self._layers[-1]
-        queries, keys, values, hidden = run[ProjectKey(size, reads)](*layer, hidden, *rotation, places)
-        (attended,) = run[key](queries, keys, values, ranges[places])
-        (found,) = run[LeaveKey(reads)](*layer, hidden, attended)
-        return found  # type: ignore[no-any-return]
+        queries, keys, values, hidden = run[QKVKey(size, logit_rows)](*layer, hidden, *rotary, logit_positions)
+        (out,) = run[key](queries, keys, values, ranges[logit_positions])
+        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
+        return hidden  # type: ignore[no-any-return]
 
-    def read(self, key: HeadKey, hidden: ArrayLike, labels: ArrayLike) -> tuple[Array, ...]:
-        """A head's outputs, float32 [rows, labels] each: see :meth:`model.programs.Programs.read`."""
-        outputs: tuple[Array, ...] = self._executables[key](*self._head, hidden, labels)
+    def run_head(self, key: HeadKey, hidden: ArrayLike, labels: ArrayLike) -> tuple[Array, ...]:
+        """Return a head's outputs, float32 [rows, labels] each: see :meth:`model.programs.Programs.lm_head`."""
+        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, hidden, labels)
         return outputs
 
     def _store(self, layer: int, keys: Array, values: Array, block: Array | None) -> None:

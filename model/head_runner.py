@@ -1,73 +1,63 @@
-"""From final hidden states to chunks' scores: heads run over rows that were computed in whatever company."""
+"""Runs heads over the final hidden states of rows, and completes chunks."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from model.buckets import HEAD_ROWS, Buckets
 from model.forward import Forward
 from model.score_buffer import Floats, Row
-from scoring.layout import Head, Scored
+from scoring.layout import Head, ScoredChunk
 
-READ_TOKENS = 2_048
-"""Tokens, padding included, after which a head runs over what the body has computed since the last one. A head over a
-large vocabulary costs as much for a few rows as for many, but a finished chunk should not wait for long either."""
+FLUSH_TOKENS = 2_048
+"""Tokens, padding included, that are computed between two runs of heads at most. Over a large vocabulary, a head costs
+as much for a few rows as for many; a finished chunk should not wait for long either.
+"""
 
-T = TypeVar("T")
-
-
-Read = tuple[Row, Floats]
-"""A row and its final hidden state, float32 [width]."""
+FinalState = tuple[Row, Floats]  # a row and its final hidden state, float32 [width]
 
 
-class Reader:
-    """Runs heads over rows as they come in."""
+class HeadRunner:
+    """Collects final hidden states, and runs heads over many of them at a time."""
 
     def __init__(self, forward: Forward, buckets: Buckets, width: int) -> None:
         self._forward = forward
         self._buckets = buckets
         self._width = width
-        self._unread: list[Read] = []
-        self._tokens = 0
+        self._waiting: list[FinalState] = []
+        self._tokens = 0  # computed since heads ran last
 
-    def take(self, found: Sequence[Read], tokens: int) -> Iterator[Scored]:
-        """Rows that a step of so many tokens has brought; yields the chunks that are finished, if a head ran."""
-        self._unread += found
+    def add(self, states: Sequence[FinalState], tokens: int) -> Iterator[ScoredChunk]:
+        """Take the states that a step of ``tokens`` tokens has computed; if heads run, yield the finished chunks."""
+        self._waiting += states
         self._tokens += tokens
-        if len(self._unread) >= HEAD_ROWS or self._tokens >= READ_TOKENS:
-            yield from self.rest()
+        if len(self._waiting) >= HEAD_ROWS or self._tokens >= FLUSH_TOKENS:
+            yield from self.flush()
 
-    def rest(self) -> Iterator[Scored]:
-        """Run a head for each set of labels asked for by the rows not read yet; yields the chunks finished by it."""
-        unread, self._unread, self._tokens = self._unread, [], 0
-        asked: dict[tuple[Head, tuple[int, ...]], list[Read]] = defaultdict(list)
-        for row, hidden in unread:
-            asked[row.sheet.chunk.head, row.sheet.chunk.label_token_ids].append((row, hidden))
-        for (head, label_ids), part in asked.items():
-            for few in batches(part, HEAD_ROWS):
-                self._run_head(head, label_ids, few)
-        for sheet in {id(row.sheet): row.sheet for row, _ in unread}.values():
-            if not sheet.missing:
-                yield sheet.scored()
+    def flush(self) -> Iterator[ScoredChunk]:
+        """Run a head for each set of labels among the waiting rows; yield the chunks that are finished by it."""
+        waiting, self._waiting, self._tokens = self._waiting, [], 0
+        by_labels: dict[tuple[Head, tuple[int, ...]], list[FinalState]] = defaultdict(list)
+        for row, hidden in waiting:
+            by_labels[row.buffer.chunk.head, row.buffer.chunk.label_token_ids].append((row, hidden))
+        for (head, label_ids), states in by_labels.items():
+            for first in range(0, len(states), HEAD_ROWS):
+                self._run_head(head, label_ids, states[first : first + HEAD_ROWS])
+        for buffer in {id(row.buffer): row.buffer for row, _ in waiting}.values():
+            if not buffer.missing:
+                yield buffer.scored()
 
-    def _run_head(self, head: Head, label_ids: tuple[int, ...], part: Sequence[Read]) -> None:
-        """Score at most HEAD_ROWS rows and write the scores where they belong."""
-        key = self._buckets.head(head, len(label_ids))
+    def _run_head(self, head: Head, label_ids: tuple[int, ...], states: Sequence[FinalState]) -> None:
+        """Score at most HEAD_ROWS rows, and write the scores into their buffers."""
+        key = self._buckets.head_key(head, len(label_ids))
         labels = np.zeros(key.labels, np.int32)
         labels[: len(label_ids)] = label_ids
         hidden = np.zeros((key.rows, self._width), np.float32)
-        for n, (_, state) in enumerate(part):
+        for n, (_, state) in enumerate(states):
             hidden[n] = state
-        outputs = [np.asarray(output) for output in self._forward.read(key, hidden, labels)]
-        for n, (row, _) in enumerate(part):
-            row.sheet.write(row.index, [output[n, : len(label_ids)] for output in outputs])
-
-
-def batches(rows: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Runs of at most ``size``."""
-    for first in range(0, len(rows), size):
-        yield rows[first : first + size]
+        outputs = [np.asarray(output) for output in self._forward.run_head(key, hidden, labels)]
+        for n, (row, _) in enumerate(states):
+            row.buffer.write(row.index, [output[n, : len(label_ids)] for output in outputs])

@@ -1,4 +1,4 @@
-"""Products of activations with weights, and the norm between them: every sum is in float32."""
+"""Products of activations with weights, and the norm between them. Every sum is in float32."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from jax import Array, lax
 
 
 def accumulation_precision(dtype: jnp.dtype) -> lax.Precision:
-    """Float32 operands are multiplied in full float32 on every backend; bf16 needs no more than one pass."""
+    """Return the precision of products: full float32 for float32 operands on every backend, one pass for bf16."""
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
 def project(rows: Array, kernel: Array) -> Array:
-    """``rows @ kernel``, summed and returned in float32.
+    """Return ``rows @ kernel``, float32 [..., out], summed in float32.
 
-    rows: [..., in], cast to the kernel's dtype; kernel: [in, out], not transposed: that is the fast way round on a
-    CPU. Returns float32 [..., out].
+    rows: [..., in], cast to the kernel's dtype; kernel: [in, out], not transposed, which is faster on a CPU.
     """
     flat = rows.reshape(-1, rows.shape[-1]).astype(kernel.dtype)
     precision = accumulation_precision(kernel.dtype)
@@ -24,21 +23,21 @@ def project(rows: Array, kernel: Array) -> Array:
 
 
 def rms_norm(values: Array, weight: Array, epsilon: float) -> Array:
-    """Root-mean-square norm over the last axis, in float32 throughout."""
+    """Return the root-mean-square norm over the last axis, in float32 throughout."""
     values = values.astype(jnp.float32)
     mean_square = jnp.mean(values * values, axis=-1, keepdims=True)
     return values * lax.rsqrt(mean_square + epsilon) * weight.astype(jnp.float32)
 
 
-def as_bits(array: Array) -> Array:
-    """bf16 as the integers of its bits; anything else as it is.
+def to_pool_dtype(array: Array) -> Array:
+    """Return bf16 as the uint16 of its bits, and anything else unchanged.
 
-    For what programs slice: the CPU compiler takes a slice of bf16 by way of float32, and converts the whole array on
-    every call for it.
+    A pool is sliced by programs, and the CPU compiler slices bf16 by converting the whole array to float32 on every
+    call.
     """
     return lax.bitcast_convert_type(array, jnp.uint16) if array.dtype == jnp.bfloat16 else array
 
 
-def from_bits(array: Array) -> Array:
-    """What :func:`as_bits` was given."""
+def from_pool_dtype(array: Array) -> Array:
+    """Return the argument of :func:`to_pool_dtype`."""
     return lax.bitcast_convert_type(array, jnp.bfloat16) if array.dtype == jnp.uint16 else array

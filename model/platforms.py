@@ -1,4 +1,4 @@
-"""What differs between platforms, resolved once when a model is loaded."""
+"""The differences between platforms, resolved once when a model is loaded."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from model.attention.contract import Attention
-from model.attention.tiles import TiledAttention
-
-_ATTENTION: dict[str, Attention] = {"cpu": TiledAttention()}
 _COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"cpu": {"xla_backend_optimization_level": "1"}}
-"""On a CPU: a third less time to compile, and no slower (the products are library calls)."""
+"""On a CPU, compiling takes a third less time, and programs are no slower, because products are library calls."""
 
 
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
 def serving_dtype(wanted: Literal["auto", "bfloat16", "float32"], platform: str) -> str:
-    """The dtype that a model is served in, by jax's name for the platform.
+    """Return the dtype in which a model is served on a platform, by jax's name for it.
 
-    Where an x86 processor's products of bf16 are no faster than those of float32, the same work in float32 takes 0.55
-    to 0.8 of the time (docs/log.md).
+    On x86 processors whose products of bf16 are no faster than those of float32, float32 takes 0.55 to 0.8 of the time
+    (docs/log.md).
     """
     if wanted != "auto":
         return wanted
@@ -30,7 +26,7 @@ def serving_dtype(wanted: Literal["auto", "bfloat16", "float32"], platform: str)
 
 @cache
 def _may_gain_from_bf16() -> bool:
-    """Whether products of bf16 may be faster than those of float32 on this processor: so where nothing is known."""
+    """Return whether products of bf16 may be faster than those of float32 here; True if nothing is known."""
     try:
         lines = _PROCESSOR.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -39,10 +35,10 @@ def _may_gain_from_bf16() -> bool:
 
 
 def may_gain_from_bf16(cpuinfo: list[str]) -> bool:
-    """The same by the lines of ``/proc/cpuinfo``, which list what an x86 can do as ``flags``, and nobody else does.
+    """Return the same for the lines of ``/proc/cpuinfo``, where x86 processors alone list their features as ``flags``.
 
-    Tiles (AMX) are several times as fast, and ``avx512_bf16`` twice as fast on an AMD. An Intel without tiles makes no
-    more of it than of float32: its vectors add as many products a cycle either way.
+    AMX tiles are several times as fast, and ``avx512_bf16`` is twice as fast on AMD. On Intel processors without tiles
+    it is no faster than float32: their vector units add as many products per cycle of either.
     """
     fields = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in cpuinfo)}
     flags = fields.get("flags")
@@ -51,19 +47,14 @@ def may_gain_from_bf16(cpuinfo: list[str]) -> bool:
     return "avx512_bf16" in flags and "GenuineIntel" not in fields.get("vendor_id", [])
 
 
-def attention_for(platform: str) -> Attention:
-    """The attention of a platform, by jax's name for it; tiles where it has none of its own."""
-    return _ATTENTION.get(platform, TiledAttention())
-
-
 def compiler_options(platform: str) -> dict[str, str | bool]:
-    """How programs are compiled on a platform."""
+    """Return the compiler's options on a platform."""
     return _COMPILER_OPTIONS.get(platform, {})
 
 
 def has_row_floor(platform: str, step_tokens: int) -> bool:
-    """Whether a row's bits are the same for any number of rows from :data:`model.buckets.ROW_FLOOR` up to a step.
+    """Return whether a row's bits are the same for any number of rows from :data:`model.buckets.ROW_FLOOR` to a step.
 
-    On a CPU they are up to 256 rows; at 512 those of a product of width 1,024 were seen to differ.
+    On CPUs they are, up to 256 rows; at 512 rows, those of a product of width 1,024 were seen to differ.
     """
     return platform == "cpu" and step_tokens <= 256

@@ -1,11 +1,12 @@
-"""Prefixes that have been prefilled: their keys and values in blocks of one pool on the device.
+"""The prefix cache: keys and values of prefilled prefixes, in blocks of one pool on the device.
 
-A handle is found again by its key, so whoever scores more items of a query finds the query's work done. Handles are
-kept within a budget of blocks, those used last, and for some time. A sequence that is being computed may take any block
-that no pinned handle has; for one that is longer than the whole pool, the pool grows. One thread at a time may call.
+A prefix is found again by its key, so a query is computed once for many chunks and jobs. The most recently used
+prefixes are kept, within a budget of blocks and for a limited time. A sequence that is being computed may take any
+block that no pinned prefix has. If a sequence is longer than the whole pool, the pool grows.
 
-Work may be let in between two steps of other work, so several handles may be pinned at once, and several sequences be
-under way: what the outer work holds is never the inner's. Where the pool has no room for both, it grows for that, too.
+Urgent work may preempt other work between two steps. So several prefixes can be pinned and several sequences be under
+computation at once. The urgent work never takes the blocks of the work that it preempts. If the pool has no room for
+both, it grows. Only one thread at a time may call.
 """
 
 from __future__ import annotations
@@ -29,23 +30,24 @@ from model.steps import Extension, Step
 from scoring.layout import TokenIds
 
 POOL_CONTEXTS = 16
-"""The pool holds this many longest prefixes at most, however large its budget: small models need no gigabyte."""
+"""How many prefixes of the greatest length the pool has room for at most, whatever its budget: a small model needs no
+gigabyte."""
 
 log = structlog.stdlib.get_logger("engine")
 
 
 @dataclass(frozen=True, slots=True)
 class PoolShape:
-    """budget: blocks of the pool, until a longer sequence comes; longest: blocks of the longest sequence."""
+    """The size of a pool, in blocks."""
 
-    budget: int
-    longest: int
+    budget: int  # size of the pool, until it grows for a longer sequence
+    longest: int  # blocks of the longest sequence that is served
 
     @classmethod
     def of(cls, config: DecoderConfig, context: int, itemsize: int, budget: int, block_tokens: int) -> PoolShape:
-        """As many blocks as fit into ``budget`` bytes of values of ``itemsize`` bytes; at least one.
+        """Return as many blocks as fit into ``budget`` bytes, and at least one.
 
-        context: longest sequence that is served, in tokens.
+        context: tokens of the longest sequence that is served; itemsize: bytes of a number.
         """
         block_bytes = 2 * config.layers * config.kv_heads * config.head_dim * block_tokens * itemsize
         longest = -(-context // block_tokens)
@@ -53,29 +55,26 @@ class PoolShape:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prefix:
-    """A prefilled prefix. blocks: its own, behind those that it shares with another one; table: int32 [longest], all
-    of them; hidden: float32 [width], the state of its last token.
-    """
+class CachedPrefix:
+    """A prefilled prefix."""
 
-    length: int
-    blocks: tuple[int, ...]
-    table: TokenIds
-    hidden: Floats
+    length: int  # tokens
+    blocks: tuple[int, ...]  # its own, without those that it shares with another prefix
+    table: TokenIds  # all of its blocks in order, int32 [longest]
+    hidden: Floats  # final hidden state of its last token, [width]
 
 
 @dataclass(slots=True, eq=False)
 class Pin:
-    """What keeps a handle's blocks from being anybody else's. key: None once it was let go."""
+    """Protects the blocks of a prefix from eviction."""
 
-    key: str | None
+    key: str | None  # None once the protection was given up
 
 
-class Prefixes:
-    """The pool's blocks, and the handles that have them.
+class PrefixCache:
+    """The blocks of the pool, and the prefixes that have them.
 
-    timeout: seconds after its last use that a handle is forgotten. prefills: handles made so far; hits: how often one
-    was found again; evictions: how many had to go, for want of blocks; expirations: how many were forgotten.
+    timeout: a prefix is removed this many seconds after its last use.
     """
 
     def __init__(
@@ -92,79 +91,70 @@ class Prefixes:
         self._free = list(range(forward.blocks))
         self._timeout = timeout
         self._clock = clock
-        self._handles: OrderedDict[str, Prefix] = OrderedDict()
+        self._prefixes: OrderedDict[str, CachedPrefix] = OrderedDict()  # the least recently used first
         self._used_at: dict[str, float] = {}
         self._pins: list[Pin] = []
-        self.prefills = 0
-        self.hits = 0
-        self.evictions = 0
-        self.expirations = 0
+        self._counts = dict.fromkeys(("prefills", "hits", "evictions", "expirations"), 0)
 
     def counts(self) -> dict[str, int]:
-        """What has become of handles so far."""
-        return {
-            "prefills": self.prefills,
-            "hits": self.hits,
-            "evictions": self.evictions,
-            "expirations": self.expirations,
-        }
+        """Return how many prefixes were added, found, removed for want of blocks, and removed after the timeout."""
+        return self._counts.copy()
 
     @contextmanager
     def pinned(self, key: str) -> Iterator[Pin]:
-        """While a handle is in use, its blocks are nobody else's; afterwards it is kept if there is room for it."""
+        """Protect the blocks of a prefix while it is in use. Afterwards it is kept if the budget has room for it."""
         pin = Pin(key)
         self._pins.append(pin)
         try:
             yield pin
         finally:
             self._pins.remove(pin)
-            if key in self._handles:
+            if key in self._prefixes:
                 self._touch(key)
             while self._forward.blocks - len(self._free) > self._shape.budget and self._evict():
                 pass
 
-    def find(self, key: str) -> Prefix | None:
-        """A handle made earlier and not evicted since."""
+    def find(self, key: str) -> CachedPrefix | None:
+        """Return a prefix that is in the cache, and count the hit."""
         self._expire()
-        prefix = self._handles.get(key)
+        prefix = self._prefixes.get(key)
         if prefix is not None:
             self._touch(key)
-            self.hits += 1
+            self._counts["hits"] += 1
         return prefix
 
-    def holds(self, key: str) -> bool:
-        """Whether it would be found; to look is no use of it."""
+    def __contains__(self, key: str) -> bool:
         self._expire()
-        return key in self._handles
+        return key in self._prefixes
 
-    def keep(self, key: str, prefix: Prefix) -> None:
-        """Make a handle findable, until its blocks are wanted."""
-        # Of the same query, by work that was let in while this one was prefilled: whoever made it is done with it.
-        self._forget(key)
-        self._handles[key] = prefix
+    def add(self, key: str, prefix: CachedPrefix) -> None:
+        """Make a prefix available under its key."""
+        # Preempting work may have added the same prefix while this one was prefilled. It has finished with it by now.
+        self._remove(key)
+        self._prefixes[key] = prefix
         self._touch(key)
-        self.prefills += 1
+        self._counts["prefills"] += 1
 
     def drop(self, key: str) -> None:
-        """Forget a handle that the caller has pinned, if it is still there and nobody else has."""
+        """Remove a prefix that the caller has pinned, unless it is pinned by others, too."""
         if sum(pin.key == key for pin in self._pins) <= 1:
-            self._forget(key)
+            self._remove(key)
 
-    def give_up(self, blocks: tuple[int, ...]) -> None:
-        """Take back blocks that no handle has."""
+    def release(self, blocks: tuple[int, ...]) -> None:
+        """Take back blocks that belong to no prefix in the cache."""
         self._free.extend(blocks)
 
-    def prefilling(self, tokens: TokenIds, common: int = 0, pin: Pin | None = None) -> Prefilling:
-        """Begin to prefill a sequence of at most the context's length: evicts what stands in its way.
+    def prefill(self, tokens: TokenIds, common: int = 0, pin: Pin | None = None) -> Prefill:
+        """Begin to prefill a sequence, at most as long as the context. Evicts prefixes to make room.
 
-        common: how many of its first tokens are those of the handle that the caller has pinned, too: whole blocks of
-        them are not computed again.
+        common: how many of its first tokens are also those of the prefix pinned by ``pin``; whole blocks of them are
+        shared and not computed again.
         """
-        blocks = -(-len(tokens) // self._buckets.step)
-        shared = None if pin is None or pin.key is None else self._handles.get(pin.key)
-        reused = 0 if shared is None else common // self._buckets.step
+        blocks = -(-len(tokens) // self._buckets.step_tokens)
+        shared = None if pin is None or pin.key is None else self._prefixes.get(pin.key)
+        reused = 0 if shared is None else common // self._buckets.step_tokens
         if not self._make_room(blocks - reused):
-            # Both do not fit: whoever wants the prefix next prefills it again.
+            # There is no room for both. The pinned prefix goes; who needs it next prefills it again.
             shared, reused = None, 0
             if pin is not None:
                 pin.key = None
@@ -175,7 +165,7 @@ class Prefixes:
             table[:reused] = shared.table[:reused]
         own = tuple(self._free.pop() for _ in range(blocks - reused))
         table[reused:blocks] = own
-        return Prefilling(self, self._forward, self._buckets, tokens, own, table, reused * self._buckets.step)
+        return Prefill(self, tokens, own, table, reused * self._buckets.step_tokens)
 
     def _make_room(self, blocks: int) -> bool:
         while len(self._free) < blocks and self._evict():
@@ -183,7 +173,7 @@ class Prefixes:
         return len(self._free) >= blocks
 
     def _grow(self, blocks: int) -> None:
-        """Have room for a sequence of so many blocks, more than the pool has beside what is in use, and for others."""
+        """Enlarge the pool, so that it has room for a sequence of ``blocks`` blocks beside those that are in use."""
         in_use = self._forward.blocks - len(self._free)
         size = max(in_use + blocks, min(2 * self._forward.blocks, self._shape.longest))
         log.info("pool of prefixes grows", blocks=size, before=self._forward.blocks)
@@ -191,77 +181,70 @@ class Prefixes:
         self._forward.grow_pool(size)
 
     def _evict(self) -> bool:
-        """Forget the handle that was not used for the longest time and is not pinned."""
+        """Remove the least recently used prefix that is not pinned. Returns whether there was one."""
         pinned = {pin.key for pin in self._pins}
-        oldest = next((key for key in self._handles if key not in pinned), None)
+        oldest = next((key for key in self._prefixes if key not in pinned), None)
         if oldest is not None:
-            self._forget(oldest)
-            self.evictions += 1
+            self._remove(oldest)
+            self._counts["evictions"] += 1
         return oldest is not None
 
     def _touch(self, key: str) -> None:
-        """Note that a handle is used now: the least recently used is always the first."""
-        self._handles.move_to_end(key)
+        self._prefixes.move_to_end(key)
         self._used_at[key] = self._clock()
 
     def _expire(self) -> None:
-        """Forget the handles that nobody has used for too long."""
         pinned = {pin.key for pin in self._pins}
         oldest = self._clock() - self._timeout
         for key in [key for key, used_at in self._used_at.items() if used_at < oldest and key not in pinned]:
-            self._forget(key)
-            self.expirations += 1
+            self._remove(key)
+            self._counts["expirations"] += 1
 
-    def _forget(self, key: str) -> None:
-        if key in self._handles:
+    def _remove(self, key: str) -> None:
+        if key in self._prefixes:
             del self._used_at[key]
-            self.give_up(self._handles.pop(key).blocks)
+            self.release(self._prefixes.pop(key).blocks)
 
 
-class Prefilling:
-    """A sequence on its way into the pool, a step at a time. As a context, it leaves no block behind if it fails."""
+class Prefill:
+    """The prefill of one sequence, a step at a time. As a context manager, it releases its blocks if it fails."""
 
     def __init__(
-        self,
-        prefixes: Prefixes,
-        forward: Forward,
-        buckets: Buckets,
-        tokens: TokenIds,
-        blocks: tuple[int, ...],
-        table: TokenIds,
-        done: int,
+        self, cache: PrefixCache, tokens: TokenIds, blocks: tuple[int, ...], table: TokenIds, done: int
     ) -> None:
-        self._prefixes = prefixes
-        self._forward = forward
-        self._buckets = buckets
+        self._cache = cache
+        self._forward, self._buckets = cache._forward, cache._buckets
         self._tokens = tokens
         self._blocks = blocks
         self._table = table
-        self._done = done
+        self._done = done  # tokens
         self._hidden: Array | None = None
 
-    def __enter__(self) -> Prefilling:
+    def __enter__(self) -> Prefill:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
-            self._prefixes.give_up(self._blocks)
+            self._cache.release(self._blocks)
 
     def step(self) -> int:
-        """Dispatch the next block, wait for the one before; tokens computed, padding included: 0 if none was left."""
+        """Dispatch the next block, and wait for the one before it.
+
+        Returns the tokens of the step, padding included, or 0 if the sequence was complete.
+        """
         if self._done == len(self._tokens):
             return 0
-        size = self._buckets.step
+        size = self._buckets.step_tokens
         piece = self._tokens[self._done : self._done + size]
         step = Step.of([Extension(piece, self._done)], self._buckets)
         block = int(self._table[self._done // size])
         self._done += len(piece)
         before = self._hidden
-        self._hidden = self._forward.prefill(step, self._table, block, read=self._done == len(self._tokens))
+        self._hidden = self._forward.prefill(step, self._table, block, is_last=self._done == len(self._tokens))
         jax.block_until_ready(before)  # type: ignore[no-untyped-call]
         return len(step.tokens)
 
-    def finished(self) -> Prefix:
-        """The handle, after the last step."""
+    def finished(self) -> CachedPrefix:
+        """Return the prefix, after the last step."""
         assert self._hidden is not None
-        return Prefix(len(self._tokens), self._blocks, self._table, np.asarray(self._hidden)[0])
+        return CachedPrefix(len(self._tokens), self._blocks, self._table, np.asarray(self._hidden)[0])

@@ -1,12 +1,13 @@
-"""The programs that run on the device, as functions of flat arguments: what is compiled ahead of time.
+"""The programs that run on the device, as functions of flat arguments, which are compiled ahead of time.
 
-A layer is four of them: queries, keys and values of a step's tokens; what the tokens see before their own item; what
-they see of it; and what becomes of them. Weights are arguments and never constants of a program, which would be copied
-and folded into it, and every layer runs the same programs over its own. Calling an executable on a flat tuple of arrays
-costs a tenth of what calling it on a tree of modules costs.
+A layer is four programs: queries, keys and values (QKV); attention to the prefix; self-attention within the items; and
+the output projection with the MLP. Weights are arguments, because a compiler would copy and fold constants, and all
+layers share their programs. Calling an executable on a flat tuple of arrays takes a tenth of the time that a tree of
+modules takes.
 
-Shapes: T tokens of a step, n of which are read; I = ``Buckets.interface(T)``, to which queries, keys, values and what
-they saw are padded between programs; R items of at most L tokens; *layer* is a layer's weights. A program is pure.
+Shapes: T tokens of a step, n of them scored; I = ``Buckets.padded_rows(T)``, to which queries, keys, values and
+attention outputs are padded between programs; R items of at most L tokens; H query heads, K key heads, D of a head.
+*layer* stands for the weights of a layer. Programs are pure functions.
 """
 
 from __future__ import annotations
@@ -19,21 +20,18 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from model.attention.contract import Attended, Attention, PrefixBlocks, causal, merge
+from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, causal, merge
 from model.attention.dense import DenseAttention
 from model.buckets import Buckets
-from model.decoder import Decoder, Embedding, Layer, Norm, Rotation, rotation
-from model.linear import as_bits, project
+from model.decoder import Decoder, Embedding, Layer, Norm, RotaryEmbedding, rotary_embedding
+from model.linear import project, to_pool_dtype
 from scoring.layout import Head
 
 Program = Callable[..., tuple[Array, ...]]
 
 
 class Programs:
-    """A decoder taken apart into programs and the weights that they run over.
-
-    layers: one flat tuple of arrays a layer; embedding, head: flat tuples, too.
-    """
+    """A decoder taken apart into programs, and the weights that they take."""
 
     def __init__(self, decoder: Decoder, attention: Attention, buckets: Buckets) -> None:
         self.config = decoder.config
@@ -51,76 +49,72 @@ class Programs:
         self.head: tuple[Array, Array] = (decoder.model.norm.weight[...], decoder.head_kernel())
 
     def pool(self, blocks: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-        """The keys and values of a layer's pool of so many blocks: see
-        :class:`model.attention.contract.PrefixBlocks`."""
-        config, size, dtype = self.config, self._buckets.step, self.head[1].dtype
-        # Or the CPU compiler would convert a whole pool to float32 to take a slice of it.
+        """Return the shapes of a layer's pool: keys and values of :class:`model.attention.contract.PrefixBlocks`."""
+        config, size, dtype = self.config, self._buckets.step_tokens, self.head[1].dtype
+        # As bf16, the CPU compiler would convert a whole pool to float32 to take a slice of it.
         dtype = jnp.uint16 if dtype == jnp.bfloat16 else dtype
         shapes = (config.head_dim, size), (size, config.head_dim)
         keys, values = (jax.ShapeDtypeStruct((blocks, config.kv_heads, *shape), dtype) for shape in shapes)  # type: ignore[no-untyped-call]
         return keys, values
 
     def layer(self, number: int) -> Layer:
-        """One layer, as a module over the arrays that are served."""
+        """Return one layer as a module over the served weights."""
         return self._of_layer(self.layers[number])
 
-    def enter(self, *arguments: Array) -> tuple[Array, ...]:
-        """(*embedding, tokens, positions), int32 [T] each -> hidden, float32 [T, width], and the tokens' rotation."""
+    def embed(self, *arguments: Array) -> tuple[Array, ...]:
+        """(*embedding, tokens [T], positions [T]) -> hidden float32 [T, width], cosines and sines of the positions."""
         *weights, tokens, positions = arguments
         embedding: Embedding = nnx.merge(self._embedding, jax.tree.unflatten(self._embedding_tree, weights))
-        return embedding(tokens), *rotation(positions, self.config)
+        return embedding(tokens), *rotary_embedding(positions, self.config)
 
-    def project(self, *arguments: Array) -> tuple[Array, ...]:
+    def qkv(self, *arguments: Array) -> tuple[Array, ...]:
         """(*layer, hidden, cos, sin) -> queries [I, H, D], keys and values [I, K, D]."""
         *weights, hidden, cos, sin = arguments
-        layer, turned = self._of_layer(weights), Rotation(cos, sin)
-        return self._wide(layer.queries(hidden, turned), *layer.key_values(hidden, turned))
+        layer, rotary = self._of_layer(weights), RotaryEmbedding(cos, sin)
+        return self._pad(layer.queries(hidden, rotary), *layer.key_values(hidden, rotary))
 
-    def project_read(self, *arguments: Array) -> tuple[Array, ...]:
-        """(*layer, hidden, cos, sin, places), int32 [n] -> the same with queries of these places alone, and the hidden
-        states of these places, float32 [n, width].
+    def qkv_for_logits(self, *arguments: Array) -> tuple[Array, ...]:
+        """(*layer, hidden, cos, sin, logit positions [n]) -> the same with queries of the logit positions alone.
+
+        The last output is the hidden states of these positions, float32 [n, width].
         """
-        *weights, hidden, cos, sin, places = arguments
-        layer, turned = self._of_layer(weights), Rotation(cos, sin)
-        read = hidden[places]
-        queries = layer.queries(read, Rotation(cos[places], sin[places]))
-        return *self._wide(queries, *layer.key_values(hidden, turned)), read
+        *weights, hidden, cos, sin, positions = arguments
+        layer, rotary = self._of_layer(weights), RotaryEmbedding(cos, sin)
+        selected = hidden[positions]
+        queries = layer.queries(selected, RotaryEmbedding(cos[positions], sin[positions]))
+        return *self._pad(queries, *layer.key_values(hidden, rotary)), selected
 
-    def before(self, *arguments: Array) -> tuple[Array, ...]:
-        """(queries, pool keys, pool values, table, ends), int32 [T]: how much of the prefix each token sees.
-
-        -> out, float32 [I, H, D], and its log-sum-exp, float32 [I, H].
-        """
+    def prefix_attention(self, *arguments: Array) -> tuple[Array, ...]:
+        """(queries, pool keys, pool values, table, prefix ends [T]) -> out float32 [I, H, D], log-sum-exp [I, H]."""
         queries, keys, values, table, ends = arguments
-        seen = self._attention.attend_prefix(queries[: len(ends)], PrefixBlocks(keys, values, table), ends)
-        size = self._buckets.interface(len(ends)) - len(ends)
-        log_sum_exp = jnp.pad(seen.log_sum_exp, ((0, size), (0, 0)), constant_values=-jnp.inf)
-        return jnp.pad(seen.out, ((0, size), (0, 0), (0, 0))), log_sum_exp
+        output = self._attention.attend_prefix(queries[: len(ends)], PrefixBlocks(keys, values, table), ends)
+        size = self._buckets.padded_rows(len(ends)) - len(ends)
+        log_sum_exp = jnp.pad(output.log_sum_exp, ((0, size), (0, 0)), constant_values=-jnp.inf)
+        return jnp.pad(output.out, ((0, size), (0, 0), (0, 0))), log_sum_exp
 
-    def own(self, span: int) -> Program:
-        """(queries, keys, values, out, log-sum-exp, starts, slots) -> what every token has seen, float32 [I, H, D].
+    def self_attention(self, length: int) -> Program:
+        """(queries, keys, values, out, log-sum-exp, starts [R], slots [I]) -> attention output, float32 [I, H, D].
 
-        starts: int32 [R], where in the step each item begins; slots: int32 [I], item x ``span`` + place in it, for
-        each token of these items. Of others, at -1, it is what they had seen: items of another span, whose turn comes
-        before or after.
+        The program merges each token's attention to its own item into ``out``, its attention to the prefix. starts and
+        slots: see :class:`model.steps.SelfAttentionBatch`. Tokens of other length buckets keep their ``out``.
         """
 
         def program(
             queries: Array, keys: Array, values: Array, out: Array, log_sum_exp: Array, starts: Array, slots: Array
         ) -> tuple[Array]:
-            places = _places(starts, span, len(keys))
-            apart = self._attention.attend(queries[places], keys[places], values[places], causal(span))
-            flat = (part.reshape(-1, *part.shape[2:])[jnp.maximum(slots, 0)] for part in apart)
-            seen = merge(Attended(out, log_sum_exp), Attended(*flat)).out
-            return (jnp.where((slots >= 0)[:, None, None], seen, out),)
+            positions = _item_positions(starts, length, len(keys))
+            padded = self._attention.attend(queries[positions], keys[positions], values[positions], causal(length))
+            own = (part.reshape(-1, *part.shape[2:])[jnp.maximum(slots, 0)] for part in padded)
+            merged = merge(AttentionOutput(out, log_sum_exp), AttentionOutput(*own)).out
+            return (jnp.where((slots >= 0)[:, None, None], merged, out),)
 
         return program
 
-    def own_last(self, span: int) -> Program:
-        """(queries, keys, values, out, log-sum-exp, starts, lengths, reads) -> what each item's last token has seen.
+    def self_attention_for_logits(self, length: int) -> Program:
+        """(queries, keys, values, out, log-sum-exp, starts, lengths, logit indices) -> attention output [I, H, D].
 
-        lengths, reads: int32 [R]. The query of item r is at ``reads[r]``, and so is what it has seen in the result,
-        float32 [I, H, D]. Elsewhere that is what it was; reads of I are nobody's.
+        The same for the query of each item's last token alone: the query and the output of item ``r`` stand at
+        ``logit_indices[r]``. Outputs elsewhere stay, and an index of I writes nothing.
         """
 
         def program(
@@ -131,50 +125,51 @@ class Programs:
             log_sum_exp: Array,
             starts: Array,
             lengths: Array,
-            reads: Array,
+            logit_indices: Array,
         ) -> tuple[Array]:
-            places = _places(starts, span, len(keys))
+            positions = _item_positions(starts, length, len(keys))
             ranges = jnp.stack([jnp.zeros_like(lengths), lengths], axis=-1)[:, None, None]
-            known = jnp.minimum(reads, len(queries) - 1)
-            apart = self._attention.attend(queries[known][:, None], keys[places], values[places], ranges)
-            seen = merge(Attended(out[known], log_sum_exp[known]), Attended(*(part[:, 0] for part in apart)))
-            return (out.at[reads].set(seen.out, mode="drop"),)
+            present = jnp.minimum(logit_indices, len(queries) - 1)
+            padded = self._attention.attend(queries[present][:, None], keys[positions], values[positions], ranges)
+            own = AttentionOutput(*(part[:, 0] for part in padded))
+            merged = merge(AttentionOutput(out[present], log_sum_exp[present]), own)
+            return (out.at[logit_indices].set(merged.out, mode="drop"),)
 
         return program
 
-    def packed(self, *, dense: bool) -> Program:
-        """(queries, keys, values, ranges) -> what each query has seen, float32 [I, H, D].
+    def packed_attention(self, *, dense: bool) -> Program:
+        """(queries, keys, values, ranges [T or n, 2, 2]) -> attention output, float32 [I, H, D].
 
-        ranges: int32 [T or n, 2, 2], what each query sees: see :meth:`model.attention.contract.Attention.attend`.
+        ranges: what each query sees, as :meth:`model.attention.contract.Attention.attend` takes it.
         """
         attention = DenseAttention() if dense else self._attention
 
         def program(queries: Array, keys: Array, values: Array, ranges: Array) -> tuple[Array]:
-            seen = attention.attend(queries[None, : len(ranges)], keys[None], values[None], ranges[None]).out[0]
-            return (jnp.pad(seen, ((0, len(queries) - len(ranges)), (0, 0), (0, 0))),)
+            out = attention.attend(queries[None, : len(ranges)], keys[None], values[None], ranges[None]).out[0]
+            return (jnp.pad(out, ((0, len(queries) - len(ranges)), (0, 0), (0, 0))),)
 
         return program
 
-    def leave(self, *arguments: Array) -> tuple[Array]:
-        """(*layer, hidden, what the tokens have seen) -> hidden, float32 [T, width]."""
+    def output_mlp(self, *arguments: Array) -> tuple[Array]:
+        """(*layer, hidden, attention output) -> hidden, float32 [T, width]."""
         *weights, hidden, attended = arguments
-        return (self._of_layer(weights).leave(hidden, attended[: len(hidden)]),)
+        return (self._of_layer(weights).output_mlp(hidden, attended[: len(hidden)]),)
 
     def store(
         self, pool_keys: Array, pool_values: Array, keys: Array, values: Array, block: Array
     ) -> tuple[Array, Array]:
-        """Write a step's keys and values, [I, K, D], into a block of a pool, whose memory is taken over."""
+        """Write a step's keys and values, [I, K, D], into a block of a pool, whose buffers are donated."""
         start = (block, 0, 0, 0)
         return (
-            lax.dynamic_update_slice(pool_keys, as_bits(keys.transpose(1, 2, 0))[None], start),
-            lax.dynamic_update_slice(pool_values, as_bits(values.transpose(1, 0, 2))[None], start),
+            lax.dynamic_update_slice(pool_keys, to_pool_dtype(keys.transpose(1, 2, 0))[None], start),
+            lax.dynamic_update_slice(pool_values, to_pool_dtype(values.transpose(1, 0, 2))[None], start),
         )
 
-    def read(self, head: Head) -> Program:
-        """(*head, hidden, labels), float32 [R, width] as layers leave it, int32 [M] -> float32 [R, M], once or twice:
+    def lm_head(self, head: Head) -> Program:
+        """(*head, hidden [R, width], labels int32 [M]) -> label logits, float32 [R, M].
 
-        label logits, and log-probabilities over the full logit width where ``head`` asks for them. Logits alone read
-        the labels' columns of the kernel and no others.
+        With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary.
+        Without, only the labels' columns of the kernel are read. hidden: before the final norm.
         """
 
         def program(weight: Array, kernel: Array, hidden: Array, labels: Array) -> tuple[Array, ...]:
@@ -191,21 +186,21 @@ class Programs:
         layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))
         return layer
 
-    def _wide(self, queries: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
-        def wide(array: Array) -> Array:
-            missing = self._buckets.interface(len(array)) - len(array)
+    def _pad(self, queries: Array, keys: Array, values: Array) -> tuple[Array, Array, Array]:
+        def padded(array: Array) -> Array:
+            missing = self._buckets.padded_rows(len(array)) - len(array)
             return jnp.pad(array, ((0, missing), (0, 0), (0, 0))) if missing else array
 
-        return wide(queries), wide(keys), wide(values)
+        return padded(queries), padded(keys), padded(values)
 
 
-def _places(starts: Array, span: int, size: int) -> Array:
-    """The places of items' tokens in a step, int32 [R, span]; behind an item's end, those of whatever follows."""
-    return jnp.minimum(starts[:, None] + jnp.arange(span, dtype=jnp.int32), size - 1)
+def _item_positions(starts: Array, length: int, size: int) -> Array:
+    """Return where in a step the tokens of items are, int32 [R, length]; behind an item's end, any tokens."""
+    return jnp.minimum(starts[:, None] + jnp.arange(length, dtype=jnp.int32), size - 1)
 
 
 def _unstacked(stacked: Array) -> list[Array]:
-    """The layers of a stack. On a CPU they are views of its memory."""
+    """Return the layers of a stack, on a CPU as views of its memory."""
     if jax.devices()[0].platform != "cpu":
         return list(stacked)
     host = np.asarray(stacked)

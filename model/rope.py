@@ -1,7 +1,7 @@
-"""Rotary positions (RoFormer, arXiv:2104.09864) and the ways in which checkpoints stretch them to longer contexts.
+"""Rotary positions (RoFormer, arXiv:2104.09864), and how checkpoints scale them to longer contexts.
 
-Frequencies follow from the configuration alone and are computed on the host in float64: a power that is a few units
-off in float32 would grow with the position.
+Frequencies follow from the configuration alone. They are computed on the host in float64, because the rounding error of
+a float32 power would grow with the position.
 """
 
 from __future__ import annotations
@@ -13,54 +13,50 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from checkpoints.files import rope_section
-from model.configuration_reader import Fields, UnsupportedModelError
+from checkpoints.files import rope_field
+from model.configuration_reader import ConfigurationReader, UnsupportedModelError
 
 Frequencies = npt.NDArray[np.float64]
 
 DEFAULT_THETA = 10_000.0
-"""What HuggingFace takes where a configuration names no base, as the first Llama checkpoints do."""
+"""HuggingFace's default for configurations without a base, such as those of the first Llama checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """Positions divided by ``factor`` (position interpolation, arXiv:2306.15595)."""
+    """Divides positions by ``factor`` (position interpolation, arXiv:2306.15595)."""
 
     factor: float
     magnitude = 1.0
 
     def scaled(self, plain: Frequencies, theta: float) -> Frequencies:
-        """All frequencies, slower."""
+        """Return all frequencies divided by the factor."""
         return plain / self.factor
 
     def to_huggingface(self) -> dict[str, object]:
-        """As it stands in ``rope_parameters``."""
+        """Return the fields of ``rope_parameters``."""
         return {"rope_type": "linear", "factor": self.factor}
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1's: slow frequencies are divided by ``factor``, fast ones kept, those between blended.
-
-    original_context: in tokens, of the training before stretching. A frequency is slow if it turns less than
-    ``low`` times over the original context, and fast if it turns more than ``high`` times.
-    """
+    """Llama 3.1's scaling: slow frequencies are divided by ``factor``, fast ones kept, those between interpolated."""
 
     factor: float
-    low: float
-    high: float
-    original_context: int
+    low: float  # a frequency is slow if it makes fewer turns than this over the original context
+    high: float  # a frequency is fast if it makes more turns than this over the original context
+    original_context: int  # tokens, of the training before the extension
     magnitude = 1.0
 
     def scaled(self, plain: Frequencies, theta: float) -> Frequencies:
-        """Each frequency by how often it turns within the original context."""
+        """Return each frequency scaled by the number of turns it makes over the original context."""
         turns = self.original_context * plain / (2 * math.pi)
         kept = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)
         blended: Frequencies = plain * (kept + (1 - kept) / self.factor)
         return blended
 
     def to_huggingface(self) -> dict[str, object]:
-        """As it stands in ``rope_parameters``."""
+        """Return the fields of ``rope_parameters``."""
         return {
             "rope_type": "llama3",
             "factor": self.factor,
@@ -72,37 +68,33 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """YaRN (arXiv:2309.00071): as Llama 3's, with the blend linear in the dimension, and larger queries and keys.
-
-    fast, slow: turns over the original context at the ends of the blend; whole_dimensions: these ends are rounded
-    outwards; magnitude: of the rotated vectors.
-    """
+    """YaRN (arXiv:2309.00071): like Llama 3's, but linear in the dimension, and with larger queries and keys."""
 
     factor: float
-    fast: float
-    slow: float
-    original_context: int
-    whole_dimensions: bool
-    magnitude: float
+    fast: float  # turns over the original context where the interpolation begins
+    slow: float  # turns over the original context where it ends
+    original_context: int  # tokens
+    whole_dimensions: bool  # both ends are rounded outwards to whole dimensions
+    magnitude: float  # factor of the rotated vectors
 
     def scaled(self, plain: Frequencies, theta: float) -> Frequencies:
-        """Each frequency by its dimension's place between the ends of the blend."""
+        """Return each frequency scaled by its dimension's place between the ends of the interpolation."""
         size = 2 * len(plain)
         first, last = (self._dimension(turns, size, theta) for turns in (self.fast, self.slow))
         if self.whole_dimensions:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, size - 1)
-        width = last - first or 1e-3  # HuggingFace's guard for a blend of no width
+        width = last - first or 1e-3  # HuggingFace's guard against a width of zero
         slowed = np.clip((np.arange(len(plain)) - first) / width, 0.0, 1.0)
         blended: Frequencies = plain * (1 - slowed + slowed / self.factor)
         return blended
 
     def _dimension(self, turns: float, size: int, theta: float) -> float:
-        """Which pair of a head of ``size`` dimensions turns so often within the original context."""
+        """Return the pair of a head of ``size`` dimensions that makes so many turns over the original context."""
         return size * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     def to_huggingface(self) -> dict[str, object]:
-        """As it stands in ``rope_parameters``."""
+        """Return the fields of ``rope_parameters``."""
         return {
             "rope_type": "yarn",
             "factor": self.factor,
@@ -119,19 +111,19 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """theta: the base of the rotary angles; scaling: how they are stretched, if they are."""
+    """The rotary positions of a model."""
 
-    theta: float
+    theta: float  # the base of the frequencies
     scaling: Scaling | None = None
 
     @classmethod
-    def from_huggingface(cls, fields: Fields) -> Rope:
-        """Read ``rope_parameters`` or its older form, ``rope_scaling`` beside ``rope_theta``.
+    def from_huggingface(cls, fields: ConfigurationReader) -> Rope:
+        """Read ``rope_parameters``, or its older form, ``rope_scaling`` beside ``rope_theta``.
 
         Raises :class:`UnsupportedModelError`.
         """
         fields.require("partial_rotary_factor", 1.0)
-        rope = fields.section(rope_section(fields.values))
+        rope = fields.section(rope_field(fields.values))
         rope.require("partial_rotary_factor", 1.0)
         theta = rope.number("rope_theta") if "rope_theta" in rope else fields.number("rope_theta", DEFAULT_THETA)
         kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -143,33 +135,33 @@ class Rope:
         return cls(theta, SCALINGS[kind](fields, rope))
 
     def frequencies(self, head_dim: int) -> Frequencies:
-        """Radians a position, float64 [head_dim / 2]."""
+        """Return the radians per position, float64 [head_dim / 2]."""
         plain = self.theta ** -(np.arange(0, head_dim, 2) / head_dim)
         return plain if self.scaling is None else self.scaling.scaled(plain, self.theta)
 
     @property
     def magnitude(self) -> float:
-        """What cosine and sine are multiplied with."""
+        """The factor of cosines and sines."""
         return 1.0 if self.scaling is None else self.scaling.magnitude
 
     def to_huggingface(self) -> dict[str, object]:
-        """The value of ``rope_parameters``."""
+        """Return the value of ``rope_parameters``."""
         scaling = {"rope_type": "default"} if self.scaling is None else self.scaling.to_huggingface()
         return scaling | {"rope_theta": self.theta}
 
 
-def _linear(fields: Fields, rope: Fields) -> Scaling:
+def _linear(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:
     return LinearScaling(rope.number("factor"))
 
 
-def _llama3(fields: Fields, rope: Fields) -> Scaling:
+def _llama3(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
     if low >= high:
         raise UnsupportedModelError(f"{rope.named('low_freq_factor')} {low:g} is not below high_freq_factor {high:g}")
     return Llama3Scaling(rope.number("factor"), low, high, _original_context(fields, rope))
 
 
-def _yarn(fields: Fields, rope: Fields) -> Scaling:
+def _yarn(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:
     original = _original_context(fields, rope)
     factor = rope.number("factor", fields.integer("max_position_embeddings") / original)
     if "mscale" in rope and "mscale_all_dim" in rope:
@@ -187,14 +179,18 @@ def _yarn(fields: Fields, rope: Fields) -> Scaling:
 
 
 def _magnitude(factor: float, scale: float) -> float:
-    """YaRN's temperature, section 3.4 of the paper."""
+    """Return YaRN's temperature, section 3.4 of the paper."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _original_context(fields: Fields, rope: Fields) -> int:
+def _original_context(fields: ConfigurationReader, rope: ConfigurationReader) -> int:
     name = "original_max_position_embeddings"
     return fields.integer(name) if name in fields else rope.integer(name, fields.integer("max_position_embeddings"))
 
 
-SCALINGS: dict[str, Callable[[Fields, Fields], Scaling]] = {"linear": _linear, "llama3": _llama3, "yarn": _yarn}
-"""By ``rope_type``; each reads the whole configuration and the section about rotary positions."""
+SCALINGS: dict[str, Callable[[ConfigurationReader, ConfigurationReader], Scaling]] = {
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
+"""Readers by ``rope_type``, called with the whole configuration and its section about rotary positions."""

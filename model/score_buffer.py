@@ -1,4 +1,4 @@
-"""What is scored and where its scores go: rows of chunks, and a sheet a chunk."""
+"""The rows to be scored, and the buffers that collect the scores of a chunk."""
 
 from __future__ import annotations
 
@@ -8,53 +8,51 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import ChunkWork, Head, LabelScores, Scored, TokenIds
+from scoring.layout import ChunkWork, Head, LabelScores, ScoredChunk, TokenIds
 
 Floats = npt.NDArray[np.float32]
 
 
 class EngineError(Exception):
-    """Work that the engine can't do or must not answer: a fault of ours, never of a validated request."""
+    """Work that the engine can't do or must not answer: an internal fault, never one of a validated request."""
 
 
 @dataclass(slots=True, eq=False)
-class Sheet:
-    """A chunk's scores as they come in: logits and log-probabilities, float32 [N, M].
-
-    cached_tokens: see :class:`scoring.layout.Scored`.
-    """
+class ScoreBuffer:
+    """The scores of a chunk of N rows and M labels, while they come in."""
 
     chunk: ChunkWork
-    logits: Floats
-    logprobs: Floats
-    missing: int
-    cached_tokens: int = 0
+    logits: Floats  # [N, M]
+    logprobs: Floats  # [N, M]
+    missing: int  # rows without scores so far
+    cached_tokens: int = 0  # see :class:`scoring.layout.ScoredChunk`
 
     @classmethod
-    def blank(cls, chunk: ChunkWork) -> Sheet:
-        """A sheet with nothing on it."""
+    def of(cls, chunk: ChunkWork) -> ScoreBuffer:
+        """Return an empty buffer."""
         shape = (len(chunk.rows), len(chunk.label_token_ids))
         return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
 
     def write(self, index: int, outputs: Sequence[Floats]) -> None:
-        """Enter what the chunk's head said of one row: logits, then log-probabilities where it has them."""
-        for sheet, output in zip((self.logits, self.logprobs), outputs, strict=False):
-            sheet[index] = output
+        """Enter the scores of one row: logits, then log-probabilities where the chunk's head computes them."""
+        for buffer, output in zip((self.logits, self.logprobs), outputs, strict=False):
+            buffer[index] = output
         self.missing -= 1
 
-    def scored(self) -> Scored:
-        """The finished chunk. Raises EngineError where a score is not a number."""
+    def scored(self) -> ScoredChunk:
+        """Return the finished chunk. Raises EngineError where a score is not a number."""
         if np.isnan(self.logits).any():
             raise EngineError(f"chunk {self.chunk.id}: a score is not a number")
-        asked = self.chunk.head is Head.LOGPROBS
-        return Scored(self.chunk.id, LabelScores(self.logits, self.logprobs if asked else None), self.cached_tokens)
+        has_logprobs = self.chunk.head is Head.LOGPROBS
+        scores = LabelScores(self.logits, self.logprobs if has_logprobs else None)
+        return ScoredChunk(self.chunk.id, scores, self.cached_tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One item: its own tokens, int32 [length], how much of its prefix it sees, and where its scores go."""
+    """One item."""
 
-    tokens: TokenIds
-    prefix_end: int
-    sheet: Sheet
-    index: int
+    tokens: TokenIds  # the item's own, int32 [length]
+    prefix_end: int  # tokens of the prefix that it sees
+    buffer: ScoreBuffer  # where its scores go
+    index: int  # its number in the buffer's chunk

@@ -1,4 +1,4 @@
-"""Steps: runs of tokens that the device computes together, tightly packed, whosever they are."""
+"""Steps: tightly packed runs of tokens, of any requests, that the device computes together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from model.buckets import Buckets, Span
+from model.buckets import Buckets, LengthBucket
 from model.score_buffer import Row
 from scoring.layout import TokenIds
 from scoring.planning.bin_packing import first_fit_decreasing
@@ -16,90 +16,82 @@ from scoring.planning.bin_packing import first_fit_decreasing
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extension:
-    """What is computed for a row: int32 [length] tokens from position ``start`` on, behind so much of a prefix.
+    """Tokens that are computed behind the first ``start`` tokens of a prefix."""
 
-    row: None for a piece of a prefix itself.
-    """
-
-    tokens: TokenIds
+    tokens: TokenIds  # int32 [length], at positions from ``start`` on
     start: int
-    row: Row | None = None
+    row: Row | None = None  # the row that they score; None for a piece of a prefix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Own:
-    """Items of one span in a step, for the programs that show them their own tokens: see :mod:`model.programs`.
+class SelfAttentionBatch:
+    """The items of one length bucket in a step, as self-attention programs take them: see :mod:`model.programs`.
 
-    starts, lengths, reads: int32 [R], where in the step an item begins, its tokens, and which of the step's reads it
-    is; slots: int32 [I], item x span + place in it for each token of these items, -1 for others.
+    All arrays are int32; those of R entries are padded to the bucket's rows.
     """
 
-    span: Span
-    starts: TokenIds
-    lengths: TokenIds
-    reads: TokenIds
-    slots: TokenIds
+    bucket: LengthBucket
+    starts: TokenIds  # [R]: where in the step each item begins
+    lengths: TokenIds  # [R]: tokens of each item
+    logit_indices: TokenIds  # [R]: which of the step's logit positions is the item's; ``step_tokens`` for padding
+    slots: TokenIds  # [I]: item x bucket.length + offset in the item, of each token; -1 for tokens of other buckets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Extensions laid out for programs: see :mod:`model.programs` for T, R, I and n.
-
-    tokens, positions, ends: int32 [T]; places: int32 [n]; own: one a span.
-    """
+    """Extensions laid out for programs: see :mod:`model.programs` for T and n. All arrays are int32."""
 
     extensions: tuple[Extension, ...]
-    tokens: TokenIds
-    positions: TokenIds
-    ends: TokenIds
-    places: TokenIds
-    own: tuple[Own, ...]
+    tokens: TokenIds  # [T]
+    positions: TokenIds  # [T]
+    prefix_ends: TokenIds  # [T]: how many tokens of the prefix each token sees
+    logit_positions: TokenIds  # [n]: the last token of each extension
+    self_attention: tuple[SelfAttentionBatch, ...]  # one for each length bucket in the step
 
     @classmethod
     def of(cls, extensions: Sequence[Extension], buckets: Buckets) -> Step:
-        """Lay out extensions that fit into a step, those of one span beside one another."""
+        """Lay out extensions that fit into a step. Those of one length bucket have to be neighbours."""
         lengths = np.array([len(extension.tokens) for extension in extensions], np.int32)
         stops = np.cumsum(lengths, dtype=np.int32)
         starts, total = stops - lengths, int(stops[-1])
-        behind = np.array([extension.start for extension in extensions], np.int32)
-        within = np.arange(total, dtype=np.int32) - np.repeat(starts, lengths)
-        size = buckets.size(total)
-        own = []
-        for span, numbers in groupby(range(len(extensions)), lambda number: buckets.span(int(lengths[number]))):
+        prefix_ends = np.repeat(np.array([extension.start for extension in extensions], np.int32), lengths)
+        offsets = np.arange(total, dtype=np.int32) - np.repeat(starts, lengths)
+        size = buckets.step_size(total)
+        batches = []
+        for bucket, numbers in groupby(range(len(extensions)), lambda n: buckets.length_bucket(int(lengths[n]))):
             items = np.array(list(numbers), np.int32)
-            of_items = slice(int(starts[items[0]]), int(stops[items[-1]]))
-            slots = np.full(buckets.step, -1, np.int32)
-            slots[of_items] = within[of_items] + np.repeat(
-                np.arange(len(items), dtype=np.int32) * span.length, lengths[items]
-            )
-            own.append(
-                Own(
-                    span,
-                    _padded(starts[items], span.rows),
-                    _padded(lengths[items], span.rows),
-                    _padded(items, span.rows, fill=buckets.step),
+            tokens = slice(int(starts[items[0]]), int(stops[items[-1]]))
+            slots = np.full(buckets.step_tokens, -1, np.int32)
+            item_slots = np.arange(len(items), dtype=np.int32) * bucket.length
+            slots[tokens] = offsets[tokens] + np.repeat(item_slots, lengths[items])
+            batches.append(
+                SelfAttentionBatch(
+                    bucket,
+                    _padded(starts[items], bucket.rows),
+                    _padded(lengths[items], bucket.rows),
+                    _padded(items, bucket.rows, fill=buckets.step_tokens),
                     slots,
                 )
             )
         return cls(
             tuple(extensions),
             _padded(np.concatenate([extension.tokens for extension in extensions]), size),
-            _padded(np.repeat(behind, lengths) + within, size),
-            _padded(np.repeat(behind, lengths), size),
-            _padded(stops - 1, buckets.reads),
-            tuple(own),
+            _padded(prefix_ends + offsets, size),
+            _padded(prefix_ends, size),
+            _padded(stops - 1, buckets.logit_rows),
+            tuple(batches),
         )
 
     @property
     def has_prefix(self) -> bool:
-        """Whether any of its tokens sees anything before its own item."""
-        return bool(self.ends.any())
+        """Whether any token of the step sees a prefix."""
+        return bool(self.prefix_ends.any())
 
 
 def steps(extensions: Sequence[Extension], buckets: Buckets) -> Iterator[Step]:
-    """Full steps, the longest extensions first. No extension may be longer than a step."""
+    """Fill steps with extensions, the longest first. No extension may be longer than a step."""
     lengths = np.array([len(extension.tokens) for extension in extensions], np.int32)
-    for together in first_fit_decreasing(lengths, buckets.step, buckets.most_rows):
+    for together in first_fit_decreasing(lengths, buckets.step_tokens, buckets.max_rows):
         yield Step.of([extensions[number] for number in together.tolist()], buckets)
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints: HuggingFace's safetensors in, a :class:`Decoder` out, and back.
+"""Loads a :class:`Decoder` from HuggingFace's safetensors, and saves it.
 
-Strict both ways: a tensor that the decoder does not know, one that is missing and one of another shape are all told
-in one :class:`WeightsError`, before anything is loaded. Tensors are read one at a time into a buffer per stacked
-parameter, so that a model is never held twice.
+Unknown and missing tensors and those of a wrong shape are refused before anything is loaded, all in one
+:class:`WeightsError`. Tensors are read one at a time into one buffer for each stacked parameter, so that a model is
+never in memory twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from checkpoints.files import ModelFilesError
+from checkpoints.files import CheckpointError
 from model.config import DecoderConfig
 from model.decoder import Decoder
 
@@ -35,33 +35,29 @@ EMBEDDING = "model.embed_tokens.weight"
 STORED_DTYPES = ("BF16", "F16", "F32")
 
 READ_BYTES = 2**24
-"""Of a tensor at a time: a large embedding must not stand in memory beside its copy."""
+"""Bytes of a tensor that are read at a time, so that a large embedding is not in memory beside its copy."""
 
 ALIGNMENT = 64
-"""Bytes. jax takes over host memory that is aligned so on a CPU, and copies anything else."""
+"""Bytes. On a CPU, jax uses host memory of this alignment as it is, and copies any other."""
 
 
-class WeightsError(ModelFilesError):
-    """A checkpoint that can't be loaded as its configuration says. The message lists everything that is wrong."""
+class WeightsError(CheckpointError):
+    """A checkpoint that does not match its configuration. The message lists all faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of the decoder, and where HuggingFace keeps it.
+    """One parameter of the decoder, and its tensors in a checkpoint."""
 
-    path: in the decoder's state; names: HuggingFace's, one a layer where ``stacked``, else a single one; shape: of
-    each of these tensors in the file; transposed: a kernel, which the file holds as [out, in].
-    """
-
-    path: tuple[str, ...]
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
+    path: tuple[str, ...]  # in the decoder's state
+    names: tuple[str, ...]  # HuggingFace's: one for each layer if ``stacked``, else a single one
+    shape: tuple[int, ...]  # of each tensor in the file
     stacked: bool
-    transposed: bool
+    transposed: bool  # a kernel, which is [out, in] in the file
 
 
 def parameters(decoder: Decoder) -> list[Parameter]:
-    """Every parameter of ``decoder``, whose values may be abstract, in a fixed order."""
+    """Return all parameters of ``decoder``, whose values may be abstract, in a fixed order."""
     tied = decoder.lm_head is None
     return [_parameter(path, param.shape, tied) for path, param in sorted(_params(decoder).items())]
 
@@ -72,11 +68,11 @@ def load(
     dtype: DTypeLike,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Decoder, str]:
-    """The decoder with the weights of a checkpoint directory, cast to ``dtype``, and the fingerprint of the weights.
+    """Return the decoder with the weights of a checkpoint directory, cast to ``dtype``, and the weights' fingerprint.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
-    over names, dtypes, shapes and bytes as stored: sharding and ``dtype`` do not change it.
-    ``on_progress(done, total)`` is told of the bytes read so far. Raises :class:`WeightsError`.
+    over names, dtypes, shapes and bytes as stored; sharding and ``dtype`` do not change it.
+    ``on_progress(done, total)`` is called with the bytes that are read. Raises :class:`WeightsError`.
     """
     decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
     wanted = parameters(decoder)
@@ -98,7 +94,7 @@ def load(
 
 
 def save(decoder: Decoder, directory: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` as HuggingFace reads them. The folder is created."""
+    """Write ``config.json`` and ``model.safetensors`` in HuggingFace's format. Creates the folder."""
     directory.mkdir(parents=True, exist_ok=True)
     config = decoder.config.to_huggingface()
     tensors: dict[str, npt.NDArray[Any]] = {}
@@ -117,7 +113,7 @@ def _params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
 
 
 def _parameter(path: tuple[str, ...], shape: tuple[int, ...], tied: bool) -> Parameter:
-    """Our names are HuggingFace's but for the layer's number, so the table of names is this rule."""
+    """Return a parameter. Its name is HuggingFace's without the number of the layer."""
     stacked = path[:2] == ("model", "layers")
     own_shape = shape[1:] if stacked else shape
     transposed = path[-2].endswith("_proj") or path[-2] == "lm_head" or (tied and path[-2] == "embed_tokens")
@@ -149,16 +145,16 @@ def _check(wanted: list[Parameter], tensors: dict[str, Any], config: DecoderConf
 
 
 def _ignored(name: str, config: DecoderConfig) -> bool:
-    """Whether a tensor is known and of no use, as HuggingFace has it.
+    """Return whether a tensor may be in a checkpoint without being used, as in HuggingFace.
 
-    A tied checkpoint may carry its head all the same, and old Llama checkpoints carry the rotary frequencies, which
-    follow from the configuration.
+    Tied checkpoints may contain the head, and old Llama checkpoints contain the rotary frequencies, which follow from
+    the configuration.
     """
     return (config.tied and name == HEAD) or name.endswith(".rotary_emb.inv_freq")
 
 
 def _buffer(parameter: Parameter, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Room for the tensors of one parameter, in the decoder's orientation: [names, ...]."""
+    """Return memory for the tensors of one parameter, in the decoder's orientation: [names, ...]."""
     shape = (len(parameter.names), *(parameter.shape[::-1] if parameter.transposed else parameter.shape))
     size = math.prod(shape) * dtype.itemsize
     room = np.empty(size + ALIGNMENT, np.uint8)
@@ -167,7 +163,7 @@ def _buffer(parameter: Parameter, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _read(tensor: Any, name: str, directory: Path, digest: hashlib._Hash) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
-    """The rows of a lazy slice, a bounded number at a time, and where they belong."""
+    """Yield the rows of a lazy slice, a bounded number at a time, behind their range."""
     shape = tuple(tensor.get_shape())
     count = max(1, READ_BYTES * shape[0] // max(1, _stored_bytes(tensor)))
     for start in range(0, shape[0], count):
@@ -183,14 +179,14 @@ def _read(tensor: Any, name: str, directory: Path, digest: hashlib._Hash) -> Ite
 
 
 def _stored_bytes(tensor: Any) -> int:
-    """Of a lazy slice, by its header."""
+    """Return the bytes of a lazy slice, by its header."""
     size = 4 if tensor.get_dtype() == "F32" else 2
     return size * int(math.prod(tensor.get_shape()))
 
 
 @contextmanager
 def _open(directory: Path) -> Iterator[dict[str, Any]]:
-    """Every tensor of a checkpoint by name, as safetensors' lazy slices."""
+    """Open all tensors of a checkpoint by name, as lazy slices of safetensors."""
     with ExitStack() as stack:
         tensors: dict[str, Any] = {}
         try:
@@ -212,5 +208,5 @@ def _files(directory: Path) -> list[Path]:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightsError(f"{index} can't be read: {error}") from error
-    # A shard is a plain name beside its index; a path leading elsewhere is not followed.
+    # Shards are files beside the index. Directories in their names are removed, so that no path leads elsewhere.
     return [directory / Path(str(name)).name for name in sorted(names)]

@@ -1,5 +1,7 @@
-"""Does the delivering process of this host get on? ``python -m operations.delivery_health`` asks its metrics, as the
-health check of a container.
+"""Health check of a container that delivers webhooks: ``python -m operations.delivery_health``.
+
+It reads the metrics of the process on this host. The exit status is 0 if the process looked for deliveries lately;
+otherwise it is 1, and one line on stderr says why.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ import http.client
 import sys
 import time
 
+from operations.command import DONE, fail
 from settings.delivery import DeliverySettings
 from workers.delivery.metrics import LAST_LOOK
 
@@ -16,23 +19,21 @@ ANSWER_SECONDS = 5.0
 
 
 def main() -> int:
-    """Return the exit status: 0 where it has looked for deliveries lately, else 1, after one line that says why."""
+    """Return the exit status."""
     try:
         settings = DeliverySettings()
         if settings.delivery_metrics_port is None:
             raise ValueError("SCORELINE_DELIVERY_METRICS_PORT is not set, so there is nothing to ask")
-        ago = time.time() - _last_look(settings.delivery_metrics_port)
-        if ago < max(FRESH_SECONDS, 3 * settings.delivery_poll_seconds):
-            return 0
-        reason = f"it last looked for deliveries {ago:.0f} s ago"
-    except Exception as error:  # whatever keeps it from asking, the answer is no
-        reason = f"can't ask: {str(error).partition(chr(10))[0]}"
-    print(reason, file=sys.stderr)
-    return 1
+        age = time.time() - _last_look(settings.delivery_metrics_port)
+    except Exception as error:  # the process is unhealthy whatever the error is
+        return fail(f"can't ask: {error}")
+    if age < max(FRESH_SECONDS, 3 * settings.delivery_poll_seconds):
+        return DONE
+    return fail(f"it last looked for deliveries {age:.0f} s ago")
 
 
 def _last_look(port: int) -> float:
-    """Unix seconds; 0 before the first."""
+    """Return when the process last looked for deliveries, in Unix seconds; 0 if it never did."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()

@@ -15,7 +15,7 @@ __all__ = ["Client", "ItemScores", "Job", "Model", "ScoreResult", "ScorelineErro
 
 
 def __getattr__(name: str) -> Any:
-    """Load the client when it is asked for: server processes pass through this package without needing it."""
+    """Load the client when it is first used: server processes import this package without needing the client."""
     if name not in __all__:
         raise AttributeError(f"module 'scoreline' has no attribute {name!r}")
     from scoreline import client

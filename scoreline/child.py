@@ -1,7 +1,6 @@
-"""The first thing a process of the embedded service does: tie its life to its parent's, then become its role.
+"""Run a module in a process that ends when its parent does: ``python -m scoreline.child PARENT_PROCESS_ID MODULE``.
 
-``python -m scoreline.child PARENT_PROCESS_ID MODULE``. A parent that is killed outright can't stop its children, so
-they must notice it by themselves.
+Processes of the embedded service are started this way, since a parent that is killed can't stop its children.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ import threading
 import time
 
 _PR_SET_PDEATHSIG = 1
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def die_with(parent: int) -> None:
-    """End this process as soon as ``parent`` has: at the kernel's hand on Linux, elsewhere by looking for it."""
+    """End this process when ``parent`` ends. On Linux the kernel does it; elsewhere a thread polls for the parent."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it went before it could be watched
+    if os.getppid() != parent:  # it ended before it was watched
         os._exit(1)
 
 
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     os._exit(1)
 
 
 def main() -> None:
-    """Become a role of the server."""
+    """Run the module named on the command line."""
     die_with(int(sys.argv[1]))
     module = sys.argv[2]
     sys.argv = [module]

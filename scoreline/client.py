@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from types import TracebackType
 from typing import Any
 
 import httpx2
@@ -18,54 +17,46 @@ import httpx2
 DEFAULT_URL = "http://127.0.0.1:8000"
 KEY_VARIABLE = "SCORELINE_API_KEY"
 ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
-"""The statuses that a job never leaves."""
+"""The final statuses of a job."""
 
 WAIT_SECONDS = 30
-"""How long one request waits for a job; :meth:`Client.wait` asks again."""
+"""Time that the server may hold one request of :meth:`Client.wait`, which then asks again."""
 
 SLACK_SECONDS = 15.0
-"""What a response may take beyond the time that the server was asked to wait."""
+"""Time that a response may take beyond the time that the server was asked to wait."""
 
 Query = str | Sequence[int]
 Items = Sequence[str] | Sequence[Sequence[int]]
 
 
 class ScorelineError(Exception):
-    """A request that was not served. code: as in the service's error table; status: HTTP's, 0 without a response."""
+    """A request that failed."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = code  # as in the service's table of errors
         self.message = message
-        self.status = status
+        self.status = status  # the HTTP status; 0 if there was no response
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:
-    """Scores: one row an item, one column a label, in the order of the request.
-
-    logprobs, logits: where they were asked for; cached_tokens: prompt tokens that did not have to be computed again;
-    raw: the whole response.
-    """
+    """The scores of a request: a row per item and a column per label, in the order of the request."""
 
     id: str
     model: str
     scores: list[list[float]]
-    logprobs: list[list[float | None]] | None
-    logits: list[list[float | None]] | None
+    logprobs: list[list[float | None]] | None  # None unless asked for
+    logits: list[list[float | None]] | None  # None unless asked for
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int  # prompt tokens that did not have to be computed
     warnings: list[str]
-    raw: Mapping[str, Any] = field(repr=False)
+    raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it stands. Times are Unix seconds.
-
-    error: code and message of a job that failed; result: of a job that succeeded and has at most 1,000 items; raw: the
-    whole response.
-    """
+    """A job in its present state. Times are Unix seconds."""
 
     id: str
     status: str
@@ -74,20 +65,20 @@ class Job:
     created_at: float
     started_at: float | None
     finished_at: float | None
-    error: tuple[str, str] | None
+    error: tuple[str, str] | None  # code and message, if it failed
     metadata: Mapping[str, str]
-    result: ScoreResult | None
-    raw: Mapping[str, Any] = field(repr=False)
+    result: ScoreResult | None  # if it succeeded and has at most 1,000 items
+    raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
     @property
     def ended(self) -> bool:
-        """Whether its status is final."""
+        """Whether the job has ended."""
         return self.status in ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class ItemScores:
-    """One item of a job: its index, and its scores by label."""
+    """The scores of one item of a job, one for each label."""
 
     index: int
     scores: list[float]
@@ -97,35 +88,31 @@ class ItemScores:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What was, or is to be, sent to a job's webhook. Times are Unix seconds.
-
-    state: ``pending``, ``delivered``, ``failed`` or ``skipped``; attempts: as the response has them, oldest first; raw:
-    the whole response.
-    """
+    """An event that was sent, or is to be sent, to a job's webhook."""
 
     id: str
     event: str
     url: str
-    state: str
-    next_attempt_at: float | None
-    attempts: list[Mapping[str, Any]]
-    raw: Mapping[str, Any] = field(repr=False)
+    state: str  # pending, delivered, failed or skipped
+    next_attempt_at: float | None  # Unix seconds
+    attempts: list[Mapping[str, Any]]  # as in the response, oldest first
+    raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A served model. max_model_len: longest sequence in tokens."""
+    """A served model."""
 
     id: str
-    max_model_len: int
+    max_model_len: int  # longest sequence, in tokens
     live_workers: int
 
 
 class Client:
     """A connection to a running service. Every method raises :class:`ScorelineError`.
 
-    api_key: default: that of the environment variable ``SCORELINE_API_KEY``; empty: none; timeout: seconds for a
-    response that does not wait for scores.
+    api_key: None: the environment variable ``SCORELINE_API_KEY``; empty: no key. timeout: seconds for a response that
+    does not wait for scores.
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, api_key: str | None = None, timeout: float = 30.0) -> None:
@@ -137,9 +124,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -156,7 +141,7 @@ class Client:
         timeout: float = 60.0,
         **options: object,
     ) -> ScoreResult:
-        """Score items and wait for it, ``timeout`` seconds at most.
+        """Score items and wait for the result, ``timeout`` seconds at most.
 
         options: ``apply_softmax``, ``return_logprobs``, ``return_logits``, ``item_first``, ``model``, ``on_timeout``.
         """
@@ -173,7 +158,7 @@ class Client:
         idempotency_key: str | None = None,
         **options: object,
     ) -> Job:
-        """Submit a job; once this returns, the job survives the death of any process.
+        """Submit a job. Once this returns, the job survives the crash of any process.
 
         idempotency_key: makes it safe to submit again after an error; options: those of :meth:`score`, and
         ``metadata``, ``priority``, ``expires_in``, ``webhook``.
@@ -203,11 +188,11 @@ class Client:
         return _job(self._request("POST", "/v1/jobs", content=_packed_lines(chain([body], items)), headers=headers))
 
     def get(self, job_id: str) -> Job:
-        """A job as it stands."""
+        """Return a job in its present state."""
         return _job(self._request("GET", f"/v1/jobs/{job_id}"))
 
     def wait(self, job_id: str, timeout: float | None = None) -> Job:
-        """A job once it has ended. Raises TimeoutError after ``timeout`` seconds; None: never."""
+        """Wait for a job to end and return it. Raises TimeoutError after ``timeout`` seconds; None: never."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = (
@@ -221,7 +206,7 @@ class Client:
                 raise TimeoutError(f"{job_id} is still {job.status} after {timeout:g} s")
 
     def scores(self, job_id: str, *, page_items: int = 1_000) -> Iterator[ItemScores]:
-        """What is scored so far, in the order of the items, read in pages."""
+        """Yield what is scored so far, in the order of the items. It is read page by page."""
         offset = 0
         while True:
             parameters = {"offset": offset, "limit": page_items}
@@ -233,15 +218,15 @@ class Client:
             offset += page_items
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job. One that has ended stays as it is."""
+        """Cancel a job. A job that has ended is not changed."""
         return _job(self._request("POST", f"/v1/jobs/{job_id}/cancel"))
 
     def deliveries(self, job_id: str) -> list[Delivery]:
-        """What was, or is to be, sent to a job's webhook: nothing before the job has ended."""
+        """Return what was sent, or is to be sent, to a job's webhook: nothing before the job has ended."""
         return [_delivery(raw) for raw in self._request("GET", f"/v1/jobs/{job_id}/deliveries")["data"]]
 
     def redeliver(self, job_id: str, delivery_id: str) -> Delivery:
-        """Have a delivery sent again, now, whatever became of it."""
+        """Send a delivery again now, whatever its state."""
         return _delivery(self._request("POST", f"/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver"))
 
     def delete(self, job_id: str) -> None:
@@ -249,12 +234,12 @@ class Client:
         self._request("DELETE", f"/v1/jobs/{job_id}")
 
     def models(self) -> list[Model]:
-        """What is served, and by how many workers."""
+        """Return the served models."""
         data = self._request("GET", "/v1/models")["data"]
         return [Model(model["id"], model["max_model_len"], model["live_workers"]) for model in data]
 
     def tokenize(self, text: str) -> list[int]:
-        """A text's token ids, without special tokens."""
+        """Return the token ids of a text, without special tokens."""
         tokens: list[int] = self._request("POST", "/v1/tokenize", json={"text": text})["tokens"]
         return tokens
 
@@ -275,7 +260,7 @@ class Client:
 
 
 def _packed_lines(lines: Iterable[object]) -> Iterator[bytes]:
-    """JSON lines as gzip."""
+    """Yield JSON lines, compressed as gzip."""
     packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
     for line in lines:
         if packed := packer.compress(json.dumps(line).encode() + b"\n"):

@@ -1,6 +1,6 @@
 """The ``scoreline`` command.
 
-What runs a server is imported where it is needed: it takes a Unix, and the rest of the command does not.
+The modules that run a server are imported only by the commands that need them, because they work only on Unix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from scoreline.administration import keys_app, tenants_app
 from scoreline.client import DEFAULT_URL, Client, ScorelineError
-from scoreline.server_process import DEMONSTRATION_MODEL, CommandError, become
+from scoreline.server_process import DEMONSTRATION_MODEL, CommandError, exec_server_module
 from scoreline.tables import score_table
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ PORT_OPTION = typer.Option("--port", envvar="SCORELINE_PORT", min=0, max=65535, 
 
 
 def main() -> None:
-    """Run the command. What went wrong is said on one line, with exit status 1."""
+    """Run the command. An error is printed on one line, and the exit status is 1."""
     try:
         app()
     except (CommandError, ScorelineError, TimeoutError) as error:
@@ -138,19 +138,19 @@ def api_command(
 ) -> None:
     """Run the API alone (production). It is configured by SCORELINE_* variables."""
     changes = {"SCORELINE_HOST": host, "SCORELINE_PORT": None if port is None else str(port)}
-    become("api", {name: value for name, value in changes.items() if value is not None})
+    exec_server_module("api", {name: value for name, value in changes.items() if value is not None})
 
 
 @app.command("worker")
 def worker_command() -> None:
     """Run one scoring worker (production). It is configured by SCORELINE_* variables."""
-    become("workers.engine_loop", {})
+    exec_server_module("workers.engine_loop", {})
 
 
 @app.command("deliver")
 def deliver_command() -> None:
     """Run a process that delivers webhooks (production). It is configured by SCORELINE_* variables."""
-    become("workers.delivery", {})
+    exec_server_module("workers.delivery", {})
 
 
 webhooks_app = typer.Typer(help="Webhooks of the database of SCORELINE_DATABASE_URL.", no_args_is_help=True)
@@ -164,13 +164,13 @@ TENANT_OPTION = typer.Option(help="Whose webhooks.")
 @secret_app.command("show")
 def show_secret_command(tenant: Annotated[str, TENANT_OPTION] = "default") -> None:
     """Print the secrets that webhooks are signed with at present, the newest first."""
-    become("operations.webhook_secret", {}, ["show", tenant])
+    exec_server_module("operations.webhook_secret", {}, ["show", tenant])
 
 
 @secret_app.command("rotate")
 def rotate_secret_command(tenant: Annotated[str, TENANT_OPTION] = "default") -> None:
     """Make a new secret. The one before signs too, for as long as SCORELINE_WEBHOOK_SECRET_OVERLAP_SECONDS says."""
-    become("operations.webhook_secret", {}, ["rotate", tenant])
+    exec_server_module("operations.webhook_secret", {}, ["rotate", tenant])
 
 
 app.add_typer(keys_app, name="keys", no_args_is_help=True)
@@ -180,7 +180,7 @@ app.add_typer(tenants_app, name="tenants", no_args_is_help=True)
 @app.command("migrate")
 def migrate_command() -> None:
     """Bring the database of SCORELINE_DATABASE_URL to this version's schema."""
-    become("jobs.store.migration", {})
+    exec_server_module("operations.migrate", {})
 
 
 @app.command("check")
@@ -189,4 +189,4 @@ def check_command() -> None:
 
     Exit status: 0 where all is well, 1 where it is not, 2 where it can't be told.
     """
-    become("operations.check", {})
+    exec_server_module("operations.check", {})

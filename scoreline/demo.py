@@ -1,4 +1,4 @@
-"""``scoreline demo``: the whole service, from nothing to scores and back, on the demonstration model."""
+"""``scoreline demo``: start the service with the demonstration model, print the scores of a few jobs, and stop."""
 
 from __future__ import annotations
 
@@ -17,49 +17,46 @@ from rich.text import Text
 
 from scoreline.client import Client, Job
 from scoreline.embedded import EmbeddedService, EmbeddedSettings
-from scoreline.progress_display import Narrator
-from scoreline.server_process import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, CommandError, require_rooms
+from scoreline.progress_display import ProgressDisplay
+from scoreline.server_process import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, CommandError, require_server
 from scoreline.tables import column_name, in_one_line, score_table
 from scoreline.up import running, stop_signals
 
-JOB_SECONDS = 60.0
+JOB_SECONDS = 60.0  # time limit for each job
 
 
 def demo(console: Console) -> int:
-    """Start the service, submit the jobs of ``examples/demo.json``, print their scores, stop. Returns the exit status.
-
-    Raises CommandError, ScorelineError.
-    """
-    require_rooms()
+    """Show the jobs of ``examples/demo.json``. Returns the exit status. Raises CommandError, ScorelineError."""
+    require_server()
     entries: list[dict[str, Any]] = json.loads(DEMONSTRATION_JOBS.read_text(encoding="utf-8"))
-    narrator = Narrator(console)
+    display = ProgressDisplay(console)
     with tempfile.TemporaryDirectory(prefix="scoreline-demo-") as data, stop_signals() as stop:
         settings = EmbeddedSettings(str(DEMONSTRATION_MODEL), Path(data), port=0, model_name="demonstration")
-        with running(settings, stop, narrator) as service:
-            narrator.shows = lambda line: line.is_trouble
+        with running(settings, stop, display) as service:
+            display.shows = lambda line: line.is_problem
             if not stop:
-                narrator.say(f"Scoreline is running at {service.url}, with the demonstration model.")
-                _score(entries, service, narrator, console)
+                display.print(f"Scoreline is running at {service.url}, with the demonstration model.")
+                _score(entries, service, display, console)
         if stop:
             return 1
-    narrator.say("Scoreline has stopped. To keep it running and to send it jobs of your own:\n")
-    narrator.say(f"  {_command()} up\n")
+    display.print("Scoreline has stopped. To keep it running and to send it jobs of your own:\n")
+    display.print(f"  {_command()} up\n")
     return 0
 
 
-def _score(entries: list[dict[str, Any]], service: EmbeddedService, narrator: Narrator, console: Console) -> None:
+def _score(entries: list[dict[str, Any]], service: EmbeddedService, display: ProgressDisplay, console: Console) -> None:
     """Submit all jobs, then wait for each."""
     started = time.monotonic()
     with Client(service.url, api_key=service.api_key) as client:
         jobs = [client.submit(**entry["body"], metadata={"title": entry["title"]}) for entry in entries]
-        narrator.say(f"{len(jobs)} jobs are submitted; each was answered with 202 and an id to poll.\n")
+        display.print(f"{len(jobs)} jobs are submitted; each was answered with 202 and an id to poll.\n")
         for entry, job in zip(entries, jobs, strict=True):
-            _show(entry, client.wait(job.id, JOB_SECONDS), console)
+            _print_scores(entry, client.wait(job.id, JOB_SECONDS), console)
         items = sum(job.total_items for job in jobs)
-    narrator.say(f"{items} items in {len(jobs)} jobs took {time.monotonic() - started:.1f} s.")
+    display.print(f"{items} items in {len(jobs)} jobs took {time.monotonic() - started:.1f} s.")
 
 
-def _show(entry: Mapping[str, Any], job: Job, console: Console) -> None:
+def _print_scores(entry: Mapping[str, Any], job: Job, console: Console) -> None:
     if job.result is None:
         code, message = job.error or ("no_result", f"it is {job.status}")
         raise CommandError(f"the job “{entry['title']}” did not succeed: {code}: {message}")
@@ -74,7 +71,7 @@ def _show(entry: Mapping[str, Any], job: Job, console: Console) -> None:
 
 
 def _command() -> str:
-    """How to call this command again: by its name where the shell finds it, else by its path."""
+    """Return how to call this command again: by its name if the shell finds it, else by its path."""
     called = Path(sys.argv[0])
     if called.name != "scoreline" or shutil.which("scoreline"):
         return "scoreline"

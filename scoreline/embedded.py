@@ -1,8 +1,7 @@
-"""Everything in one place: the API, a worker and the delivery of webhooks as processes of this one, on SQLite and a
-local socket.
+"""The embedded service: API, worker and delivery of webhooks as child processes, on SQLite and a local socket.
 
-The processes live exactly as long as this one does, however it ends. They have sessions of their own, so that Ctrl-C in
-the terminal reaches this process alone, which then stops them in good order.
+The children end when this process does, however it ends. They have sessions of their own, so Ctrl-C in the terminal
+reaches this process alone, which then stops them in order.
 """
 
 from __future__ import annotations
@@ -25,45 +24,45 @@ import httpx2
 
 from scoreline.client import KEY_VARIABLE
 from scoreline.log_lines import LogLine
-from scoreline.server_process import CommandError, environment, python_command, require_rooms
+from scoreline.server_process import CommandError, environment, python_command, require_server
 
 ROLES = {"api": "api", "worker": "workers.engine_loop", "deliver": "workers.delivery"}
-"""The processes of the service, and the modules that they run."""
+"""The child processes and the modules that they run."""
 
-BOOTSTRAP_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
-LOOK_SECONDS = 0.05
+BOOTSTRAP_KEY_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
+POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
-"""How long a process may take to stop before it is killed: more than the API grants to requests in progress, and than
-an attempt to deliver a webhook takes, unless that was set to more."""
+"""Time that a process has to stop before it is killed: longer than the API gives requests in progress, and than the
+default limit of an attempt to deliver a webhook."""
 
 QUICK_CRASH_SECONDS = 30.0
 QUICK_CRASHES = 3
-"""A process that crashes so often, each time within so many seconds of its start, is given up."""
+"""The service gives up when a process crashes this often in a row, each time this soon after its start."""
 
 LEASE_SECONDS = 20.0
-"""Shorter than in production: there is no network, and whoever was killed wants to go on soon."""
+"""Shorter than in production: there is no network that could fail, and work goes on soon after a crash."""
 
-LONGEST_SOCKET_PATH = 100
-KEPT_LINES = 30
+LONGEST_SOCKET_PATH = 100  # bytes
+KEPT_LINES = 30  # of each process's log
 
 
 class EmbeddedError(CommandError):
-    """The service can't be started, or can't go on."""
+    """The service can't be started, or can't continue."""
 
 
 class StartError(EmbeddedError):
-    """A process ended before the service was ready. said: its log, where the message does not tell it all."""
+    """A process ended before the service was ready."""
 
     def __init__(self, child: Child) -> None:
         refusal = child.refusal()
-        super().__init__(f"the {child.role} did not start: {refusal or child.last_words()}")
+        super().__init__(f"the {child.role} did not start: {refusal or child.failure_reason()}")
         self.role = child.role
-        self.said = [] if refusal else list(child.said)
+        self.log = [] if refusal else list(child.log)  # empty if the message says it all
 
 
 @dataclass(slots=True)
 class StopRequest:
-    """How often this process was told to stop. A signal handler may only count: anything else could block on itself."""
+    """How often this process was told to stop. Signal handlers only count: taking a lock there could block forever."""
 
     count: int = 0
 
@@ -73,21 +72,18 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedSettings:
-    """What to serve and where.
+    """What to serve and where."""
 
-    model: a folder, or the id of a model on the hub; port 0: a free one; model_name None: the folder's name or the id.
-    """
-
-    model: str
-    data: Path
+    model: str  # a folder, or the id of a model on the hub
+    data: Path  # directory for the database
     host: str = "127.0.0.1"
-    port: int = 8000
-    model_name: str | None = None
+    port: int = 8000  # 0: any free one
+    model_name: str | None = None  # None: the folder's name, or the id
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process of the service, and the last it said. is_ready: it said that it is."""
+    """A child process and the last lines of its log."""
 
     role: str
     command: list[str]
@@ -95,14 +91,14 @@ class Child:
     on_line: Callable[[str, LogLine], None]
     process: subprocess.Popen[str] = field(init=False)
     started_at: float = field(init=False)
-    said: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     quick_crashes: int = 0
-    is_ready: bool = False
-    _pump: threading.Thread = field(init=False)
+    is_ready: bool = False  # whether it has logged that it is
+    _reader: threading.Thread = field(init=False)
 
     def start(self) -> None:
-        """Start it. To be called in the main thread: the kernel ends a child when the *thread* that started it ends."""
-        self.said.clear()
+        """Start it. Call this in the main thread: the kernel ends a child when the *thread* that started it ends."""
+        self.log.clear()
         self.is_ready = False
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
@@ -115,45 +111,43 @@ class Child:
             errors="replace",
             start_new_session=True,
         )
-        self._pump = threading.Thread(target=self._read, daemon=True)
-        self._pump.start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.strip():
                 parsed = LogLine.parse(line.rstrip("\n"))
-                self.said.append(parsed)
-                self.is_ready |= parsed.is_readiness
+                self.log.append(parsed)
+                self.is_ready |= parsed.says_ready
                 self.on_line(self.role, parsed)
 
     @property
-    def crashed(self) -> bool:
-        """Whether it has ended, which no process here does by itself."""
+    def has_ended(self) -> bool:
+        """Whether it has ended, which is a crash unless it was told to."""
         return self.process.poll() is not None
 
     def refusal(self) -> str | None:
-        """The reason it gave for not starting, if it gave one."""
-        self._pump.join(1.0)
-        reasons = [line.reason for line in self.said if line.reason is not None]
+        """Return the reason that it logged for not starting, if it did."""
+        self._reader.join(1.0)
+        reasons = [line.reason for line in self.log if line.reason is not None]
         return reasons[-1] if reasons else None
 
-    def last_words(self) -> str:
-        """Why it ended, as far as it said so."""
-        self._pump.join(1.0)
-        errors = [line.plain for line in self.said if line.level in ("error", "critical")]
+    def failure_reason(self) -> str:
+        """Return why it ended, as far as its log tells."""
+        self._reader.join(1.0)
+        errors = [line.plain for line in self.log if line.level in ("error", "critical")]
         return errors[-1] if errors else f"it ended with status {self.process.returncode} and said nothing"
 
     def kill(self) -> None:
+        """Kill it and wait for its end."""
         self.process.kill()
         self.process.wait()
 
 
 class EmbeddedService:
-    """The service, from :meth:`start` to :meth:`close`.
-
-    on_line: called, in threads, with each line that a process logs.
-    """
+    """The service, from :meth:`start` to :meth:`close`."""
 
     def __init__(
         self,
@@ -162,6 +156,7 @@ class EmbeddedService:
         on_line: Callable[[str, LogLine], None],
         roles: Mapping[str, str] = ROLES,
     ) -> None:
+        """on_line: called, in threads of their own, with a process's role and each line that it logs."""
         self._settings = settings
         self._stop = stop
         self._on_line = on_line
@@ -173,26 +168,24 @@ class EmbeddedService:
 
     @property
     def url(self) -> str:
-        """Where the API answers."""
+        """The URL of the API."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._settings.host, self._settings.host)
         return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self._port}"
 
     @property
     def key_variable(self) -> str | None:
-        """The environment variable with the key that this process calls the API with. None: it calls without, which
-        will do on a loopback address.
-        """
-        names = [BOOTSTRAP_VARIABLE, *([] if _is_loopback(self._settings.host) else [KEY_VARIABLE])]
+        """The variable that holds the key for this process's own calls of the API; None: they have no key."""
+        names = [BOOTSTRAP_KEY_VARIABLE, *([] if _is_loopback(self._settings.host) else [KEY_VARIABLE])]
         return next((name for name in names if os.environ.get(name)), None)
 
     @property
     def api_key(self) -> str:
-        """That key; empty: none."""
+        """The key of :attr:`key_variable`, or an empty string."""
         return "" if self.key_variable is None else os.environ[self.key_variable]
 
     def start(self) -> None:
-        """Migrate, and start the processes. Raises EmbeddedError, ServerMissingError."""
-        require_rooms()
+        """Migrate the database and start the processes. Raises EmbeddedError, ServerMissingError."""
+        require_server()
         self._lock = _lock_data(self._settings.data)
         self._port = _free_port(self._settings.host, self._settings.port)
         variables = environment(**self._variables())
@@ -203,31 +196,29 @@ class EmbeddedService:
             self._children[-1].start()
 
     def wait_until_ready(self) -> bool:
-        """Return once the API answers and the worker is ready; False if told to stop before. Raises EmbeddedError."""
+        """Wait until API and worker are ready. Returns False if told to stop before that. Raises EmbeddedError."""
         with httpx2.Client(base_url=self.url, timeout=2.0, trust_env=False) as client:
             while not self._stop:
                 for child in self._children:
-                    if child.crashed:
+                    if child.has_ended:
                         raise StartError(child)
-                # Its own word counts, not the store's: there, a worker that was killed a moment ago still looks live.
-                if self._child("worker").is_ready and _is_ready(client):
+                # The worker's log counts, not the database, where a worker that was just killed still looks alive.
+                worker = next(child for child in self._children if child.role == "worker")
+                if worker.is_ready and _is_ready(client):
                     return True
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
         return False
 
     def run(self) -> None:
-        """Keep the processes running until told to stop. Raises EmbeddedError if one keeps crashing."""
+        """Restart processes that crash, until told to stop. Raises EmbeddedError if one keeps crashing."""
         while not self._stop:
             for child in self._children:
-                if child.crashed:
+                if child.has_ended:
                     self._restart(child)
-            time.sleep(LOOK_SECONDS)
-
-    def _child(self, role: str) -> Child:
-        return next(child for child in self._children if child.role == role)
+            time.sleep(POLL_SECONDS)
 
     def _restart(self, child: Child) -> None:
-        reason = child.last_words()
+        reason = child.failure_reason()
         quick = time.monotonic() - child.started_at < QUICK_CRASH_SECONDS
         child.quick_crashes = child.quick_crashes + 1 if quick else 0
         if child.quick_crashes >= QUICK_CRASHES:
@@ -236,7 +227,7 @@ class EmbeddedService:
         self._on_line(child.role, LogLine(f"the {child.role} ended ({reason}); it is started again in {pause:g} s"))
         resume_at = time.monotonic() + pause
         while time.monotonic() < resume_at and not self._stop:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         if not self._stop:
             child.start()
 
@@ -261,17 +252,17 @@ class EmbeddedService:
         return variables
 
     def close(self) -> None:
-        """Stop what runs: asked first, killed if it takes too long, or if this process is told to stop once more."""
-        running = [child for child in self._children if not child.crashed]
+        """Stop the processes. Kill them if they take too long, or if this process is told to stop again."""
+        running = [child for child in self._children if not child.has_ended]
         for child in running:
             child.process.send_signal(signal.SIGTERM)
-        told = self._stop.count
+        stops = self._stop.count
         deadline = time.monotonic() + STOP_SECONDS
-        while any(not child.crashed for child in running):
-            if time.monotonic() > deadline or self._stop.count > told:
+        while any(not child.has_ended for child in running):
+            if time.monotonic() > deadline or self._stop.count > stops:
                 for child in running:
                     child.kill()
-            time.sleep(LOOK_SECONDS / 5)
+            time.sleep(POLL_SECONDS / 5)
         if self._socket_folder is not None:
             self._socket_folder.cleanup()
         if self._lock is not None:
@@ -287,13 +278,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _absolute_if_local(model: str) -> str:
-    """A folder by its absolute path; anything else as it is: the processes say what is wrong with it, if anything."""
+    """Return the absolute path of an existing folder, and anything else unchanged."""
     path = Path(model).expanduser()
     return str(path.resolve()) if path.exists() else model
 
 
 def _lock_data(data: Path) -> int:
-    """Take a data directory for this process: a descriptor that holds it while it is open."""
+    """Lock a data directory for this process, and return the open file descriptor that holds the lock."""
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -314,7 +305,7 @@ def _lock_data(data: Path) -> int:
 
 
 def _free_port(host: str, port: int) -> int:
-    """``port``, or any free one for 0. Raises EmbeddedError if it can't be had."""
+    """Return ``port``, or for 0 any free one. Raises EmbeddedError if it can't be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -329,12 +320,12 @@ def _free_port(host: str, port: int) -> int:
 
 def _migrate(variables: dict[str, str]) -> None:
     done = subprocess.run(
-        python_command("-m", "jobs.store.migration"),
+        python_command("-m", "operations.migrate"),
         env=variables,
         capture_output=True,
         text=True,
         errors="replace",
-        start_new_session=True,  # it is done in a second, and Ctrl-C must not cut it short
+        start_new_session=True,  # it takes about a second, and Ctrl-C must not interrupt it
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it said nothing"]

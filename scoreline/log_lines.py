@@ -1,4 +1,4 @@
-"""The lines that the server's processes log, one JSON object each, made fit for reading in a terminal."""
+"""Parse the JSON lines that the server's processes log, and format them for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 OWN_LOGGERS = ("api", "worker", "delivery", "bell", "scoring")
-"""What these say is shown from level info on; libraries are heard only when something is wrong."""
+"""Loggers shown from level info on. Others, which are those of libraries, are shown from level warning on."""
 
 QUIET_LEVELS = ("debug", "info")
 STYLES = {"warning": "yellow", "error": "red", "critical": "bold red"}
@@ -21,18 +21,18 @@ _KNOWN = ("event", "level", "logger", "timestamp", "exception")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """What a process said. details: further fields, by name; exception: a traceback, where there is one."""
+    """One line of a process's log."""
 
     event: str
     level: str = "error"
     logger: str = ""
-    time: str = ""
-    details: Mapping[str, Any] | None = None
-    exception: str | None = None
+    time: str = ""  # hours, minutes and seconds in local time
+    details: Mapping[str, Any] | None = None  # further fields, by name
+    exception: str | None = None  # a traceback
 
     @classmethod
     def parse(cls, line: str) -> LogLine:
-        """Read a line. One that is not ours, such as a traceback from a process that crashed, is kept as it is."""
+        """Parse a line. One in another format, such as a line of a traceback, becomes the event, at level error."""
         try:
             fields = json.loads(line)
             logged_at = datetime.fromisoformat(fields["timestamp"]).astimezone()
@@ -43,46 +43,46 @@ class LogLine:
         return cls(event, level, fields.get("logger", ""), f"{logged_at:%H:%M:%S}", details, fields.get("exception"))
 
     @property
-    def is_news(self) -> bool:
-        """Whether somebody who runs the service wants to see this."""
-        return self.is_trouble or self.logger.partition(".")[0] in OWN_LOGGERS
+    def is_worth_showing(self) -> bool:
+        """Whether to show it to a person who runs the service."""
+        return self.is_problem or self.logger.partition(".")[0] in OWN_LOGGERS
 
     @property
-    def is_trouble(self) -> bool:
-        """Whether something is wrong."""
+    def is_problem(self) -> bool:
+        """Whether its level is warning or higher."""
         return self.level not in QUIET_LEVELS
 
     @property
     def plain(self) -> str:
-        """On one line, without time and level: what a failure is reported with."""
+        """The message on one line, without time and level, for the report of a failure."""
         if self.exception:
             return f"{self.event}: {self.exception.strip().splitlines()[-1]}"
         return self.reason or self.event.strip()
 
     @property
     def reason(self) -> str | None:
-        """Why a process refuses to start, where it says that with this."""
+        """Why a process refuses to start, if the line says so."""
         return (self.details or {}).get("reason")
 
     @property
-    def is_readiness(self) -> bool:
-        """Whether a worker says with this that it is ready."""
+    def says_ready(self) -> bool:
+        """Whether this is the line with which a worker says that it is ready."""
         return self.event == "ready" and self.logger == "worker"
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether the steps of its progress are bytes."""
+        """Whether its progress is counted in bytes."""
         return (self.details or {}).get("unit") == "bytes"
 
     @property
     def progress(self) -> tuple[int, int] | None:
-        """Steps done and steps in all, where this reports progress."""
+        """Steps done and steps in all, if the line reports progress."""
         details = self.details or {}
         steps = details.get("step"), details.get("steps")
         return steps if isinstance(steps[0], int) and isinstance(steps[1], int) else None  # type: ignore[return-value]
 
     def render(self, role: str) -> Text:
-        """For the terminal: time, role, event, details; then the traceback."""
+        """Format the line for the terminal: time, role, event, details, and then the traceback."""
         text = Text()
         text.append(f"{self.time:8} ", style="dim")
         text.append(f"{role:7} ", style=ROLE_STYLES.get(role, ""))

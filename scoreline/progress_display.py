@@ -1,4 +1,4 @@
-"""What a person at the terminal sees while the embedded service starts and runs."""
+"""Show on the terminal how the embedded service starts and runs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ from rich.text import Text
 from scoreline.log_lines import LogLine
 
 PROGRESS_LOGGERS = ("worker", "scoring")
-"""Who tells how far a worker is until it is ready."""
+"""The loggers that report how far a worker has got until it is ready."""
 
 
-class Narrator:
-    """Shows what goes on as a spinner, or, where there is no terminal, as a line.
-
-    shows: which of the lines that the processes log; at first, none. :meth:`line` may be called from any thread.
-    """
+class ProgressDisplay:
+    """Shows progress as a spinner and a bar, or as plain lines if the output is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self.shows: Callable[[LogLine], bool] = lambda line: False
+        self.shows: Callable[[LogLine], bool] = lambda line: False  # which log lines to print in full
         self._progress: Progress | None = None
         self._task: TaskID | None = None
-        self._what = ""
-        self._said = ""
+        self._activity = ""
+        self._last_line = ""
 
     def begin(self, what: str) -> None:
-        """Say what goes on from now on, until :meth:`end`."""
-        self._what = what
+        """Show that ``what`` is going on, until :meth:`end`."""
+        self._activity = what
         if not self._console.is_terminal:
-            self._say_once(what)
+            self._print_once(what)
             return
         self._progress = Progress(
             SpinnerColumn(),
@@ -47,48 +44,48 @@ class Narrator:
         self._progress.start()
 
     def end(self) -> None:
-        """What went on is over."""
+        """Stop showing what was going on."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = self._task = None
 
-    def line(self, role: str, line: LogLine) -> None:
-        """Show what a process logged."""
+    def on_log_line(self, role: str, line: LogLine) -> None:
+        """Handle a line of a process's log. May be called from any thread."""
         if self.shows(line):
-            self.show(role, [line])
+            self.print_log(role, [line])
         elif role == "worker" and line.logger in PROGRESS_LOGGERS:
-            # The API reads the same model and would say the same again.
+            # Only the worker's: the API reads the same model and would report the same again.
             if line.level == "warning":
-                self.show(role, [line])
-            elif not line.is_trouble:
-                self._tell(line)
+                self.print_log(role, [line])
+            elif not line.is_problem:
+                self._show_progress(line)
 
-    def say(self, text: str | Text = "") -> None:
-        """A line of our own, never broken, so that it can be copied."""
+    def print(self, text: str | Text = "") -> None:
+        """Print text without breaking its lines, so that it can be copied."""
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
-    def show(self, role: str, lines: Iterable[LogLine]) -> None:
-        """Show what a process logged, all of it."""
+    def print_log(self, role: str, lines: Iterable[LogLine]) -> None:
+        """Print lines of a process's log in full."""
         for line in lines:
             self._console.print(line.render(role), soft_wrap=True)
 
-    def _tell(self, line: LogLine) -> None:
-        """Tell how far the worker is."""
+    def _show_progress(self, line: LogLine) -> None:
+        """Show how far the worker has got."""
         done, total = line.progress or (None, None)
         progress, task = self._progress, self._task
         if progress is not None and task is not None:
             steps = f" {_steps(done or 0, total, line.counts_bytes)}" if total else ""
-            progress.update(task, description=f"{self._what}: {line.event}{steps}", completed=done, total=total)
+            progress.update(task, description=f"{self._activity}: {line.event}{steps}", completed=done, total=total)
         elif line.counts_bytes:
-            # How much there is may only become known bit by bit.
-            self._say_once(line.event)
+            # The total is left out: it may grow while the download goes on.
+            self._print_once(line.event)
         elif total:
-            self._say_once(f"{line.event} ({total} steps)")
+            self._print_once(f"{line.event} ({total} steps)")
 
-    def _say_once(self, what: str) -> None:
-        if what != self._said:
-            self._said = what
-            self.say(f"{what} ...")
+    def _print_once(self, what: str) -> None:
+        if what != self._last_line:
+            self._last_line = what
+            self.print(f"{what} ...")
 
 
 def _steps(done: int, total: int, are_bytes: bool) -> str:

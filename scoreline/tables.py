@@ -1,4 +1,4 @@
-"""Scores as tables for the terminal."""
+"""Format scores as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from rich.text import Text
 
 
 def in_one_line(text: str) -> str:
-    """A text without line breaks; they are told apart from spaces."""
+    """Return a text on one line, with a sign in place of each line break."""
     return text.strip().replace("\n", " ⏎ ")
 
 
 def column_name(label: str | int) -> str:
-    """The heading of a label's column: a text in quotes, because its spaces count."""
+    """Return the heading of a label's column. A text is quoted, because its spaces matter."""
     return f"“{label}”" if isinstance(label, str) else str(label)
 
 
 def score_table(
     items: Sequence[str], labels: Sequence[str | int], scores: Sequence[Sequence[float]], rank_by: int | None = None
 ) -> Table:
-    """One row an item, one column a label, the largest score of each row emphasised where there are several.
+    """Return a table with a row per item and a column per label. The largest score of each row is emphasised.
 
-    rank_by: the column to order the rows by, highest first; None: in the order of the request.
+    rank_by: the column to sort the rows by, highest first; None: keep the order of the request.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("#", justify="right", style="dim")

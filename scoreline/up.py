@@ -1,4 +1,4 @@
-"""``scoreline up``: the embedded service in the foreground of a terminal."""
+"""``scoreline up``: run the embedded service in the foreground of a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from scoreline.client import Client, ScorelineError
 from scoreline.embedded import EmbeddedService, EmbeddedSettings, StartError, StopRequest
-from scoreline.progress_display import Narrator
+from scoreline.progress_display import ProgressDisplay
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -30,7 +30,7 @@ LABELS = (" yes", " no")
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
-    """Count the signals that ask this process to stop, instead of being ended by them."""
+    """Count the signals that ask this process to stop, instead of letting them end it."""
     stop = StopRequest()
 
     def count(_number: int, _frame: object) -> None:
@@ -46,61 +46,61 @@ def stop_signals() -> Iterator[StopRequest]:
 
 def up(settings: EmbeddedSettings, console: Console) -> None:
     """Run the service until told to stop. Raises CommandError."""
-    narrator = Narrator(console)
+    display = ProgressDisplay(console)
     with stop_signals() as stop:
-        with running(settings, stop, narrator) as service:
+        with running(settings, stop, display) as service:
             if not stop:
-                greet(service, narrator)
-                narrator.shows = lambda line: line.is_news
+                greet(service, display)
+                display.shows = lambda line: line.is_worth_showing
                 service.run()
-                narrator.say()
-            narrator.say("Stopping.")
-        narrator.say(f"Stopped. Jobs and scores are kept in {settings.data}.")
+                display.print()
+            display.print("Stopping.")
+        display.print(f"Stopped. Jobs and scores are kept in {settings.data}.")
 
 
 @contextmanager
-def running(settings: EmbeddedSettings, stop: StopRequest, narrator: Narrator) -> Iterator[EmbeddedService]:
-    """The service, ready, unless it is told to stop before it is."""
-    service = EmbeddedService(settings, stop, narrator.line)
+def running(settings: EmbeddedSettings, stop: StopRequest, display: ProgressDisplay) -> Iterator[EmbeddedService]:
+    """Start the service and close it at the end. It is ready, unless this process was told to stop before that."""
+    service = EmbeddedService(settings, stop, display.on_log_line)
     try:
-        narrator.begin(f"Starting Scoreline with the model {settings.model}")
+        display.begin(f"Starting Scoreline with the model {settings.model}")
         try:
             service.start()
             service.wait_until_ready()
         except StartError as error:
-            narrator.end()
-            narrator.show(error.role, error.said)
+            display.end()
+            display.print_log(error.role, error.log)
             raise
         finally:
-            narrator.end()
+            display.end()
         yield service
     finally:
         service.close()
 
 
-def greet(service: EmbeddedService, narrator: Narrator) -> None:
-    """Say where the service is and how to try it, as far as whoever started it may. Raises ScorelineError."""
+def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
+    """Print where the service is and how to try it, if the key at hand allows that. Raises ScorelineError."""
     url = service.url
     ready = Text.assemble("\nScoreline is ready at ", (url, "bold green"))
-    described = f"The interface is described at {url}/docs. Ctrl-C stops it.\n"
+    documented = f"The interface is described at {url}/docs. Ctrl-C stops it.\n"
     try:
         with Client(url, api_key=service.api_key) as client:
             model = client.models()[0]
             labels = [client.tokenize(label) for label in LABELS]
     except ScorelineError as error:
-        # No key is in the environment, or one that may not do this, or not now: there are others.
+        # The environment has no key, or one that may not do this, or not now. Callers may have others.
         if error.status not in (401, 403, 429):
             raise
         why = "for those who have a key" if error.status == 401 else f"but here it says: {error.message}"
-        narrator.say(ready + Text(f", {why}."))
-        narrator.say(described)
+        display.print(ready + Text(f", {why}."))
+        display.print(documented)
         return
-    # Another tokenizer may need several tokens for a label's text; then the example names ids.
+    # If a label is several tokens in this model's tokenizer, the example names token ids instead.
     single = all(len(tokens) == 1 for tokens in labels)
     example = EXAMPLE | ({"labels": LABELS} if single else {"label_token_ids": [tokens[-1] for tokens in labels]})
-    narrator.say(ready + Text(f", serving {model.id}."))
-    narrator.say(described)
-    narrator.say("Try it:\n")
+    display.print(ready + Text(f", serving {model.id}."))
+    display.print(documented)
+    display.print("Try it:\n")
     body = shlex.quote(json.dumps(example))
     key = f'-H "Authorization: Bearer ${service.key_variable}" ' if service.key_variable else ""
-    narrator.say(f"  curl -s {url}/v1/score {key}-H 'Content-Type: application/json' -d {body}\n")
+    display.print(f"  curl -s {url}/v1/score {key}-H 'Content-Type: application/json' -d {body}\n")

@@ -1,1 +1,1 @@
-"""The vocabulary of scoring: requests, layouts, tokenisation, conversion, errors. Pure: no device, no SQL, no HTTP."""
+"""What is scored and how text becomes tokens: requests, layouts, tokenization, errors. No device, no SQL, no HTTP."""

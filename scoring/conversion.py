@@ -1,6 +1,6 @@
-"""From what the engine measured to what the client is told, in float64 on the front end's CPU.
+"""Convert the engine's float32 values to the scores that clients get, in float64 on the CPU.
 
-ADR-001: the front end never touches the accelerator library, so softmax is SciPy's here.
+The front end never imports the accelerator library (ADR-001), so the softmax is SciPy's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from scoring.layout import LabelScores
 
 
 def to_scores(scores: LabelScores, apply_softmax: bool) -> npt.NDArray[np.float64]:
-    """Scores of N rows and M labels, float64 [N, M], each in [0, 1].
+    """Return the scores of N rows and M labels, float64 [N, M], each in [0, 1].
 
-    With ``apply_softmax`` a row is the softmax of its label logits and sums to 1; without, it holds the labels'
-    probabilities over the whole vocabulary. A row of -inf alone gives zeros (ADR-001). Raises :class:`ValueError` for
-    NaN or +inf, which no sound model produces, and where log-probabilities are needed but did not come.
+    With ``apply_softmax`` each row is the softmax of its label logits and sums to 1; without it, a row holds the
+    labels' probabilities over the whole vocabulary. A row whose logits are all -inf gives zeros (ADR-001). Raises
+    :class:`ValueError` for NaN and +inf, which no sound model produces, and for missing log-probabilities.
     """
     values = scores.logits if apply_softmax else scores.logprobs
     if values is None:
@@ -26,7 +26,7 @@ def to_scores(scores: LabelScores, apply_softmax: bool) -> npt.NDArray[np.float6
     if np.isnan(wide).any() or np.isposinf(wide).any():
         raise ValueError("the engine gave NaN or +inf for a label")
     if not apply_softmax:
-        # Rounding in float32 can lift a certain label's log-probability a hair above 0.
+        # Rounding in float32 can lift the log-probability of an almost certain label slightly above 0.
         return np.exp(np.minimum(wide, 0.0))
     reachable = ~np.isneginf(wide).all(axis=1)
     result = np.zeros_like(wide)

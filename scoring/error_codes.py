@@ -1,4 +1,4 @@
-"""Every error a client can be told of, by code. ``error.code`` in a response is one of these and nothing else."""
+"""The errors that a client can get, by code. ``error.code`` in a response is always one of these."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ErrorCode(StrEnum):
-    """Codes, grouped by the HTTP status they are answered with (see :data:`STATUS`)."""
+    """The codes of errors, which clients may rely on."""
 
     MISSING_QUERY = "missing_query"
     MISSING_ITEMS = "missing_items"
@@ -46,31 +46,8 @@ class ErrorCode(StrEnum):
     TIMEOUT = "timeout"
 
 
-_BY_STATUS = {
-    401: ("INVALID_API_KEY",),
-    403: ("INSUFFICIENT_SCOPE",),
-    404: ("NOT_FOUND", "MODEL_NOT_FOUND", "JOB_NOT_FOUND"),
-    405: ("METHOD_NOT_ALLOWED",),
-    409: ("JOB_NOT_FINISHED", "JOB_CANCELLED", "JOB_FAILED", "IDEMPOTENCY_IN_PROGRESS"),
-    413: ("REQUEST_TOO_LARGE",),
-    415: ("UNSUPPORTED_MEDIA_TYPE",),
-    422: ("IDEMPOTENCY_KEY_REUSED",),
-    429: ("RATE_LIMIT_EXCEEDED", "QUOTA_EXCEEDED"),
-    500: ("INTERNAL_ERROR",),
-    503: ("OVERLOADED", "MODEL_UNAVAILABLE", "STORAGE_UNAVAILABLE"),
-    504: ("TIMEOUT",),
-}
-STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
-    ErrorCode[name]: status for status, names in _BY_STATUS.items() for name in names
-}
-"""The HTTP status of each code: 400 unless it says otherwise."""
-
-
 class RequestError(Exception):
-    """A request that can't be served, with what its sender needs to mend it.
-
-    param: where in the body, as a path ("items[3]"); retry_after: seconds, where trying again may help.
-    """
+    """A request that can't be served, with what its sender needs to correct it."""
 
     def __init__(
         self, code: ErrorCode, message: str, *, param: str | None = None, retry_after: float | None = None
@@ -78,10 +55,5 @@ class RequestError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.param = param
-        self.retry_after = retry_after
-
-    @property
-    def status(self) -> int:
-        """The HTTP status to answer with."""
-        return STATUS[self.code]
+        self.param = param  # path of the wrong value in the body, such as "items[3]"
+        self.retry_after = retry_after  # seconds, if trying again may help

@@ -1,8 +1,9 @@
-"""What is scored, as arrays: a group is a prefix and rows that extend it.
+"""What is scored, as arrays: a group is a prefix and the rows that extend it.
 
-The sequence of row ``n`` is ``prefix[:prefix_ends[n]] ++ tokens of row n``; its score is read after the last token.
-A row may be empty: then it is scored on the last token of its prefix. ``prefix_ends`` is per row because text is
-concatenated before it is tokenised, and the boundary can merge (SEMANTICS: "From text to tokens").
+The sequence of row ``n`` is ``prefix[:prefix_ends[n]]`` followed by the row's own tokens. Its score is read after its
+last token; for an empty row, that is the last token of its part of the prefix. The rows of a group may use parts of the
+prefix of different lengths: query and item are joined as text before they are tokenized, and so the end of the query
+may merge with the beginning of an item into one token (docs/tokenization.md).
 """
 
 from __future__ import annotations
@@ -14,31 +15,25 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-TokenIds = npt.NDArray[np.int32]
-"""Token ids, shape [length]."""
+TokenIds = npt.NDArray[np.int32]  # token ids, shape [length]
 
 _HEADER = np.dtype("<i4")
 
 
 class Head(StrEnum):
-    """Which small program runs after the decoder's body."""
+    """What the engine computes from the final hidden states."""
 
-    LOGPROBS = "logprobs"
-    """Label logits, and their log-probabilities over the whole vocabulary."""
-    LOGITS = "logits"
-    """Label logits only: enough for a softmax over the labels."""
+    LOGPROBS = "logprobs"  # label logits, and their log-probabilities over the whole vocabulary
+    LOGITS = "logits"  # label logits only, which are enough for a softmax over the labels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The rows of a group, packed end to end.
+    """The tokens of N rows behind one prefix, packed end to end."""
 
-    tokens: int32 [T], all rows' own tokens; lengths: int32 [N]; prefix_ends: int32 [N].
-    """
-
-    tokens: TokenIds
-    lengths: TokenIds
-    prefix_ends: TokenIds
+    tokens: TokenIds  # int32 [T]: the rows' own tokens, without the prefix
+    lengths: TokenIds  # int32 [N]: number of own tokens of each row
+    prefix_ends: TokenIds  # int32 [N]: number of leading tokens of the prefix that belong to each row's sequence
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.prefix_ends):
@@ -48,7 +43,7 @@ class Rows:
 
     @classmethod
     def pack(cls, rows: Sequence[Sequence[int] | TokenIds], prefix_ends: Sequence[int] | TokenIds) -> Rows:
-        """Pack one array of token ids a row."""
+        """Pack rows given as one sequence of token ids each."""
         arrays = [np.asarray(row, np.int32) for row in rows]
         return cls(
             tokens=np.concatenate(arrays) if arrays else np.zeros(0, np.int32),
@@ -58,7 +53,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Rows]) -> Rows:
-        """The rows of all parts, in order."""
+        """Concatenate several packed arrays of rows."""
         if not parts:
             return cls.pack([], [])
         return cls(
@@ -72,42 +67,36 @@ class Rows:
 
     @property
     def sequence_lengths(self) -> TokenIds:
-        """int32 [N]: tokens of each whole sequence, its prefix included."""
+        """int32 [N]: number of tokens of each whole sequence, prefix included."""
         return self.prefix_ends + self.lengths
 
-    def row(self, n: int) -> TokenIds:
-        """Row ``n``'s own tokens."""
-        stop = int(self.lengths[: n + 1].sum())
-        return self.tokens[stop - int(self.lengths[n]) : stop]
-
-    def slice(self, start: int, stop: int) -> Rows:
-        """Rows ``start`` to ``stop`` (exclusive)."""
-        first = int(self.lengths[:start].sum())
-        last = first + int(self.lengths[start:stop].sum())
-        return Rows(self.tokens[first:last], self.lengths[start:stop], self.prefix_ends[start:stop])
-
     def to_bytes(self) -> bytes:
-        """Little-endian int32: N, then lengths, prefix ends, tokens."""
+        """Serialise as little-endian int32: N, then lengths, prefix ends and tokens."""
         parts = (np.array([len(self)], _HEADER), self.lengths, self.prefix_ends, self.tokens)
         return b"".join(np.ascontiguousarray(part, _HEADER).tobytes() for part in parts)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Rows:
-        """The inverse of :meth:`to_bytes`."""
+        """Read what :meth:`to_bytes` wrote."""
         values = np.frombuffer(data, _HEADER)
         n = int(values[0])
         return cls(tokens=values[1 + 2 * n :], lengths=values[1 : 1 + n], prefix_ends=values[1 + n : 1 + 2 * n])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Consecutive items of a job that are stored, claimed and finished together."""
+
+    first_item: int  # index of the first one among the job's items
+    rows: Rows  # one row per item
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LabelScores:
-    """What the engine says of N rows and M labels: float32 [N, M] each.
+    """What the engine computed for N rows and M labels."""
 
-    ``logprobs`` is there where :attr:`Head.LOGPROBS` ran.
-    """
-
-    logits: npt.NDArray[np.float32]
-    logprobs: npt.NDArray[np.float32] | None
+    logits: npt.NDArray[np.float32]  # [N, M]
+    logprobs: npt.NDArray[np.float32] | None  # [N, M]: over the whole vocabulary; None unless Head.LOGPROBS ran
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -115,9 +104,9 @@ class LabelScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkWork:
-    """Some rows of one group with what is asked of them. ``id`` is the caller's, and comes back in :class:`Scored`."""
+    """The rows of one chunk, and what to compute for them."""
 
-    id: int
+    id: int  # chosen by the caller; the result carries it, too
     rows: Rows
     label_token_ids: tuple[int, ...]
     head: Head
@@ -125,17 +114,17 @@ class ChunkWork:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupWork:
-    """Chunks that share a prefix, whatever job they came with. ``key`` identifies the prefix's content and owner."""
+    """Chunks, perhaps of several jobs, that share a prefix."""
 
-    key: str
+    owner: str  # tenant and tokenizer: work on a prefix is shared among groups of one owner only
     prefix: TokenIds
     chunks: tuple[ChunkWork, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scored:
-    """One chunk's outcome. ``cached_tokens``: how many tokens of its sequences did not have to be computed."""
+class ScoredChunk:
+    """The scores of one chunk."""
 
-    id: int
+    id: int  # as of its ChunkWork
     scores: LabelScores
-    cached_tokens: int
+    cached_tokens: int  # tokens of its sequences that did not have to be computed

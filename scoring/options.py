@@ -1,4 +1,4 @@
-"""What a request asks to be told of each row."""
+"""The options of a scoring request: its priority, and the numbers that it asks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scoring.layout import Head
 
 
 class Priority(StrEnum):
-    """A class of urgency: how much slack is added to a job's accept time to order it among the others."""
+    """How urgent a job is: decides how much slack is added to its accept time to get the time it is due."""
 
     INTERACTIVE = "interactive"
     NORMAL = "normal"
@@ -18,15 +18,15 @@ class Priority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """The options of a scoring request that shape its output or its sequences."""
+    """The options that change a request's output or its sequences."""
 
-    apply_softmax: bool = False
+    apply_softmax: bool = False  # normalise the scores of each item over the labels
     return_logprobs: bool = False
     return_logits: bool = False
-    item_first: bool = False
+    item_first: bool = False  # score item + query instead of query + item
 
     @property
     def head(self) -> Head:
-        """The cheapest head that yields all that was asked."""
+        """The cheapest head that computes everything that was asked for."""
         needs_vocabulary = self.return_logprobs or not self.apply_softmax
         return Head.LOGPROBS if needs_vocabulary else Head.LOGITS

@@ -1,7 +1,7 @@
-"""From a well-formed request to the arrays that are stored and scored, or to the error that says why not.
+"""Turn a well-formed request into the arrays that are stored and scored, or raise the error that says why not.
 
-Checks run in a fixed order, so that the same request always gets the same error: number of items, labels, query, then
-the items in batches, in order (within a batch: ids, delimiter, context, tokens in all).
+The checks have a fixed order, so the same request always gets the same error: number of items, labels, query, and then
+the items in batches (within a batch: token ids, delimiter, context length, total number of tokens).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Rows, TokenIds
-from scoring.planning.algorithms import Wanted
+from scoring.layout import Chunk, Rows, TokenIds
+from scoring.planning.algorithms import AlgorithmSetting
 from scoring.request import ScoreRequest
 from scoring.tokenization import TextTokenizer
-from scoring.work import work_of_each
+from scoring.work import work_of_each_row
 
 _EMPTY: TokenIds = np.zeros(0, np.int32)
 _BATCH_TOKENS = 2**20
 
-LayOut = Callable[[Sequence[Any], int], Iterator[Rows]]
-"""From items of the query's kind, and the index of the first of them, to their rows in bounded batches."""
+ItemEncoder = Callable[[Sequence[Any], int], Iterator[Rows]]
+"""Turns items of the query's kind into rows, in batches. The number is the index of the first item in the request."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,95 +38,86 @@ _ITEM_FIRST_SERIAL = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one path takes, and how it cuts work up.
-
-    max_labels, max_items: of one request; max_tokens: over all its sequences, or None. chunk_tokens: what the rows
-    of a chunk take at most, as :mod:`scoring.work` counts, unless a single one takes more; chunk_items: how many they
-    are at most. advice: what to do about a request that is too large, put behind the message.
-    """
+    """What one endpoint accepts, and how large its chunks are."""
 
     max_labels: int
     max_items: int
-    max_tokens: int | None
-    chunk_tokens: int
-    chunk_items: int
-    advice: str = ""
+    max_tokens: int | None  # over all sequences of a request; None: no limit
+    chunk_tokens: int  # most work in a chunk of several rows, as scoring.work measures it
+    chunk_items: int  # most rows in a chunk
+    advice: str = ""  # what to do about a request that is too large; appended to the error message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """Consecutive rows of a request; ``first_item`` is the index of the first in the request's items."""
-
-    first_item: int
-    rows: Rows
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A request as token ids. prompt_tokens: the lengths of all N sequences, prefix included, summed."""
+class PreparedRequest:
+    """A request as token ids."""
 
     prefix: TokenIds
     chunks: tuple[Chunk, ...]
     label_token_ids: tuple[int, ...]
     total_items: int
-    prompt_tokens: int
+    prompt_tokens: int  # total length of all sequences, prefix included
     warnings: tuple[str, ...]
 
 
 def prepare(
-    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits, wanted: Wanted = "auto"
-) -> Prepared:
-    """Tokenise, check and cut up a request for the model of ``card``. Raises :class:`RequestError`.
+    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits, wanted: AlgorithmSetting = "auto"
+) -> PreparedRequest:
+    """Tokenize and check a request for the model of ``card``, and split it into chunks. Raises :class:`RequestError`.
 
-    wanted: the algorithm that the deployment asks for; a request that can't be scored by it gets a warning.
+    wanted: the algorithm that the deployment asks for. A request that can't be scored by it gets a warning.
     """
     if len(request.items) > limits.max_items:
-        raise _too_large(
-            f"{len(request.items)} items are more than the {limits.max_items} allowed here", "items", limits
-        )
+        raise _too_large(f"{len(request.items)} items are more than the {limits.max_items} allowed here", limits)
     preparation = Preparation(request, card, tokenizer, limits, wanted)
     return preparation.prepared((*preparation.add(request.items), *preparation.finish()))
 
 
 class Preparation:
-    """:func:`prepare` for items that come bit by bit. However they come, chunks and errors are the same.
+    """Prepares a request whose items arrive little by little.
 
-    prefix, label_token_ids, warnings: as of :class:`Prepared`; total_items, prompt_tokens: of all items so far;
-    is_text: whether the query is. Labels and query are checked when it is made. What raises :class:`RequestError` is of
-    no use afterwards.
+    Chunks and errors are those that :func:`prepare` gives for all items at once. After a :class:`RequestError` the
+    preparation can't be continued.
     """
 
     def __init__(
-        self, request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits, wanted: Wanted = "auto"
+        self,
+        request: ScoreRequest,
+        card: ModelCard,
+        tokenizer: TextTokenizer,
+        limits: Limits,
+        wanted: AlgorithmSetting = "auto",
     ) -> None:
-        """The request's own items are left alone."""
+        """Check labels and query. The items of ``request`` are ignored."""
         self.label_token_ids = _label_token_ids(request, card, tokenizer, limits)
-        self.prefix, self._lay_out = _layout(request, card, tokenizer)
+        self.prefix, self._encode_items = _encode_query(request, card, tokenizer)
         self.warnings = _warnings(request, card, wanted)
-        self.is_text = isinstance(request.query, str)
-        self.total_items = 0
-        self.prompt_tokens = 0
+        self.is_text = isinstance(request.query, str)  # so the items must be texts, too
+        self.total_items = 0  # so far
+        self.prompt_tokens = 0  # so far
         self._card = card
         self._limits = limits
-        self._rest = Rows.join([])
+        self._rest = Rows.join([])  # rows that are not in a chunk yet
 
     def add(self, items: list[str] | list[list[int]]) -> list[Chunk]:
-        """Take further items, all of the query's kind. Returns the chunks that are complete now."""
+        """Add items, which must be of the query's kind, and return the chunks that are now complete."""
         if self.total_items + len(items) > self._limits.max_items:
-            raise _too_large(f"more than the {self._limits.max_items} items allowed here", "items", self._limits)
-        checked = self._checked(self._lay_out(items, self.total_items))
-        return self._cut(Rows.join([self._rest, *checked]), last=False)
+            raise _too_large(f"more than the {self._limits.max_items} items allowed here", self._limits)
+        checked = self._checked(self._encode_items(items, self.total_items))
+        return self._split(Rows.join([self._rest, *checked]), last=False)
 
     def finish(self) -> list[Chunk]:
-        """What is left when there are no further items: a chunk, or none."""
-        return self._cut(self._rest, last=True)
+        """Return the chunk of the remaining rows, if there are any. Call it after the last item."""
+        return self._split(self._rest, last=True)
 
-    def prepared(self, chunks: tuple[Chunk, ...]) -> Prepared:
-        """What there is so far, with these chunks."""
-        return Prepared(self.prefix, chunks, self.label_token_ids, self.total_items, self.prompt_tokens, self.warnings)
+    def prepared(self, chunks: tuple[Chunk, ...]) -> PreparedRequest:
+        """Return the request as prepared so far, with these chunks."""
+        return PreparedRequest(
+            self.prefix, chunks, self.label_token_ids, self.total_items, self.prompt_tokens, self.warnings
+        )
 
     def _checked(self, batches: Iterator[Rows]) -> Iterator[Rows]:
-        """Each batch as it comes, held against vocabulary, context and limit on tokens: nothing is ever cut short."""
+        """Check each batch against the vocabulary, the context length and the limit on tokens, and count it."""
         card, limits = self._card, self._limits
         for rows in batches:
             first = self.total_items
@@ -143,29 +134,28 @@ class Preparation:
             self.prompt_tokens += int(lengths.sum(dtype=np.int64))
             if limits.max_tokens is not None and self.prompt_tokens > limits.max_tokens:
                 message = f"the sequences have more than the {limits.max_tokens} tokens in all that are allowed here"
-                raise _too_large(message, "items", limits)
+                raise _too_large(message, limits)
             self.total_items += len(rows)
             yield rows
 
-    def _cut(self, rows: Rows, *, last: bool) -> list[Chunk]:
-        """Cut rows into chunks; unless they are the last, keep those that further rows may share a chunk with."""
+    def _split(self, rows: Rows, *, last: bool) -> list[Chunk]:
+        """Split rows into chunks. Unless they are the last, keep those whose chunk may still grow."""
         found: list[Chunk] = []
         first_item = self.total_items - len(rows)
-        work = work_of_each(rows)
-        # 64 bits: a hundred thousand long items have more tokens than an int32 counts.
+        work = work_of_each_row(rows)
+        # int64, because a hundred thousand long items have more tokens than an int32 can count.
         own_ends = np.cumsum(rows.lengths, dtype=np.int64)
         start = own_before = 0
         while start < len(rows):
-            # Summed from each chunk's own first row: where it ends must not depend on how the rows came.
+            # Summed from the chunk's first row on, so that its end does not depend on how the rows arrived.
             ends = np.cumsum(work[start : start + self._limits.chunk_items])
             stop = start + max(1, int(np.searchsorted(ends, self._limits.chunk_tokens, side="right")))
             if not last and stop == len(rows) and stop - start < self._limits.chunk_items:
                 break
             own_after = int(own_ends[stop - 1])
-            # Not Rows.slice, which counts from the first row: long prefixes make as many chunks as there are items.
             tokens = rows.tokens[own_before:own_after]
-            chunk = Rows(tokens, rows.lengths[start:stop], rows.prefix_ends[start:stop])
-            found.append(Chunk(first_item + start, chunk))
+            own = Rows(tokens, rows.lengths[start:stop], rows.prefix_ends[start:stop])
+            found.append(Chunk(first_item + start, own))
             start, own_before = stop, own_after
         self._rest = Rows(rows.tokens[own_before:], rows.lengths[start:], rows.prefix_ends[start:])
         return found
@@ -194,46 +184,48 @@ def _single_token(label: str, param: str, tokenizer: TextTokenizer) -> int:
         raise RequestError(error.code, error.message, param=param) from None
 
 
-def _layout(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer) -> tuple[TokenIds, LayOut]:
-    """The shared prefix, and what makes rows behind it, not yet held against the model."""
+def _encode_query(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer) -> tuple[TokenIds, ItemEncoder]:
+    """Return the shared prefix and the encoder of the items behind it. The rows are not checked yet."""
     if isinstance(request.query, str):
-        return _text_layout(request.query, request.options.item_first, card, tokenizer)
-    return _ids_layout(request.query, request.options.item_first, card)
+        return _encode_text_query(request.query, request.options.item_first, card, tokenizer)
+    return _encode_id_query(request.query, request.options.item_first, card)
 
 
-def _text_layout(query: str, item_first: bool, card: ModelCard, tokenizer: TextTokenizer) -> tuple[TokenIds, LayOut]:
-    query_ids, extend = tokenizer.extender(query)
+def _encode_text_query(
+    query: str, item_first: bool, card: ModelCard, tokenizer: TextTokenizer
+) -> tuple[TokenIds, ItemEncoder]:
+    query_ids, extend = tokenizer.row_encoder(query)
     _check_query(query_ids, card)
     if card.delimiter is not None:
         delimiter = card.delimiter
         prefix = np.append(query_ids, np.int32(delimiter))
         return prefix, lambda items, first: _without_delimiter(
-            tokenizer.iterate_apart(items, len(prefix)), delimiter, first
+            tokenizer.encode_items_alone(items, len(prefix)), delimiter, first
         )
     if item_first:
-        return _EMPTY, lambda items, _: tokenizer.iterate_reversed(query, items)
+        return _EMPTY, lambda items, _: tokenizer.encode_items_first(query, items)
     return query_ids, lambda items, _: extend(items)
 
 
-def _ids_layout(query: list[int], item_first: bool, card: ModelCard) -> tuple[TokenIds, LayOut]:
+def _encode_id_query(query: list[int], item_first: bool, card: ModelCard) -> tuple[TokenIds, ItemEncoder]:
     _check_range(query, card, "query")
     query_ids = np.array(query, np.int32)
     _check_query(query_ids, card)
     reversed_ = item_first and card.delimiter is None
     prefix = query_ids if card.delimiter is None else np.append(query_ids, np.int32(card.delimiter))
 
-    def lay_out(items: Sequence[list[int]], first: int) -> Iterator[Rows]:
+    def encode_items(items: Sequence[list[int]], first: int) -> Iterator[Rows]:
         _check_item_range(items, card, first)
         if reversed_:
             return _pack(items, 0, suffix=query)
         packed = _pack(items, len(prefix))
         return packed if card.delimiter is None else _without_delimiter(packed, card.delimiter, first)
 
-    return _EMPTY if reversed_ else prefix, lay_out
+    return _EMPTY if reversed_ else prefix, encode_items
 
 
 def _pack(items: Sequence[list[int]], prefix_length: int, suffix: Sequence[int] = ()) -> Iterator[Rows]:
-    """Items of ids, ``suffix`` put behind each, in bounded batches: a hopeless request is refused after the first."""
+    """Pack items of token ids, each followed by ``suffix``, in batches of bounded size."""
     step = max(1, _BATCH_TOKENS // (len(suffix) + 1))
     for start in range(0, len(items), step):
         batch = items[start : start + step]
@@ -253,7 +245,7 @@ def _check_query(query: TokenIds, card: ModelCard) -> None:
 
 
 def _check_range(ids: Sequence[int], card: ModelCard, where: str) -> None:
-    """Plain integers against the vocabulary, before numpy can overflow on them. The lowest index is named."""
+    """Check Python integers against the vocabulary, before numpy could overflow on them."""
     if ids and not 0 <= min(ids) <= max(ids) < card.vocabulary:
         n = next(n for n, token in enumerate(ids) if not 0 <= token < card.vocabulary)
         raise _bad_id(ids[n], card, f"{where}[{n}]")
@@ -276,11 +268,11 @@ def _without_delimiter(batches: Iterator[Rows], delimiter: int, first: int) -> I
 
 
 def _row_of(rows: Rows, token: int) -> int:
-    """The row that the packed token at this place belongs to."""
+    """Return the row that the packed token at index ``token`` belongs to."""
     return int(np.searchsorted(np.cumsum(rows.lengths, dtype=np.int64), token, side="right"))
 
 
-def _warnings(request: ScoreRequest, card: ModelCard, wanted: Wanted) -> tuple[str, ...]:
+def _warnings(request: ScoreRequest, card: ModelCard, wanted: AlgorithmSetting) -> tuple[str, ...]:
     if not request.options.item_first:
         return ()
     if card.delimiter is not None:
@@ -306,6 +298,6 @@ def _too_long(param: str, length: int, card: ModelCard) -> RequestError:
     return RequestError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param=param)
 
 
-def _too_large(message: str, param: str, limits: Limits) -> RequestError:
+def _too_large(message: str, limits: Limits) -> RequestError:
     full = f"{message}; {limits.advice}" if limits.advice else message
-    return RequestError(ErrorCode.REQUEST_TOO_LARGE, full, param=param)
+    return RequestError(ErrorCode.REQUEST_TOO_LARGE, full, param="items")

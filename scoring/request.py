@@ -1,8 +1,8 @@
-"""A scoring request as its sender wrote it, with every rule of shape and type that needs no tokenizer.
+"""Parse a scoring request, and check every rule of shape and type that needs no tokenizer.
 
-The first error found is the one reported, and the order is fixed: ``query``, ``items`` (their shape, then whether they
-are of the query's kind), labels, options. Within a list the lowest index wins. What depends on a tokenizer or a model
-is checked by :mod:`scoring.prepare`.
+The order of the checks is fixed, and the first error is reported: ``query``, ``items`` (their shape, then whether they
+are of the query's kind), labels, options. Within a list, the error with the lowest index is reported.
+:mod:`scoring.prepare` checks what depends on a tokenizer or a model.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _MIXED = "query and items must both be text or both be token ids"
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """A well-formed request: query and items are of one kind, and exactly one of the two label fields is set.
+    """A well-formed request. Exactly one of the two label fields is set.
 
-    Token ids are integers of any size here; :mod:`scoring.prepare` holds them against the vocabulary.
+    Token ids are integers of any size here; :mod:`scoring.prepare` checks them against the vocabulary.
     """
 
     query: str | list[int]
-    items: list[str] | list[list[int]]
+    items: list[str] | list[list[int]]  # texts if the query is a text, lists of token ids if it is one
     label_token_ids: tuple[int, ...] | None
     labels: tuple[str, ...] | None
     options: ScoreOptions
 
 
 def parse_score_request(body: Mapping[str, object]) -> ScoreRequest:
-    """Read a request from a parsed JSON object; fields other than :data:`SCORE_FIELDS` are left alone.
+    """Read a request from a parsed JSON object, ignoring fields other than :data:`SCORE_FIELDS`.
 
-    A null is as good as an absent field. Raises :class:`RequestError` with the offending place in ``param``.
+    A field that is null counts as absent. Raises :class:`RequestError`, whose ``param`` names the place.
     """
     query = _parse_query(body.get("query"))
     items = _parse_items(body.get("items"), text=isinstance(query, str))
@@ -50,7 +50,7 @@ def parse_score_request(body: Mapping[str, object]) -> ScoreRequest:
 
 
 def check_text(text: str, param: str) -> None:
-    """Refuse text that holds half of a surrogate pair: it is no Unicode text and can't be encoded as UTF-8."""
+    """Raise :class:`RequestError` for text with a lone surrogate, which can't be encoded as UTF-8."""
     if not _is_encodable(text):
         raise RequestError(
             ErrorCode.INVALID_REQUEST, f"{param} holds a lone surrogate, which is not valid Unicode text", param=param
@@ -70,7 +70,7 @@ def _parse_query(query: object) -> str | list[int]:
 
 
 def _parse_items(items: object, *, text: bool) -> list[str] | list[list[int]]:
-    """One string, or one flat list of ids, is one item."""
+    """Return the items. A single string and a flat list of ids count as one item."""
     if items is None:
         raise RequestError(ErrorCode.MISSING_ITEMS, "items is required", param="items")
     if isinstance(items, str):
@@ -89,9 +89,9 @@ def _parse_items(items: object, *, text: bool) -> list[str] | list[list[int]]:
 
 
 def check_items(items: list[object], *, text: bool, first: int = 0) -> list[str] | list[list[int]]:
-    """Items that are all of the query's kind, text or not; ``first`` is the index of the first among the request's.
+    """Return items after checking that they are all texts (``text``) or all lists of token ids.
 
-    Raises :class:`RequestError`.
+    first: index of the first one among the request's items. Raises :class:`RequestError`.
     """
     _check_item_shapes(items, first)
     kind = str if text else list
@@ -102,7 +102,10 @@ def check_items(items: list[object], *, text: bool, first: int = 0) -> list[str]
 
 
 def _check_item_shapes(items: list[object], first: int) -> None:
-    """Each item by itself: encodable text, or a list of integers. Looks at single items only once one is known bad."""
+    """Check that each item is encodable text or a list of integers.
+
+    All items are first checked together, which is faster; only after a failure are they checked one by one.
+    """
     kinds = set(map(type, items))
     texts = [item for item in items if type(item) is str] if str in kinds else []
     lists = [item for item in items if type(item) is list] if list in kinds else []
@@ -162,7 +165,7 @@ def _parse_flag(value: object, name: str) -> bool:
 
 
 def _check_ids(values: list[object], where: str) -> None:
-    """Integers only: JSON's ``true`` and ``2.0`` are not token ids, whatever Python thinks of them."""
+    """Raise :class:`RequestError` unless all values are of type int. JSON's ``true`` and ``2.0`` are no token ids."""
     if set(map(type, values)) <= {int}:
         return
     n = next(n for n, value in enumerate(values) if type(value) is not int)

@@ -1,11 +1,10 @@
-"""From text to token ids: concatenate, then tokenise, sharing the query's tokens where the two agree.
+"""Turn text into token ids: concatenate query and item, tokenize, and share the tokens that all items have in common.
 
-What is scored for item ``n`` is ``encode(query + item_n)``. The prefix it shares is the longest common token prefix of
-that and of ``encode(query)``: it depends on this pair alone, and needs no care at the boundary.
+The sequence scored for an item is ``encode(query + item)``. The part of it that is shared is its longest common prefix
+with ``encode(query)``, so it does not matter whether tokens merge where query and item meet.
 
-Encoding a long query again with every item is slow, so :meth:`TextTokenizer.encode_rows` encodes it once where it can
-be cut (:mod:`scoring.query_cut` says when and proves it), and re-encodes only the tail behind the cut with each item.
-:meth:`TextTokenizer.encode_rows_plainly` is the same thing without that, and the tests hold one against the other.
+Encoding a long query again with every item would be slow. If the query can be cut, its head is encoded once, and only
+the rest is encoded again with every item: docs/tokenization.md says why the tokens are the same.
 """
 
 from __future__ import annotations
@@ -21,30 +20,33 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from checkpoints.files import ModelFilesError, require_directory
+from checkpoints.files import CheckpointError, require_directory
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.query_cut import QueryCutter
 
 _BATCH_ROWS = 4_096
 _BATCH_CHARACTERS = 2**21
-"""One call into the tokenizer takes this much, so that memory is bounded and a hopeless request is refused early."""
+"""Limits of one call into the tokenizer, which bound memory and let a request that is too large be refused early."""
+
+RowEncoder = Callable[[Sequence[str]], Iterator[Rows]]
+"""Turns items into rows behind one query, in batches of bounded size, each computed when it is asked for."""
 
 
 class TextTokenizer:
-    """A model's tokenizer. Never truncates and never pads; safe to use from several threads.
-
-    backend: copied, because transformers keeps truncation and padding as mutable state in its own.
-    special_tokens_split: special tokens written out in a text are ordinary text (transformers'
-    ``split_special_tokens``).
-    """
+    """A model's tokenizer. It never truncates and never pads, and is safe to use from several threads."""
 
     def __init__(self, backend: Tokenizer, *, special_tokens_split: bool = False) -> None:
+        """Copy ``backend``, since transformers changes its truncation and padding.
+
+        special_tokens_split: whether special tokens written out in a text are treated as ordinary text (transformers'
+        ``split_special_tokens``).
+        """
         self._backend = Tokenizer.from_str(backend.to_str())
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = special_tokens_split
-        # A large vocabulary makes this a hundred megabytes of objects, so nothing of it is kept.
+        # With a large vocabulary these objects take a hundred megabytes, so no reference to them is kept.
         definition: dict[str, Any] = json.loads(self._backend.to_str())
         self._cutter = QueryCutter.for_tokenizer(definition)
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
@@ -54,66 +56,66 @@ class TextTokenizer:
         self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
         self.base_vocabulary = max(self._backend.get_vocab(with_added_tokens=False).values(), default=-1) + 1
-        """The same of the vocabulary proper, added tokens excluded."""
+        """One more than the highest token id that is not an added token."""
         self.fingerprint = _fingerprint({**definition, "encode_special_tokens": special_tokens_split})
-        """SHA-256 over all that decides how text is encoded: equal fingerprints, equal tokens."""
+        """SHA-256 over everything that decides how text is encoded: equal fingerprints mean equal tokens."""
 
     @classmethod
     def load(cls, directory: Path | str) -> TextTokenizer:
-        """The tokenizer in a model directory, as transformers loads it. Raises :class:`ModelFilesError`."""
+        """Load the tokenizer in a model directory as transformers does. Raises :class:`CheckpointError`."""
         directory = Path(directory)
         require_directory(directory)
         _require_tokenizer_files(directory)
-        # Without torch, which is not wanted here, transformers says on import that models will not be available.
+        # transformers would print a warning that torch is missing, which is not needed here.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers import AutoTokenizer
 
         try:
-            # Told that code in a checkpoint is not trusted, it refuses; else it would ask at the terminal.
+            # Without trust_remote_code=False, it would ask at the terminal whether to run code of the checkpoint.
             tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # transformers raises anything from OSError to a bare Exception out of Rust
+        except Exception as error:  # transformers raises anything from OSError to a bare Exception from Rust
             reason = " ".join(str(error).split())
             if "trust_remote_code" in reason:
-                raise ModelFilesError(
+                raise CheckpointError(
                     f"the tokenizer of {directory} is code in the checkpoint (auto_map in tokenizer_config.json), "
                     "which is not run here: save it as a tokenizer.json"
                 ) from error
-            raise ModelFilesError(
+            raise CheckpointError(
                 f"no tokenizer can be loaded from {_tokenizer_file(directory)}: {reason}; get the file again, or check "
                 "that it belongs to the model"
             ) from error
         if not tokenizer.is_fast:
-            raise ModelFilesError(
+            raise CheckpointError(
                 f"the tokenizer of {directory} ({type(tokenizer).__name__}) has no fast form, which is the only one "
                 "served: tokenizer_class in tokenizer_config.json must name one that reads tokenizer.json"
             )
         return cls(tokenizer.backend_tokenizer, special_tokens_split=bool(tokenizer.split_special_tokens))
 
     def added_tokens_from(self, width: int) -> list[str]:
-        """The added tokens with ids of ``width`` and more, in the order of their ids."""
+        """Return the added tokens whose ids are at least ``width``, in the order of their ids."""
         added = self._backend.get_added_tokens_decoder()
         return [added[token].content for token in sorted(added) if token >= width]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``, with the special tokens the tokenizer adds to a plain text unless told otherwise."""
+        """Return the token ids of ``text``."""
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each token as text; a token that is no whole characters, in the vocabulary's own spelling."""
+        """Return each token as text, or in the vocabulary's spelling if it does not consist of whole characters."""
         if not self._is_byte_level:
             return [self._spelling(token) for token in ids]
         texts = self._backend.decode_batch([[token] for token in ids], skip_special_tokens=False)
         return [self._spelling(token) if "\ufffd" in text else text for token, text in zip(ids, texts, strict=True)]
 
     def single_token(self, text: str) -> int:
-        """The one token that ``text`` is where it follows other text, as a label does.
+        """Return the one token that ``text`` becomes when it follows other text, as a label does.
 
-        For byte-level tokenizers that is ``encode(text)``. SentencePiece's put a marker before a text, as if a space
-        stood there, and so ``encode("Yes")`` is ``▁Yes``: the token for ``" Yes"`` behind other text. Here, what is
-        written is what follows: ``" Yes"`` is ``▁Yes`` and ``"Yes"`` is ``Yes``, the token that continues a word or
-        follows a line feed, and a label means the same with every family of tokenizers.
+        For byte-level tokenizers that is ``encode(text)``. SentencePiece tokenizers begin every text with a marker that
+        stands for a space, so ``encode("Yes")`` is ``▁Yes``, the token for ``" Yes"`` behind other text. Here that
+        marker is left out: ``" Yes"`` is ``▁Yes``, and ``"Yes"`` is ``Yes``, the token that continues a word or follows
+        a line feed. So a label means the same with all tokenizers.
 
-        Raises :class:`RequestError` ``label_not_single_token`` with its pieces.
+        Raises :class:`RequestError` ``label_not_single_token``, which lists the tokens.
         """
         ids = self._encode_behind_text(text)
         if len(ids) != 1:
@@ -122,9 +124,9 @@ class TextTokenizer:
         return ids[0]
 
     def _encode_behind_text(self, text: str) -> list[int]:
-        """Token ids of ``text``, without what the tokenizer puts at the beginning of a text."""
+        """Return the token ids of ``text`` without the marker that the tokenizer puts at the beginning of a text."""
         if self._marks_beginnings:
-            # A line feed: SentencePiece has no longer pieces with one, so nothing grows together with it.
+            # SentencePiece vocabularies have no longer tokens with a line feed, so none merges with the text.
             before = self.encode("\n", add_special_tokens=False)
             ids = self.encode("\n" + text, add_special_tokens=False)
             if ids[: len(before)] == before:
@@ -132,41 +134,29 @@ class TextTokenizer:
         return self.encode(text, add_special_tokens=False)
 
     def encode_rows(self, query: str, items: Sequence[str]) -> tuple[TokenIds, Rows]:
-        """``encode(query)``, and for each item what ``encode(query + item)`` adds to the prefix they share."""
-        ids, batches = self.iterate_rows(query, items)
-        return ids, Rows.join(list(batches))
+        """Return ``encode(query)`` and, as rows, what ``encode(query + item)`` adds to the shared prefix."""
+        ids, encode_items = self.row_encoder(query)
+        return ids, Rows.join(list(encode_items(items)))
 
-    def encode_rows_plainly(self, query: str, items: Sequence[str]) -> tuple[TokenIds, Rows]:
-        """:meth:`encode_rows` without the short cut: the whole query is encoded again with every item."""
-        ids = np.array(self.encode(query), np.int32)
-        return ids, Rows.join(list(self._extend(ids, 0, query, items, add_special_tokens=True)))
-
-    def iterate_rows(self, query: str, items: Sequence[str]) -> tuple[TokenIds, Iterator[Rows]]:
-        """:meth:`encode_rows`, a bounded batch of rows at a time and lazily, so that a caller may stop early."""
-        ids, extend = self.extender(query)
-        return ids, extend(items)
-
-    def extender(self, query: str) -> tuple[TokenIds, Callable[[Sequence[str]], Iterator[Rows]]]:
-        """``encode(query)``, and what makes rows of items as :meth:`iterate_rows` does, for items that come bit by bit:
-        the query is encoded here, once.
-        """
+    def row_encoder(self, query: str) -> tuple[TokenIds, RowEncoder]:
+        """Return ``encode(query)`` and a function that encodes items behind it, which may be called repeatedly."""
         cut = self._cutter.cut(query)
         if cut is None:
             ids = np.array(self.encode(query), np.int32)
             return ids, lambda items: self._extend(ids, 0, query, items, add_special_tokens=True)
-        head = self._cutter.leading_ids + self.encode(query[:cut], add_special_tokens=False)
+        head = [*(self._cutter.leading_ids or ()), *self.encode(query[:cut], add_special_tokens=False)]
         tail = self.encode(query[cut:], add_special_tokens=False)
         ids = np.array(head + tail, np.int32)
         return ids, lambda items: self._extend(ids, len(head), query[cut:], items, add_special_tokens=False)
 
-    def iterate_apart(self, items: Sequence[str], prefix_length: int) -> Iterator[Rows]:
-        """Items encoded by themselves, without special tokens, each a row behind a whole prefix of that length."""
+    def encode_items_alone(self, items: Sequence[str], prefix_length: int) -> Iterator[Rows]:
+        """Encode each item alone, without special tokens, as a row behind a complete prefix of that length."""
         for texts in _batches(items, 0):
             tokens, lengths = self._encode_batch(texts, add_special_tokens=False)
             yield Rows(tokens, lengths, np.full(len(texts), prefix_length, np.int32))
 
-    def iterate_reversed(self, query: str, items: Sequence[str]) -> Iterator[Rows]:
-        """``encode(item + query)`` for each item: rows without a prefix."""
+    def encode_items_first(self, query: str, items: Sequence[str]) -> Iterator[Rows]:
+        """Encode ``item + query`` for each item, as rows without a prefix."""
         for texts in _batches(items, len(query)):
             tokens, lengths = self._encode_batch([item + query for item in texts], add_special_tokens=True)
             yield Rows(tokens, lengths, np.zeros(len(texts), np.int32))
@@ -174,14 +164,14 @@ class TextTokenizer:
     def _extend(
         self, ids: TokenIds, stable: int, tail: str, items: Sequence[str], *, add_special_tokens: bool
     ) -> Iterator[Rows]:
-        """Rows of ``encode(tail + item)`` behind ``ids[:stable]``, cut where they leave ``ids[stable:]``."""
+        """Encode ``tail + item`` for each item. The rows share ``ids[:stable]`` and what else of ``ids`` agrees."""
         for texts in _batches(items, len(tail)):
             tokens, lengths = self._encode_batch([tail + item for item in texts], add_special_tokens=add_special_tokens)
             shared = _common_prefixes(tokens, lengths, ids[stable:])
             yield Rows(_drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(stable))
 
     def _encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[TokenIds, TokenIds]:
-        """All tokens end to end, int32 [T], and the length of each text in tokens, int32 [N]."""
+        """Return all tokens end to end, int32 [T], and the number of tokens of each text, int32 [N]."""
         encoded = [e.ids for e in self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)]
         lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths
@@ -191,26 +181,26 @@ class TextTokenizer:
 
 
 def _tokenizer_file(directory: Path) -> Path:
-    """What a complaint should name: the file that is read where it is there."""
+    """Return the path that an error message should name: tokenizer.json if it exists, else the directory."""
     path = directory / "tokenizer.json"
     return path if path.exists() else directory
 
 
 def _require_tokenizer_files(directory: Path) -> None:
-    """Raise :class:`ModelFilesError` where a tokenizer is missing, or is only there in a form that is not served."""
+    """Raise :class:`CheckpointError` if there is no tokenizer, or none in a form that is served."""
     if (directory / "tokenizer.json").exists() or all((directory / n).exists() for n in ("vocab.json", "merges.txt")):
         return
     found = [name for name in ("tokenizer.model", "tekken.json", "vocab.json") if (directory / name).exists()]
     if not found:
-        raise ModelFilesError(f"{directory} holds no tokenizer.json: add the model's tokenizer files to it")
-    raise ModelFilesError(
+        raise CheckpointError(f"{directory} holds no tokenizer.json: add the model's tokenizer files to it")
+    raise CheckpointError(
         f"{directory} holds {' and '.join(found)} but no tokenizer.json, which is the form that is served: add the "
         "model's tokenizer.json, or have transformers write one (AutoTokenizer, save_pretrained)"
     )
 
 
 def _marks_beginnings(step: Mapping[str, Any] | None) -> bool:
-    """Whether a step of the pipeline puts something before a text, as if a space stood there."""
+    """Whether a step of the tokenizer's pipeline puts a space, or a marker for one, before every text."""
     match step:
         case {"type": "Prepend"} | {"type": "Metaspace", "prepend_scheme": "always" | "first"}:
             return True
@@ -227,7 +217,7 @@ def _fingerprint(definition: dict[str, Any]) -> str:
 
 
 def _batches(texts: Sequence[str], overhead: int) -> Iterator[Sequence[str]]:
-    """Runs of texts, each at most so many, and so many characters with ``overhead`` added to each; at least one."""
+    """Split texts into batches within the limits above. ``overhead``: further characters to count for each text."""
     start = characters = 0
     for n, text in enumerate(texts):
         size = len(text) + overhead
@@ -240,10 +230,10 @@ def _batches(texts: Sequence[str], overhead: int) -> Iterator[Sequence[str]]:
 
 
 def _common_prefixes(tokens: TokenIds, lengths: TokenIds, reference: TokenIds) -> TokenIds:
-    """How many leading tokens each packed row shares with ``reference``, int32 [N]."""
+    """Return how many leading tokens each packed row shares with ``reference``, int32 [N]."""
     starts = np.cumsum(lengths) - lengths
     shared = np.zeros(len(lengths), np.int32)
-    alive = np.arange(len(lengths))
+    alive = np.arange(len(lengths))  # the rows that have agreed with the reference so far
     for offset, token in enumerate(reference):
         alive = alive[lengths[alive] > offset]
         alive = alive[tokens[starts[alive] + offset] == token]
@@ -254,7 +244,7 @@ def _common_prefixes(tokens: TokenIds, lengths: TokenIds, reference: TokenIds) -
 
 
 def _drop_leading(tokens: TokenIds, lengths: TokenIds, count: TokenIds) -> TokenIds:
-    """The packed rows without the first ``count[n]`` tokens of each."""
+    """Return the packed rows' tokens without the first ``count[n]`` tokens of row ``n``."""
     starts = np.cumsum(lengths) - lengths
     offsets = np.arange(len(tokens), dtype=np.int64) - np.repeat(starts, lengths)
     return tokens[offsets >= np.repeat(count, lengths)]

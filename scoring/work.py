@@ -1,9 +1,10 @@
-"""How much there is to compute, in tokens: what chunks are cut by, claims are bounded by, and workers' pace is told in.
+"""Measure work: how much there is to compute, as an equivalent number of tokens.
 
-A token of a whole sequence says little of that: items that share a query share its work, and 500 items of 20 tokens
-behind a query of 2,000 are 1,010,000 tokens of sequences, of which 12,000 are computed. So rows count their own tokens,
-and a query counts once for all that are scored together. A token that looks back at a long query takes longer than one
-that does not: it counts for as many as take as long.
+This measure decides the size of chunks and of claims, and the speed of workers is reported in it. The length of the
+sequences would not do: 500 items of 20 tokens behind a query of 2,000 tokens are sequences of 1,010,000 tokens in all,
+but only 12,000 of them are computed, since the items share the work of the query. So a row counts its own tokens, and
+the prefix counts once for all rows that are scored together. A token that attends to a long prefix takes longer than
+one without a prefix: it counts as the number of prefixless tokens that take as long.
 """
 
 from __future__ import annotations
@@ -17,41 +18,44 @@ import numpy.typing as npt
 from scoring.layout import GroupWork, Rows
 
 ATTENTION_TOKENS = 3_840
-"""Tokens to look back at that cost as much as a token itself. 2 operations for each of a layer stack's weights, against
-4 x query heads x head_dim x layers for each pair: of Qwen3-0.6B 2 x 440e6 / (4 x 2,048 x 28). Others are like it."""
+"""Number of preceding tokens whose attention costs as much as all else that is computed for one token.
+
+A token takes 2 operations per weight of the layers, and each pair of tokens takes 4 x query heads x head_dim x layers.
+For Qwen3-0.6B the ratio is 2 x 440e6 / (4 x 2,048 x 28); it is similar for the other models.
+"""
 
 Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 
 def work(prefix_length: Number, own_tokens: Number) -> Number:
-    """What tokens behind a prefix take to compute, in tokens that have nothing before them; the prefix left out."""
+    """Return the work of computing tokens behind a prefix, the work of the prefix itself excluded."""
     return own_tokens * (1 + prefix_length / ATTENTION_TOKENS)
 
 
-def prefill_work(length: float) -> int:
-    """What a prefix takes itself: on average, a token of it sees half of it."""
+def work_of_prefix(length: float) -> int:
+    """Return the work of computing a prefix. On average, each of its tokens attends to half of it."""
     return round(work(length / 2, float(length)))
 
 
-def work_of_each(rows: Rows) -> npt.NDArray[np.float64]:
-    """float64 [N]: what each row takes. An empty one is not nothing: it is read, too."""
+def work_of_each_row(rows: Rows) -> npt.NDArray[np.float64]:
+    """Return the work of each row, float64 [N], prefix excluded. An empty row counts one token: it is scored, too."""
     return work(rows.prefix_ends.astype(np.float64), np.maximum(rows.lengths, 1).astype(np.float64))
 
 
-def rows_work(rows: Rows) -> int:
-    """What rows take, their prefix left out."""
-    return round(float(work_of_each(rows).sum()))
+def work_of_rows(rows: Rows) -> int:
+    """Return the work of all rows together, their prefix excluded."""
+    return round(float(work_of_each_row(rows).sum()))
 
 
 def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:
-    """What scoring groups took: all rows, and each prefix once unless all of it was there already.
+    """Return the work that scoring groups took: that of all rows, and of each prefix that was not cached completely.
 
-    cached_tokens: of each chunk by its id, as :class:`scoring.layout.Scored` says.
+    cached_tokens: those of each :class:`scoring.layout.ScoredChunk`, by the chunk's id.
     """
     done = 0
     for group in groups:
-        done += sum(rows_work(chunk.rows) for chunk in group.chunks)
-        to_find = sum(int(chunk.rows.prefix_ends.sum()) for chunk in group.chunks)
-        if sum(cached_tokens[chunk.id] for chunk in group.chunks) < to_find:
-            done += prefill_work(len(group.prefix))
+        done += sum(work_of_rows(chunk.rows) for chunk in group.chunks)
+        prefix_tokens = sum(int(chunk.rows.prefix_ends.sum()) for chunk in group.chunks)
+        if sum(cached_tokens[chunk.id] for chunk in group.chunks) < prefix_tokens:
+            done += work_of_prefix(len(group.prefix))
     return done

@@ -1,4 +1,4 @@
-"""Every knob of the service, in slices, read from ``SCORELINE_*`` environment variables, and how a process logs.
+"""All settings, read from ``SCORELINE_*`` environment variables in slices, and the configuration of logging.
 
-Only entry points read settings; a room is handed its slice and never reaches for a global.
+Only entry points read settings. Other code is given the slice that it needs and uses no global settings.
 """

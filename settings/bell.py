@@ -1,4 +1,4 @@
-"""How processes tell each other that there is work, and that it is done."""
+"""The bell: how processes tell each other that there is work, and that a job has ended."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from settings.slice import SettingsSlice
 
 
 class BellSettings(SettingsSlice):
-    """Redis in production, a local socket in embedded mode. Exactly one of the two is used."""
+    """Redis in production, a local socket in embedded mode. Only one of the two is used."""
 
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="the Redis that rings the bell")
     bell_socket: str | None = Field(

@@ -1,4 +1,4 @@
-"""How deliveries of webhooks are paced, and when an endpoint is given up."""
+"""The process that delivers webhooks."""
 
 from typing import Annotated
 
@@ -8,11 +8,11 @@ from pydantic_settings import NoDecode
 from settings.slice import SettingsSlice, split_at_commas
 
 Pauses = Annotated[tuple[PositiveFloat, ...], NoDecode, BeforeValidator(split_at_commas)]
-"""Seconds, written ``5,300,1800``."""
+"""Seconds, written as ``5,300,1800``."""
 
 
 class DeliverySettings(SettingsSlice):
-    """The process that delivers webhooks, and the secrets that it signs with."""
+    """How fast webhooks are delivered, when they are retried, and when an endpoint is disabled."""
 
     delivery_poll_seconds: PositiveFloat = Field(
         1.0, description="how often a delivering process looks for webhooks that are due"
@@ -23,15 +23,12 @@ class DeliverySettings(SettingsSlice):
     )
     webhook_retry_seconds: Pauses = Field(
         (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0),
-        description="from each attempt that fails to the next one, or up to a fifth longer; after the last, none",
+        description="pause after each failed attempt, up to a fifth longer; after the last one, no more attempts",
     )
     webhook_disable_seconds: PositiveFloat = Field(
         5 * 86400.0, description="an endpoint that has failed for this long, without a success, gets no more webhooks"
     )
-    webhook_secret_overlap_seconds: PositiveFloat = Field(
-        86400.0, description="for this long after a rotation webhooks are signed with the old secret, too"
-    )
     delivery_metrics_port: int | None = Field(
         None, ge=1, le=65535, description="port at which a delivering process offers `/metrics`; unset: none"
     )
-    delivery_metrics_host: str = Field("127.0.0.1", description="address that it binds for that")
+    delivery_metrics_host: str = Field("127.0.0.1", description="address to bind for these metrics")

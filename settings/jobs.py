@@ -1,4 +1,4 @@
-"""Where jobs live, and how long things may take or be kept there."""
+"""The store: where jobs are kept, for how long, and when a silent process is given up."""
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -13,25 +13,37 @@ class StoreSettings(SettingsSlice):
         description="SQLAlchemy URL; `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/NAME`",
     )
     lease_seconds: PositiveFloat = Field(
-        60.0, description="a claim whose worker is silent for this long is given to another worker"
+        60.0,
+        description="how long a lease lasts: work whose worker is silent for this long is given to another worker; "
+        "20 in `scoreline up`",
     )
     upload_timeout_seconds: PositiveFloat = Field(
         60.0,
-        description="an upload that is silent for this long, its client or the process that receives it, is given up",
+        description="an upload is given up if its client, or the process that receives it, is silent for this long",
+    )
+    sweep_seconds: PositiveFloat = Field(5.0, description="how often expired leases and deadlines are swept")
+    worker_fresh_seconds: PositiveFloat = Field(
+        20.0, description="a worker not seen for this long does not count as live"
     )
     max_attempts: PositiveInt = Field(
         3, description="how often a chunk may take its worker down, or fail, before its job fails"
     )
-    slack_interactive_seconds: float = Field(0.0, ge=0, description="added to a job's accept time to order it")
-    slack_normal_seconds: float = Field(5.0, ge=0, description="the same for priority `normal`")
-    slack_bulk_seconds: float = Field(300.0, ge=0, description="the same for priority `bulk`")
+    slack_interactive_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="seconds from acceptance until an `interactive` job is due; workers begin with what is due first",
+    )
+    slack_normal_seconds: float = Field(5.0, ge=0, description="seconds from acceptance until a `normal` job is due")
+    slack_bulk_seconds: float = Field(300.0, ge=0, description="seconds from acceptance until a `bulk` job is due")
     retention_seconds: PositiveFloat = Field(
         7 * 86400.0, description="finished jobs, with inputs and scores, are deleted after this"
     )
-    call_retention_seconds: PositiveFloat = Field(900.0, description="the same for what `/v1/score` leaves behind")
+    call_retention_seconds: PositiveFloat = Field(
+        900.0, description="finished `/v1/score` calls are deleted after this"
+    )
     share_prefixes: bool = Field(
         False,
-        description="the work on a query serves all tenants that send the same one; off: each tenant's alone, so that "
-        "nobody can tell by the time it takes what others ask",
+        description="tenants that send the same query share the work on it; off: no tenant can tell from response "
+        "times which queries other tenants send",
     )
     idempotency_seconds: PositiveFloat = Field(86400.0, description="how long an Idempotency-Key is remembered")

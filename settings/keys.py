@@ -1,4 +1,4 @@
-"""Who may call the API."""
+"""API keys."""
 
 from typing import Annotated
 
@@ -7,25 +7,25 @@ from pydantic_settings import SettingsConfigDict
 
 from settings.slice import SettingsSlice
 
-LEAST_LENGTH = 32
+MIN_KEY_LENGTH = 32
 
 
 def _long_enough(key: SecretStr) -> SecretStr:
     value = key.get_secret_value()
-    if len(value) < LEAST_LENGTH or not (value.isascii() and value.isprintable()) or " " in value:
-        raise ValueError(f"it must have {LEAST_LENGTH} characters or more, all of them printable ASCII, no spaces")
+    if len(value) < MIN_KEY_LENGTH or not (value.isascii() and value.isprintable()) or " " in value:
+        raise ValueError(f"it must have {MIN_KEY_LENGTH} characters or more, all of them printable ASCII, no spaces")
     return key
 
 
 class KeySettings(SettingsSlice):
-    """API keys. What is wrong with a value is said without the value."""
+    """API keys. Messages about invalid values do not contain the values."""
 
     model_config = SettingsConfigDict(hide_input_in_errors=True)
 
     bootstrap_key: Annotated[SecretStr, AfterValidator(_long_enough)] | None = Field(
         None,
-        description="an API key of the tenant `default` with all scopes, 32 characters or more; kept in no database",
+        description="an API key of the tenant `default` with all scopes, 32 characters or more; not in the database",
     )
     key_cache_seconds: PositiveFloat = Field(
-        5.0, description="so long a key that was revoked, or a limit that was changed, may still hold"
+        5.0, description="for this long a revoked key, or a limit that was changed, may still be in effect"
     )

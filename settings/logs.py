@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on stderr, the service's and the libraries' alike."""
+"""Structured logs: one JSON object per line on stderr, for the service and its libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 
 def configure_logs(level: int = logging.INFO) -> None:
-    """Send structlog and the standard library's logging through one JSON formatter. For entry points only."""
+    """Send the output of structlog and logging through one JSON formatter. To be called by entry points only."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -41,5 +41,5 @@ def configure_logs(level: int = logging.INFO) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.captureWarnings(True)
-    # Of each request that it sends it logs the whole address, which may be a signed one.
+    # httpx2 logs the URL of every request. A signed URL is a secret, so it must not be logged.
     logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""What is served, and the limits of what a request may ask."""
+"""The served model and the limits of requests."""
 
 from typing import Literal
 
@@ -23,13 +23,13 @@ class ScoringSettings(SettingsSlice):
     )
     max_labels: PositiveInt = Field(256, description="labels a request may name")
     max_items: PositiveInt = Field(100_000, description="items one job may have")
-    max_items_per_upload: PositiveInt = Field(1_000_000, description="the same for a job sent as JSON lines")
+    max_items_per_upload: PositiveInt = Field(1_000_000, description="items of one job sent as JSON lines, at most")
     max_items_per_call: PositiveInt = Field(1_000, description="items one `/v1/score` call may have")
     max_tokens_per_call: PositiveInt = Field(
         1_000_000, description="tokens, over all sequences, one `/v1/score` call may have"
     )
     chunk_tokens: PositiveInt = Field(
-        16_384, description="tokens to compute that a chunk aims at, the shared query left out"
+        16_384, description="target size of a chunk in tokens to compute, without the shared query"
     )
     chunk_items: PositiveInt = Field(256, description="items a chunk has at most")
     multi_item_algorithm: Literal["auto", "packed", "prefill_extend", "serial"] = Field(

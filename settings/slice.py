@@ -1,10 +1,10 @@
-"""What all slices share: the environment prefix, refusal to guess, and how lists are written."""
+"""What all slices share: the environment prefix, and how lists are written."""
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 def split_at_commas(entries: object) -> object:
-    """A list that is written as one string; what is none is left to be checked as it is. Blank entries are left out."""
+    """Split a string into its entries, without blank ones. Other values are returned as they are, to be validated."""
     return [entry.strip() for entry in entries.split(",") if entry.strip()] if isinstance(entries, str) else entries
 
 

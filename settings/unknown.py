@@ -1,4 +1,4 @@
-"""Variables that look like settings and are none: a name that is spelt wrong would leave its setting at the default."""
+"""Finds environment variables that look like settings but are not: a misspelt one would be ignored silently."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.webhooks import WebhookSettings
+from settings.worker import WorkerSettings
 
 SLICES: tuple[type[SettingsSlice], ...] = (
     ScoringSettings,
@@ -24,31 +25,31 @@ SLICES: tuple[type[SettingsSlice], ...] = (
     StoreSettings,
     BellSettings,
     EngineSettings,
+    WorkerSettings,
     WebhookSettings,
     DeliverySettings,
 )
 PREFIX = "SCORELINE_"
-OTHERS = frozenset({"URL", "API_KEY"})
-"""Names that are no settings of a server: where the command and the client find one, and what they call it with."""
+CLIENT_VARIABLES = frozenset({"URL", "API_KEY"})  # read by the command line and the Python client, not by the server
 
 log = structlog.stdlib.get_logger("settings")
 
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """The variables that nothing reads, each with the nearest name that something does, if one is near."""
-    known = OTHERS | {name.upper() for one in SLICES for name in one.model_fields}
+    """Return the variables that nothing reads, each with the known name that is most like it, or None."""
+    known = CLIENT_VARIABLES | {name.upper() for one in SLICES for name in one.model_fields}
     unknown: dict[str, str | None] = {}
     for variable in sorted(environment):
-        # Upper or lower case is one to pydantic.
+        # pydantic-settings ignores case.
         name = variable.upper().removeprefix(PREFIX)
         if variable.upper().startswith(PREFIX) and name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            unknown[variable] = PREFIX + near[0] if near else None
+            similar = difflib.get_close_matches(name, known, 1)
+            unknown[variable] = PREFIX + similar[0] if similar else None
     return unknown
 
 
 def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:
-    """Say in one line of the log what of the environment is not read. For entry points."""
+    """Log the variables that nothing reads, in one line. To be called by entry points only."""
     if unknown := unknown_variables(environment):
-        named = [f"{name} (is it {near}?)" if near else name for name, near in unknown.items()]
+        named = [f"{name} (is it {similar}?)" if similar else name for name, similar in unknown.items()]
         log.warning("variables that no setting has the name of are ignored", variables=named)

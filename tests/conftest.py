@@ -11,8 +11,8 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from jobs.store.migration import migrate
 from tests.services import MissingBinaryError, PostgresServer, RedisServer
+from tests.stores import migrate_store
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("scoreline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,14 +21,22 @@ settings.load_profile("scoreline")
 Server = TypeVar("Server", PostgresServer, RedisServer)
 
 FIRST = ("scoreline", "end_to_end", "model", "workers", "demonstration", "composition", "benchmarks", "faults")
-"""Folders whose files take long: begun last, one of them would be waited for alone."""
+"""Folders with slow files. They are started first, since a slow file that is started last is waited for alone."""
+
+SLOWEST = ("scoreline/test_up.py", "end_to_end/test_nothing_is_lost.py", "jobs/test_any_history.py")
+"""The slowest files, which are started before all others."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bring what takes long to the front."""
+    """Put slow tests first."""
     here = Path(__file__).parent
-    order = {name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: order.get(item.path.relative_to(here).parts[0], len(order)))
+    order = {name: place for place, name in enumerate((*SLOWEST, *FIRST))}
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(here)
+        return order.get(path.as_posix(), order.get(path.parts[0], len(order)))
+
+    items.sort(key=place)
 
 
 def _start(server: Callable[[], Server]) -> Server:
@@ -61,7 +69,7 @@ def redis_server() -> Iterator[RedisServer]:
 def postgres_template(postgres: PostgresServer) -> str:
     """The name of a migrated database to copy."""
     name = postgres.create_database()
-    migrate(postgres.url(name))
+    migrate_store(postgres.url(name))
     return name
 
 
@@ -69,7 +77,7 @@ def postgres_template(postgres: PostgresServer) -> str:
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite file to copy."""
     path = tmp_path_factory.mktemp("template") / "scoreline.db"
-    migrate(f"sqlite:///{path}")
+    migrate_store(f"sqlite:///{path}")
     return path
 
 

@@ -1,4 +1,4 @@
-"""A misspelt setting is said in the log instead of being left at its default without a word."""
+"""A misspelt setting is reported in the log instead of being ignored silently."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SET_SOMEWHERE = [
 ]
 
 
-def test_all_slices_are_known() -> None:
+def test_every_slice_is_listed() -> None:
     assert set(SLICES) == set(SettingsSlice.__subclasses__())
 
 
-def test_what_nothing_reads_is_named_with_what_is_near() -> None:
+def test_unknown_variables_are_found_with_the_most_similar_setting() -> None:
     environment = {
         "SCORELINE_LEASE_SECOND": "5",
         "scoreline_modle": "x",
@@ -45,7 +45,7 @@ def test_what_nothing_reads_is_named_with_what_is_near() -> None:
     }
 
 
-def test_one_line_says_it_and_none_where_there_is_nothing_to_say() -> None:
+def test_unknown_variables_are_logged_in_one_line_and_known_ones_are_not() -> None:
     with capture_logs() as logs:
         warn_of_unknown_variables({"SCORELINE_PORTS": "1", "SCORELINE_ZZZZZZ": "1"})
         warn_of_unknown_variables({"SCORELINE_PORT": "1"})
@@ -54,15 +54,15 @@ def test_one_line_says_it_and_none_where_there_is_nothing_to_say() -> None:
     assert line["variables"] == ["SCORELINE_PORTS (is it SCORELINE_PORT?)", "SCORELINE_ZZZZZZ"]
 
 
-def test_whatever_the_project_itself_sets_is_known() -> None:
+def test_all_variables_that_the_project_sets_are_known() -> None:
     named = {name for path in SET_SOMEWHERE for name in re.findall(r"\bSCORELINE_[A-Z_]*[A-Z]\b", path.read_text())}
     assert len(named) > 50
     assert unknown_variables(dict.fromkeys(named, "")) == {}
 
 
 @pytest.mark.parametrize("module", ["api", "workers.engine_loop", "workers.delivery"])
-def test_the_roles_say_it_when_they_start(module: str) -> None:
-    """And then stop, for want of a model or of a pause that is one: that is not what this is about."""
+def test_every_process_reports_unknown_variables_when_it_starts(module: str) -> None:
+    """The processes then stop, because the model is missing or the poll interval is invalid."""
     process = subprocess.run(
         [sys.executable, "-m", module],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""How a webhook leaves the house: signed, to a checked address, within limits. It knows no job and no table.
+"""Signing and sending webhooks by the conventions of Standard Webhooks 1.0 (standardwebhooks.com).
 
-The conventions are those of Standard Webhooks 1.0 (standardwebhooks.com).
+Requests go only to addresses that were checked, and are limited in time and size. This room knows neither jobs nor SQL.
 """

@@ -1,8 +1,8 @@
-"""Which addresses a webhook may go to: never a way into somebody's network.
+"""Which URLs and addresses a webhook may be sent to, so that it can't reach into a private network (SSRF).
 
-Forbidden is what IANA's registries of special-purpose addresses name, and of IPv6 all that is not allocated for global
-unicast. A network's own NAT64 has its prefix where it likes: among global unicast it can't be told from the rest.
-``ipaddress.is_global`` would not do: it knows less, and other things from one Python to the next.
+Forbidden are the addresses in IANA's registries of special-purpose addresses, and all IPv6 addresses outside the range
+allocated for global unicast. A network may choose its own NAT64 prefix within global unicast; such a prefix can't be
+recognised. ``ipaddress.is_global`` is not used: it covers less, and its answers differ between versions of Python.
 """
 
 from __future__ import annotations
@@ -17,29 +17,25 @@ from settings.webhooks import WebhookSettings
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-LONGEST_URL = 2_048
-"""In characters."""
-
-LONGEST_NAME = 253
-"""In characters, as DNS has it."""
-
+MAX_URL_LENGTH = 2_048  # characters
+MAX_HOST_LENGTH = 253  # characters, the limit of DNS
 DEFAULT_PORTS = {"https": 443, "http": 80}
 
 FORBIDDEN_IPV4 = tuple(
     IPv4Network(network)
     for network in (
-        "0.0.0.0/8",  # this host: Linux takes it for loopback
+        "0.0.0.0/8",  # this host: Linux treats it as loopback
         "10.0.0.0/8",  # private
         "100.64.0.0/10",  # behind a carrier's NAT
         "127.0.0.0/8",  # loopback
-        "168.63.129.16/32",  # a public address, but in Azure's machines the host's own services
-        "169.254.0.0/16",  # link-local, with the clouds' metadata services
+        "168.63.129.16/32",  # a public address that reaches services of the host on Azure's machines
+        "169.254.0.0/16",  # link-local, including the metadata services of clouds
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # protocol assignments
         "192.0.2.0/24",  # documentation
-        "192.31.196.0/24",  # AS112: name servers that every network may have of its own
-        "192.52.193.0/24",  # relays of AMT
-        "192.88.99.0/24",  # relays of 6to4
+        "192.31.196.0/24",  # AS112: name servers that any network may run for itself
+        "192.52.193.0/24",  # AMT relays
+        "192.88.99.0/24",  # 6to4 relays
         "192.168.0.0/16",  # private
         "192.175.48.0/24",  # AS112
         "198.18.0.0/15",  # benchmarks
@@ -50,7 +46,7 @@ FORBIDDEN_IPV4 = tuple(
     )
 )
 GLOBAL_IPV6 = IPv6Network("2000::/3")
-"""Outside of it: loopback, mapped and translated IPv4, unique local (fd00:ec2::254), link-local, multicast."""
+"""Outside are loopback, mapped and translated IPv4, unique local (fd00:ec2::254), link-local and multicast."""
 
 FORBIDDEN_IPV6 = tuple(
     IPv6Network(network)
@@ -62,59 +58,56 @@ FORBIDDEN_IPV6 = tuple(
         "3fff::/20",  # documentation
     )
 )
-IPV4_IN_LAST_BITS = tuple(
+IPV4_IN_LAST_32_BITS = tuple(
     IPv6Network(network)
     for network in (
-        "::/96",  # compatible
-        "::ffff:0:0/96",  # mapped
-        "::ffff:0:0:0/96",  # translated
+        "::/96",  # IPv4-compatible
+        "::ffff:0:0/96",  # IPv4-mapped
+        "::ffff:0:0:0/96",  # IPv4-translated
         "64:ff9b::/96",  # NAT64
-        "64:ff9b:1::/48",  # a network's own NAT64, where its prefix has 96 bits as is usual
+        "64:ff9b:1::/48",  # NAT64 local to a network, with the usual prefix of 96 bits
     )
 )
 SIX_TO_FOUR, TEREDO = IPv6Network("2002::/16"), IPv6Network("2001::/32")
 
-_CHARACTERS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
-"""Those of RFC 3986. Whoever sends a request to a URL with others writes them percent-encoded, which is longer."""
+_URL_CHARACTERS = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
+"""The characters of RFC 3986. Others would be percent-encoded when the request is sent, which makes the URL longer."""
 
-_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
+_HOST_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
-class ForbiddenUrl(Exception):  # noqa: N818 (it names what the URL is, not a mistake of ours)
-    """A webhook may not go there. Its words are meant for whoever gave the URL."""
+class ForbiddenUrl(Exception):  # noqa: N818 (it describes the URL, not a fault of this service)
+    """A webhook may not be sent to this URL. The message is shown to the user who gave the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """What is open. ports: at which public addresses may be reached; allowed: networks that are open besides."""
+    """Where webhooks may be sent."""
 
-    ports: frozenset[int] = frozenset({443})
-    allowed: tuple[Network, ...] = ()
+    ports: frozenset[int] = frozenset({443})  # open at all public addresses
+    allowed: tuple[Network, ...] = ()  # networks that are open at every port and without TLS
 
     @classmethod
-    def of(cls, settings: WebhookSettings) -> AddressRules:
-        """As the settings say."""
+    def from_settings(cls, settings: WebhookSettings) -> AddressRules:
+        """Return the rules that the settings describe."""
         return cls(frozenset(settings.webhook_ports), settings.webhook_allowed_networks)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a URL leads.
-
-    host: a name in lower case, or an address without brackets; in_allowed_networks: it may go there only if all its
-    addresses are in allowed networks, for it has no TLS or its port is not one of those that are open to all.
-    """
+    """The host and port that a URL names."""
 
     scheme: str
-    host: str
+    host: str  # a name in lower case, or an address without brackets
     port: int
     in_allowed_networks: bool
+    """Whether all addresses must be in allowed networks, because there is no TLS or the port is not open to all."""
 
     @property
     def address(self) -> Address | None:
-        """The host, where it is an address and not a name."""
+        """The host if it is an address, None if it is a name."""
         try:
             return ip_address(self.host)
         except ValueError:
@@ -122,13 +115,13 @@ class Target:
 
 
 def check_url(url: str, rules: AddressRules) -> Target:
-    """Where a URL leads, as far as it says itself: no name is looked up. Raises :class:`ForbiddenUrl`.
+    """Return the host and port that a URL names, without looking its name up. Raises :class:`ForbiddenUrl`.
 
-    Read strictly: what parsers are known to differ about is refused, so that nobody can read it otherwise.
+    Every form that URL parsers are known to read differently is refused, so that no other parser finds another host.
     """
-    if len(url) > LONGEST_URL:
-        raise ForbiddenUrl(f"the URL is longer than {LONGEST_URL:,} characters")
-    if not _CHARACTERS.fullmatch(url):
+    if len(url) > MAX_URL_LENGTH:
+        raise ForbiddenUrl(f"the URL is longer than {MAX_URL_LENGTH:,} characters")
+    if not _URL_CHARACTERS.fullmatch(url):
         raise ForbiddenUrl(
             "the URL has a character that URLs don't have: a path is written percent-encoded, a name in its xn-- form"
         )
@@ -141,7 +134,7 @@ def check_url(url: str, rules: AddressRules) -> Target:
     authority = re.split(r"[/?]", rest, maxsplit=1)[0]
     if "@" in authority:
         raise ForbiddenUrl("the URL names a user")
-    match = _AUTHORITY.fullmatch(authority)
+    match = _HOST_AND_PORT.fullmatch(authority)
     if match is None:
         raise ForbiddenUrl("the URL's host and port can't be read")
     port = int(match[2] or DEFAULT_PORTS[scheme])
@@ -152,24 +145,24 @@ def check_url(url: str, rules: AddressRules) -> Target:
             raise ForbiddenUrl("the URL does not begin with https://")
         if port not in rules.ports:
             raise ForbiddenUrl(f"webhooks don't go to port {port}")
-    target = Target(scheme, _host(match[1].lower()), port, scheme != "https" or port not in rules.ports)
+    target = Target(scheme, _normalize_host(match[1].lower()), port, scheme != "https" or port not in rules.ports)
     if target.address is not None:
         check_addresses(target, [target.host], rules)
     return target
 
 
-def _host(text: str) -> str:
-    """A name or an address, in its one form."""
+def _normalize_host(text: str) -> str:
+    """Return a name or an address in its canonical form. Raises :class:`ForbiddenUrl`."""
     if text.startswith("["):
         try:
             return str(IPv6Address(text[1:-1]))
         except AddressValueError:
             raise ForbiddenUrl("the URL's host is not an IPv6 address") from None
     labels = text.split(".")
-    if len(text) > LONGEST_NAME or not all(_LABEL.fullmatch(label) for label in labels):
+    if len(text) > MAX_HOST_LENGTH or not all(_HOST_LABEL.fullmatch(label) for label in labels):
         raise ForbiddenUrl("the URL's host is not a name")
-    if _NUMBER.fullmatch(labels[-1]):
-        # Resolvers take 127.1, 0177.0.0.1, 0x7f000001 and 2130706433 for addresses; here an address has one form.
+    if _NUMERIC_LABEL.fullmatch(labels[-1]):
+        # Resolvers read 127.1, 0177.0.0.1, 0x7f000001 and 2130706433 as addresses; here only the dotted form is one.
         try:
             return str(IPv4Address(text))
         except AddressValueError:
@@ -178,27 +171,28 @@ def _host(text: str) -> str:
 
 
 def check_addresses(target: Target, addresses: Iterable[str], rules: AddressRules) -> list[Address]:
-    """What a target's host was found to stand for, each address once. Raises :class:`ForbiddenUrl`.
+    """Return the addresses that a target's host resolved to, without duplicates. Raises :class:`ForbiddenUrl`.
 
-    One that is forbidden forbids all: whoever gives both could not be trusted with the choice. The message does not say
-    which it was. Of a name not even so much may be told: names of an inner network are nobody's to ask for.
+    If one address is forbidden, all of them are: a name server that gives both kinds is not trusted. The message does
+    not say which address it was. If the host is a name, the caller must hide even this error. Otherwise a user could
+    find out which names a private network has.
     """
     found: dict[Address, None] = {}
     for text in addresses:
-        # A zone (fe80::1%eth0) comes with link-local addresses alone.
+        # Only link-local addresses have a zone (fe80::1%eth0), and they are forbidden with or without it.
         address = ip_address(text.partition("%")[0])
-        if not _open(address, rules, public=not target.in_allowed_networks):
+        if not _is_allowed(address, rules, public=not target.in_allowed_networks):
             raise ForbiddenUrl("the URL leads to an address that webhooks don't go to")
         found[address] = None
     return list(found)
 
 
-def _open(address: Address, rules: AddressRules, *, public: bool) -> bool:
-    """Whether a webhook may go there; public: whether it suffices that anybody may."""
+def _is_allowed(address: Address, rules: AddressRules, *, public: bool) -> bool:
+    """Whether a webhook may be sent there. public: whether any public address is allowed."""
     allowed = any(address in network for network in rules.allowed)
     if not allowed and not (public and _is_public(address)):
         return False
-    return all(_open(inner, rules, public=public) for inner in _embedded(address))
+    return all(_is_allowed(inner, rules, public=public) for inner in _embedded_ipv4(address))
 
 
 def _is_public(address: Address) -> bool:
@@ -207,12 +201,12 @@ def _is_public(address: Address) -> bool:
     return address in GLOBAL_IPV6 and not any(address in network for network in FORBIDDEN_IPV6)
 
 
-def _embedded(address: Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that packets to an IPv6 address may end up at."""
+def _embedded_ipv4(address: Address) -> Iterator[IPv4Address]:
+    """Yield the IPv4 addresses that packets to an IPv6 address may be forwarded to."""
     if isinstance(address, IPv4Address) or address.is_loopback or address.is_unspecified:
         return
     bits = int(address)
-    if any(address in network for network in IPV4_IN_LAST_BITS):
+    if any(address in network for network in IPV4_IN_LAST_32_BITS):
         yield IPv4Address(bits & 0xFFFFFFFF)
     elif address in SIX_TO_FOUR:
         yield IPv4Address(bits >> 80 & 0xFFFFFFFF)

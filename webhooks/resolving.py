@@ -1,4 +1,7 @@
-"""Looking names up, in bounded time: the system's resolver can't be interrupted, only left behind."""
+"""Looking host names up with a time limit.
+
+A call of the system's resolver can't be interrupted, so each runs in a thread that is abandoned when time is up.
+"""
 
 from __future__ import annotations
 
@@ -8,67 +11,67 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-LookUp = Callable[[str], list[str]]
-"""A name to its addresses as text; raises OSError. It may take as long as it likes."""
+Lookup = Callable[[str], list[str]]
+"""Returns the addresses of a name as text; raises OSError. It may take any time."""
 
-PLACES = 64
-"""Look-ups at once. Those that were given up count until the system gives them up, too: half a minute or so."""
+MAX_LOOKUPS = 64
+"""Lookups at once. An abandoned one counts until the system ends it, after about half a minute."""
 
-PLACE_SECONDS = 1.0
-"""How long a place is waited for. No longer: whoever waits keeps a thread from those whose names are known at once."""
+MAX_WAIT_SECONDS = 1.0
+"""How long to wait until a lookup may start. Short, because the waiting thread can't send other webhooks meanwhile."""
 
-NO_ADDRESS = "the host's name has no address that webhooks go to"
-"""Of one that has none and of one that leads inside: names of an inner network are nobody's to ask for."""
+NO_ALLOWED_ADDRESS = "the host's name has no address that webhooks go to"
+"""Said both of a name without addresses and of one with forbidden addresses, or private names could be probed."""
 
 
 class ResolutionError(Exception):
-    """A name that has no address, as far as could be found, or none that is open."""
+    """A name has no address, or none that webhooks may be sent to."""
 
 
 class BusyError(Exception):
-    """There is no place to look a name up: nothing was found out about it."""
+    """No lookup could be started, so nothing is known about the name."""
 
 
-def system_look_up(name: str) -> list[str]:
-    """What the system's resolver says: its hosts file, DNS, or whatever it is set to."""
+def system_lookup(name: str) -> list[str]:
+    """Return what the system's resolver answers, from its hosts file, DNS or whatever it is configured to use."""
     return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
 
 
 class Resolver:
-    """Looks names up, each in a thread of its own, for as long as one is willing to wait."""
+    """Looks names up, each in its own thread, with a time limit for the caller."""
 
-    def __init__(self, look_up: LookUp = system_look_up) -> None:
-        self._look_up = look_up
-        self._places = threading.BoundedSemaphore(PLACES)
+    def __init__(self, lookup: Lookup = system_lookup) -> None:
+        self._lookup = lookup
+        self._slots = threading.BoundedSemaphore(MAX_LOOKUPS)
 
     def resolve(self, name: str, seconds: float) -> list[str]:
-        """The addresses of a name, in the resolver's order. Raises ResolutionError, TimeoutError, BusyError."""
+        """Return the addresses of a name in the resolver's order. Raises ResolutionError, TimeoutError, BusyError."""
         deadline = time.monotonic() + seconds
-        if not self._places.acquire(timeout=min(seconds, PLACE_SECONDS)):
+        if not self._slots.acquire(timeout=min(seconds, MAX_WAIT_SECONDS)):
             raise BusyError("too many names are being looked up")
         answer: Future[list[str]] = Future()
-        # A daemon: a process that stops does not wait for it.
+        # A daemon thread, so that a stopping process does not wait for it.
         thread = threading.Thread(target=self._answer, args=(name, answer), name="webhook-look-up", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            self._places.release()
+            self._slots.release()
             raise BusyError("no thread could be started to look a name up") from error
         try:
             addresses = answer.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             raise TimeoutError("the look-up of the host's name took too long") from None
         if not addresses:
-            raise ResolutionError(NO_ADDRESS)
+            raise ResolutionError(NO_ALLOWED_ADDRESS)
         return addresses
 
     def _answer(self, name: str, answer: Future[list[str]]) -> None:
         try:
-            addresses = self._look_up(name)
+            addresses = self._lookup(name)
         except (OSError, UnicodeError):
-            # Nothing of how it failed.
-            answer.set_exception(ResolutionError(NO_ADDRESS))
+            # How it failed is not told: it would say whether a private name exists.
+            answer.set_exception(ResolutionError(NO_ALLOWED_ADDRESS))
         else:
             answer.set_result(addresses)
         finally:
-            self._places.release()
+            self._slots.release()

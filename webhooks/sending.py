@@ -1,4 +1,4 @@
-"""Sending one webhook: one request, and what came of it."""
+"""Sending one webhook: a single request and its result."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import Literal
 
 import httpx2
 
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import ForbiddenUrl
-from webhooks.resolving import BusyError, LookUp, ResolutionError, system_look_up
+from webhooks.resolving import BusyError, Lookup, ResolutionError, system_lookup
 from webhooks.transport import CheckedTransport, TlsError, TooLargeError
 
-TEXT_BYTES = 1_024
-"""What is kept of a receiver's words."""
+EXCERPT_BYTES = 1_024  # kept of a receiver's response
 
-OWN_HEADERS = {
+DEFAULT_HEADERS = {
     "user-agent": "Scoreline-Webhooks",
     "accept": "*/*",
     "accept-encoding": "identity",
@@ -30,75 +28,53 @@ OWN_HEADERS = {
 }
 
 Reason = Literal[
-    "busy",
-    "forbidden_address",
-    "resolution",
-    "connection",
-    "tls",
-    "timeout",
-    "too_large",
-    "bad_response",
-    "redirect",
+    "busy", "forbidden_address", "resolution", "connection", "tls", "timeout", "too_large", "bad_response", "redirect"
 ]
-"""Why there is no answer that counts. These words go into the delivery log. ``busy`` says nothing of the receiver."""
+"""Why there is no usable response. Stored in the delivery log. ``busy`` is a state of the sender, not the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The receiver answered.
-
-    retry_after: seconds for which it asks to be left alone, however many; body_start: at most 1 KiB of its answer, as
-    text without control characters; seconds: from the look-up of its name to the end; cut: why the body was not read to
-    its end, where it was not. The status counts all the same: with it the receiver has said what it has to say.
-    """
+    """The receiver responded. Its status counts even if the rest of the response could not be read."""
 
     status: int
-    retry_after: float | None
-    body_start: str
-    seconds: float
-    cut: Reason | None = None
+    retry_after: float | None  # seconds, unlimited
+    body_start: str  # at most 1 KiB, without control characters
+    seconds: float  # from the lookup of the name to the end
+    cut: Reason | None = None  # why the body was not read to its end
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There is no answer that counts.
-
-    detail: in words, for the log, at most 1 KiB without control characters; seconds: until that was known.
-    """
+    """There is no usable response."""
 
     reason: Reason
-    detail: str
+    detail: str  # for people who read the delivery log; at most 1 KiB, without control characters
     seconds: float
 
 
-Outcome = Sent | Failed
+SendResult = Sent | Failed
 
 
 class Sender:
-    """Sends webhooks. Safe to use from several threads.
+    """Sends webhooks. Safe to use from several threads."""
 
-    look_up: the addresses of a name.
-    """
-
-    def __init__(self, settings: WebhookSettings, look_up: LookUp = system_look_up) -> None:
-        self._transport = CheckedTransport(settings, look_up)
+    def __init__(self, settings: WebhookSettings, lookup: Lookup = system_lookup) -> None:
+        self._transport = CheckedTransport(settings, lookup)
 
     def __enter__(self) -> Sender:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._transport.close()
 
-    def send(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """POST the body, and wait for the answer. Never raises for what a receiver does."""
+    def send(self, url: str, headers: Mapping[str, str], body: bytes) -> SendResult:
+        """POST the body and wait for the response. Raises nothing, whatever the receiver does."""
         started = time.monotonic()
-        all_headers = httpx2.Headers(OWN_HEADERS)
+        all_headers = httpx2.Headers(DEFAULT_HEADERS)
         all_headers.update(headers)
         try:
-            # Said here, because a request would decode the host's xn-- labels to find whether there is one, and some
-            # that look like such can't be.
+            # Set here, because httpx2 would decode the host's xn-- labels to make this header, and fails for some.
             all_headers["host"] = httpx2.URL(url).netloc.decode()
             request = httpx2.Request("POST", url, headers=all_headers, content=body)
             response = self._transport.handle_request(request)
@@ -115,26 +91,26 @@ class Sender:
                 where = response.headers.get("location", "")
                 detail = f"redirects are not followed: {response.status_code} to {where}"
                 return _failed("redirect", detail, started)
-            body_start, cut = _body_start(response)
+            body_start, cut = _read_body_start(response)
             retry_after = _retry_after(response.headers.get("retry-after", ""), time.time())
             return Sent(response.status_code, retry_after, body_start, time.monotonic() - started, cut)
 
 
 def _failed(reason: Reason, detail: str, started: float) -> Failed:
-    """detail: what a receiver said may be quoted in it, at any length; started: monotonic seconds."""
+    """Return a failure. detail: of any length, and may quote the receiver; started: monotonic seconds."""
     return Failed(reason, _text(detail.encode(errors="replace")), time.monotonic() - started)
 
 
-def _body_start(response: httpx2.Response) -> tuple[str, Reason | None]:
-    """The start of a body, and why the rest was not read.
+def _read_body_start(response: httpx2.Response) -> tuple[str, Reason | None]:
+    """Return the start of the body, and why the rest was not read.
 
-    All is read that may be: to close a connection on somebody who still writes is to reset it.
+    As much as allowed is read, because closing the connection while the receiver still writes would reset it.
     """
     start = bytearray()
     try:
-        # Raw: what a receiver has packed stays packed, however large it would become.
+        # Raw: a compressed body is not decompressed, because it could become arbitrarily large.
         for data in response.iter_raw():
-            start += data[: TEXT_BYTES - len(start)]
+            start += data[: EXCERPT_BYTES - len(start)]
     except httpx2.TransportError as error:
         return _text(start), _reason(error)
     return _text(start), None
@@ -155,26 +131,23 @@ def _reason(error: httpx2.TransportError) -> Reason:
 
 
 def _text(data: bytes | bytearray) -> str:
-    """At most 1 KiB of text in UTF-8 that may be stored, logged and shown anywhere."""
-    text = data[:TEXT_BYTES].decode(errors="replace")
+    """Return at most 1 KiB of printable text, which can be stored, logged and shown anywhere."""
+    text = data[:EXCERPT_BYTES].decode(errors="replace")
     shown = "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
-    return shown.encode()[:TEXT_BYTES].decode(errors="ignore")
+    return shown.encode()[:EXCERPT_BYTES].decode(errors="ignore")
 
 
 def _retry_after(value: str, now: float) -> float | None:
-    """Seconds that the header of that name asks for: a number of them, or the date on which they end.
-
-    now: Unix seconds.
-    """
+    """Return the seconds that a Retry-After header asks for, given as a number or as a date. now: Unix seconds."""
     value = value.strip()
     if re.fullmatch("[0-9]+", value):
-        # A longer number would be infinite at some point, and this is longer than anybody waits.
+        # More digits would at some point become infinite as a float.
         return float(value[:20])
     try:
         date = parsedate_to_datetime(value)
-        # HTTP's dates are in UTC, whether they say so in a way that the parser knows or not.
+        # HTTP dates are in UTC, also where the parser does not recognise the zone.
         seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
     except (ValueError, OverflowError):
-        # A year, an offset or their sum may be beyond what there is.
+        # The year, the offset or their sum may be out of range.
         return None
     return max(0.0, seconds)

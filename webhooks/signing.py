@@ -11,24 +11,20 @@ from collections.abc import Sequence
 
 PREFIX = "whsec_"
 VERSION = "v1"
-KEY_BYTES = 32
-"""Of a new secret: as many as the hash has, so that more would add nothing."""
-
-SHORTEST_KEY_BYTES, LONGEST_KEY_BYTES = 24, 64
-"""What the specification allows."""
+KEY_BYTES = 32  # of a new secret; as long as the hash, beyond which length adds no strength
+MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64  # the limits of the specification
 
 
 def new_secret() -> str:
-    """A secret that nobody can guess, in the form in which its receiver is given it."""
+    """Return a new random secret in the form that receivers are given."""
     return PREFIX + base64.b64encode(randomness.token_bytes(KEY_BYTES)).decode()
 
 
 def sign(secrets: Sequence[str], message_id: str, timestamp: int, body: bytes) -> str:
-    """The value of ``webhook-signature``: a signature for each secret, so that a receiver may have any of them.
+    """Return the header ``webhook-signature``: one signature for each secret, so that a receiver may have any of them.
 
-    timestamp: Unix seconds of this attempt, as ``webhook-timestamp`` says it; body: the bytes that are sent.
-    Raises ValueError for what can't be signed: no secret, one of another form, an id in which a full stop would move
-    the limit between it and the timestamp.
+    timestamp: Unix seconds of this attempt, as in the header ``webhook-timestamp``. Raises ValueError if there is no
+    secret, a secret is malformed, or the id contains a full stop, which would make the signed text ambiguous.
     """
     if not secrets:
         raise ValueError("there is no secret to sign with")
@@ -40,13 +36,13 @@ def sign(secrets: Sequence[str], message_id: str, timestamp: int, body: bytes) -
 
 
 def _key(secret: str) -> bytes:
-    """The bytes that a secret stands for. The error never tells the secret."""
+    """Decode a secret. The error message never contains the secret."""
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if not secret.startswith(PREFIX) or not SHORTEST_KEY_BYTES <= len(key) <= LONGEST_KEY_BYTES:
+    if not secret.startswith(PREFIX) or not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
         raise ValueError(
-            f"a secret is {PREFIX} and the base64 of {SHORTEST_KEY_BYTES} to {LONGEST_KEY_BYTES} bytes, and this is not"
+            f"a secret is {PREFIX} and the base64 of {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes, and this is not"
         )
     return key

@@ -1,8 +1,8 @@
-"""The way out: a transport that connects to checked addresses alone, and for a limited time and size.
+"""An HTTP transport that connects only to checked addresses, with limits on time and size.
 
-A name is looked up once, and the connection is made to what was found and checked, so that no second look-up can say
-otherwise. Each request has a connection of its own: none is ever reused without a check. There are no proxies, cookies,
-credentials or redirects here, because nothing here knows of any.
+A name is looked up only once, and the connection is made to an address that was checked. So no second lookup can return
+another address (DNS rebinding). Every request has its own connection, so every request is checked. The transport
+implements no proxies, cookies, credentials or redirects.
 """
 
 from __future__ import annotations
@@ -18,37 +18,31 @@ import httpx2
 
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import Address, AddressRules, ForbiddenUrl, Target, check_addresses, check_url
-from webhooks.resolving import NO_ADDRESS, LookUp, ResolutionError, Resolver
+from webhooks.resolving import NO_ALLOWED_ADDRESS, Lookup, ResolutionError, Resolver
 
-ADDRESSES_TRIED = 4
-"""Of a name that has more; each gets its share of the time."""
+MAX_ADDRESSES_TRIED = 4  # addresses of one name; the time limit for connecting is divided among them
 
 
 class TlsError(httpx2.ConnectError):
-    """No trust: a certificate for another name, of an unknown authority, or no TLS at all."""
+    """The certificate is for another name or of an unknown authority, or the receiver does not speak TLS."""
 
 
 class TooLargeError(httpx2.ReadError):
-    """A response beyond the limit."""
+    """The response is larger than the limit."""
 
 
 class Deadline:
-    """A moment by which something has to be done."""
+    """A point in time, in monotonic seconds, by which something has to be done."""
 
     def __init__(self, at: float) -> None:
         self._at = at
 
-    @classmethod
-    def after(cls, seconds: float) -> Deadline:
-        """So many seconds from now."""
-        return cls(time.monotonic() + seconds)
-
     def within(self, seconds: float) -> Deadline:
-        """So many seconds from now, but no later than this one."""
+        """Return the deadline that is ``seconds`` from now, or this one if it is earlier."""
         return Deadline(min(self._at, time.monotonic() + seconds))
 
     def left(self) -> float:
-        """Seconds, more than none. Raises TimeoutError."""
+        """Return the seconds that are left, more than 0. Raises TimeoutError."""
         seconds = self._at - time.monotonic()
         if seconds <= 0:
             raise TimeoutError("it took too long")
@@ -56,9 +50,10 @@ class Deadline:
 
 
 class LimitedStream(httpcore2.NetworkStream):
-    """A connection that can be read from and written to until its deadline, and only so much.
+    """A connection with a deadline for all of its reads and writes, and a limit on the bytes that are read.
 
-    The time-outs that it is asked for count from one byte to the next; who sends a byte a second would never meet them.
+    The timeouts that httpcore2 passes are ignored: each would apply to one read, and a receiver that sends a byte a
+    second would never exceed them.
     """
 
     def __init__(self, connection: socket.socket, deadline: Deadline, max_bytes: int) -> None:
@@ -68,7 +63,7 @@ class LimitedStream(httpcore2.NetworkStream):
         self.at_end = False
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """At least a byte, or nothing at the end."""
+        """Read at least one byte, or none at the end of the response."""
         if not self._bytes_left:
             raise TooLargeError("the response is larger than is read")
         with _as_read_errors():
@@ -79,7 +74,7 @@ class LimitedStream(httpcore2.NetworkStream):
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """All of it."""
+        """Write the whole buffer."""
         view = memoryview(buffer)
         try:
             while view:
@@ -88,23 +83,24 @@ class LimitedStream(httpcore2.NetworkStream):
         except TimeoutError as error:
             raise httpx2.WriteTimeout(str(error)) from error
         except OSError as error:
-            # After this one a response is looked for: who refuses a request may say so without reading it.
+            # After this error httpcore2 still reads the response. This is needed: a receiver may refuse a request
+            # without reading it.
             raise httpcore2.WriteError(str(error)) from error
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
 
 class CheckedTransport(httpx2.BaseTransport):
-    """Sends a request to where :mod:`webhooks.addresses` lets it go. Safe to use from several threads."""
+    """Sends requests where :mod:`webhooks.addresses` allows it. Safe to use from several threads."""
 
-    def __init__(self, settings: WebhookSettings, look_up: LookUp) -> None:
+    def __init__(self, settings: WebhookSettings, lookup: Lookup) -> None:
         self._settings = settings
-        self._rules = AddressRules.of(settings)
-        self._resolver = Resolver(look_up)
+        self._rules = AddressRules.from_settings(settings)
+        self._resolver = Resolver(lookup)
         self._tls = httpx2.create_ssl_context(trust_env=False)
-        # Once, and here: to set it beside a handshake in another thread would not be safe.
+        # Set here because it is not safe while another thread performs a handshake.
         self._tls.set_alpn_protocols(["http/1.1"])
         if settings.webhook_ca_file is not None:
             try:
@@ -113,11 +109,8 @@ class CheckedTransport(httpx2.BaseTransport):
                 raise ValueError(f"SCORELINE_WEBHOOK_CA_FILE: {settings.webhook_ca_file}: {error}") from error
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The response with its headers; its body is read from it, by the same deadline.
-
-        Raises what httpx2 raises, and besides ForbiddenUrl, ResolutionError and BusyError.
-        """
-        deadline = Deadline.after(self._settings.webhook_timeout_seconds)
+        """Return a response with an unread body. Raises httpx2's errors, ForbiddenUrl, ResolutionError, BusyError."""
+        deadline = Deadline(time.monotonic() + self._settings.webhook_timeout_seconds)
         target = check_url(str(request.url), self._rules)
         connection = self._connect(target, deadline)
         stream = LimitedStream(connection, deadline, self._settings.webhook_max_response_bytes)
@@ -131,16 +124,16 @@ class CheckedTransport(httpx2.BaseTransport):
         )
 
     def _connect(self, target: Target, deadline: Deadline) -> socket.socket:
-        """A connection to a checked address, with TLS for the target's name where it is to have TLS."""
+        """Connect to a checked address of the target, with TLS unless the scheme is http."""
         addresses = self._addresses(target, deadline)
         connecting = deadline.within(self._settings.webhook_connect_seconds)
         try:
-            connection = _connected(addresses, target.port, connecting)
+            connection = _connect_to_first(addresses, target.port, connecting)
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("the host took too long to take the connection") from error
         except OSError as error:
             raise httpx2.ConnectError(f"the host did not take the connection: {error.strerror or error}") from error
-        return connection if target.scheme == "http" else self._secured(connection, target, connecting)
+        return connection if target.scheme == "http" else self._start_tls(connection, target, connecting)
 
     def _addresses(self, target: Target, deadline: Deadline) -> list[Address]:
         if target.address is not None:
@@ -152,12 +145,12 @@ class CheckedTransport(httpx2.BaseTransport):
         try:
             return check_addresses(target, found, self._rules)
         except ForbiddenUrl:
-            raise ResolutionError(NO_ADDRESS) from None
+            raise ResolutionError(NO_ALLOWED_ADDRESS) from None
 
-    def _secured(self, connection: socket.socket, target: Target, connecting: Deadline) -> socket.socket:
+    def _start_tls(self, connection: socket.socket, target: Target, connecting: Deadline) -> socket.socket:
         try:
             connection.settimeout(connecting.left())
-            # Of a whole handshake, however slowly it goes on: ssl counts from its beginning.
+            # This timeout limits the whole handshake: ssl counts from its beginning.
             return self._tls.wrap_socket(connection, server_hostname=target.host)
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("the TLS handshake took too long") from error
@@ -168,12 +161,12 @@ class CheckedTransport(httpx2.BaseTransport):
         except ssl.SSLError as error:
             raise TlsError(f"the TLS handshake failed: {error.reason or error}") from error
         finally:
-            # Of no effect on a connection that was secured: its socket has moved.
+            # Has no effect after success: wrap_socket detaches the socket.
             connection.close()
 
 
 class _Body(httpx2.SyncByteStream):
-    """What follows the headers."""
+    """The body of a response, read from its connection."""
 
     def __init__(self, response: httpcore2.Response, stream: LimitedStream) -> None:
         self._response = response
@@ -188,24 +181,24 @@ class _Body(httpx2.SyncByteStream):
         self._stream.close()
 
 
-def _connected(addresses: list[Address], port: int, connecting: Deadline) -> socket.socket:
-    """A connection to the first address that takes it. Raises OSError, that of the last one."""
-    tried = addresses[:ADDRESSES_TRIED]
+def _connect_to_first(addresses: list[Address], port: int, connecting: Deadline) -> socket.socket:
+    """Connect to the first address that accepts. Raises the OSError of the last one tried."""
+    tried = addresses[:MAX_ADDRESSES_TRIED]
     refusal = OSError("there is no address")
     for place, address in enumerate(tried):
         try:
-            return _open(address, port, connecting.left() / (len(tried) - place))
+            return _connect(address, port, connecting.left() / (len(tried) - place))
         except OSError as error:
             refusal = error
     raise refusal
 
 
-def _open(address: Address, port: int, seconds: float) -> socket.socket:
+def _connect(address: Address, port: int, seconds: float) -> socket.socket:
     connection = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
         connection.settimeout(seconds)
         connection.connect((str(address), port))
-        # Headers and body are two writes, and the second is not to wait for the first to be acknowledged.
+        # Headers and body are two writes; the second shall not wait for the acknowledgement of the first.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError:
         connection.close()
@@ -225,7 +218,7 @@ def _as_read_errors() -> Iterator[None]:
 
 @contextmanager
 def _as_httpx2(stream: LimitedStream) -> Iterator[None]:
-    """What HTTP finds wrong with a response. One that ends too early is the connection's fault."""
+    """Turn httpcore2's protocol errors into httpx2's. A response that ends early counts as a lost connection."""
     try:
         yield
     except httpcore2.RemoteProtocolError as error:

@@ -1,4 +1,4 @@
-"""Chores of a worker that go on beside the scoring."""
+"""Tasks that a process repeats in threads of their own, beside its main work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jobs.store.database import StorageUnavailable
 log = structlog.stdlib.get_logger("worker")
 
 
-class Repeating:
-    """Does something every so many seconds, in a thread of its own, until closed. What fails is tried again.
+class PeriodicTask:
+    """Calls ``action`` every so many seconds in a thread of its own, until closed. An error of one call is logged.
 
-    jitter: the share of the interval by which it varies, so that processes that started together fall out of step.
+    jitter: the share of the interval by which it varies, so that processes started together don't stay in step.
     """
 
     def __init__(self, name: str, seconds: float, action: Callable[[], None], *, jitter: float = 0.0) -> None:
@@ -28,7 +28,7 @@ class Repeating:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def close(self) -> None:
-        """No more of it. Does not wait for what is being done."""
+        """Make no further call. Does not wait for a call that is under way."""
         self._closed.set()
 
     def _run(self) -> None:

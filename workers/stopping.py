@@ -1,4 +1,4 @@
-"""How a worker's process ends: told to, in good order; or at once, with a status that says why."""
+"""How a worker process ends: in good order when a signal asks for it, or at once with an exit status."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import NoReturn
 
 import structlog
 
-STOPPED = 0
-BROKEN = 1
-STUCK = 70
-"""Exit statuses: stopped on demand; failed in a way a new process may survive; ended because the engine hung."""
+STOPPED = 0  # exit status: stopped on request
+BROKEN = 1  # exit status: failed in a way that a new process may survive
+STUCK = 70  # exit status: ended itself because the engine hung
 
 log = structlog.stdlib.get_logger("worker")
 
 
-class Stopping:
-    """SIGTERM and SIGINT: the first one asks the worker to stop, the second one ends it on the spot.
+class StopSignals:
+    """Handles SIGTERM and SIGINT: the first one asks the process to stop, the second one ends it immediately.
 
-    They reach a thread through Python's wake-up descriptor, so nothing is interrupted, and it does not matter how long
-    a device call keeps the main thread from looking. To be made in the main thread.
+    A thread reads the signals from Python's wake-up descriptor. So the handler runs even while a long device call keeps
+    the main thread busy, and it interrupts nothing. Must be created in the main thread.
     """
 
     def __init__(self) -> None:
@@ -32,11 +31,11 @@ class Stopping:
         os.set_blocking(arriving, False)
         signal.set_wakeup_fd(arriving)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _leave_it_to_the_thread)
+            signal.signal(number, _leave_to_thread)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
-    def calls(self, stop: Callable[[], None]) -> None:
-        """From now on, the first signal calls this. Before, it ends the process: there is nothing to put in order."""
+    def on_stop(self, stop: Callable[[], None]) -> None:
+        """Have the first signal call ``stop``. Until this is set, the first signal ends the process."""
         self._stop = stop
 
     def _wait(self) -> None:
@@ -46,13 +45,14 @@ class Stopping:
         end_process(BROKEN, "told to stop twice")
 
 
-def _leave_it_to_the_thread(_number: int, _frame: object) -> None:
+def _leave_to_thread(_number: int, _frame: object) -> None:
     pass
 
 
 def end_process(status: int, reason: str | None = None) -> NoReturn:
-    """End without taking the interpreter apart: with an accelerator library that takes longer than stopping did, and a
-    hung device call would keep it from ending at all.
+    """End the process without Python's shutdown.
+
+    With an accelerator library loaded, that shutdown takes seconds; a device call that hangs would block it forever.
     """
     if reason is not None:
         (log.info if status == STOPPED else log.critical)(reason, exit_status=status)

@@ -1,8 +1,8 @@
-"""The error envelope: every failure leaves in one shape, whoever made it.
+"""The error envelope: all failures have one shape, whether a route or the framework reports them.
 
-The shape is OpenAI's, ``{"error": {"message", "type", "param", "code"}}``, so that clients written for it read ours.
-``code`` is one of :class:`scoring.error_codes.ErrorCode`, also for what the framework refuses before a route is
-reached.
+The shape is OpenAI's, ``{"error": {"message", "type", "param", "code"}}``, so clients that were written for it can read
+it. ``code`` is one of :class:`scoring.error_codes.ErrorCode`, also for errors that the framework reports before a route
+is reached.
 """
 
 from __future__ import annotations
@@ -20,13 +20,37 @@ from starlette.responses import Response
 
 from api.answers.schemas import ErrorEnvelope
 from jobs.store.database import StorageUnavailable
-from scoring.error_codes import STATUS, ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError
+
+STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
+    ErrorCode.INVALID_API_KEY: 401,
+    ErrorCode.INSUFFICIENT_SCOPE: 403,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.MODEL_NOT_FOUND: 404,
+    ErrorCode.JOB_NOT_FOUND: 404,
+    ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.JOB_NOT_FINISHED: 409,
+    ErrorCode.JOB_CANCELLED: 409,
+    ErrorCode.JOB_FAILED: 409,
+    ErrorCode.IDEMPOTENCY_IN_PROGRESS: 409,
+    ErrorCode.REQUEST_TOO_LARGE: 413,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE: 415,
+    ErrorCode.IDEMPOTENCY_KEY_REUSED: 422,
+    ErrorCode.RATE_LIMIT_EXCEEDED: 429,
+    ErrorCode.QUOTA_EXCEEDED: 429,
+    ErrorCode.INTERNAL_ERROR: 500,
+    ErrorCode.OVERLOADED: 503,
+    ErrorCode.MODEL_UNAVAILABLE: 503,
+    ErrorCode.STORAGE_UNAVAILABLE: 503,
+    ErrorCode.TIMEOUT: 504,
+}
+"""The HTTP status of each code; 400 for the codes that are not listed."""
 
 STORAGE_RETRY_SECONDS = 2.0
-"""What a client is told to wait while the database is away: about as long as a restart or a failover's first check."""
+"""The ``Retry-After`` while the database is unavailable: about the time of a restart or of the start of a failover."""
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-"""OpenAI's names for kinds of errors; other 4xx are ``invalid_request_error``, 5xx ``server_error``."""
+"""OpenAI's error types by status; other 4xx have ``invalid_request_error``, and 5xx ``server_error``."""
 
 _CODE_BY_FRAMEWORK_STATUS = {
     404: ErrorCode.NOT_FOUND,
@@ -36,35 +60,32 @@ _CODE_BY_FRAMEWORK_STATUS = {
 }
 
 
-def error_type(status: int) -> str:
-    """The envelope's ``type`` for an HTTP status."""
-    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-
-
 def error_body(code: ErrorCode, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
-    """The envelope as plain data."""
-    return {"error": {"message": message, "type": error_type(STATUS[code]), "param": param, "code": str(code)}}
+    """Return the envelope as plain data."""
+    status = STATUS[code]
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": str(code)}}
 
 
 def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer to a request that failed with ``error``."""
+    """Return the response to a request that failed with ``error``."""
     all_headers = dict(headers or {})
     if error.retry_after is not None:
         all_headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.code is ErrorCode.INVALID_API_KEY:
         all_headers["WWW-Authenticate"] = "Bearer"
-    # ASCII only: a message may quote what was sent, and that need not be encodable as UTF-8.
+    # As ASCII, because a message may quote what the client sent, which may not be encodable as UTF-8.
     content = json.dumps(error_body(error.code, error.message, error.param))
-    return Response(content, error.status, all_headers, media_type="application/json")
+    return Response(content, STATUS[error.code], all_headers, media_type="application/json")
 
 
 def internal_error(request_id: str) -> RequestError:
-    """What is told of an unexpected exception: where to look for it in the log, and nothing of what it was."""
+    """Return the error for an unexpected exception. It names the log entry and tells nothing about the cause."""
     return RequestError(ErrorCode.INTERNAL_ERROR, f"internal error; please quote request id {request_id}")
 
 
 def storage_unavailable() -> RequestError:
-    """The database can't be reached, or not in time. Nothing was half done: work is accepted in one transaction."""
+    """Return the error for a database that can't be reached in time. The request has changed nothing."""
     return RequestError(
         ErrorCode.STORAGE_UNAVAILABLE,
         "the database is unavailable; please try again",
@@ -73,7 +94,7 @@ def storage_unavailable() -> RequestError:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer in the envelope whatever routes raise and whatever the framework refuses by itself."""
+    """Answer with the envelope to errors that routes raise and to errors of the framework."""
     app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(StorageUnavailable, _on_storage_unavailable)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
@@ -90,7 +111,7 @@ async def _on_storage_unavailable(_: Request, __: Exception) -> Response:
 
 
 async def _on_invalid_parameter(_: Request, error: Exception) -> Response:
-    """A path, query or header parameter that its declaration refuses; bodies are checked elsewhere."""
+    """Answer to a path, query or header parameter that does not fit its declaration. Bodies are checked elsewhere."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
@@ -111,30 +132,23 @@ async def _on_framework_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> str:
-    """All methods of a path, not only those of the first route that has it (RFC 9110: Allow lists them all)."""
+    """Return the methods of all routes of a path: the ``Allow`` header must list them all (RFC 9110)."""
     routes: list[APIRoute] = request.app.state.routes
     methods = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
     return ", ".join(sorted(methods))
 
 
 def secured(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """:func:`documented`, of a route that asks who is calling."""
-    return documented(
-        *codes,
-        *(code for code in _OF_CALLERS if code not in codes),
-    )
+    """Return what :func:`documented` does, plus the errors of a route that authenticates its caller."""
+    return documented(*codes, *(code for code in _AUTHENTICATION_ERRORS if code not in codes))
 
 
 def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI ``responses`` of a route that can fail with ``codes``: one entry a status, one example a code.
-
-    ``internal_error`` can befall every route and need not be named.
-    """
+    """Return the OpenAPI ``responses`` of a route that can fail with ``codes``, with an example for each code."""
     by_status: dict[int | str, dict[str, Any]] = {}
-    for code in (*codes, ErrorCode.INTERNAL_ERROR):
+    for code in (*codes, ErrorCode.INTERNAL_ERROR):  # which every route can fail with
         entry = by_status.setdefault(
-            STATUS[code],
-            {"model": ErrorEnvelope, "description": "", "content": {"application/json": {"examples": {}}}},
+            STATUS[code], {"model": ErrorEnvelope, "description": "", "content": {"application/json": {"examples": {}}}}
         )
         entry["description"] = ", ".join(filter(None, (entry["description"], f"`{code}`")))
         example = {"value": error_body(code, _EXAMPLES.get(code, code.replace("_", " ")))}
@@ -147,7 +161,7 @@ def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     return by_status
 
 
-_OF_CALLERS = (
+_AUTHENTICATION_ERRORS = (
     ErrorCode.INVALID_API_KEY,
     ErrorCode.INSUFFICIENT_SCOPE,
     ErrorCode.RATE_LIMIT_EXCEEDED,

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI can't know because we read bodies ourselves, and nothing that is not so."""
+"""Correct the OpenAPI document of FastAPI, which does not know the bodies that the routes read themselves."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _REF = "#/components/schemas/{model}"
 
 
 def json_body(model: type[BaseModel], *examples: dict[str, Any]) -> dict[str, Any]:
-    """A route's ``openapi_extra``: its body is JSON of the shape of ``model``."""
+    """Return the ``openapi_extra`` of a route whose body is JSON with the schema of ``model``."""
     content: dict[str, Any] = {"schema": {"$ref": _REF.format(model=model.__name__)}}
     if examples:
         content["examples"] = {f"example {n}": {"value": example} for n, example in enumerate(examples, 1)}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-def or_lines(extra: dict[str, Any], media_type: str, description: str, example: str) -> dict[str, Any]:
-    """What :func:`json_body` gives, for a route whose body may also come as lines of this type."""
+def add_lines_body(extra: dict[str, Any], media_type: str, description: str, example: str) -> dict[str, Any]:
+    """Add a body of lines with this media type to the result of :func:`json_body`."""
     lines = {"schema": {"type": "string", "description": description}, "example": example}
     extra["requestBody"]["content"][media_type] = lines
     return extra
 
 
 def install_openapi(app: FastAPI) -> None:
-    """Give the application its document."""
+    """Set the function that makes the application's OpenAPI document."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -50,17 +50,13 @@ def install_openapi(app: FastAPI) -> None:
 
 def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(
-        title=app.title,
-        version=app.version,
-        description=DESCRIPTION,
-        routes=app.routes,
-        webhooks=app.webhooks.routes,
+        title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, webhooks=app.webhooks.routes
     )
     schemas = document["components"]["schemas"]
     bodies = [(model, "validation") for model in (ScoreBody, JobBody, TokenizeBody, ErrorEnvelope)]
     _, definitions = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
     schemas.update(definitions["$defs"])
-    # FastAPI documents its own 422 wherever there are parameters. Ours are answered with 400, in the envelope.
+    # FastAPI documents a 422 of its own for each route with parameters, but the routes answer with 400 and an envelope.
     for operations in (*document["paths"].values(), *document["webhooks"].values()):
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422")):
@@ -72,7 +68,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _restore_nulls(responses: dict[str, Any]) -> None:
-    """FastAPI drops nulls from the document, but an envelope without ``param`` is none."""
+    """Restore ``"param": null`` in the examples: FastAPI removes nulls, but the envelope requires the field."""
     for response in responses.values():
         for example in response.get("content", {}).get("application/json", {}).get("examples", {}).values():
             example["value"]["error"].setdefault("param", None)

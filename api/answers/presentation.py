@@ -1,7 +1,7 @@
-"""Jobs and scores as the responses show them. The shapes are documented in ``api.answers.schemas``.
+"""Convert jobs and scores to the JSON of responses, whose shapes are documented in ``api.answers.schemas``.
 
-JSON has no infinities. Scores never hold any; a log-probability of minus infinity (a label the model gives no chance at
-all, to float32's precision) is written as ``null``, and so would an infinite logit be.
+JSON has no infinities. Scores are always finite. A log-probability of minus infinity (of a label whose probability is 0
+in float32) and an infinite logit are written as ``null``.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from api.callers.compatibility import Standing
+from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
 from jobs.store.records import JobRecord, ScorePage, WorkerRecord
 from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
-from jobs.webhooks.outbox import job_urls
 from jobs.webhooks.secrets import WebhookSecret
+from public_api.paths import job_urls
 from scoring.conversion import to_scores
 from scoring.layout import LabelScores
 from scoring.options import ScoreOptions
 
 EMBEDDED_ITEMS = 1_000
-"""Jobs of up to this many items carry their result in the job object; longer ones are read in pages."""
+"""The job object includes the result of a job with at most this many items; larger results are read in pages."""
 
 MEDIA_TYPE = "application/json"
 
 
 def encode(value: Any) -> bytes:
-    """JSON. What is not finite becomes ``null``."""
+    """Encode a value as JSON; infinities and NaN become ``null``."""
     return to_json(value, inf_nan_mode="null")
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A response of plain data, or of JSON that was encoded already."""
+    """Return a response with plain data, or with JSON that is already encoded."""
     content = value if isinstance(value, bytes) else encode(value)
     return Response(content, status, headers, media_type=MEDIA_TYPE)
 
 
 def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
-    """The job object."""
+    """Return the job object, with its scores if they are given."""
     shown: dict[str, Any] = {
         "id": job.id,
         "object": "scoring.job",
@@ -49,10 +49,10 @@ def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
         "status": str(job.status),
         "priority": str(job.priority),
         "progress": {"total_items": job.total_items, "scored_items": job.scored_items},
-        "created_at": _milliseconds(job.created_at),
-        "started_at": _milliseconds(job.started_at),
-        "finished_at": _milliseconds(job.finished_at),
-        "expires_at": _milliseconds(job.expires_at),
+        "created_at": _rounded(job.created_at),
+        "started_at": _rounded(job.started_at),
+        "finished_at": _rounded(job.finished_at),
+        "expires_at": _rounded(job.expires_at),
         "usage": _usage(job),
         "metadata": dict(job.metadata),
         "warnings": list(job.warnings),
@@ -66,7 +66,7 @@ def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
 
 
 def show_scoring(page: ScorePage) -> dict[str, Any]:
-    """The response of ``/v1/score``: all scores of a job that succeeded."""
+    """Return the response of ``/v1/score``: all scores of a job that succeeded."""
     job = page.job
     return {
         "id": job.id,
@@ -80,7 +80,7 @@ def show_scoring(page: ScorePage) -> dict[str, Any]:
 
 
 def show_lines(page: ScorePage) -> list[dict[str, Any]]:
-    """One object an item: its index and what was asked for."""
+    """Return one object per item: its index, its scores, and the other values that were requested."""
     columns = _columns(page.scores, page.job.options)
     return [
         {"index": index, **{name: rows[n] for name, rows in columns.items()}}
@@ -89,12 +89,12 @@ def show_lines(page: ScorePage) -> list[dict[str, Any]]:
 
 
 def show_page(page: ScorePage) -> dict[str, Any]:
-    """A page of scores."""
+    """Return a page of scores."""
     return {"object": "list", "data": show_lines(page), "has_more": page.has_more}
 
 
 def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
-    """What was, or is to be, sent to a webhook."""
+    """Return a delivery: an event that was, or will be, sent to a webhook."""
     endpoint = delivery.endpoint
     return {
         "id": delivery.id,
@@ -103,12 +103,12 @@ def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
         "event": delivery.event,
         "url": delivery.url,
         "state": str(delivery.state),
-        "created_at": _milliseconds(delivery.created_at),
-        "next_attempt_at": _milliseconds(delivery.next_attempt_at),
+        "created_at": _rounded(delivery.created_at),
+        "next_attempt_at": _rounded(delivery.next_attempt_at),
         "attempts": [_attempt(attempt) for attempt in delivery.attempts],
         "endpoint": {
-            "failing_since": _milliseconds(endpoint.failing_since) if endpoint is not None else None,
-            "disabled_at": _milliseconds(endpoint.disabled_at) if endpoint is not None else None,
+            "failing_since": _rounded(endpoint.failing_since) if endpoint is not None else None,
+            "disabled_at": _rounded(endpoint.disabled_at) if endpoint is not None else None,
         },
     }
 
@@ -116,8 +116,8 @@ def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
 def _attempt(attempt: LoggedAttempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
-        "started_at": _milliseconds(attempt.started_at),
-        "seconds": _milliseconds(attempt.seconds),
+        "started_at": _rounded(attempt.started_at),
+        "seconds": _rounded(attempt.seconds),
         "outcome": attempt.reason or "delivered",
         "detail": attempt.detail,
         "status": attempt.status,
@@ -126,23 +126,23 @@ def _attempt(attempt: LoggedAttempt) -> dict[str, Any]:
 
 
 def show_secrets(secrets: Sequence[WebhookSecret]) -> dict[str, Any]:
-    """The secrets that webhooks are signed with."""
+    """Return the secrets that webhooks are signed with."""
     return {
         "object": "list",
         "data": [
             {
                 "object": "webhook.secret",
-                "secret": one.secret,
-                "created_at": _milliseconds(one.created_at),
-                "expires_at": _milliseconds(one.expires_at),
+                "secret": secret.secret,
+                "created_at": _rounded(secret.created_at),
+                "expires_at": _rounded(secret.expires_at),
             }
-            for one in secrets
+            for secret in secrets
         ],
     }
 
 
 def show_model(card: ModelCard, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
-    """A served model and who serves just that."""
+    """Return the served model, with the workers that serve the same."""
     return {
         "id": card.name,
         "object": "model",
@@ -155,8 +155,8 @@ def show_model(card: ModelCard, workers: Sequence[WorkerRecord]) -> dict[str, An
     }
 
 
-def show_readiness(card: ModelCard, standing: Standing) -> dict[str, Any]:
-    """What a process that is ready serves, and how the live workers compare."""
+def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, Any]:
+    """Return what a ready process serves, and how the live workers compare."""
     return {
         "status": "ok",
         "model": {
@@ -166,13 +166,13 @@ def show_readiness(card: ModelCard, standing: Standing) -> dict[str, Any]:
             "max_model_len": card.context_length,
             "delimiter": card.delimiter,
         },
-        "workers": {"live": standing.live, "matching": len(standing.matching)},
-        "warnings": list(standing.warnings),
+        "workers": {"live": compatibility.live, "matching": len(compatibility.matching)},
+        "warnings": list(compatibility.warnings),
     }
 
 
 def _columns(scores: LabelScores, options: ScoreOptions) -> dict[str, list[list[float]]]:
-    """What was asked for of N rows, each [N, M]."""
+    """Return the requested values of N items and M labels by name, each as N lists of M numbers."""
     columns = {"scores": to_scores(scores, options.apply_softmax).tolist()}
     if options.return_logprobs and scores.logprobs is not None:
         columns["logprobs"] = scores.logprobs.tolist()
@@ -190,5 +190,6 @@ def _usage(job: JobRecord) -> dict[str, Any]:
     }
 
 
-def _milliseconds(seconds: float | None) -> float | None:
+def _rounded(seconds: float | None) -> float | None:
+    """Round a time to milliseconds."""
     return round(seconds, 3) if seconds is not None else None

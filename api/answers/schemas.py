@@ -1,7 +1,8 @@
-"""The shapes of requests and responses, as the OpenAPI document shows them.
+"""The schemas of requests and responses in the OpenAPI document.
 
-Requests are checked by ``scoring`` (its errors are finer than a schema's), responses are built by
-``api.answers.presentation``; tests hold both to these models.
+``scoring`` validates requests, since its errors are more precise than those of a schema, and
+``api.answers.presentation`` builds responses. Tests check both against these models. The docstrings and descriptions
+below are part of the document.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ TokenId = Annotated[int, Field(ge=0)]
 
 
 class Shape(BaseModel):
-    """What all models here share: they say everything there is in a response."""
+    """The base of the models of responses, which list all fields of a response."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,8 +1,8 @@
-"""Back-pressure: what could not be scored in time is refused before it is accepted, and told when to come again.
+"""Back-pressure: refuse work that could not be scored in time, with a ``Retry-After``.
 
-The measure is time: what waits, in tokens to compute, over what the live workers measure that they compute in a second.
-Both are estimates, so nothing is refused on their word alone: a call is refused only while others have truly been
-waiting. Where nothing waits, nothing is refused.
+The estimated wait is the waiting work, in tokens to compute, divided by the measured tokens per second of the live
+workers. Because both are estimates, a call is only refused if other calls have actually been waiting. If no work waits,
+no work is refused.
 """
 
 from __future__ import annotations
@@ -10,74 +10,71 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from api.callers.compatibility import Handshake, Standing
-from api.remembering import Remembered
+from api.caching import ThrottledValue
+from api.callers.compatibility import Compatibility, CompatibilityCheck
 from checkpoints.card import ModelCard
 from jobs.queue.accept import is_known
-from jobs.queue.statistics import Waiting, count_waiting, has_more_than
+from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
 from jobs.store.database import Database
 from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
 from settings.api import ApiSettings
 
-GOOD_FOR_SECONDS, MOST_GOOD_FOR_SECONDS = 1.0, 30.0
-"""How long what was counted lets requests pass, or not, without another query; of jobs, the longer the more wait."""
+GOOD_FOR_SECONDS, MAX_GOOD_FOR_SECONDS = 1.0, 30.0
+"""How long requests share a count of the waiting work. If a count that includes jobs takes long, it is kept longer."""
 
 COUNTED_CALLS = 20_000
 COUNTED_JOBS = 500_000
-"""Chunks that are counted at most, of interactive work and of all: what comes after them is taken for nothing."""
+"""The most chunks that are counted, of interactive work and of all work. The chunks after them are ignored."""
 
 WAITED_SECONDS = 1.0
-"""For so long some call has truly been waiting before another is refused: a burst that is being worked on is not yet a
-backlog, whatever a worker's pace in quieter times would make of it."""
+"""A call is refused only if another call has been waiting for this long. Before that, the
+waiting calls are a burst and no backlog, even if the pace that the workers had in quieter times suggests a backlog."""
 
 RETRY_SECONDS = (1.0, 60.0)
-"""The least and the most that a caller is told to wait, before jitter."""
+"""The least and the greatest ``Retry-After``, before jitter."""
 JITTER = 0.5
-"""The share by which that varies, upwards: whoever was refused together should not come again together."""
+"""The largest share that is added to a ``Retry-After``, so that refused clients do not all return at the same time."""
 
 
 class Admission:
-    """What may be accepted now. Blocks on the database; safe to use from threads."""
+    """Refuses work that can't be accepted now. Blocks on the database; safe to use from threads.
 
-    def __init__(self, database: Database, card: ModelCard, handshake: Handshake, settings: ApiSettings) -> None:
+    Every method raises RequestError OVERLOADED or MODEL_UNAVAILABLE to refuse, and StorageUnavailable.
+    """
+
+    def __init__(
+        self, database: Database, card: ModelCard, compatibility: CompatibilityCheck, settings: ApiSettings
+    ) -> None:
         self._database = database
-        self._handshake = handshake
+        self._compatibility = compatibility
         self._settings = settings
-        self._calls = Remembered(
-            lambda: count_waiting(database, card, COUNTED_CALLS, interactive_only=True),
-            GOOD_FOR_SECONDS,
-            GOOD_FOR_SECONDS,
+        self._calls = ThrottledValue(
+            lambda: count_waiting(database, card, COUNTED_CALLS, interactive_only=True), GOOD_FOR_SECONDS
         )
-        self._jobs = Remembered(
+        self._jobs = ThrottledValue(
             lambda: count_waiting(database, card, COUNTED_JOBS, interactive_only=False),
             GOOD_FOR_SECONDS,
-            MOST_GOOD_FOR_SECONDS,
+            MAX_GOOD_FOR_SECONDS,
         )
-        self._too_many = Remembered(
-            lambda: has_more_than(database, card, settings.max_waiting_chunks), GOOD_FOR_SECONDS, MOST_GOOD_FOR_SECONDS
+        self._too_many = ThrottledValue(
+            lambda: has_more_than(database, card, settings.max_waiting_chunks), GOOD_FOR_SECONDS, MAX_GOOD_FOR_SECONDS
         )
 
     def admit_call(self, submission: Submission, timeout: float) -> None:
-        """Raise RequestError OVERLOADED or MODEL_UNAVAILABLE unless a call may be expected to be scored in time.
-
-        timeout: seconds. Raises StorageUnavailable.
-        """
+        """Refuse a call that can probably not be scored within ``timeout`` seconds."""
         self._unless_known(submission, lambda: self._check_call(timeout))
 
     def admit_job(self, submission: Submission) -> None:
-        """Raise RequestError OVERLOADED or MODEL_UNAVAILABLE unless there is room for a job.
-
-        Raises StorageUnavailable.
-        """
+        """Refuse a job if there is no room for it."""
         self._unless_known(submission, self._check_job)
 
     def admit_upload(self) -> None:
-        """The same of an upload that is new and has brought its first items."""
+        """Refuse a new upload if there is no room for it. Call this when the first items have arrived."""
         self._check_job()
 
     def _unless_known(self, submission: Submission, check: Callable[[], None]) -> None:
-        """Check, but for a request without work, and one whose work was accepted when it came for the first time."""
+        """Check a request, unless it has no items, or its Idempotency-Key shows that it was accepted earlier."""
         if submission.total_items == 0:
             return
         try:
@@ -88,9 +85,9 @@ class Admission:
                 raise
 
     def _check_call(self, timeout: float) -> None:
-        standing = self._handshake.check(waits=False)
+        compatibility = self._compatibility.check(waits=False)
         waiting = self._calls.get()
-        seconds = estimated_seconds(waiting, standing)
+        seconds = estimated_seconds(waiting, compatibility)
         if seconds > timeout and waiting.oldest_seconds >= WAITED_SECONDS:
             raise _overloaded(
                 f"calls wait about {seconds:.0f} s now, and this one would for {timeout:g} s at most;"
@@ -99,24 +96,25 @@ class Admission:
             )
 
     def _check_job(self) -> None:
-        standing = self._handshake.check(waits=True)
+        compatibility = self._compatibility.check(waits=True)
         if self._too_many.get():
             raise _overloaded(f"more than {self._settings.max_waiting_chunks} chunks wait already", RETRY_SECONDS[1])
-        most = self._settings.max_waiting_seconds
-        if most is None:
+        max_seconds = self._settings.max_waiting_seconds
+        if max_seconds is None:
             return
-        seconds = estimated_seconds(self._jobs.get(), standing)
-        if seconds > most:
-            raise _overloaded(f"jobs wait about {seconds:.0f} s now, and {most:g} s at most", seconds - most)
+        seconds = estimated_seconds(self._jobs.get(), compatibility)
+        if seconds > max_seconds:
+            message = f"jobs wait about {seconds:.0f} s now, and {max_seconds:g} s at most"
+            raise _overloaded(message, seconds - max_seconds)
 
 
-def estimated_seconds(waiting: Waiting, standing: Standing) -> float:
-    """How long the matching workers will take for what waits; 0 where none of them has measured its pace."""
-    rate = standing.tokens_per_second
+def estimated_seconds(waiting: WaitingWork, compatibility: Compatibility) -> float:
+    """Estimate how long the matching workers need for the waiting work; 0 if none of them has measured its pace."""
+    rate = compatibility.tokens_per_second
     return waiting.tokens / rate if rate else 0.0
 
 
 def _overloaded(message: str, excess_seconds: float) -> RequestError:
-    least, most = RETRY_SECONDS
-    seconds = min(most, max(least, excess_seconds)) * random.uniform(1.0, 1.0 + JITTER)
+    least, greatest = RETRY_SECONDS
+    seconds = min(greatest, max(least, excess_seconds)) * random.uniform(1.0, 1.0 + JITTER)
     return RequestError(ErrorCode.OVERLOADED, message, retry_after=seconds)

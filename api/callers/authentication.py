@@ -1,8 +1,8 @@
-"""Who is calling: from the ``Authorization`` header to a tenant and what it may do.
+"""Authenticate callers: from the ``Authorization`` header to a tenant and its scopes.
 
-A stored key is found by its public id, and remembered for a few seconds: calls cost no query, and a key that is revoked
-stops within that time. Its secret is compared hash against hash in constant time, also where there is no such key. All
-that is wrong with a credential is answered in the same words.
+A stored key is looked up by its public id and cached for a few seconds, so most calls need no query, and a revoked key
+stops working within that time. The hash of its secret is compared in constant time, even if there is no such key. All
+invalid credentials get the same error message.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ import anyio
 import structlog
 from starlette.datastructures import Headers
 
-from api.caching import Cached
+from api.caching import CachedLookup
 from api.threads import Threads
 from jobs.store.database import Database, StorageUnavailable
-from jobs.tenancy.keys import Scope, StoredKey, find_key, has_usable_key, note_use, parse_key, secret_hash
+from jobs.tenancy.keys import Scope, StoredKey, find_key, has_usable_key, hash_secret, parse_key, record_use
 from jobs.tenancy.tenants import DEFAULT_TENANT, Tenant, find_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from settings.keys import KeySettings
 
 MESSAGE = "no valid API key; send one as  Authorization: Bearer KEY"
 POLICY_SECONDS = 1.0
-"""How long a request without a stored key waits for its tenant's limits while the database does not answer."""
+"""How long a request without a stored key waits for its tenant's limits if the database does not answer."""
 
 KEYLESS_MESSAGE = (
     "without an API key, requests are taken that name this server as localhost or by a loopback address, "
     "and not from the pages of another site"
 )
-STRANGERS = 3
-"""So many look-ups of keys that are not remembered run at a time: the rest of the threads are for those who are."""
+UNKNOWN_KEY_LOOKUPS = 3
+"""How many keys that are not cached may be looked up at a time, so that callers with cached keys find a thread."""
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:[0-9]+)?", re.IGNORECASE)
 _BEARER = re.compile(r"bearer +([\x21-\x7e]+)", re.IGNORECASE)
-_NO_KEY = secret_hash("the secret of no key at all")
+_NO_KEY = hash_secret("the secret of no key at all")
 
 log = structlog.stdlib.get_logger("api.keys")
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a request is from. policy: the tenant and its limits; key_id: None where no stored key was sent."""
+    """The caller of a request."""
 
-    policy: Tenant
+    policy: Tenant  # the tenant and its limits
     scopes: frozenset[Scope]
-    key_id: str | None
+    key_id: str | None  # None without a stored key
 
     @property
     def tenant(self) -> str:
@@ -60,11 +60,11 @@ class Principal:
 
 
 class NoKeysError(ValueError):
-    """Nobody could call this API, and it must not be open to everybody."""
+    """There is no key by which a request could be authenticated, and keys are required."""
 
 
 def is_keyless(host: str, bell_socket: str | None) -> bool:
-    """Whether requests without a key are taken for the default tenant's: in embedded mode, on a loopback address."""
+    """Return whether requests need no key: in embedded mode, on a loopback address. They are the default tenant's."""
     return bell_socket is not None and _is_loopback(host)
 
 
@@ -75,11 +75,11 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _is_own(headers: Headers) -> bool:
-    """Whether a request is no other site's doing: browsers send those that any page makes, also to this machine.
+def _is_same_origin(headers: Headers) -> bool:
+    """Return whether a request can't come from the page of another site: browsers let any page send requests to here.
 
-    A page whose own name was made to lead here (DNS rebinding) is told by the ``Host``, all others by what browsers say
-    of where a request comes from.
+    The ``Host`` header reveals pages whose own name resolves to this machine (DNS rebinding); ``Origin`` and
+    ``Sec-Fetch-Site`` reveal all others.
     """
     hosts = headers.getlist("host")
     found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
@@ -92,9 +92,9 @@ def _is_own(headers: Headers) -> bool:
 
 
 def require_keys(database: Database) -> None:
-    """Raise NoKeysError unless there is a key that is good for something. For who has no bootstrap key.
+    """Raise NoKeysError unless there is a usable key. Called if there is no bootstrap key.
 
-    A database that can't be asked is not the reason: without it, nobody is let in either.
+    An unavailable database is no reason to refuse the start: without it, no request is authenticated either.
     """
     try:
         found = has_usable_key(database)
@@ -109,9 +109,9 @@ def require_keys(database: Database) -> None:
 
 
 class Authenticator:
-    """Tells who is calling. To be made in the event loop that uses it.
+    """Finds out who is calling. Create it inside the event loop that uses it.
 
-    keyless: a request without a credential is the default tenant's, unless it is the doing of another site's page.
+    keyless: requests without a credential are the default tenant's, unless a page of another site may have sent them.
     """
 
     def __init__(self, database: Database, threads: Threads, settings: KeySettings, *, keyless: bool) -> None:
@@ -119,20 +119,17 @@ class Authenticator:
         self._threads = threads
         self._keyless = keyless
         bootstrap = settings.bootstrap_key
-        self._bootstrap_hash = None if bootstrap is None else secret_hash(bootstrap.get_secret_value())
-        self._keys: Cached[_Known] = Cached(self._find_key, settings.key_cache_seconds)
-        self._tenants: Cached[Tenant] = Cached(self._find_tenant, settings.key_cache_seconds)
+        self._bootstrap_hash = None if bootstrap is None else hash_secret(bootstrap.get_secret_value())
+        self._keys: CachedLookup[_CachedKey] = CachedLookup(self._find_key, settings.key_cache_seconds)
+        self._tenants: CachedLookup[Tenant] = CachedLookup(self._find_tenant, settings.key_cache_seconds)
         self._used: set[str] = set()
-        self._strangers = anyio.CapacityLimiter(STRANGERS)
+        self._unknown_key_lookups = anyio.CapacityLimiter(UNKNOWN_KEY_LOOKUPS)
 
     async def authenticate(self, headers: Headers) -> Principal:
-        """headers: of a request; of ``Authorization`` there is to be one.
-
-        Raises RequestError INVALID_API_KEY; StorageUnavailable where a key can't be looked up.
-        """
+        """Return a request's caller. Raises RequestError INVALID_API_KEY, StorageUnavailable."""
         credentials = headers.getlist("authorization")
         if self._keyless and not credentials:
-            if not _is_own(headers):
+            if not _is_same_origin(headers):
                 raise RequestError(ErrorCode.INVALID_API_KEY, KEYLESS_MESSAGE)
             return await self._default_principal()
         found = _BEARER.fullmatch(credentials[0].strip()) if len(credentials) == 1 else None
@@ -140,7 +137,7 @@ class Authenticator:
             raise invalid_api_key()
         credential = found[1]
         bootstrap = self._bootstrap_hash
-        if bootstrap is not None and hmac.compare_digest(bootstrap, secret_hash(credential)):
+        if bootstrap is not None and hmac.compare_digest(bootstrap, hash_secret(credential)):
             return await self._default_principal()
         return await self._stored_principal(credential)
 
@@ -151,7 +148,7 @@ class Authenticator:
         key_id, secret = parsed
         known = await self._keys.get(key_id)
         expected = _NO_KEY if known is None else known.key.secret_sha256
-        same = hmac.compare_digest(expected, secret_hash(secret))
+        same = hmac.compare_digest(expected, hash_secret(secret))
         if known is None or not same or time.monotonic() >= known.usable_until:
             raise invalid_api_key()
         self._used.add(key_id)
@@ -162,48 +159,46 @@ class Authenticator:
             async with asyncio.timeout(POLICY_SECONDS):
                 policy = await self._tenants.get(DEFAULT_TENANT)
         except (StorageUnavailable, TimeoutError):
-            # Who it is is known all the same, and what needs the database will say that it is away.
+            # The caller is known all the same, and whatever needs the database will report that it is unavailable.
             policy = self._tenants.last(DEFAULT_TENANT)
         return Principal(policy or Tenant(DEFAULT_TENANT), frozenset(Scope), None)
 
-    async def _find_key(self, key_id: str) -> _Known | None:
-        # Anybody can make up ids, each of which is looked up.
-        async with nullcontext() if self._keys.last(key_id) else self._strangers:
+    async def _find_key(self, key_id: str) -> _CachedKey | None:
+        # Each unknown id is looked up, and anybody can invent ids.
+        async with nullcontext() if self._keys.last(key_id) else self._unknown_key_lookups:
             asked_at = time.monotonic()
             key = await self._threads.sql(find_key, self._database, key_id)
         if key is None:
             return None
-        return _Known(key, float("inf") if key.usable_seconds is None else asked_at + key.usable_seconds)
+        return _CachedKey(key, float("inf") if key.usable_seconds is None else asked_at + key.usable_seconds)
 
     async def _find_tenant(self, name: str) -> Tenant | None:
         return await self._threads.sql(find_tenant, self._database, name)
 
-    async def write_use(self) -> None:
-        """Write down which keys were used since the last time. What can't be written now is the next time."""
+    async def record_use(self) -> None:
+        """Store which keys were used since the last call. After a failure, the next call stores them."""
         used, self._used = self._used, set()
         if not used:
             return
         try:
-            await self._threads.sql(note_use, self._database, used)
+            await self._threads.sql(record_use, self._database, used)
         except StorageUnavailable as error:
             self._used |= used
             log.warning("could not write down which keys were used", error=str(error))
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A key as it was found. usable_until: as ``time.monotonic`` counts."""
-
+class _CachedKey:
     key: StoredKey
-    usable_until: float
+    usable_until: float  # on the clock of time.monotonic
 
 
 def invalid_api_key() -> RequestError:
-    """The one answer to whatever is wrong with a credential."""
+    """Return the error for any invalid credential."""
     return RequestError(ErrorCode.INVALID_API_KEY, MESSAGE)
 
 
 def require_scope(principal: Principal, scope: Scope) -> None:
-    """Raise RequestError INSUFFICIENT_SCOPE unless a principal may do this."""
+    """Raise RequestError INSUFFICIENT_SCOPE unless the caller has the scope."""
     if scope not in principal.scopes:
         raise RequestError(ErrorCode.INSUFFICIENT_SCOPE, f"this takes a key with the scope `{scope}`")

@@ -1,9 +1,9 @@
-"""The handshake: what this process tokenises, a worker must be able to score.
+"""Compare what the live workers serve with what this process serves.
 
-API and workers load the tokenizer each for themselves, so a deployment that is half upgraded has two of them under one
-name. Workers register what they serve; here it is held against the card of this process. Where live workers serve
-something else, and none the same, work is refused before it is accepted. Without any it is taken, and waits: whatever
-comes, the claim keeps it from a worker that would score it wrongly.
+The API and the workers load the tokenizer independently, so in a deployment that is half upgraded one model name can
+stand for two tokenizers. The workers register their model cards, which are compared here with the card of this process.
+If live workers serve something else and none serves the same, jobs and calls are refused. Without any live worker, jobs
+are accepted and wait. In either case, a claim never gives a chunk to a worker that would score it wrongly.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from api.caching import ThrottledValue
 from checkpoints.card import ModelCard, shorten
 from jobs.queue.worker_registry import live_workers
 from jobs.store.database import Database
@@ -22,117 +23,105 @@ from jobs.store.records import WorkerRecord
 from scoring.error_codes import ErrorCode, RequestError
 
 GOOD_FOR_SECONDS = 1.0
-"""How long what was seen lets submissions pass without another query. A refusal is never from memory."""
+"""How long submissions pass without another query. Each refusal rests on a query of its own."""
 
-RETRY_SECONDS = 5.0
-"""What a caller is told to wait for a worker: workers register as soon as their model is loaded."""
-
-MOST_RETRY_SECONDS = 60.0
-"""The same where there has been none for long: what has been away for a while is seldom back the next moment."""
+RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 60.0
+"""The least and the greatest ``Retry-After``. It grows with the time for which there has been no matching worker."""
 
 log = structlog.stdlib.get_logger("api.handshake")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The live workers of the model, held against this process's card.
+class Compatibility:
+    """How the live workers of the model compare with this process."""
 
-    live: how many; matching: those without a difference; differences: lines, of the others; warnings: lines, of what
-    lets work pass and may still surprise.
-    """
-
-    live: int = 0
-    matching: tuple[WorkerRecord, ...] = ()
-    differences: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    live: int = 0  # workers
+    matching: tuple[WorkerRecord, ...] = ()  # the workers that serve the same
+    differences: tuple[str, ...] = ()  # lines about what the other workers serve
+    warnings: tuple[str, ...] = ()  # lines about differences that do not prevent scoring
 
     @property
     def mismatched(self) -> bool:
-        """Whether there are workers and none of them could be trusted with this process's work."""
+        """Whether there are live workers and none of them serves the same."""
         return self.live > 0 and not self.matching
 
     @property
     def tokens_per_second(self) -> float | None:
-        """How fast the matching workers score together; who has measured nothing yet counts like the others. None if
-        nobody has.
-        """
+        """The pace of all matching workers; None if none is measured. One that is not counts with the average."""
         measured = [worker.tokens_per_second for worker in self.matching if worker.tokens_per_second is not None]
         return sum(measured) / len(measured) * len(self.matching) if measured else None
 
 
-class Handshake:
-    """The card of this process and who serves the same. Blocks on the database; safe to use from threads."""
+class CompatibilityCheck:
+    """Compares the card of this process with those of the live workers. Blocks on the database; safe in threads."""
 
     def __init__(self, database: Database, card: ModelCard, fresh_seconds: float) -> None:
         self._database = database
         self._card = card
         self._fresh_seconds = fresh_seconds
-        self._seen: tuple[float, Standing] | None = None
+        self._throttled = ThrottledValue(self._look_up, GOOD_FOR_SECONDS)
         self._without_since: float | None = None
         self._reporting = threading.Lock()
-        self._reported = Standing()
+        self._reported = Compatibility()
 
-    def look(self) -> Standing:
-        """How it stands now; a change for better or worse is logged. Raises StorageUnavailable."""
-        workers = [
-            worker
-            for worker in live_workers(self._database, self._fresh_seconds)
-            if worker.card.name == self._card.name
-        ]
-        standing = compare(self._card, workers)
-        now = time.monotonic()
-        self._seen = (now, standing)
-        self._without_since = None if standing.matching else self._without_since or now
-        self._report(standing)
-        return standing
+    def current(self) -> Compatibility:
+        """Compare now. Logs a change of the result. Raises StorageUnavailable."""
+        return self._throttled.refresh()
 
-    def check(self, *, waits: bool) -> Standing:
-        """Raise RequestError MODEL_UNAVAILABLE unless work may be accepted now. Returns how it stands.
+    def check(self, *, waits: bool) -> Compatibility:
+        """Return the comparison, or raise RequestError MODEL_UNAVAILABLE if work can't be accepted now.
 
-        waits: the work may wait for a worker where none is live. Raises StorageUnavailable.
+        waits: the work may wait until a worker is live. Raises StorageUnavailable.
         """
-        seen = self._seen
-        if seen is not None and time.monotonic() - seen[0] < GOOD_FOR_SECONDS and not self._refusal(seen[1], waits):
-            return seen[1]
-        standing = self.look()
-        if refusal := self._refusal(standing, waits):
+        recent = self._throttled.fresh()
+        if recent is not None and not self._refusal(recent, waits):
+            return recent
+        found = self.current()
+        if refusal := self._refusal(found, waits):
             raise RequestError(ErrorCode.MODEL_UNAVAILABLE, refusal, retry_after=self._retry_seconds())
-        return standing
+        return found
+
+    def _look_up(self) -> Compatibility:
+        live = live_workers(self._database, self._fresh_seconds)
+        found = compare(self._card, [worker for worker in live if worker.card.name == self._card.name])
+        self._without_since = None if found.matching else self._without_since or time.monotonic()
+        self._report(found)
+        return found
 
     def _retry_seconds(self) -> float:
-        """What a caller is told to wait: as long as it has lasted already, within bounds."""
+        """Return a ``Retry-After``: as long as there has been no matching worker, within bounds."""
         since = self._without_since
         lasted = 0.0 if since is None else time.monotonic() - since
-        return min(MOST_RETRY_SECONDS, max(RETRY_SECONDS, lasted))
+        return min(MAX_RETRY_SECONDS, max(RETRY_SECONDS, lasted))
 
-    def _refusal(self, standing: Standing, waits: bool) -> str | None:
-        if standing.mismatched:
+    def _refusal(self, found: Compatibility, waits: bool) -> str | None:
+        if found.mismatched:
             return f"the workers of {self._card.name} serve something else than this server; see /readyz"
-        if standing.live == 0 and not waits:
+        if found.live == 0 and not waits:
             return f"no worker serves {self._card.name} right now; jobs sent to /v1/jobs wait for one"
         return None
 
-    def _report(self, standing: Standing) -> None:
-        """Log what has changed since the last report. How many workers there are is no change."""
+    def _report(self, found: Compatibility) -> None:
+        """Log what has changed since the last report. A different number of workers is not a change."""
         with self._reporting:
-            before, self._reported = self._reported, standing
-        if standing.mismatched and (not before.mismatched or before.differences != standing.differences):
+            before, self._reported = self._reported, found
+        if found.mismatched and (not before.mismatched or before.differences != found.differences):
             log.error(
                 "the workers serve something else: work is refused",
                 model=self._card.name,
-                differences=list(standing.differences),
+                differences=list(found.differences),
             )
-        if before.mismatched and not standing.mismatched:
-            log.info("no worker stands in the way any more", model=self._card.name, live_workers=standing.live)
-        if standing.warnings and standing.warnings != before.warnings:
-            log.warning("the workers differ", model=self._card.name, warnings=list(standing.warnings))
+        if before.mismatched and not found.mismatched:
+            log.info("no worker stands in the way any more", model=self._card.name, live_workers=found.live)
+        if found.warnings and found.warnings != before.warnings:
+            log.warning("the workers differ", model=self._card.name, warnings=list(found.warnings))
 
 
-def compare(card: ModelCard, workers: Iterable[WorkerRecord]) -> Standing:
-    """Hold the live workers of a model against the card of an API."""
+def compare(card: ModelCard, workers: Iterable[WorkerRecord]) -> Compatibility:
+    """Compare the live workers of a model with the card of an API process."""
     compared = [(worker, card.differences(worker.card)) for worker in workers]
     matching = tuple(worker for worker, differences in compared if not differences)
-    # Sorted, so that it reads the same whatever worker came first.
+    # Sorted, so that the lines do not depend on the order of the workers.
     differences = tuple(sorted({line for _, lines in compared for line in lines}))
     warnings = [f"some workers serve something else ({'; '.join(differences)})"] if matching and differences else []
     for what, values in {
@@ -141,4 +130,4 @@ def compare(card: ModelCard, workers: Iterable[WorkerRecord]) -> Standing:
     }.items():
         if len(values) > 1:
             warnings.append(f"{what} differ among workers ({', '.join(sorted(values))}): a job may get scores of each")
-    return Standing(len(compared), matching, differences, tuple(warnings))
+    return Compatibility(len(compared), matching, differences, tuple(warnings))

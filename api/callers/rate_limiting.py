@@ -1,9 +1,9 @@
-"""Rate limits: so many requests of a tenant in a second and in a minute, over all of its keys.
+"""Rate limits: the number of requests per second and per minute that a tenant may send, over all of its keys.
 
-Counted in Redis, so that all API processes count together. Without Redis, or while it is away, each process counts for
-itself: a limit is then one of each process, and nobody waits for Redis. Tenants without limits cost nothing.
+The requests are counted in Redis, so that all API processes count together. Without Redis, or while it is unavailable,
+each process applies the limits to its own requests. Requests of tenants without limits are not counted.
 
-What is left is told in the fields of the IETF's draft-ietf-httpapi-ratelimit-headers.
+Responses show the remaining requests in the header fields of the IETF's draft-ietf-httpapi-ratelimit-headers.
 """
 
 from __future__ import annotations
@@ -27,47 +27,45 @@ from jobs.tenancy.tenants import Tenant
 from scoring.error_codes import ErrorCode, RequestError
 
 REDIS_SECONDS = 0.25
-"""How long Redis may take to be connected to, and to answer, before it counts as away. A request asks several times:
-once so much has passed in all, it asks no further.
-"""
+"""The time limit for connecting to Redis, for each of its answers, and for all of its answers for one request."""
 AWAY_SECONDS = 5.0
-"""For so long it is not asked again then."""
+"""How long Redis is not used after it was found to be unavailable."""
 THREADS = 4
 
 log = structlog.stdlib.get_logger("api.rate_limiting")
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """One limit after a request. reset: seconds until more is there."""
+class _LimitState:
+    """The state of one limit after a request was counted."""
 
     name: str
-    quota: int
-    window: int
+    quota: int  # requests in a window
+    window: int  # seconds
     passed: bool
-    remaining: int
-    reset: int
+    remaining: int  # requests
+    reset: int  # seconds until further requests are possible
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """headers: of the answer; retry_after: seconds, of a request that is one too many."""
+class RateLimitResult:
+    """The result of counting a request."""
 
-    headers: Mapping[str, str] = field(default_factory=dict)
-    retry_after: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)  # for the response
+    retry_after: float | None = None  # seconds, if the request exceeds a limit
 
     def check(self) -> None:
-        """Raise RequestError RATE_LIMIT_EXCEEDED if it is one too many."""
+        """Raise RequestError RATE_LIMIT_EXCEEDED if the request exceeds a limit."""
         if self.retry_after is not None:
             message = "too many requests of this tenant; try again later"
             raise RequestError(ErrorCode.RATE_LIMIT_EXCEEDED, message, retry_after=self.retry_after)
 
 
 class RateLimits:
-    """Counts requests. To be made in the event loop that uses it. redis_url: None where there is no Redis."""
+    """Counts requests. Create it inside the event loop that uses it. redis_url: None in embedded mode."""
 
     def __init__(self, redis_url: str | None, prefix: str) -> None:
-        self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._shared = None
         if redis_url is not None:
             storage = RedisStorage(
@@ -82,38 +80,38 @@ class RateLimits:
         self._away_until = -math.inf
         self._threads = anyio.CapacityLimiter(THREADS)
 
-    async def take(self, tenant: Tenant) -> Verdict:
-        """Count a request of a tenant."""
+    async def count(self, tenant: Tenant) -> RateLimitResult:
+        """Count a request of a tenant, and return whether it is within the tenant's limits."""
         items = _limits_of(tenant)
         if not items:
-            return Verdict()
+            return RateLimitResult()
         if self._shared is None or self._is_away:
-            taken = _take(self._own, items, tenant.name)
+            states = _count(self._local, items, tenant.name)
         else:
-            taken = await run_sync(self._take_shared, self._shared, items, tenant.name, limiter=self._threads)
-        refused = [one.reset for one in taken if not one.passed]
-        return Verdict(_headers(taken), max(refused, default=None))
+            states = await run_sync(self._count_shared, self._shared, items, tenant.name, limiter=self._threads)
+        refused = [state.reset for state in states if not state.passed]
+        return RateLimitResult(_headers(states), max(refused, default=None))
 
     @property
     def _is_away(self) -> bool:
         return time.monotonic() < self._away_until
 
-    def _take_shared(
+    def _count_shared(
         self, shared: SlidingWindowCounterRateLimiter, items: Mapping[str, RateLimitItem], tenant: str
-    ) -> list[_Taken]:
-        if self._is_away:  # as was found while this one waited for its thread
-            return _take(self._own, items, tenant)
+    ) -> list[_LimitState]:
+        if self._is_away:  # another thread found that while this request waited for its thread
+            return _count(self._local, items, tenant)
         try:
-            return _take(shared, items, tenant, time.monotonic() + REDIS_SECONDS)
+            return _count(shared, items, tenant, time.monotonic() + REDIS_SECONDS)
         except (StorageError, TimeoutError) as error:
             self._away_until = time.monotonic() + AWAY_SECONDS
             reason = error.storage_error if isinstance(error, StorageError) else error
             log.warning("Redis is away: each process counts requests for itself", error=str(reason))
-            return _take(self._own, items, tenant)
+            return _count(self._local, items, tenant)
 
 
 def _limits_of(tenant: Tenant) -> dict[str, RateLimitItem]:
-    """A tenant's limits by the name they are told under."""
+    """Return a tenant's limits by their names in the header fields."""
     items: dict[str, RateLimitItem] = {}
     if tenant.requests_per_second is not None:
         items["second"] = RateLimitItemPerSecond(tenant.requests_per_second)
@@ -122,28 +120,28 @@ def _limits_of(tenant: Tenant) -> dict[str, RateLimitItem]:
     return items
 
 
-def _take(
+def _count(
     limiter: SlidingWindowCounterRateLimiter, items: Mapping[str, RateLimitItem], tenant: str, until: float = math.inf
-) -> list[_Taken]:
-    """until: on the monotonic clock; nothing more is asked after it. Raises TimeoutError."""
+) -> list[_LimitState]:
+    """Count a request. Raises TimeoutError after the time ``until``, on the monotonic clock."""
 
     def check_time() -> None:
         if time.monotonic() > until:
             raise TimeoutError("its answers take too long")
 
-    taken = []
+    states = []
     for name, item in items.items():
         check_time()
         passed = limiter.hit(item, tenant)
         check_time()
         reset_at, remaining = limiter.get_window_stats(item, tenant)
         seconds = max(1, math.ceil(reset_at - time.time()))
-        taken.append(_Taken(name, item.amount, item.get_expiry(), passed, remaining if passed else 0, seconds))
-    return taken
+        states.append(_LimitState(name, item.amount, item.get_expiry(), passed, remaining if passed else 0, seconds))
+    return states
 
 
-def _headers(taken: Sequence[_Taken]) -> dict[str, str]:
+def _headers(states: Sequence[_LimitState]) -> dict[str, str]:
     return {
-        "RateLimit-Policy": ", ".join(f'"{one.name}";q={one.quota};w={one.window}' for one in taken),
-        "RateLimit": ", ".join(f'"{one.name}";r={one.remaining};t={one.reset}' for one in taken),
+        "RateLimit-Policy": ", ".join(f'"{state.name}";q={state.quota};w={state.window}' for state in states),
+        "RateLimit": ", ".join(f'"{state.name}";r={state.remaining};t={state.reset}' for state in states),
     }

@@ -1,4 +1,4 @@
-"""Reading a request's body: how much, in what shape, and nothing of what it means."""
+"""Read the body of a request, and check its size, media type and encoding."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from scoring.error_codes import ErrorCode, RequestError
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The bytes of a JSON body, at most ``max_bytes``.
-
-    Raises RequestError: ``unsupported_media_type``, ``request_too_large``.
-    """
+    """Return a JSON body of at most ``max_bytes``. Raises RequestError UNSUPPORTED_MEDIA_TYPE, REQUEST_TOO_LARGE."""
     _check_media_type(request)
     check_declared_length(request, max_bytes)
-    # The declared length may be absent (chunked) or a lie, so what arrives is counted too.
+    # The declared length may be missing or wrong, so the received bytes are counted, too.
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -28,7 +25,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 def media_type(request: Request) -> str:
-    """The declared type of the body, in UTF-8; ``none`` if there is none or it declares another charset."""
+    """Return the declared media type; ``none`` without one, and if it declares another charset than UTF-8."""
     header = Message()
     header["content-type"] = request.headers.get("content-type", "")
     charset = (header.get_content_charset() or "utf-8").lower()
@@ -38,24 +35,24 @@ def media_type(request: Request) -> str:
 
 
 def content_encoding(request: Request) -> str:
-    """How the body is packed; ``identity`` if it is not."""
+    """Return the declared content encoding; ``identity`` without one."""
     return request.headers.get("content-encoding", "").strip().lower() or "identity"
 
 
 def check_declared_length(request: Request, max_bytes: int) -> None:
-    """Raise RequestError ``request_too_large`` where a body says beforehand that it is."""
+    """Raise RequestError ``request_too_large`` if the declared length is too large."""
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared) > max_bytes:
         raise too_large(max_bytes)
 
 
 def too_large(max_bytes: int) -> RequestError:
-    """The error for a body of more than so many bytes."""
+    """Return the error for a body of more than ``max_bytes``."""
     return RequestError(ErrorCode.REQUEST_TOO_LARGE, f"the body may have {max_bytes} bytes at most")
 
 
 def _check_media_type(request: Request) -> None:
-    """JSON as UTF-8, uncompressed. An absent media type is refused too: browsers send that across origins unasked."""
+    """Require plain JSON in UTF-8, and a media type: browsers send requests without one across origins unasked."""
     if media_type(request) != "application/json":
         raise RequestError(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the body as `Content-Type: application/json`, in UTF-8"

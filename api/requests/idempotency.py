@@ -1,4 +1,4 @@
-"""Idempotency-Key (IETF draft): sending a request again must not do its work again."""
+"""``Idempotency-Key`` (IETF draft-ietf-httpapi-idempotency-key-header): a repeated request must not repeat its work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import Header
 from jobs.store.records import Idempotency
 
 REPLAYED = {"Idempotency-Replayed": "true"}
-"""The header of an answer about work that an earlier request had started."""
+"""The headers of a response about work that was accepted by an earlier request."""
 
 IdempotencyKey = Annotated[
     str | None,
@@ -20,11 +20,11 @@ IdempotencyKey = Annotated[
         description="1 to 255 printable ASCII characters: makes it safe to send the request again",
     ),
 ]
-"""A route's parameter of this type is the request's key; one that is not sane is refused by its declaration."""
+"""The type of a route's parameter that is the request's key. Its pattern rejects invalid keys."""
 
 
 def idempotency_of(key: str | None, route: str, body: bytes) -> Idempotency | None:
-    """What makes two requests the same one: the key, the route, and the decoded body byte for byte."""
+    """Return what identifies a request: its key, and the hash of its route and decoded body."""
     if key is None:
         return None
     hasher = body_hasher(route)
@@ -33,5 +33,5 @@ def idempotency_of(key: str | None, route: str, body: bytes) -> Idempotency | No
 
 
 def body_hasher(route: str) -> hashlib._Hash:
-    """What a body of this route is hashed with; it takes the decoded bytes, piece by piece if need be."""
+    """Return a hash object for the decoded bytes of a body of this route."""
     return hashlib.sha256(route.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Strict JSON: what Python's parser lets through but JSON, or this service, does not."""
+"""Parse strict JSON: reject what Python's parser accepts although JSON, or this service, does not allow it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import NoReturn
 from scoring.error_codes import ErrorCode, RequestError
 
 MAX_DEPTH = 64
-"""Deepest nesting of lists and objects that is taken; a scoring request needs three."""
+"""The deepest nesting of lists and objects that is accepted; a scoring request needs three levels."""
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class _RefusedError(ValueError):
-    """What the parser lets through and we do not, said of the text that holds it."""
+    """The text holds something that Python's parser accepts and this service does not."""
 
 
 def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
-    """The value that ``data``, UTF-8 JSON, stands for.
+    """Return the value of JSON in UTF-8.
 
-    what: what to call it in messages; place: its own path in the request, where it is a part of one.
+    what: the name of the text in messages. place: the path of the value in the request, if it is a part of one.
 
-    Raises :class:`RequestError`: ``invalid_json`` where it is not JSON, ``invalid_request`` for NaN, infinities
+    Raises :class:`RequestError`: ``invalid_json`` if it is not JSON, ``invalid_request`` for NaN, infinities
     (``1e999`` too), lone surrogates, integers of thousands of digits and nesting past :data:`MAX_DEPTH`.
     """
     try:
         value = _DECODER.decode(data.decode())
         _check_depth(value)
     except json.JSONDecodeError as error:
-        # Of a text of one line it says no line: it may be one of many itself.
+        # The message for a single line names no line number, since that line may be one of an upload.
         reason = str(error) if b"\n" in data else f"{error.msg} (char {error.pos})"
         raise RequestError(ErrorCode.INVALID_JSON, f"{what} is not valid JSON: {reason}", param=place or None) from None
     except UnicodeDecodeError as error:
@@ -41,10 +41,10 @@ def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"{what} {_TOO_DEEP}", param=place or None) from None
     except _RefusedError as error:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"{what} {error}", param=place or None) from None
-    except ValueError:  # Python's own guard against quadratic time on integers of more than 4,300 digits.
+    except ValueError:  # Python limits integers to 4,300 digits, because parsing takes quadratic time.
         message = f"{what} holds an integer with too many digits"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param=place or None) from None
-    # Only an escape can bring half a surrogate pair into a decoded body, so most bodies need no walk.
+    # Only an escape can produce a lone surrogate in a decoded body, so most bodies need no search.
     if _SURROGATE_ESCAPE.search(data) and (path := _lone_surrogate(value, place)) is not None:
         path = path.removeprefix(".")
         message = f"{path or what} holds a lone surrogate, which is not valid Unicode text"
@@ -63,7 +63,7 @@ def _finite(text: str) -> float:
     return value
 
 
-# Made once: a job of a million lines is a million calls.
+# Made once, because a job of a million lines causes a million calls.
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
@@ -82,7 +82,7 @@ def _check_depth(value: object) -> None:
 
 
 def _lone_surrogate(value: object, path: str) -> str | None:
-    """The path of the first string that is not Unicode text, or None. A key counts for its object."""
+    """Return the path of the first string with a lone surrogate, or None. The path of a key is that of its object."""
     if isinstance(value, str):
         return path if _is_broken(value) else None
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A body of lines as it comes: unpacked, hashed and cut into lines, in bounded memory whatever is sent."""
+"""Decompress and hash a body while it arrives, and split it into lines, in bounded memory whatever is sent."""
 
 from __future__ import annotations
 
@@ -10,52 +10,53 @@ from api.requests.idempotency import body_hasher
 from scoring.error_codes import ErrorCode, RequestError
 
 STEP_BYTES = 2**18
-"""Unpacked bytes that are handled at a time: a small packed body may hold a thousand times as many."""
+"""The uncompressed bytes that are handled at a time: a compressed body may be a thousand times larger uncompressed."""
 
 _GZIP_ONLY = 16 + zlib.MAX_WBITS
 
 
-class Lines:
-    """Blocks on the processor: to be used in a thread. Every method raises RequestError.
+class LineReader:
+    """Splits a body into lines. It blocks on the processor, so use it in a thread. Every method raises RequestError.
 
-    packed: the body is gzip, of one member or several; max_bytes: of all of it, packed and unpacked alike;
-    max_line_bytes: of a line without its end. number: how many lines there were so far.
+    gzip: the body is gzip, with one or more members. max_bytes: the limit for both the compressed and the uncompressed
+    body. max_line_bytes: the limit for a line without its line end.
     """
 
-    def __init__(self, route: str, *, packed: bool, max_bytes: int, max_line_bytes: int) -> None:
-        self.number = 0
+    def __init__(self, route: str, *, gzip: bool, max_bytes: int, max_line_bytes: int) -> None:
+        self.number = 0  # of lines so far
         self._max_bytes = max_bytes
         self._max_line_bytes = max_line_bytes
-        self._gzip = zlib.decompressobj(_GZIP_ONLY) if packed else None
+        self._gzip = zlib.decompressobj(_GZIP_ONLY) if gzip else None
         self._hasher = body_hasher(route)
-        self._packed_bytes = self._bytes = 0
+        self._received_bytes = 0
+        self._bytes = 0  # uncompressed
         self._rest = bytearray()
 
     @property
     def body_hash(self) -> str:
-        """Of the unpacked bytes so far, as :class:`jobs.store.records.Idempotency` has it."""
+        """The hash of the uncompressed bytes so far, for :class:`jobs.store.records.Idempotency`."""
         return self._hasher.hexdigest()
 
     def feed(self, part: bytes) -> Iterator[list[tuple[int, bytes]]]:
-        """The lines that are complete with further bytes, each with its number, which counts from 1.
+        """Yield the lines that are complete with further bytes, each with its number, counted from 1.
 
-        After every step, also one without lines, so that others may take turns.
+        Yields after each bounded step, even without lines, so that other requests can run in between.
         """
-        self._packed_bytes += len(part)
-        self._check_size(self._packed_bytes)
-        for data in self._unpacked(part):
+        self._received_bytes += len(part)
+        self._check_size(self._received_bytes)
+        for data in self._uncompressed(part):
             self._bytes += len(data)
             self._check_size(self._bytes)
             self._hasher.update(data)
             yield list(self._cut(data))
 
     def finish(self) -> list[tuple[int, bytes]]:
-        """The last line, if nothing ends it."""
+        """Return the last line if no line end follows it."""
         if self._gzip is not None and not self._gzip.eof:
             raise RequestError(ErrorCode.INVALID_REQUEST, "the gzip body is cut off")
         return list(self._cut(b"\n")) if self._rest else []
 
-    def _unpacked(self, part: bytes) -> Iterator[bytes]:
+    def _uncompressed(self, part: bytes) -> Iterator[bytes]:
         if self._gzip is None:
             yield from (part[start : start + STEP_BYTES] for start in range(0, len(part), STEP_BYTES))
             return

@@ -1,7 +1,7 @@
-"""From a body's bytes to a validated job. Blocks on the processor: call it in a thread.
+"""Parse and validate a job from the bytes of a body. All of this blocks on the processor, so call it in a thread.
 
-The order in which errors are looked for is fixed, so that a request with several always gets the same one: JSON, the
-fields that are not about scoring, the shapes of query, items and labels, and last what needs the tokenizer.
+The order of the checks is fixed, so that a request with several errors always gets the same one: first the JSON, then
+the fields that do not concern scoring, then the shapes of query, items and labels, and last what needs the tokenizer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from api.callers.authentication import Principal
 from api.requests.json_body import parse_json
 from api.requests.webhook import read_webhook, unknown_webhook_fields
 from api.service import Service
-from jobs.store.records import Idempotency, Origin, Submission, Webhook
+from jobs.store.records import Idempotency, Origin, Submission
+from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
-from scoring.prepare import Limits, Preparation, Prepared, prepare
+from scoring.prepare import Limits, Preparation, PreparedRequest, prepare
 from scoring.request import ScoreRequest, parse_score_request
 
 LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
@@ -33,15 +34,15 @@ _NAMED_UNKNOWN_FIELDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A ``/v1/score`` call: its job, and how long to wait for it. timeout: seconds."""
+    """A call of ``/v1/score``."""
 
     submission: Submission
-    timeout: float
+    timeout: float  # seconds
     cancel_on_timeout: bool
 
 
 def parse_object(data: bytes) -> Mapping[str, object]:
-    """A body's JSON object."""
+    """Return the JSON object in a body. Raises RequestError."""
     body = parse_json(data)
     if not isinstance(body, dict):
         raise RequestError(ErrorCode.INVALID_REQUEST, "the body must be a JSON object")
@@ -49,7 +50,7 @@ def parse_object(data: bytes) -> Mapping[str, object]:
 
 
 def read_job(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Submission:
-    """The job in the body of ``POST /v1/jobs``. Raises RequestError."""
+    """Return the job in the body of ``POST /v1/jobs``. Raises RequestError."""
     body = parse_object(data)
     limits = _limits(service, max_items=service.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
     fields = _job_fields(service, body)
@@ -59,7 +60,7 @@ def read_job(service: Service, principal: Principal, data: bytes, idempotency: I
 
 
 def read_upload(service: Service, principal: Principal, body: Mapping[str, object]) -> tuple[Submission, Preparation]:
-    """The job in the first line of an upload, which has no items yet, and what prepares them. Raises RequestError."""
+    """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError."""
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
     limits = _limits(service, max_items=service.scoring.max_items_per_upload, max_tokens=None, advice="")
@@ -70,7 +71,7 @@ def read_upload(service: Service, principal: Principal, body: Mapping[str, objec
 
 
 def read_call(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Call:
-    """The call in the body of ``POST /v1/score``. Raises RequestError."""
+    """Return the call in the body of ``POST /v1/score``. Raises RequestError."""
     body = parse_object(data)
     timeout = _seconds(body, "timeout", service.api.max_call_timeout_seconds) or service.api.call_timeout_seconds
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
@@ -80,7 +81,7 @@ def read_call(service: Service, principal: Principal, data: bytes, idempotency: 
         max_tokens=service.scoring.max_tokens_per_call,
         advice="submit it to /v1/jobs",
     )
-    # Where nobody wants the scores afterwards, the store gives up by itself even if this process is gone by then.
+    # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
     expires_in = timeout if cancel_on_timeout else None
     fields = _Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
     request = _request(service, body)
@@ -91,9 +92,9 @@ def read_call(service: Service, principal: Principal, data: bytes, idempotency: 
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """What a body says beside what is to be scored. known: the names of all fields that it may have."""
+    """The fields of a body that do not concern scoring."""
 
-    known: Collection[str]
+    known: Collection[str]  # names of all fields that the body may have
     origin: Origin
     priority: Priority
     expires_in: float | None
@@ -119,7 +120,7 @@ def _submission(
     principal: Principal,
     body: Mapping[str, object],
     request: ScoreRequest,
-    prepared: Prepared,
+    prepared: PreparedRequest,
     fields: _Fields,
     idempotency: Idempotency | None,
 ) -> Submission:
@@ -127,7 +128,7 @@ def _submission(
         model=service.card.name,
         tokenizer_fingerprint=service.card.tokenizer_fingerprint,
         prefix=prepared.prefix,
-        chunks=[(chunk.first_item, chunk.rows) for chunk in prepared.chunks],
+        chunks=prepared.chunks,
         label_token_ids=prepared.label_token_ids,
         prompt_tokens=prepared.prompt_tokens,
         total_items=prepared.total_items,
@@ -157,7 +158,7 @@ def _limits(service: Service, *, max_items: int, max_tokens: int | None, advice:
 
 
 def _unknown_fields(body: Mapping[str, object], known: Collection[str]) -> list[str]:
-    # Quoted and cut short: the name is whatever somebody sent, and comes back in a response.
+    # Names are quoted and shortened, because they are arbitrary text that is returned in a response.
     names = [name for name in body if name not in known]
     if "webhook" in known:
         names += unknown_webhook_fields(body)
@@ -177,13 +178,13 @@ def _one_of(body: Mapping[str, object], name: str, allowed: Collection[str]) -> 
     return value
 
 
-def _seconds(body: Mapping[str, object], name: str, most: float) -> float | None:
+def _seconds(body: Mapping[str, object], name: str, maximum: float) -> float | None:
     value = body.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= maximum:
         raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"{name} must be a number of seconds above 0 and at most {most:g}", param=name
+            ErrorCode.INVALID_REQUEST, f"{name} must be a number of seconds above 0 and at most {maximum:g}", param=name
         )
     return float(value)
 
@@ -206,6 +207,6 @@ def _metadata(body: Mapping[str, object]) -> dict[str, str]:
     return value
 
 
-def _storable(value: object, most: int) -> bool:
-    """Whether a value is a string that every store can keep: PostgreSQL has no place for NUL."""
-    return isinstance(value, str) and len(value) <= most and "\0" not in value
+def _storable(value: object, max_length: int) -> bool:
+    """Return whether a value is a string that can be stored: PostgreSQL can't store NUL."""
+    return isinstance(value, str) and len(value) <= max_length and "\0" not in value

@@ -1,7 +1,7 @@
-"""From the lines of an upload to its job and its chunks, a batch of items at a time.
+"""Read the job and the chunks from the lines of an upload, a batch of items at a time.
 
-The first line is the body of ``POST /v1/jobs`` without ``items``; each further line is an item, a text or a list of
-token ids. Blank lines are nothing.
+The first line is the body of ``POST /v1/jobs`` without ``items``. Each further line is an item: a text or a list of
+token ids. Blank lines are ignored.
 """
 
 from __future__ import annotations
@@ -11,67 +11,61 @@ from collections.abc import Iterator
 
 from api.callers.authentication import Principal
 from api.requests.json_body import parse_json
-from api.requests.lines import Lines
+from api.requests.lines import LineReader
 from api.requests.submission import parse_object, read_upload
 from api.service import Service
 from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Rows
-from scoring.prepare import Chunk, Preparation
+from scoring.layout import Chunk
+from scoring.prepare import Preparation
 from scoring.request import check_items
 
 ROUTE = "POST /v1/jobs"
 
 BATCH_ITEMS = 1_024
 BATCH_BYTES = 2**20
-"""Items, and bytes of their lines, that are prepared at a time."""
+"""The items, and the bytes of their lines, that are prepared at a time."""
 
 _ITEM = re.compile(r"items\[(\d+)\]")
 
-Part = tuple[int, Rows]
-"""A chunk as of :class:`jobs.store.records.Submission`."""
-
 
 class UploadReader:
-    """Reads an upload. Blocks on the processor: to be used in a thread. Every method raises RequestError.
+    """Reads an upload. It blocks on the processor, so use it in a thread. Every method raises RequestError."""
 
-    submission: the job without its items, once the first line has come. skims: only the hash of the body is of
-    interest from now on.
-    """
-
-    def __init__(self, service: Service, principal: Principal, *, packed: bool) -> None:
-        self.submission: Submission | None = None
-        self.skims = False
+    def __init__(self, service: Service, principal: Principal, *, gzip: bool) -> None:
+        self.submission: Submission | None = None  # the job without its items, after the first line
+        self.hash_only = False  # set it to compute only the hash of the further body
         self._service = service
         self._principal = principal
         self._preparation: Preparation | None = None
         self._items: list[object] = []
         self._numbers: list[int] = []
-        self._bytes = self._overhead = 0
+        self._bytes = 0  # of the current batch of items, including the overhead
+        self._overhead = 0  # bytes that each item adds to its line
         limits = service.api
-        self._lines = Lines(
-            ROUTE, packed=packed, max_bytes=limits.max_upload_bytes, max_line_bytes=limits.max_line_bytes
+        self._lines = LineReader(
+            ROUTE, gzip=gzip, max_bytes=limits.max_upload_bytes, max_line_bytes=limits.max_line_bytes
         )
 
     @property
     def body_hash(self) -> str:
-        """Of the unpacked bytes so far."""
+        """The hash of the uncompressed bytes so far."""
         return self._lines.body_hash
 
-    def feed(self, data: bytes) -> Iterator[list[Part]]:
-        """The chunks that are complete with further bytes; after every bounded step, also where there are none."""
+    def feed(self, data: bytes) -> Iterator[list[Chunk]]:
+        """Yield the chunks that are complete with further bytes, possibly none, after each bounded step."""
         for lines in self._lines.feed(data):
-            yield [] if self.skims else _parts(self._take(lines))
+            yield [] if self.hash_only else self._take(lines)
 
-    def finish(self) -> list[Part]:
-        """The last chunks."""
+    def finish(self) -> list[Chunk]:
+        """Return the last chunks."""
         lines = self._lines.finish()
-        if self.skims:
+        if self.hash_only:
             return []
         chunks = self._take(lines)
         if self._preparation is None:
             raise RequestError(ErrorCode.INVALID_JSON, "the body is empty: its first line is the job without `items`")
-        return _parts([*chunks, *self._prepare(self._preparation), *self._preparation.finish()])
+        return [*chunks, *self._prepare(self._preparation), *self._preparation.finish()]
 
     def _take(self, lines: list[tuple[int, bytes]]) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -95,11 +89,11 @@ class UploadReader:
         except RequestError as error:
             raise _in_line(error, number) from None
         if self.submission.options.item_first:
-            # There is no shared prefix then: each item's row holds the query, too.
+            # Without a shared prefix, the row of each item also contains the query.
             self._overhead = len(line)
 
     def _prepare(self, preparation: Preparation) -> list[Chunk]:
-        """Prepare the items that have come since the last time."""
+        """Prepare the current batch of items, and begin a new one."""
         items, numbers, first = self._items, self._numbers, preparation.total_items
         self._items, self._numbers, self._bytes = [], [], 0
         assert self.submission is not None
@@ -112,7 +106,3 @@ class UploadReader:
 
 def _in_line(error: RequestError, number: int) -> RequestError:
     return RequestError(error.code, f"line {number}: {error.message}", param=error.param, retry_after=error.retry_after)
-
-
-def _parts(chunks: list[Chunk]) -> list[Part]:
-    return [(chunk.first_item, chunk.rows) for chunk in chunks]

@@ -1,4 +1,4 @@
-"""What a job's body says of its webhook."""
+"""Read and check the ``webhook`` of a job's body."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from jobs.store.database import Database
-from jobs.store.records import Event, Submission, Webhook
+from jobs.store.records import Submission
+from jobs.store.webhook_events import Event, Webhook
 from jobs.webhooks.endpoints import find_endpoint
 from scoring.error_codes import ErrorCode, RequestError
 from webhooks.addresses import AddressRules, ForbiddenUrl, check_url
@@ -16,7 +17,7 @@ FIELDS = ("url", "events")
 
 
 def read_webhook(body: Mapping[str, object], rules: AddressRules) -> Webhook | None:
-    """A body's ``webhook``, if it has one. Raises RequestError INVALID_REQUEST, WEBHOOK_URL_FORBIDDEN."""
+    """Return a body's webhook, if it has one. Raises RequestError INVALID_REQUEST, WEBHOOK_URL_FORBIDDEN."""
     value = body.get("webhook")
     if value is None:
         return None
@@ -35,7 +36,7 @@ def read_webhook(body: Mapping[str, object], rules: AddressRules) -> Webhook | N
 
 
 def _events(value: object) -> tuple[Event, ...]:
-    """The events that are named, in their own order, each once; all of them where none is."""
+    """Return the named events, each once, in the order of :class:`Event`; without a value, all events."""
     if value is None:
         return tuple(Event)
     names = ", ".join(Event)
@@ -50,13 +51,13 @@ def _events(value: object) -> tuple[Event, ...]:
 
 
 def unknown_webhook_fields(body: Mapping[str, object]) -> list[str]:
-    """The names of fields within ``webhook`` that mean nothing, as paths."""
+    """Return the paths of unknown fields in ``webhook``."""
     value = body.get("webhook")
     return [f"webhook.{name}" for name in value if name not in FIELDS] if isinstance(value, dict) else []
 
 
 def with_warning_of_disabled_endpoint(database: Database, submission: Submission) -> Submission:
-    """The job, with a line in its warnings if nothing is sent to its webhook's endpoint at present."""
+    """Return the job, with a warning if the endpoint of its webhook is disabled."""
     if submission.webhook is None:
         return submission
     endpoint = find_endpoint(database, submission.tenant, submission.webhook.url)

@@ -1,4 +1,4 @@
-"""Is the process alive, and can it serve? Two questions, so that an outage of the database restarts nobody."""
+"""Report liveness and readiness separately, so that an outage of the database does not restart the process."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ async def readyz(service: ServiceOf) -> Response:
 
 def _readiness(service: Service) -> dict[str, Any]:
     service.database.check()
-    standing = service.handshake.look()
-    if standing.mismatched:
+    compatibility = service.compatibility.current()
+    if compatibility.mismatched:
         raise RequestError(
             ErrorCode.MODEL_UNAVAILABLE,
             f"the workers of {service.card.name} serve something else than this server: "
-            + "; ".join(standing.differences),
+            + "; ".join(compatibility.differences),
             retry_after=RETRY_SECONDS,
         )
-    return show_readiness(service.card, standing)
+    return show_readiness(service.card, compatibility)

@@ -1,4 +1,4 @@
-"""``/v1/jobs``: work that is accepted now and read later."""
+"""``/v1/jobs``: submit, read, list, cancel and delete jobs."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from api.answers.error_responses import secured
-from api.answers.openapi import json_body, or_lines
+from api.answers.openapi import add_lines_body, json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode, json_response, show_job, show_lines, show_page
 from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
-from api.principal import Reader, Scorer
+from api.principal import WithReadScope, WithScoreScope
 from api.requests.body import media_type, read_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.requests.submission import read_job
 from api.requests.upload import JSON_LINES, UploadRefusedError, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
+from api.routes.result import Result, read_result
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf
-from api.waiting import Outcome, client_left
+from api.waiting import WaitOutcome, client_left
 from jobs.queue.accept import accept
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, read_scores
 from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
-from jobs.tenancy.ownership import missing_job
-from jobs.webhooks.outbox import job_path
+from jobs.tenancy.ownership import job_not_found
+from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
 
 POLL_SECONDS = 1
-"""What a client is told to wait before it looks at its new job."""
+"""The ``Retry-After`` of an accepted job: when the client should read it."""
 
 PAGE_ITEMS = 1_000
-"""Items a page of scores has at most, and rows a stream reads at a time."""
+"""The most items of a page of scores, and the number of items that a stream reads at a time."""
 
 MAX_OFFSET = 2**31 - 1
 
@@ -70,15 +71,12 @@ router = APIRouter(tags=["jobs"])
             ErrorCode.TIMEOUT,
         ),
     },
-    openapi_extra=or_lines(
+    openapi_extra=add_lines_body(
         json_body(JobBody, EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"}), JSON_LINES, LINES, LINES_EXAMPLE
     ),
 )
 async def submit(
-    request: Request,
-    service: ServiceOf,
-    principal: Scorer,
-    idempotency_key: IdempotencyKey = None,
+    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Submit a job. With the 202 it is committed: it survives the death of any process.
 
@@ -88,7 +86,6 @@ async def submit(
     if media_type(request) == JSON_LINES:
         try:
             accepted, job = await receive_upload(request, service, principal, idempotency_key)
-            service.ringer.ring(service.card.name)
         except UploadRefusedError as refused:
             return refused.response
     else:
@@ -101,36 +98,33 @@ async def submit(
 
 
 @router.get(
-    "/v1/jobs",
-    response_model=JobList,
-    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+    "/v1/jobs", response_model=JobList, responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE)
 )
 async def list_(
     service: ServiceOf,
-    principal: Reader,
+    principal: WithReadScope,
     status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=JOB_ID, description="the id of the last job of the page before")] = None,
 ) -> Response:
     """List jobs, newest first."""
     wanted = JobStatus(status) if status is not None else None
-    # One more than asked for tells whether there are more.
-    mine = service.database, principal.tenant
-    jobs = await service.threads.sql(list_jobs, *mine, status=wanted, limit=limit + 1, after=after)
+    # One job more than the limit shows whether there are more.
+    jobs = await service.threads.sql(
+        list_jobs, service.database, principal.tenant, status=wanted, limit=limit + 1, after=after
+    )
     shown = [show_job(job) for job in jobs[:limit]]
     return json_response({"object": "list", "data": shown, "has_more": len(jobs) > limit})
 
 
 @router.get(
-    "/v1/jobs/{job_id}",
-    response_model=Job,
-    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    "/v1/jobs/{job_id}", response_model=Job, responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE)
 )
 async def read(
     request: Request,
     job_id: str,
     service: ServiceOf,
-    principal: Reader,
+    principal: WithReadScope,
     prefer: Annotated[
         str | None, Header(description=f"`wait=N`: answer when the job ends, or after N (at most {MAX_WAIT_SECONDS}) s")
     ] = None,
@@ -139,13 +133,15 @@ async def read(
     job_id = checked_job_id(job_id)
     wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
-    if wait:
-        job = await service.threads.sql(get_job, service.database, principal.tenant, job_id)
-        if not job.status.ended:
-            outcome = await service.waiters.wait(job_id, wait, lambda: client_left(request))
-            if outcome is Outcome.DISCONNECTED:
-                raise ClientDisconnect
-    return json_response(await service.threads.sql(_read, service, principal.tenant, job_id), headers=headers)
+    job, page = await service.threads.sql(_read, service, principal.tenant, job_id)
+    if wait and not job.status.ended:
+        outcome = await service.waiters.wait(job_id, wait, lambda: client_left(request))
+        if outcome is WaitOutcome.DISCONNECTED:
+            raise ClientDisconnect
+        job, page = await service.threads.sql(_read, service, principal.tenant, job_id)
+    if page is None:
+        return json_response(show_job(job), headers=headers)
+    return json_response(await service.threads.text(lambda: encode(show_job(job, page))), headers=headers)
 
 
 @router.get(
@@ -170,7 +166,7 @@ async def scores(
     request: Request,
     job_id: str,
     service: ServiceOf,
-    principal: Reader,
+    principal: WithReadScope,
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET, description="the first item's index")] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE_ITEMS, description="items of a page; JSON lines have them all")] = 100,
 ) -> Response:
@@ -181,8 +177,9 @@ async def scores(
     """
     job_id = checked_job_id(job_id)
     if not _wants_lines(request):
-        return json_response(await service.threads.sql(_read_page, service, principal.tenant, job_id, offset, limit))
-    first = await service.threads.sql(_read_whole_page, service, principal.tenant, job_id, offset)
+        page = await service.threads.sql(read_scores, service.database, principal.tenant, job_id, offset, limit)
+        return json_response(await service.threads.text(lambda: encode(show_page(page))))
+    first = await service.threads.sql(_read_succeeded, service, principal.tenant, job_id, offset)
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
 
@@ -191,10 +188,10 @@ async def scores(
     response_model=Job,
     responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def cancel_(job_id: str, service: ServiceOf, principal: Scorer) -> Response:
+async def cancel_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
     job = await service.threads.sql(cancel, service.database, principal.tenant, checked_job_id(job_id))
-    service.metrics.saw(job.id, job.status)
+    service.metrics.count_ended(job.id, job.status)
     _wake(service, job.id)
     return json_response(show_job(job))
 
@@ -204,7 +201,7 @@ async def cancel_(job_id: str, service: ServiceOf, principal: Scorer) -> Respons
     response_model=DeletedJob,
     responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def delete_(job_id: str, service: ServiceOf, principal: Scorer) -> Response:
+async def delete_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Delete a job, its inputs and its scores. A job that has not ended is cancelled first."""
     job_id = checked_job_id(job_id)
     await service.threads.sql(delete, service.database, principal.tenant, job_id)
@@ -213,14 +210,14 @@ async def delete_(job_id: str, service: ServiceOf, principal: Scorer) -> Respons
 
 
 def checked_job_id(job_id: str) -> str:
-    """A job id that may exist. What can't be one is answered like one that does not, and never reaches the database."""
+    """Return a valid job id. An invalid one raises the error of a missing job and is not sent to the database."""
     if not re.fullmatch(JOB_ID, job_id):
-        raise missing_job()
+        raise job_not_found()
     return job_id
 
 
 def _wake(service: Service, job_id: str) -> None:
-    """Tell whoever waits for this job, in this process and in others."""
+    """Wake the requests that wait for a job, in this process and in others."""
     service.waiters.on_ended(job_id)
     service.ringer.announce([job_id])
 
@@ -234,26 +231,16 @@ def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobReco
     service.admission.admit_job(submission)
     submission = with_warning_of_disabled_endpoint(service.database, submission)
     accepted = accept(service.database, submission)
-    service.ringer.ring(service.card.name)  # a worker can begin while the answer is made
-    if not accepted.replayed:
-        service.metrics.accepted(submission)
+    service.on_accepted(submission, accepted)
     return accepted, get_job(service.database, submission.tenant, accepted.job_id)
 
 
-def _read(service: Service, tenant: str, job_id: str) -> bytes:
-    job = get_job(service.database, tenant, job_id)
-    service.metrics.saw(job.id, job.status)
-    if job.status is not JobStatus.SUCCEEDED or job.total_items > EMBEDDED_ITEMS:
-        return encode(show_job(job))
-    return encode(show_job(job, read_scores(service.database, tenant, job_id, 0, EMBEDDED_ITEMS)))
+def _read(service: Service, tenant: str, job_id: str) -> Result:
+    return read_result(service, get_job(service.database, tenant, job_id), EMBEDDED_ITEMS)
 
 
-def _read_page(service: Service, tenant: str, job_id: str, offset: int, limit: int) -> bytes:
-    return encode(show_page(read_scores(service.database, tenant, job_id, offset, limit)))
-
-
-def _read_whole_page(service: Service, tenant: str, job_id: str, offset: int) -> ScorePage:
-    """A page of a job that succeeded."""
+def _read_succeeded(service: Service, tenant: str, job_id: str, offset: int) -> ScorePage:
+    """Read a page of a job, and raise RequestError unless the job has succeeded."""
     page = read_scores(service.database, tenant, job_id, offset, PAGE_ITEMS)
     match page.job.status:
         case JobStatus.SUCCEEDED:
@@ -268,13 +255,13 @@ def _read_whole_page(service: Service, tenant: str, job_id: str, offset: int) ->
 
 
 async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) -> AsyncIterator[bytes]:
-    """One line an item, a page at a time: memory does not grow with the job."""
+    """Yield one line per item, a page at a time, so that the memory does not grow with the job."""
     while True:
         yield await service.threads.text(_encode_lines, page)
         if not page.has_more:
             return
         offset += PAGE_ITEMS
-        page = await service.threads.sql(_read_whole_page, service, tenant, page.job.id, offset)
+        page = await service.threads.sql(_read_succeeded, service, tenant, page.job.id, offset)
 
 
 def _encode_lines(page: ScorePage) -> bytes:

@@ -1,4 +1,4 @@
-"""What a monitoring system reads: see :mod:`api.metrics`."""
+"""Serve the metrics of :mod:`api.metrics` to a monitoring system."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ router = APIRouter(tags=["health"])
 @router.get("/metrics", include_in_schema=False)
 async def metrics(service: ServiceOf) -> Response:
     """Counters of this process and gauges of the queue. Answers also while the database is away."""
-    # Not among the threads for SQL: when those are all waiting for a database is when this is read.
+    # Not in the threads for SQL, because metrics are needed most when all of those wait for the database.
     return Response(await run_sync(service.metrics.text), headers={"Content-Type": CONTENT_TYPE_LATEST})

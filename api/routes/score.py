@@ -1,7 +1,7 @@
-"""``POST /v1/score``: a job at interactive urgency, and a wait for its end.
+"""``POST /v1/score``: submit a job at interactive priority and wait for its end.
 
-There is no second mechanism: the call is committed like any job, so bursts of calls batch by themselves, a worker's
-death costs the caller a moment, and a call that runs out of time has a job to come back to.
+A call is committed like any other job. Bursts of calls are therefore batched, another worker takes over if one dies,
+and the caller can still read the job after a timeout.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from api.answers.error_responses import error_response, secured
 from api.answers.openapi import json_body
 from api.answers.presentation import encode, json_response, show_scoring
 from api.answers.schemas import ScoreBody, ScoreResponse
-from api.principal import Scorer
+from api.principal import WithScoreScope
 from api.requests.body import read_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey, idempotency_of
 from api.requests.submission import Call, read_call
+from api.routes.result import Result, read_result
 from api.service import Service, ServiceOf
-from api.waiting import Outcome, client_left
+from api.waiting import WaitOutcome, client_left
 from jobs.queue.accept import accept
 from jobs.queue.ending import cancel
-from jobs.queue.read import get_job, read_scores
+from jobs.queue.read import get_job
 from jobs.store.records import Accepted, JobRecord, JobStatus
-from jobs.webhooks.outbox import job_path
+from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["scoring"])
@@ -55,7 +56,7 @@ SCORING_ERRORS = (
     ErrorCode.MODEL_UNAVAILABLE,
     ErrorCode.OVERLOADED,
 )
-"""How a request to score can fail, waited for or not."""
+"""The errors of a request to score, whether or not its caller waits."""
 
 EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids": [311, 315], "apply_softmax": True}
 
@@ -67,10 +68,7 @@ EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids"
     openapi_extra=json_body(ScoreBody, EXAMPLE),
 )
 async def score(
-    request: Request,
-    service: ServiceOf,
-    principal: Scorer,
-    idempotency_key: IdempotencyKey = None,
+    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Score items and wait for it.
 
@@ -80,52 +78,49 @@ async def score(
     data = await read_body(request, service.api.max_body_bytes)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
     call = await service.threads.text(read_call, service, principal, data, idempotency)
-    accepted, ended = await service.threads.sql(_accept, service, call)
-    given_up = not ended and await _wait(request, service, call, accepted.job_id)
-    return await service.threads.sql(_answer, service, call, accepted, given_up)
+    accepted, result = await service.threads.sql(_accept, service, call)
+    given_up = False
+    if result is None:
+        given_up = await _wait(request, service, call, accepted.job_id)
+        result = await service.threads.sql(_result_after_wait, service, call, accepted.job_id, given_up)
+    job, page = result
+    headers = REPLAYED if accepted.replayed else {}
+    if page is not None:
+        return json_response(await service.threads.text(lambda: encode(show_scoring(page))), headers=headers)
+    return error_response(_reason(job, call, given_up), {**headers, "Location": job_path(job.id)})
+
+
+def _accept(service: Service, call: Call) -> tuple[Accepted, Result | None]:
+    """Commit the call's job. Returns it, and its result if it has ended: nobody would announce that again."""
+    service.admission.admit_call(call.submission, call.timeout)
+    accepted = accept(service.database, call.submission)
+    service.on_accepted(call.submission, accepted)
+    if call.submission.total_items > 0 and not accepted.replayed:
+        return accepted, None
+    result = read_result(service, get_job(service.database, call.submission.tenant, accepted.job_id))
+    return accepted, result if result[0].status.ended else None
 
 
 async def _wait(request: Request, service: Service, call: Call, job_id: str) -> bool:
-    """Wait until the job has ended or the time is up. Returns whether the job was given up for that.
+    """Wait until the job has ended or the time is over. Returns whether the job must be cancelled for that.
 
-    Raises ClientDisconnect.
+    Raises ClientDisconnect, and cancels the job before unless the client can come back for it.
     """
-    service.ringer.ring(service.card.name)
     outcome = await service.waiters.wait(job_id, call.timeout, lambda: client_left(request))
-    left = outcome is Outcome.DISCONNECTED
-    given_up = (left and call.submission.idempotency is None) or (
-        outcome is Outcome.TIMED_OUT and call.cancel_on_timeout
-    )
-    if given_up:
-        await service.threads.sql(cancel, service.database, call.submission.tenant, job_id)
-    if left:
+    if outcome is WaitOutcome.DISCONNECTED:
+        if call.submission.idempotency is None:
+            await service.threads.sql(cancel, service.database, call.submission.tenant, job_id)
         raise ClientDisconnect
-    return given_up
+    return outcome is WaitOutcome.TIMED_OUT and call.cancel_on_timeout
 
 
-def _accept(service: Service, call: Call) -> tuple[Accepted, bool]:
-    """Commit the call's job. Returns it, and whether it has ended already: nobody will announce that again."""
-    service.admission.admit_call(call.submission, call.timeout)
-    accepted = accept(service.database, call.submission)
-    if not accepted.replayed:
-        service.metrics.accepted(call.submission)
-    if call.submission.total_items > 0 and not accepted.replayed:
-        return accepted, False
-    return accepted, get_job(service.database, call.submission.tenant, accepted.job_id).status.ended
+def _result_after_wait(service: Service, call: Call, job_id: str, given_up: bool) -> Result:
+    read = cancel if given_up else get_job
+    return read_result(service, read(service.database, call.submission.tenant, job_id))
 
 
-def _answer(service: Service, call: Call, accepted: Accepted, given_up: bool) -> Response:
-    """What to say of the job as it stands now, however the wait ended."""
-    headers = REPLAYED if accepted.replayed else {}
-    job = get_job(service.database, call.submission.tenant, accepted.job_id)
-    service.metrics.saw(job.id, job.status)
-    if job.status is JobStatus.SUCCEEDED:
-        page = read_scores(service.database, call.submission.tenant, job.id, 0, max(1, job.total_items))
-        return json_response(encode(show_scoring(page)), headers=headers)
-    return error_response(_why_not(job, call, given_up), {**headers, "Location": job_path(job.id)})
-
-
-def _why_not(job: JobRecord, call: Call, given_up: bool) -> RequestError:
+def _reason(job: JobRecord, call: Call, given_up: bool) -> RequestError:
+    """Return the error of a call whose job has not succeeded."""
     match job.status:
         case JobStatus.FAILED if job.error is not None:
             return RequestError(job.error.code, f"{job.error.message} ({job.id})")

@@ -1,4 +1,4 @@
-"""Texts to tokens, with the tokenizer that scoring uses: for finding label ids and counting lengths."""
+"""Tokenise texts like a scoring request, so that clients can find the ids of labels and count tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from api.answers.error_responses import secured
 from api.answers.openapi import json_body
 from api.answers.presentation import encode, json_response
 from api.answers.schemas import TokenizeBody, Tokens
-from api.principal import Scorer
+from api.principal import WithScoreScope
 from api.requests.body import read_body
 from api.requests.submission import parse_object
 from api.service import Service, ServiceOf
@@ -30,7 +30,7 @@ router = APIRouter(tags=["models"])
     ),
     openapi_extra=json_body(TokenizeBody, {"text": " Paris"}),
 )
-async def tokenize(request: Request, service: ServiceOf, _: Scorer) -> Response:
+async def tokenize(request: Request, service: ServiceOf, _: WithScoreScope) -> Response:
     """Tokenise a text. A label must be one token: `count` says whether it is."""
     data = await read_body(request, service.api.max_body_bytes)
     return json_response(await service.threads.text(_tokenize, service, data))

@@ -1,4 +1,4 @@
-"""What was sent to a job's webhook, and the secrets that it is signed with."""
+"""Show what was sent to a job's webhook, and show and rotate the secrets that sign webhooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response, show_delivery, show_secrets
 from api.answers.schemas import Delivery, DeliveryList, JobEvent, WebhookSecretList
-from api.principal import Reader, Teller
+from api.principal import WithReadScope, WithWebhookScope
 from api.routes.jobs import checked_job_id
 from api.service import ServiceOf
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
@@ -21,12 +21,12 @@ from webhooks.signing import new_secret
 
 DELIVERY_ID = r"msg_[0-9a-f]{32}"
 
-NOT_TO_BE_KEPT = {"Cache-Control": "no-store"}
-"""Of a response with secrets."""
+NO_STORE = {"Cache-Control": "no-store"}
+"""The headers of a response that contains secrets."""
 
 router = APIRouter(tags=["webhooks"])
 outgoing = APIRouter(tags=["webhooks"])
-"""What the service sends, for the document."""
+"""The requests that the service sends; only for the OpenAPI document."""
 
 
 @outgoing.post("job.ended", status_code=204, response_description="taken: any 2xx; everything else is tried again")
@@ -44,7 +44,7 @@ def _job_ended(
     response_model=DeliveryList,
     responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def deliveries(job_id: str, service: ServiceOf, principal: Reader) -> Response:
+async def deliveries(job_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
     """List what was, or is to be, sent to a job's webhook, with every attempt. There is one delivery once the job has
     ended, and none before, or if the webhook did not ask for that end.
     """
@@ -58,39 +58,33 @@ async def deliveries(job_id: str, service: ServiceOf, principal: Reader) -> Resp
     response_model=Delivery,
     responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principal: Teller) -> Response:
+async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principal: WithWebhookScope) -> Response:
     """Send a delivery again, now, under the same id and whatever became of it. If that fails, the schedule of attempts
     begins anew; to an endpoint that is disabled it is sent once, and a success enables the endpoint. One that is being
     sent at this moment is left alone.
     """
     job_id = checked_job_id(job_id)
-    # What can't be an id is no delivery's, and never reaches the database; whether the job is there comes first.
+    # An invalid id belongs to no delivery and is not sent to the database. A missing job is reported first, however.
     delivery_id = delivery_id if re.fullmatch(DELIVERY_ID, delivery_id) else ""
-    again = await service.threads.sql(redeliver, service.database, principal.tenant, job_id, delivery_id)
-    return json_response(show_delivery(again), 202)
+    redelivered = await service.threads.sql(redeliver, service.database, principal.tenant, job_id, delivery_id)
+    return json_response(show_delivery(redelivered), 202)
 
 
-@router.get(
-    "/v1/webhook-secrets",
-    response_model=WebhookSecretList,
-    responses=secured(ErrorCode.STORAGE_UNAVAILABLE),
-)
-async def secrets(service: ServiceOf, principal: Teller) -> Response:
+@router.get("/v1/webhook-secrets", response_model=WebhookSecretList, responses=secured(ErrorCode.STORAGE_UNAVAILABLE))
+async def secrets(service: ServiceOf, principal: WithWebhookScope) -> Response:
     """List the secrets that webhooks are signed with: one, or two while it is being changed, the new one first."""
     live = await service.threads.sql(live_secrets, service.database, principal.tenant, new_secret)
-    return json_response(show_secrets(live), headers=NOT_TO_BE_KEPT)
+    return json_response(show_secrets(live), headers=NO_STORE)
 
 
 @router.post(
-    "/v1/webhook-secrets/rotate",
-    response_model=WebhookSecretList,
-    responses=secured(ErrorCode.STORAGE_UNAVAILABLE),
+    "/v1/webhook-secrets/rotate", response_model=WebhookSecretList, responses=secured(ErrorCode.STORAGE_UNAVAILABLE)
 )
-async def rotate(service: ServiceOf, principal: Teller) -> Response:
+async def rotate(service: ServiceOf, principal: WithWebhookScope) -> Response:
     """Make a new secret. For a day, unless the server is set otherwise, the one before signs too, so that a receiver
     may be given the new one at any time in between. An older one that still signed does not any more.
     """
     live = await service.threads.sql(
         rotate_secret, service.database, principal.tenant, new_secret, service.secret_overlap_seconds
     )
-    return json_response(show_secrets(live), headers=NOT_TO_BE_KEPT)
+    return json_response(show_secrets(live), headers=NO_STORE)

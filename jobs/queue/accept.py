@@ -1,4 +1,4 @@
-"""Taking a job in: one short transaction, and from its commit on the job survives everything but the database."""
+"""Accepting jobs, each in one short transaction. Once it is committed, only losing the database loses the job."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, bindparam, delete, exists, insert, or_, select
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy import Row, and_, bindparam, delete, exists, insert, or_, select
 
 from jobs.queue.ending import end_jobs
-from jobs.queue.fair_shares import open_lane
+from jobs.queue.fair_shares import open_flow
+from jobs.store.clock import NOW
 from jobs.store.codec import pack_ids, pack_options
-from jobs.store.database import Database
+from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import Accepted, Idempotency, JobStatus, Origin, Submission
-from jobs.store.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
-from jobs.tenancy.ownership import visible
+from jobs.store.tables import ChunkState, Seconds, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
+from jobs.store.upsert import get_or_create, insert_if_new
+from jobs.tenancy.ownership import VISIBLE
 from jobs.tenancy.quotas import charge, check_room, within_quota
 from jobs.webhooks.outbox import pack_webhook
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Rows
+from scoring.layout import Chunk
 from scoring.options import Priority
-from scoring.work import rows_work
+from scoring.work import work_of_rows
 from settings.jobs import StoreSettings
 
-UNKNOWN_BODY = ""
-"""The hash that stands by the key of an upload for as long as its body has not come to an end."""
+UNKNOWN_BODY = ""  # stored as the body hash with the Idempotency-Key of an upload that is still being received
 IN_PROGRESS_RETRY_SECONDS = 5.0
-SHARED = "*"
-"""Whose a prefix is that all tenants share; no tenant is called so."""
+SHARED = "*"  # the tenant name that owns prefixes shared by all tenants; no real tenant can have it
 
 
 def accept(db: Database, submission: Submission) -> Accepted:
-    """Store a job with its work, visible to workers at once. A job without items has succeeded with that.
+    """Store a job with its work; workers can claim it at once. A job without items succeeds immediately.
 
     Raises RequestError IDEMPOTENCY_KEY_REUSED, QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
@@ -44,37 +43,31 @@ def accept(db: Database, submission: Submission) -> Accepted:
 
 def _accept(db: Database, submission: Submission) -> Accepted:
     job_id = new_job_id()
-    # A call's client has been promised nothing yet: its job need not be on disk before the work starts.
-    with db.write(durable=submission.origin is Origin.JOB) as connection:
+    # The client of a call has been promised nothing yet, so the work can start before its job is on disk.
+    with db.write(durable=submission.origin is Origin.JOB) as tx:
         if submission.idempotency is not None:
-            earlier = take_key(connection, db, submission.tenant, submission.idempotency, job_id)
+            earlier = take_key(tx, submission.tenant, submission.idempotency, job_id)
             if earlier is not None:
                 return Accepted(earlier.job_id, replayed=True)
         if submission.quota is not None and submission.chunks:
-            check_room(connection, submission.tenant, submission.quota)
-        prefix_id, now = store_prefix(connection, db, submission)
+            check_room(tx, submission.tenant, submission.quota)
+        prefix_id, now = store_prefix(tx, submission)
         row = job_row(submission, job_id, prefix_id, now)
-        connection.execute(insert(jobs), row)
+        tx.execute(insert(jobs), row)
         if submission.chunks:
             due = due_at(db.settings, submission.priority, now, row["expires_at"])
-            store_chunks(connection, submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
+            tokens = store_chunks(tx, submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
             interactive = submission.priority is Priority.INTERACTIVE
-            open_lane(connection, db, submission.model, submission.tenant, interactive=interactive)
-            charge_quota(connection, submission, submission.chunks)
+            open_flow(tx, submission.model, submission.tenant, interactive=interactive)
+            if submission.quota is not None:
+                charge(tx, submission.tenant, submission.quota, tokens)
         else:
-            end_jobs(connection, db, [job_id], JobStatus.SUCCEEDED)
+            end_jobs(tx, [job_id], JobStatus.SUCCEEDED)
     return Accepted(job_id, replayed=False)
 
 
-def charge_quota(connection: Connection, submission: Submission, parts: Sequence[tuple[int, Rows]]) -> None:
-    """Count chunks against the tenant's quota, if it has one. To be called last. Raises as :func:`charge` does."""
-    if submission.quota is not None:
-        tokens = sum(rows_work(rows) for _, rows in parts)
-        charge(connection, submission.tenant, submission.quota, tokens)
-
-
 def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
-    """What is added to a job's accept time to order it among the others: computed once, so waiting work ages."""
+    """Return the seconds from a job's acceptance to its due time. It never changes, so waiting work ages."""
     return {
         Priority.INTERACTIVE: settings.slack_interactive_seconds,
         Priority.NORMAL: settings.slack_normal_seconds,
@@ -83,52 +76,43 @@ def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
 
 
 def due_at(settings: StoreSettings, priority: Priority, accepted_at: float, expires_at: float | None) -> float:
-    """When a job's chunks are due: what orders them among all others."""
+    """Return the due time of a job's chunks, which orders them among all chunks: Unix seconds."""
     due = accepted_at + slack_seconds(settings, priority)
     return due if expires_at is None else min(due, expires_at)
 
 
 def is_known(db: Database, tenant: str, idempotency: Idempotency) -> bool:
-    """Whether a job was accepted with this Idempotency-Key, whatever its body. Raises StorageUnavailable."""
+    """Return whether a job was accepted with this Idempotency-Key, whatever its body. Raises StorageUnavailable."""
     known = exists().where(
         idempotency_keys.c.tenant == tenant,
         idempotency_keys.c.key == idempotency.key,
-        idempotency_keys.c.expires_at > db.now,
+        idempotency_keys.c.expires_at > NOW,
     )
-    with db.read() as connection:
-        return bool(connection.scalar(select(known)))
+    with db.read() as tx:
+        return bool(tx.scalar(select(known)))
 
 
-def take_key(
-    connection: Connection, db: Database, tenant: str, idempotency: Idempotency, job_id: str
-) -> Row[Any] | None:
-    """Take the key for a job about to be stored, or return the row of the job that has it.
+def take_key(tx: Transaction, tenant: str, idempotency: Idempotency, job_id: str) -> Row[Any] | None:
+    """Reserve the key for a job that is about to be stored, or return the row of the key if another job has it.
 
-    Of two requests with one key the second waits here until the first has committed or failed.
+    If two requests have the same key, the second waits here until the first is committed or has failed.
     Raises RequestError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_PROGRESS.
     """
     same_key = and_(idempotency_keys.c.tenant == tenant, idempotency_keys.c.key == idempotency.key)
-    # An upload that came to nothing leaves its key free, too.
+    # The key of an upload that failed is free again.
     failed = and_(idempotency_keys.c.body_hash == UNKNOWN_BODY, jobs.c.finished_at.is_not(None))
-    gone = select(jobs.c.id).where(jobs.c.id == idempotency_keys.c.job_id, or_(~visible(db), failed)).exists()
-    connection.execute(delete(idempotency_keys).where(same_key, or_(idempotency_keys.c.expires_at <= db.now, gone)))
-    take = (
-        db.insert(idempotency_keys)
-        .values(
-            tenant=tenant,
-            key=idempotency.key,
-            body_hash=idempotency.body_hash,
-            job_id=job_id,
-            expires_at=db.now + db.settings.idempotency_seconds,
-        )
-        .on_conflict_do_nothing()
-        .returning(idempotency_keys.c.job_id)
-    )
-    earlier: Row[Any] | None = None
-    while earlier is None:  # taken, or found, or removed with its job just now and taken the next time
-        if connection.scalar(take) is not None:
-            return None
-        earlier = connection.execute(select(idempotency_keys).where(same_key)).one_or_none()
+    gone = select(jobs.c.id).where(jobs.c.id == idempotency_keys.c.job_id, or_(~VISIBLE, failed)).exists()
+    tx.execute(delete(idempotency_keys).where(same_key, or_(idempotency_keys.c.expires_at <= NOW, gone)))
+    values = {
+        "tenant": tenant,
+        "key": idempotency.key,
+        "body_hash": idempotency.body_hash,
+        "job_id": job_id,
+        "valid_seconds": tx.settings.idempotency_seconds,
+    }
+    earlier = get_or_create(tx, _FIND_KEY, _CREATE_KEY, values, likely_exists=False)
+    if earlier.job_id == job_id:
+        return None
     if earlier.body_hash == UNKNOWN_BODY:
         raise RequestError(
             ErrorCode.IDEMPOTENCY_IN_PROGRESS,
@@ -140,38 +124,45 @@ def take_key(
     return earlier
 
 
+_FIND_KEY = select(idempotency_keys).where(
+    *(column == bindparam(column.name) for column in idempotency_keys.primary_key)
+)
+_CREATE_KEY = (
+    insert_if_new(idempotency_keys)
+    .values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
+    .returning(*idempotency_keys.c)
+)
+
+
 def key_reused(key: str) -> RequestError:
-    """The error for a key that was used for another body."""
+    """Return the error for a key that was used with a different body."""
     message = f"the Idempotency-Key {key!r} was used for another request: take a new one"
     return RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
 
 
-def store_prefix(connection: Connection, db: Database, submission: Submission) -> tuple[int, float]:
-    """The id of the prefix's row, made if need be, and the time. The row stays until the transaction ends."""
+def store_prefix(tx: Transaction, submission: Submission) -> tuple[int, float]:
+    """Store the prefix if it is new. Return its id and the time. Nobody can remove it before the transaction ends."""
     tokens = pack_ids(submission.prefix)
-    identity = {
-        "tenant": SHARED if db.settings.share_prefixes else submission.tenant,
+    values = {
+        "tenant": SHARED if tx.settings.share_prefixes else submission.tenant,
         "tokenizer_fingerprint": submission.tokenizer_fingerprint,
         "sha256": sha256(tokens).hexdigest(),
+        "tokens": tokens,
     }
-    row: Row[Any] | None = None
-    while row is None:  # found, or made, or made by another just now and found the next time
-        row = connection.execute(db.built(_hold_prefix), identity).one_or_none()
-        row = row or connection.execute(db.built(_make_prefix), identity | {"tokens": tokens}).one_or_none()
+    row = get_or_create(tx, _FIND_PREFIX, _CREATE_PREFIX, values)
     return row.id, row.now
 
 
-def _hold_prefix(db: Database) -> Select[Any]:
-    same = (column == bindparam(column.name) for column in prefixes.c["tenant", "tokenizer_fingerprint", "sha256"])
-    return select(prefixes.c.id, db.now.label("now")).where(*same).with_for_update(read=True, key_share=True)
-
-
-def _make_prefix(db: Database) -> ReturningInsert[Any]:
-    return db.insert(prefixes).on_conflict_do_nothing().returning(prefixes.c.id, db.now.label("now"))
+_FIND_PREFIX = (
+    select(prefixes.c.id, NOW.label("now"))
+    .where(*(column == bindparam(column.name) for column in prefixes.c["tenant", "tokenizer_fingerprint", "sha256"]))
+    .with_for_update(read=True, key_share=True)
+)
+_CREATE_PREFIX = insert_if_new(prefixes).returning(prefixes.c.id, NOW.label("now"))
 
 
 def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:
-    """A job that waits for all of its chunks, accepted now."""
+    """Return the row of a job that is accepted now, with all of its chunks unfinished."""
     return {
         "id": job_id,
         "tenant": submission.tenant,
@@ -196,17 +187,18 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
 
 
 def store_chunks(
-    connection: Connection,
+    tx: Transaction,
     submission: Submission,
-    parts: Sequence[tuple[int, Rows]],
+    new_chunks: Sequence[Chunk],
     job_id: str,
     prefix_id: int,
     due_at: float,
     state: ChunkState,
-) -> None:
-    """Store chunks of a job. parts: at least one, as of :class:`Submission`."""
+) -> int:
+    """Store chunks of a job, at least one. Return their work in tokens, without the prefix."""
+    tokens = [work_of_rows(chunk.rows) for chunk in new_chunks]
     shared_ids = (int(submission.prefix.max(initial=0)), *submission.label_token_ids)
-    stored = connection.execute(
+    stored = tx.execute(
         insert(chunks).returning(chunks.c.id, chunks.c.first_item),
         [
             {
@@ -216,20 +208,21 @@ def store_chunks(
                 "prefix_id": prefix_id,
                 "due_at": due_at,
                 "state": state.value,
-                "first_item": first_item,
-                "item_count": len(rows),
-                "token_count": rows_work(rows),
+                "first_item": chunk.first_item,
+                "item_count": len(chunk.rows),
+                "token_count": token_count,
                 "failures": 0,
                 "tokenizer_fingerprint": submission.tokenizer_fingerprint,
-                "longest_sequence": int(rows.sequence_lengths.max(initial=0)),
-                "highest_token": max(int(rows.tokens.max(initial=0)), *shared_ids),
+                "longest_sequence": int(chunk.rows.sequence_lengths.max(initial=0)),
+                "highest_token": max(int(chunk.rows.tokens.max(initial=0)), *shared_ids),
                 "interactive": submission.priority is Priority.INTERACTIVE,
             }
-            for first_item, rows in parts
+            for chunk, token_count in zip(new_chunks, tokens, strict=True)
         ],
     )
     ids = {row.first_item: row.id for row in stored}
-    connection.execute(
+    tx.execute(
         insert(chunk_inputs),
-        [{"chunk_id": ids[first_item], "rows": rows.to_bytes()} for first_item, rows in parts],
+        [{"chunk_id": ids[chunk.first_item], "rows": chunk.rows.to_bytes()} for chunk in new_chunks],
     )
+    return sum(tokens)

@@ -1,4 +1,4 @@
-"""Handing work to a worker: whole groups, most urgent first, under a lease."""
+"""Claiming: a worker gets whole groups of chunks, the most urgent first, under a lease."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Insert, Integer, Row, Select, Update, and_, bindparam, func, insert, select, update
+from sqlalchemy import Integer, Row, Select, and_, bindparam, func, select, update
 
 from checkpoints.card import ModelCard
-from jobs.queue.fair_shares import in_class, next_lanes, settle
-from jobs.queue.read import FOR_WORKER, has_waiting, serving
+from jobs.queue.fair_shares import is_of_class, next_flows, update_flows
+from jobs.queue.lease import grant
+from jobs.queue.read import CLAIMABLE, card_parameters, has_waiting
+from jobs.store.clock import NOW
 from jobs.store.codec import TOKEN_BYTES, unpack_ids, unpack_options
-from jobs.store.database import Database
+from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_batch_id
 from jobs.store.records import Claim, JobStatus
-from jobs.store.tables import WAITING, ChunkState, batches, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.tables import WAITING, ChunkState, chunk_inputs, chunks, jobs, prefixes
 from scoring.layout import ChunkWork, GroupWork, Rows
-from scoring.work import prefill_work
+from scoring.work import work_of_prefix
 
-MAX_CHUNKS = 1_024
-"""Chunks in one batch at most: it bounds every transaction that handles a batch."""
-WHOLE_GROUPS = 32
-"""So many groups after the first are gathered from the whole backlog, the others from its urgent end only."""
-MOST_LANES = 64
-"""Tenants whose work one claim looks through at most."""
-FEW_CHUNKS = 16
-"""A backlog or a lane with fewer is read in one query."""
+MAX_CHUNKS = 1_024  # in one batch: this bounds every transaction that handles a batch
+WHOLE_GROUPS = 32  # groups after the first that are gathered from the whole backlog, not only from its urgent end
+MAX_FLOWS = 64  # flows that one claim searches
+FEW_CHUNKS = 16  # a backlog or a flow with fewer chunks is read in one query
 TRIES = 5
-PAUSE_SECONDS = 0.005
+PAUSE_SECONDS = 0.005  # between two tries
 
 
 def claim(
@@ -43,66 +41,61 @@ def claim(
     *,
     interactive_only: bool = False,
 ) -> Claim | None:
-    """Claim waiting chunks for a worker, up to a budget of tokens; None if none wait.
+    """Claim waiting chunks for a worker; return None if there is none that it can score.
 
-    The tokens are those of :mod:`scoring.work`: of all rows, and of each group's prefix once.
+    card: what the worker serves; chunks with ids of another tokenizer, or too large for its model, keep waiting.
+    budget_tokens: how much work may be claimed, counted as in :mod:`scoring.work`: all rows, and once for each group
+    its prefix. If the first chunk is larger than the budget, it is claimed alone.
 
-    card: what the worker serves. What was tokenised for another tokenizer, or is more than its model takes, waits for a
-    worker that can. It is the turn of the tenant of which the least was claimed so far (:mod:`jobs.queue.fair_shares`),
-    then of others while the budget lasts. A tenant's most urgent chunk comes first, with all that waits of its group
-    (prefix), then further groups in the order of their most urgent chunk. A first chunk larger than the budget comes
-    alone. Of concurrent claims each chunk goes to one.
+    Flows are served in the order of :mod:`jobs.queue.fair_shares` while the budget lasts. In each flow, the group (the
+    chunks with the same prefix) that holds the most urgent chunk comes first. The other groups follow, in the order of
+    their most urgent chunks. A chunk is never claimed twice, however many workers claim at once.
 
-    What is interactive is never claimed together with what is not: it would wait for it. interactive_only: take nothing
-    else, however urgent.
+    A batch is either all interactive or not interactive at all, because interactive chunks would have to wait for the
+    others. With ``interactive_only`` only interactive chunks are claimed, even if others are more urgent.
     """
     for attempt in range(TRIES):
-        # A crash of the database may undo the claim; then its batch id is unknown, and the fence keeps its work out.
-        with db.write(durable=False, in_order=True) as connection:
-            choice = _choose(connection, card, budget_tokens, max_chunks, interactive_only)
-            claimed = _take(connection, db, worker_id, card.name, choice) if choice.chunks else None
+        # A crash of the database may undo a claim. The fence then rejects its scores, because the batch id is unknown.
+        with db.write(durable=False, avoid_sort=True) as tx:
+            choice = _choose(tx, card, budget_tokens, max_chunks, interactive_only)
+            claimed = _take(tx, worker_id, card.name, choice) if choice.chunks else None
         if claimed is not None:
             return claimed
-        # Other claimants may hold for a moment what they look at and will not take.
+        # Other claims lock more rows than they take, and release them a moment later.
         if attempt + 1 == TRIES or not has_waiting(db, card, interactive_only=interactive_only):
             break
         time.sleep(PAUSE_SECONDS)
     return None
 
 
-_Group = tuple[list[Row[Any]], int]
-"""Chunks that share a prefix, and what that takes to compute."""
+_Group = tuple[list[Row[Any]], int]  # chunks that share a prefix, and the work of computing that prefix, in tokens
 
 
 class _Chosen(NamedTuple):
-    """A chunk to take, and what it takes, in tokens, its prefix included if it is the first of its group."""
+    """A chunk to claim."""
 
     id: int
     tenant: str
-    cost: int
+    cost: int  # its work in tokens, with the work of its prefix if it is the first chunk of its group
 
 
 @dataclass(slots=True)
 class _Choice:
-    """What a claim takes, all of it interactive or nothing.
-
-    unknown: tenants with work whose lane may be closed; empty: those without, whose lane is open.
-    """
+    """What a claim takes, and what it learned about flows while it looked for it."""
 
     chunks: list[_Chosen] = field(default_factory=list)
-    interactive: bool = False
-    unknown: set[str] = field(default_factory=set)
-    empty: list[str] = field(default_factory=list)
+    interactive: bool = False  # of all chosen chunks
+    seen: int = 0  # waiting chunks that the first query found; if fewer than FEW_CHUNKS, these are all that wait
+    maybe_closed: set[str] = field(default_factory=set)  # tenants with work whose flow may be closed
+    empty: list[str] = field(default_factory=list)  # tenants without work whose flow is open
 
 
-def _choose(
-    connection: Connection, card: ModelCard, budget_tokens: int, max_chunks: int, interactive_only: bool
-) -> _Choice:
-    """What to take, with its rows locked where the database locks rows."""
+def _choose(tx: Transaction, card: ModelCard, budget_tokens: int, max_chunks: int, interactive_only: bool) -> _Choice:
+    """Choose the chunks to claim. Their rows are locked on PostgreSQL; SQLite has locked everything."""
     choice = _Choice()
     limit = max_chunks
-    for rows, prefix_tokens in _candidates(connection, card, max_chunks, interactive_only, choice):
-        # Only the first group may be cut short: what is left of another would wait while its query is forgotten.
+    for rows, prefix_tokens in _candidates(tx, card, max_chunks, interactive_only, choice):
+        # Only the first group may be split. The rest of a group that is claimed later computes its prefix again.
         if choice.chunks and prefix_tokens + sum(row.token_count for row in rows) > budget_tokens:
             break
         to_prefill = prefix_tokens
@@ -110,7 +103,7 @@ def _choose(
             cost = row.token_count + to_prefill
             if choice.chunks and cost > budget_tokens:
                 return choice
-            # A chunk of a batch that was lost comes with fewer neighbours the next time.
+            # After a batch was lost, each of its chunks limits the size of the next batch it is in.
             room = min(limit, row.batch_limit or limit)
             if len(choice.chunks) >= room:
                 continue
@@ -118,34 +111,37 @@ def _choose(
             limit = room
             to_prefill = 0
             budget_tokens -= cost
-            if len(choice.chunks) == limit:  # and no further candidate is looked for
+            if len(choice.chunks) == limit:  # return now, before the generator sends its next query
                 return choice
     return choice
 
 
 def _candidates(
-    connection: Connection, card: ModelCard, count: int, interactive_only: bool, choice: _Choice
+    tx: Transaction, card: ModelCard, count: int, interactive_only: bool, choice: _Choice
 ) -> Iterator[_Group]:
-    """Waiting chunks, lane by lane and group by group, more than ``count`` of a lane if it has them. A generator: what
-    the budget does not reach is not looked for. Notes in ``choice`` what it finds of lanes.
+    """Yield waiting chunks, flow by flow and group by group, and note in ``choice`` what is learned about flows.
+
+    This is a generator, so that nothing is read after the budget is spent. count: how many chunks are read at most, of
+    one group or of all other groups of a flow.
     """
-    urgent = _waiting(connection, card, FEW_CHUNKS, interactive=True if interactive_only else None)
+    urgent = _waiting(tx, card, FEW_CHUNKS, interactive=True if interactive_only else None)
     if not urgent:
         return
+    choice.seen = len(urgent)
     head = urgent[0]
     choice.interactive = head.interactive
-    turns = next_lanes(connection, card.name, interactive=head.interactive, limit=MOST_LANES)
+    turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
     if head.tenant not in turns:
-        # Work that the version before accepted, or lanes full of work for other workers: there is work all the same.
-        choice.unknown.add(head.tenant)
+        # Its flow is closed, because an older version accepted the work, or more than MAX_FLOWS flows come before it.
+        choice.maybe_closed.add(head.tenant)
         turns.append(head.tenant)
     for tenant in turns:
         empty = True
-        of_lane = [row for row in urgent if (row.tenant, row.interactive) == (tenant, head.interactive)]
+        of_flow = [row for row in urgent if (row.tenant, row.interactive) == (tenant, head.interactive)]
         for group in (
-            _groups(of_lane)
-            if len(urgent) < FEW_CHUNKS  # then this is all there is
-            else _of_lane(connection, card, count, tenant, head.interactive, of_lane[0] if of_lane else None)
+            _groups(of_flow)
+            if len(urgent) < FEW_CHUNKS  # then nothing else waits
+            else _of_flow(tx, card, count, tenant, head.interactive, of_flow[0] if of_flow else None)
         ):
             empty = False
             yield group
@@ -153,18 +149,16 @@ def _candidates(
             choice.empty.append(tenant)
 
 
-def _of_lane(
-    connection: Connection, card: ModelCard, count: int, tenant: str, interactive: bool, head: Row[Any] | None
+def _of_flow(
+    tx: Transaction, card: ModelCard, count: int, tenant: str, interactive: bool, head: Row[Any] | None
 ) -> Iterator[_Group]:
-    """The groups of one lane. head: its most urgent chunk, if that is known."""
+    """Yield the groups of one flow. head: its most urgent chunk, if that is known."""
 
     def waiting(limit: int, *, of_group: int | None = None, of_others: int | None = None) -> list[Row[Any]]:
-        return _waiting(
-            connection, card, limit, interactive=interactive, tenant=tenant, of_group=of_group, of_others=of_others
-        )
+        return _waiting(tx, card, limit, interactive=interactive, tenant=tenant, of_group=of_group, of_others=of_others)
 
     if interactive:
-        # No group whole: a group's members are found among what may be a large backlog of others.
+        # Groups are not completed from the backlog: no index leads to the interactive chunks of a group alone.
         yield from _groups(waiting(count))
         return
     if head is None:
@@ -182,15 +176,16 @@ def _of_lane(
 
 
 def _waiting(
-    connection: Connection, card: ModelCard, limit: int, *, interactive: bool | None, **which: str | int | None
+    tx: Transaction, card: ModelCard, limit: int, *, interactive: bool | None, **which: str | int | None
 ) -> list[Row[Any]]:
-    """Chunks that a worker could take, the most urgent first, locked: those that others have locked are passed over.
+    """Lock and return waiting chunks that a worker can score, the most urgent first, without those locked by others.
 
-    interactive: None for either; which: conditions of :func:`_select_waiting` by name, None for none.
+    interactive: None for both classes; which: values for the conditions of :func:`_select_waiting`. A value that is
+    None stands for no condition.
     """
     values = {name: value for name, value in which.items() if value is not None}
     statement = _select_waiting(interactive, frozenset(values))
-    return list(connection.execute(statement, {"limit": limit} | serving(card) | values))
+    return list(tx.execute(statement, {"limit": limit} | card_parameters(card) | values))
 
 
 @cache
@@ -201,11 +196,11 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
         "of_others": chunks.c.prefix_id != bindparam("of_others"),
     }
     columns = chunks.c["id", "tenant", "prefix_id", "interactive", "token_count", "batch_limit"]
-    # Of a prefix's bytes only the number is read.
+    # The length of the prefix, without reading its bytes.
     prefix_bytes = select(func.length(prefixes.c.tokens)).where(prefixes.c.id == chunks.c.prefix_id).scalar_subquery()
     return (
         select(*columns, prefix_bytes.label("prefix_bytes"))
-        .where(FOR_WORKER, *(() if interactive is None else (in_class(interactive),)))
+        .where(CLAIMABLE, *(() if interactive is None else (is_of_class(interactive),)))
         .where(*(conditions[name] for name in sorted(which)))
         .order_by(chunks.c.due_at, chunks.c.id)
         .limit(bindparam("limit", type_=Integer))
@@ -214,33 +209,34 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
 
 
 def _groups(rows: Iterable[Row[Any]]) -> list[_Group]:
-    """Chunks by prefix, in the order of each group's first."""
+    """Group chunks by prefix, in the order of each group's first chunk."""
     groups: dict[int, list[Row[Any]]] = {}
     for row in rows:
         groups.setdefault(row.prefix_id, []).append(row)
-    return [(rows, prefill_work(rows[0].prefix_bytes // TOKEN_BYTES)) for rows in groups.values()]
+    return [(rows, work_of_prefix(rows[0].prefix_bytes // TOKEN_BYTES)) for rows in groups.values()]
 
 
-def _take(connection: Connection, db: Database, worker_id: str, model: str, choice: _Choice) -> Claim | None:
-    """Make the chosen chunks one batch. Where rows can't be locked, compare-and-set decides who gets a chunk."""
+def _take(tx: Transaction, worker_id: str, model: str, choice: _Choice) -> Claim | None:
+    """Make the chosen chunks one batch. If rows were not locked, the condition of the update decides who gets them."""
     batch_id = new_batch_id()
     rows = {
         row.id: row
-        for row in connection.execute(
-            _UPDATE_TAKEN, {"chunk_ids": [chunk.id for chunk in choice.chunks], "in_batch": batch_id}
-        )
+        for row in tx.execute(_UPDATE_TAKEN, {"chunk_ids": [chunk.id for chunk in choice.chunks], "in_batch": batch_id})
     }
     if not rows:
         return None
-    _start_jobs(connection, db, {row.job_id for row in rows.values()})
-    connection.execute(db.built(_insert_batch), {"id": batch_id, "worker_id": worker_id})
+    # A claim holds chunks already, so it must not wait for the lock of a job. A locked job is skipped: either another
+    # claim is starting it, or it is ending. If a skipped job is still queued later, its first finished chunk starts it.
+    tx.execute(_UPDATE_STARTED, {"job_ids": list({row.job_id for row in rows.values()})})
+    grant(tx, batch_id, worker_id)
     taken = [chunk for chunk in choice.chunks if chunk.id in rows]
-    work = _load(connection, {chunk.id: rows[chunk.id].prefix_id for chunk in taken})
+    work = _load(tx, {chunk.id: rows[chunk.id].prefix_id for chunk in taken})
     tokens: Counter[str] = Counter()
     for chunk in taken:
         tokens[chunk.tenant] += chunk.cost
-    settle(connection, db, model, tokens, choice.unknown, choice.empty, interactive=choice.interactive)
-    return Claim(batch_id, work, choice.interactive)
+    update_flows(tx, model, tokens, choice.maybe_closed, choice.empty, interactive=choice.interactive)
+    work_left = choice.seen == FEW_CHUNKS or choice.seen > len(taken)
+    return Claim(batch_id, work, choice.interactive, work_left)
 
 
 _UPDATE_TAKEN = (
@@ -249,43 +245,31 @@ _UPDATE_TAKEN = (
     .values(state=ChunkState.CLAIMED.value, batch_id=bindparam("in_batch"))
     .returning(chunks.c.id, chunks.c.job_id, chunks.c.prefix_id)
 )
+_QUEUED = (
+    select(jobs.c.id)
+    .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), jobs.c.status == JobStatus.QUEUED.value)
+    .with_for_update(key_share=True, skip_locked=True)
+    .cte("queued")
+)
+_UPDATE_STARTED = (
+    update(jobs).where(jobs.c.id.in_(select(_QUEUED.c.id))).values(status=JobStatus.RUNNING.value, started_at=NOW)
+)
 
 
-def _insert_batch(db: Database) -> Insert:
-    return insert(batches).values(lease_until=db.now + db.settings.lease_seconds)
-
-
-def _start_jobs(connection: Connection, db: Database, job_ids: Iterable[str]) -> None:
-    # A claim holds chunks already, so it must not wait for a job. One that is locked is being started by another
-    # claim, or is at its end; should it stay queued all the same, the first finished chunk starts it.
-    connection.execute(db.built(_update_started), {"job_ids": list(job_ids)})
-
-
-def _update_started(db: Database) -> Update:
-    queued = (
-        select(jobs.c.id)
-        .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), jobs.c.status == JobStatus.QUEUED.value)
-        .with_for_update(key_share=True, skip_locked=True)
-        .cte("queued")
-    )
-    is_queued = jobs.c.id.in_(select(queued.c.id))
-    return update(jobs).where(is_queued).values(status=JobStatus.RUNNING.value, started_at=db.now)
-
-
-def _load(connection: Connection, prefix_of: Mapping[int, int]) -> tuple[GroupWork, ...]:
-    """Read the work itself. prefix_of: the prefix of each chunk, group by group; the order is kept."""
-    # Where prefixes are shared, one group may have chunks of several tenants, apart from each other.
+def _load(tx: Transaction, prefix_of: Mapping[int, int]) -> tuple[GroupWork, ...]:
+    """Read the inputs of chunks. prefix_of: the prefix of each chunk, in order; groups and chunks keep that order."""
+    # With shared prefixes, chunks of one group may belong to several tenants and need not be neighbours.
     groups: dict[int, list[int]] = {}
     for chunk_id, prefix_id in prefix_of.items():
         groups.setdefault(prefix_id, []).append(chunk_id)
-    # A prefix may be long: only one chunk of its group brings it along.
+    # A prefix may be long, so it is read with one chunk of its group only.
     bearers = {prefix_id: chunk_ids[0] for prefix_id, chunk_ids in groups.items()}
-    found = connection.execute(_SELECT_WORK, {"chunk_ids": list(prefix_of), "bearer_ids": list(bearers.values())})
+    found = tx.execute(_SELECT_WORK, {"chunk_ids": list(prefix_of), "bearer_ids": list(bearers.values())})
     rows = {row.id: row for row in found}
     prefix = {prefix_id: rows[chunk_id] for prefix_id, chunk_id in bearers.items()}
     return tuple(
         GroupWork(
-            key=f"{prefix[prefix_id].tenant}:{prefix[prefix_id].tokenizer_fingerprint}:{prefix[prefix_id].sha256}",
+            owner=f"{prefix[prefix_id].tenant}:{prefix[prefix_id].tokenizer_fingerprint}",
             prefix=unpack_ids(prefix[prefix_id].tokens),
             chunks=tuple(
                 ChunkWork(
@@ -306,13 +290,12 @@ _SELECT_WORK = (
         chunks.c.id,
         chunk_inputs.c.rows,
         *jobs.c["label_token_ids", "options"],
-        *prefixes.c["tokens", "tenant", "tokenizer_fingerprint", "sha256"],
+        *prefixes.c["tokens", "tenant", "tokenizer_fingerprint"],
     )
     .join(chunk_inputs, chunk_inputs.c.chunk_id == chunks.c.id)
     .join(jobs, jobs.c.id == chunks.c.job_id)
     .outerjoin(
-        prefixes,
-        and_(prefixes.c.id == chunks.c.prefix_id, chunks.c.id.in_(bindparam("bearer_ids", expanding=True))),
+        prefixes, and_(prefixes.c.id == chunks.c.prefix_id, chunks.c.id.in_(bindparam("bearer_ids", expanding=True)))
     )
     .where(chunks.c.id.in_(bindparam("chunk_ids", expanding=True)))
 )

@@ -1,64 +1,72 @@
-"""Holding a batch, and giving it back."""
+"""Leases of batches: granting and renewing them, and returning unfinished chunks to the queue.
+
+A lease lasts for the setting ``lease_seconds``, from each grant or renewal on.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
-from jobs.queue.ending import end_jobs, locking
-from jobs.queue.fair_shares import open_lane
-from jobs.store.database import Database
+from jobs.queue.ending import end_jobs, lock_jobs
+from jobs.queue.fair_shares import open_flow
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
 from jobs.store.records import JobError, JobStatus, Returned
-from jobs.store.tables import CLAIMED, ChunkState, batches, chunks
+from jobs.store.tables import CLAIMED, ChunkState, Seconds, batches, chunks
 from scoring.error_codes import ErrorCode
 
 
+def grant(tx: Transaction, batch_id: str, worker_id: str) -> None:
+    """Store a new batch of a worker, with a lease from now on."""
+    values = {"id": batch_id, "worker_id": worker_id, "lease_seconds": tx.settings.lease_seconds}
+    tx.execute(_INSERT_BATCH, values)
+
+
 def renew(db: Database, batch_id: str) -> bool:
-    """Hold a batch for another lease. False if it is lost: then nothing that is done for it counts."""
-    with db.write(durable=False) as connection:
-        renewed = connection.execute(
-            update(batches)
-            .where(batches.c.id == batch_id)
-            .values(lease_until=db.now + db.settings.lease_seconds)
-            .returning(batches.c.id)
-        )
-        return renewed.one_or_none() is not None
+    """Renew the lease of a batch. Return False if the batch is lost: then scores for it are not stored any more."""
+    with db.write(durable=False) as tx:
+        return tx.scalar(_RENEW, {"of_batch": batch_id, "lease_seconds": tx.settings.lease_seconds}) is not None
+
+
+_LEASE_END = NOW + bindparam("lease_seconds", type_=Seconds)
+_INSERT_BATCH = insert(batches).values(lease_until=_LEASE_END)
+_RENEW = (
+    update(batches).where(batches.c.id == bindparam("of_batch")).values(lease_until=_LEASE_END).returning(batches.c.id)
+)
 
 
 def release(db: Database, batch_id: str) -> Returned:
-    """Give back what is unfinished of a batch, as if it had never been claimed: nobody is to blame."""
-    with db.write() as connection:
-        if not lock_batch(connection, batch_id):
-            return Returned(0, ())
-        return return_batch(connection, db, batch_id, None)
+    """Return the unfinished chunks of a batch to the queue, as if they had never been claimed."""
+    return _return_if_there(db, batch_id, None)
 
 
 def abandon(db: Database, batch_id: str, message: str) -> Returned:
-    """Give back what is unfinished of a batch because scoring it failed: see :func:`return_batch`.
+    """Return the unfinished chunks of a batch because scoring it failed: see :func:`return_batch`.
 
-    message: why, in words meant for the owner of a job that fails for good with this.
+    message: the reason, for the owner of a job that fails because of it.
     """
-    with db.write() as connection:
-        if not lock_batch(connection, batch_id):
+    return _return_if_there(db, batch_id, message)
+
+
+def _return_if_there(db: Database, batch_id: str, failure: str | None) -> Returned:
+    with db.write() as tx:
+        if tx.scalar(select(batches.c.id).where(batches.c.id == batch_id).with_for_update()) is None:
             return Returned(0, ())
-        return return_batch(connection, db, batch_id, message)
+        return return_batch(tx, batch_id, failure)
 
 
-def lock_batch(connection: Connection, batch_id: str) -> bool:
-    """Lock a batch; False if it is gone."""
-    return connection.scalar(select(batches.c.id).where(batches.c.id == batch_id).with_for_update()) is not None
+def return_batch(tx: Transaction, batch_id: str, failure: str | None) -> Returned:
+    """Remove a locked batch; its unfinished chunks wait again.
 
-
-def return_batch(connection: Connection, db: Database, batch_id: str, failure: str | None) -> Returned:
-    """Take a locked batch apart: its unfinished chunks wait again.
-
-    failure: None if nobody is to blame. Otherwise one of the chunks may be poison, and nobody knows which. Then the
-    chunks' next batches hold half as many, until a poison chunk is alone. Only a failure alone is counted against a
-    chunk, so its neighbours never pay for it; with ``max_attempts`` of those its job fails.
+    failure: why the batch failed; None if its chunks did not cause its end. After a failure one of the chunks may be
+    the cause, and it is not known which one. So the next batch that holds any of them is at most half as large, until
+    the chunk at fault is alone in its batch. Only failures of a chunk that is alone are counted, so that its neighbours
+    do not suffer. After ``max_attempts`` of them its job fails.
     """
     held = (chunks.c.batch_id == batch_id, CLAIMED)
-    connection.execute(locking(select(chunks.c.job_id).where(*held)))
-    unfinished = connection.execute(select(chunks.c.id, chunks.c.job_id, chunks.c.failures).where(*held)).all()
-    connection.execute(delete(batches).where(batches.c.id == batch_id))
+    tx.execute(lock_jobs(select(chunks.c.job_id).where(*held)))
+    unfinished = tx.execute(select(chunks.c.id, chunks.c.job_id, chunks.c.failures).where(*held)).all()
+    tx.execute(delete(batches).where(batches.c.id == batch_id))
     failed: list[str] = []
     changes: dict[str, int] = {}
     if failure is not None and len(unfinished) > 1:
@@ -66,15 +74,15 @@ def return_batch(connection: Connection, db: Database, batch_id: str, failure: s
     elif failure is not None and unfinished:
         failures = unfinished[0].failures + 1
         changes = {"batch_limit": 1, "failures": failures}
-        if failures >= db.settings.max_attempts:
+        if failures >= tx.settings.max_attempts:
             error = JobError(ErrorCode.INTERNAL_ERROR, f"given up after {failures} attempts: {failure}")
-            failed = end_jobs(connection, db, [unfinished[0].job_id], JobStatus.FAILED, error)
-    waiting = connection.execute(
+            failed = end_jobs(tx, [unfinished[0].job_id], JobStatus.FAILED, error)
+    waiting = tx.execute(
         update(chunks)
         .where(*held)
         .values(state=ChunkState.WAITING.value, batch_id=None, **changes)
         .returning(chunks.c.model, chunks.c.tenant, chunks.c.interactive)
     ).all()
     for model, tenant, interactive in sorted({tuple(row) for row in waiting}):
-        open_lane(connection, db, model, tenant, interactive=interactive)
+        open_flow(tx, model, tenant, interactive=interactive)
     return Returned(len(waiting), tuple(failed))

@@ -1,4 +1,4 @@
-"""Looking at jobs. A job of another tenant, or one whose time of keeping is over, is a missing job."""
+"""Reading jobs and scores. Jobs of other tenants and jobs past their retention count as missing."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from sqlalchemy import Row, and_, bindparam, func, select
 from checkpoints.card import ModelCard
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores
 from jobs.store.database import Database
-from jobs.store.records import Backlog, JobError, JobRecord, JobStatus, Origin, ScorePage
+from jobs.store.records import JobError, JobRecord, JobStatus, Origin, ScorePage
 from jobs.store.tables import WAITING, ChunkState, chunk_scores, chunks, jobs
-from jobs.tenancy.ownership import find_job, owned, visible
+from jobs.tenancy.ownership import VISIBLE, find_job, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
 from scoring.layout import Head, LabelScores
 from scoring.options import Priority
 
-IDS_PER_QUERY = 5_000
-"""Both databases take some 32,000 parameters in a statement."""
+IDS_PER_QUERY = 5_000  # both databases take about 32,000 parameters in a statement
 
 
 def job_record(row: Row[Any]) -> JobRecord:
-    """A row of the jobs table as a record."""
+    """Return a row of the jobs table as a record."""
     return JobRecord(
         id=row.id,
         tenant=row.tenant,
@@ -50,43 +49,50 @@ def job_record(row: Row[Any]) -> JobRecord:
 
 
 def get_job(db: Database, tenant: str, job_id: str) -> JobRecord:
-    """One job. Raises RequestError JOB_NOT_FOUND."""
-    with db.read() as connection:
-        return job_record(find_job(connection, db, tenant, job_id))
+    """Return one job. Raises RequestError JOB_NOT_FOUND."""
+    with db.read() as tx:
+        return job_record(find_job(tx, tenant, job_id))
 
 
 def list_jobs(
     db: Database, tenant: str, status: JobStatus | None = None, limit: int = 20, after: str | None = None
 ) -> list[JobRecord]:
-    """A tenant's jobs, newest first, those of ``/v1/score`` left out. after: the id that the page comes after."""
-    query = select(jobs).where(owned(db, tenant), jobs.c.origin == Origin.JOB.value)
+    """Return a tenant's jobs, newest first, without those of ``/v1/score``. after: the last id of the previous page."""
+    query = select(jobs).where(owned(tenant), jobs.c.origin == Origin.JOB.value)
     if status is not None:
         query = query.where(jobs.c.status == status.value)
     if after is not None:
         query = query.where(jobs.c.id < after)
-    with db.read() as connection:
-        return [job_record(row) for row in connection.execute(query.order_by(jobs.c.id.desc()).limit(limit))]
+    with db.read() as tx:
+        return [job_record(row) for row in tx.execute(query.order_by(jobs.c.id.desc()).limit(limit))]
 
 
 def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int) -> ScorePage:
-    """What was scored of items ``offset`` to ``offset + limit`` (exclusive). Raises RequestError JOB_NOT_FOUND."""
-    job = get_job(db, tenant, job_id)
+    """Return the scores of items ``offset`` to ``offset + limit`` (exclusive), as far as they were scored.
+
+    Raises RequestError JOB_NOT_FOUND.
+    """
+    return scores_of(db, get_job(db, tenant, job_id), offset, limit)
+
+
+def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePage:
+    """Do what :func:`read_scores` does, for a job that has just been read."""
     stop = min(offset + limit, job.total_items)
-    # Chunks lie end to end. Found by its place, the first of the page costs the same however many come before it.
-    first = select(func.max(chunks.c.first_item)).where(chunks.c.job_id == job_id, chunks.c.first_item <= offset)
-    with db.read() as connection:
-        rows = connection.execute(
+    # The chunk that holds the first item of the page. An index finds it, however many chunks come before it.
+    first = select(func.max(chunks.c.first_item)).where(chunks.c.job_id == job.id, chunks.c.first_item <= offset)
+    with db.read() as tx:
+        rows = tx.execute(
             select(chunks.c.first_item, chunks.c.item_count, chunk_scores.c.logits, chunk_scores.c.logprobs)
             .join(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
             .where(
-                chunks.c.job_id == job_id,
+                chunks.c.job_id == job.id,
                 chunks.c.state == ChunkState.DONE.value,
                 chunks.c.first_item >= first.scalar_subquery(),
                 chunks.c.first_item < stop,
             )
             .order_by(chunks.c.first_item)
         ).all()
-    # The job may have been removed between the two reads; then there are no rows, as if nothing had been scored.
+    # If the job was removed between the two reads, there are no rows, as if nothing had been scored.
     indices = np.concatenate(
         [np.zeros(0, np.int64), *(np.arange(row.first_item, row.first_item + row.item_count) for row in rows)]
     )
@@ -102,30 +108,30 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
 
 
 def statuses(db: Database, job_ids: Iterable[str]) -> dict[str, JobStatus]:
-    """Where many jobs are, whoever owns them: for those who wait for their ends. Removed ones are left out."""
+    """Return the statuses of jobs by id, whichever tenants own them. Removed jobs are left out."""
     ids = list(job_ids)
     found: dict[str, JobStatus] = {}
     for start in range(0, len(ids), IDS_PER_QUERY):
-        query = select(jobs.c.id, jobs.c.status).where(jobs.c.id.in_(ids[start : start + IDS_PER_QUERY]), visible(db))
-        with db.read() as connection:
-            found |= {row.id: JobStatus(row.status) for row in connection.execute(query)}
+        query = select(jobs.c.id, jobs.c.status).where(jobs.c.id.in_(ids[start : start + IDS_PER_QUERY]), VISIBLE)
+        with db.read() as tx:
+            found |= {row.id: JobStatus(row.status) for row in tx.execute(query)}
     return found
 
 
-FOR_WORKER = and_(
+CLAIMABLE = and_(
     WAITING,
     chunks.c.model == bindparam("for_model"),
     chunks.c.tokenizer_fingerprint == bindparam("for_tokenizer"),
     chunks.c.longest_sequence <= bindparam("for_context"),
     chunks.c.highest_token < bindparam("for_vocabulary"),
 )
-"""Whether a chunk waits, and can be scored, and scored rightly, by a worker that serves what :func:`serving` says: it
-holds ids of that tokenizer, and no sequence or id that the model is too small for.
+"""Whether a chunk waits and the worker of :func:`card_parameters` can score it: its ids come from the same tokenizer,
+and no sequence or id is too large for the model.
 """
 
 
-def serving(card: ModelCard) -> dict[str, str | int]:
-    """The parameters of :data:`FOR_WORKER`."""
+def card_parameters(card: ModelCard) -> dict[str, str | int]:
+    """Return the parameters of :data:`CLAIMABLE` for a worker that serves a model."""
     return {
         "for_model": card.name,
         "for_tokenizer": card.tokenizer_fingerprint,
@@ -135,23 +141,11 @@ def serving(card: ModelCard) -> dict[str, str | int]:
 
 
 def has_waiting(db: Database, card: ModelCard, *, interactive_only: bool = False) -> bool:
-    """Whether there is work for workers that serve this; where asked, interactive work."""
-    with db.read() as connection:
-        return connection.scalar(_FIRST_INTERACTIVE if interactive_only else _FIRST, serving(card)) is not None
+    """Return whether work waits that a worker with this card can score; if asked for, interactive work alone."""
+    with db.read() as tx:
+        return tx.scalar(_FIRST_INTERACTIVE if interactive_only else _FIRST, card_parameters(card)) is not None
 
 
-# In order, so that the head of an index is read: for just any one, PostgreSQL may read a table full of others.
-_FIRST = select(chunks.c.id).where(FOR_WORKER).order_by(chunks.c.due_at, chunks.c.id).limit(1)
+# Ordered, so that PostgreSQL reads the head of an index; without an order it may read through the whole table.
+_FIRST = select(chunks.c.id).where(CLAIMABLE).order_by(chunks.c.due_at, chunks.c.id).limit(1)
 _FIRST_INTERACTIVE = _FIRST.where(chunks.c.interactive)
-
-
-def backlog(db: Database, model: str) -> Backlog:
-    """How much work waits for a model's workers, whether or not one that can take it is live.
-
-    Counts it all: meant for gauges, not for every request.
-    """
-    with db.read() as connection:
-        waiting, tokens = connection.execute(
-            select(func.count(), func.sum(chunks.c.token_count)).where(WAITING, chunks.c.model == model)
-        ).one()
-    return Backlog(int(waiting), int(tokens or 0))

@@ -1,4 +1,4 @@
-"""How much waits, and since when: what admission and the gauges count."""
+"""Statistics of the queue, for admission and for gauges."""
 
 from __future__ import annotations
 
@@ -7,85 +7,81 @@ from dataclasses import dataclass
 from sqlalchemy import Float, cast, exists, func, select
 
 from checkpoints.card import ModelCard
-from jobs.queue.read import FOR_WORKER, serving
+from jobs.queue.read import CLAIMABLE, card_parameters
+from jobs.store.clock import NOW
 from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Database
 from jobs.store.tables import CLAIMED, WAITING, batches, chunks, jobs, prefixes, workers
 from jobs.webhooks.tables import PENDING, webhook_deliveries, webhook_endpoints
 from scoring.work import ATTENTION_TOKENS
 
-OVERDUE_DELIVERY_SECONDS = 10.0
-"""A webhook that has been due for less is not overdue: whoever sends looks every second or so."""
+OVERDUE_DELIVERY_SECONDS = 10.0  # a delivery is overdue if it was not sent for so long; senders poll every second
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Waiting work. tokens: as :mod:`scoring.work` counts, each prefix once; oldest_seconds: for how long the most
-    urgent chunk has been due, 0 where it is not due yet or nothing waits.
-    """
+class WaitingWork:
+    """Waiting work."""
 
     chunks: int
-    tokens: float
-    oldest_seconds: float
+    tokens: float  # counted as in scoring.work, each prefix once
+    oldest_seconds: float  # how long the most urgent chunk has been due; 0 if none is due
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """Waiting chunks of a model and a class. oldest_seconds: since the job of the first of them was accepted."""
+class QueueStatistics:
+    """Waiting chunks of a model, interactive ones apart."""
 
     model: str
     interactive: bool
     chunks: int
     tokens: int
-    oldest_seconds: float
+    oldest_seconds: float  # since the job of the oldest chunk was accepted
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """Live workers of a model. tokens_per_second: of all that have measured it."""
+class WorkerStatistics:
+    """Live workers of a model."""
 
     model: str
     workers: int
-    tokens_per_second: float
+    tokens_per_second: float  # sum over the workers that have measured it
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """The state of the queue at a moment. running_batches: those with unfinished chunks; overdue_deliveries: webhooks
-    that could be sent and are not being sent; disabled_endpoints: those to which none is.
-    """
+class Statistics:
+    """The state of the queue."""
 
-    queues: tuple[Queue, ...]
-    crews: tuple[Crew, ...]
-    running_batches: int
-    overdue_deliveries: int
+    queues: tuple[QueueStatistics, ...]
+    workers: tuple[WorkerStatistics, ...]
+    running_batches: int  # with unfinished chunks, and a lease that has not run out
+    overdue_deliveries: int  # see OVERDUE_DELIVERY_SECONDS
     disabled_endpoints: int
 
 
 def has_more_than(db: Database, card: ModelCard, waiting: int) -> bool:
-    """Whether more chunks than this wait for workers of this model and tokenizer. Raises StorageUnavailable.
+    """Return whether more than ``waiting`` chunks wait for workers of this model and tokenizer.
 
-    Reads so many entries of an index, and nothing where there can't be as many: ids are given out in turn.
+    Reads up to ``waiting`` entries of an index, or none if the range of chunk ids shows that there are fewer chunks.
+    Raises StorageUnavailable.
     """
-    # Two subqueries: for both in one, SQLite would read the whole index.
+    # Two subqueries, because SQLite reads the whole index for a query with both.
     first, last = (select(end(chunks.c.id)).scalar_subquery() for end in (func.min, func.max))
     model, tokenizer = chunks.c.model == card.name, chunks.c.tokenizer_fingerprint == card.tokenizer_fingerprint
     next_one = (
         select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id).offset(waiting)
     )
-    with db.read(in_order=True) as connection:
-        if (connection.scalar(select(last - first)) or 0) < waiting:
+    with db.read(avoid_sort=True) as tx:
+        if (tx.scalar(select(last - first)) or 0) < waiting:
             return False
-        return connection.scalar(next_one.limit(1)) is not None
+        return tx.scalar(next_one.limit(1)) is not None
 
 
-def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only: bool) -> Waiting:
-    """Count what waits for workers that serve this, of the first ``most`` chunks in the order of claims.
+def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only: bool) -> WaitingWork:
+    """Count the work that waits for a worker with this card: of the first ``most`` chunks in the order of claims.
 
-    Beyond ``most`` nothing is read, so that what this costs is bounded, and what it says is too little rather than too
-    much. Raises StorageUnavailable.
+    More chunks are not read, so the cost is bounded and the result may be too low. Raises StorageUnavailable.
     """
-    wanted = (FOR_WORKER, chunks.c.interactive) if interactive_only else (FOR_WORKER,)
+    wanted = (CLAIMABLE, chunks.c.interactive) if interactive_only else (CLAIMABLE,)
     first = (
         select(chunks.c.prefix_id, chunks.c.token_count, chunks.c.due_at)
         .where(*wanted)
@@ -94,22 +90,22 @@ def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only:
         .cte("first")
     )
     length = cast(func.length(prefixes.c.tokens), Float) / TOKEN_BYTES
-    # scoring.work.prefill_work, in SQL: only the lengths of what may be many prefixes are read, and nothing is sent.
+    # The work of the prefixes as scoring.work counts it, but in SQL: there may be many, and only lengths are read.
     shared = (
         select(func.sum(length * (1 + length / (2 * ATTENTION_TOKENS))))
         .where(prefixes.c.id.in_(select(first.c.prefix_id)))
         .scalar_subquery()
     )
-    counted = select(func.count(), func.sum(first.c.token_count), shared, db.now - func.min(first.c.due_at))
-    with db.read(in_order=True) as connection:
-        waiting, own, prefill, overdue = connection.execute(counted.select_from(first), serving(card)).one()
-    return Waiting(int(waiting), float(own or 0) + float(prefill or 0), max(0.0, overdue or 0.0))
+    counted = select(func.count(), func.sum(first.c.token_count), shared, NOW - func.min(first.c.due_at))
+    with db.read(avoid_sort=True) as tx:
+        waiting, own, prefill, overdue = tx.execute(counted.select_from(first), card_parameters(card)).one()
+    return WaitingWork(int(waiting), float(own or 0) + float(prefill or 0), max(0.0, overdue or 0.0))
 
 
-def queue_figures(db: Database, fresh_seconds: float) -> Figures:
-    """Count all of it: for gauges, every few seconds at most. Raises StorageUnavailable.
+def read_statistics(db: Database, fresh_seconds: float) -> Statistics:
+    """Count everything that waits and runs. It reads whole indexes, so call it every few seconds at most.
 
-    fresh_seconds: a worker not seen for so long is not live.
+    fresh_seconds: a worker not seen for so long is not live. Raises StorageUnavailable.
     """
     per_class = (
         select(
@@ -124,28 +120,28 @@ def queue_figures(db: Database, fresh_seconds: float) -> Figures:
         .subquery("per_class")
     )
     queues = (
-        select(per_class, (db.now - jobs.c.created_at).label("age"))
+        select(per_class, (NOW - jobs.c.created_at).label("age"))
         .join(chunks, chunks.c.id == per_class.c.first_id)
         .join(jobs, jobs.c.id == chunks.c.job_id)
     )
-    crews = (
+    live = (
         select(workers.c.model, func.count().label("workers"), func.sum(workers.c.tokens_per_second).label("rate"))
-        .where(workers.c.last_seen > db.now - fresh_seconds)
+        .where(workers.c.last_seen > NOW - fresh_seconds)
         .group_by(workers.c.model)
     )
     held = exists().where(chunks.c.batch_id == batches.c.id, CLAIMED)
-    running = select(func.count()).select_from(batches).where(batches.c.lease_until > db.now, held)
-    late = db.now - OVERDUE_DELIVERY_SECONDS
+    running = select(func.count()).select_from(batches).where(batches.c.lease_until > NOW, held)
+    late = NOW - OVERDUE_DELIVERY_SECONDS
     overdue = select(func.count()).select_from(webhook_deliveries).where(PENDING, webhook_deliveries.c.due_at < late)
     disabled = select(func.count()).where(webhook_endpoints.c.disabled_at.is_not(None))
-    with db.read() as connection:
-        return Figures(
+    with db.read() as tx:
+        return Statistics(
             queues=tuple(
-                Queue(row.model, row.interactive, row.chunks, int(row.tokens), max(0.0, row.age))
-                for row in connection.execute(queues)
+                QueueStatistics(row.model, row.interactive, row.chunks, int(row.tokens), max(0.0, row.age))
+                for row in tx.execute(queues)
             ),
-            crews=tuple(Crew(row.model, row.workers, row.rate or 0.0) for row in connection.execute(crews)),
-            running_batches=int(connection.scalar(running) or 0),
-            overdue_deliveries=int(connection.scalar(overdue) or 0),
-            disabled_endpoints=int(connection.scalar(disabled) or 0),
+            workers=tuple(WorkerStatistics(row.model, row.workers, row.rate or 0.0) for row in tx.execute(live)),
+            running_batches=int(tx.scalar(running) or 0),
+            overdue_deliveries=int(tx.scalar(overdue) or 0),
+            disabled_endpoints=int(tx.scalar(disabled) or 0),
         )

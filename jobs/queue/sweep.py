@@ -1,42 +1,40 @@
-"""Putting right what nobody else will: run by any number of processes, at any time, in short transactions."""
+"""Sweeping: returning lost batches, ending overdue jobs, removing old rows. Several processes may sweep at once."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, delete, exists, select, tuple_
+from sqlalchemy import Column, ColumnElement, delete, exists, select, tuple_
 
 from jobs.queue.ending import end_jobs
 from jobs.queue.lease import return_batch
 from jobs.queue.removal import remove_deliveries, remove_jobs, remove_prefixes
 from jobs.queue.upload import sweep_uploads
-from jobs.store.database import Database
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
 from jobs.store.records import JobStatus, Swept
 from jobs.store.tables import CLAIMED, batches, chunks, idempotency_keys, jobs, workers
-from jobs.webhooks.endpoints import forget_endpoints
+from jobs.webhooks.endpoints import FORGETTABLE
 from jobs.webhooks.tables import webhook_endpoints, webhook_secrets
 
 ROWS_PER_STEP = 500
-STEPS = 20
-"""Steps a sweep takes in each of its duties: the rest is for the next one."""
-LOST_BATCHES = 200
-"""Batches of lost workers, up to a thousand chunks each, that one sweep returns."""
-WORKER_FORGET_SECONDS = 600.0
-"""A worker not seen for this long is forgotten. One that comes back registers again."""
+STEPS = 20  # most steps of each kind in one sweep; the next sweep does the rest
+LOST_BATCHES = 200  # most batches that one sweep returns, of up to a thousand chunks each
+WORKER_FORGET_SECONDS = 600.0  # a worker not seen for so long is removed; if it comes back, it registers again
 LOST_WORKER = "the worker that scored it was lost"
 
 
 def sweep(db: Database) -> Swept:
-    """Return the batches of lost workers, expire jobs past their deadline, settle uploads whose receiver is gone,
-    remove what is past its time of keeping.
+    """Return the batches of lost workers, expire jobs past their deadline, abort or complete uploads without a
+    receiver, and remove rows past their retention.
 
-    Sweeps may run at once: each takes the rows that no other has. The caller rings for the models and announces the
-    jobs that are returned.
+    Sweeps that run at the same time skip each other's rows. The caller rings for the returned models and announces the
+    returned jobs.
     """
     ended: list[str] = []
     models: set[str] = set()
     removed = 0
-    _forget_spent_batches(db)
+    _remove_finished_batches(db)
     for _ in range(LOST_BATCHES):
         lost = _return_lost_batch(db)
         if lost is None:
@@ -62,57 +60,55 @@ def sweep(db: Database) -> Swept:
     for _ in range(STEPS):
         if not remove_deliveries(db):
             break
-    _forget_what_is_over(db)
+    _remove_expired(db)
     return Swept(tuple(ended), frozenset(models), removed)
 
 
 def _return_lost_batch(db: Database) -> Swept | None:
-    """Return one batch whose lease has run out; None if there is none."""
-    with db.write() as connection:
-        lost = _free_rows(connection, (batches.c.id,), batches.c.lease_until < db.now, limit=1)
+    """Return the chunks of one batch whose lease has run out to the queue. None if there is no such batch."""
+    with db.write() as tx:
+        lost = _free_rows(tx, (batches.c.id,), batches.c.lease_until < NOW, limit=1)
         if not lost:
             return None
         batch_id = lost[0][0]
         held = select(chunks.c.model).where(chunks.c.batch_id == batch_id, CLAIMED).distinct()
-        models = frozenset(connection.scalars(held))
-        returned = return_batch(connection, db, batch_id, LOST_WORKER)
+        models = frozenset(tx.scalars(held))
+        returned = return_batch(tx, batch_id, LOST_WORKER)
     return Swept(returned.job_ids, models, 0)
 
 
-def _forget_spent_batches(db: Database) -> None:
-    """Remove batches of which everything was finished, once their lease is over."""
-    with db.write() as connection:
+def _remove_finished_batches(db: Database) -> None:
+    """Remove batches without unfinished chunks, once their lease has run out."""
+    with db.write() as tx:
         spent = ~exists().where(chunks.c.batch_id == batches.c.id, CLAIMED)
-        _remove(connection, (batches.c.id,), batches.c.lease_until < db.now, spent)
+        _remove(tx, (batches.c.id,), batches.c.lease_until < NOW, spent)
 
 
 def _expire_jobs(db: Database) -> list[str]:
-    with db.write() as connection:
-        late = _free_rows(connection, (jobs.c.id,), jobs.c.finished_at.is_(None), jobs.c.expires_at <= db.now)
-        return end_jobs(connection, db, [row.id for row in late], JobStatus.EXPIRED) if late else []
+    with db.write() as tx:
+        late = _free_rows(tx, (jobs.c.id,), jobs.c.finished_at.is_(None), jobs.c.expires_at <= NOW)
+        return end_jobs(tx, [row.id for row in late], JobStatus.EXPIRED) if late else []
 
 
-def _forget_what_is_over(db: Database) -> None:
-    """Idempotency keys, workers, the failures of endpoints, secrets that sign no more."""
-    with db.write() as connection:
-        _remove(
-            connection, (idempotency_keys.c.tenant, idempotency_keys.c.key), idempotency_keys.c.expires_at <= db.now
-        )
-    with db.write() as connection:
-        _remove(connection, (workers.c.id,), workers.c.last_seen < db.now - WORKER_FORGET_SECONDS)
-    with db.write() as connection:
-        _remove(connection, tuple(webhook_endpoints.primary_key), forget_endpoints(db))
-        _remove(connection, (webhook_secrets.c.id,), webhook_secrets.c.expires_at <= db.now)
+def _remove_expired(db: Database) -> None:
+    """Remove expired idempotency keys, lost workers, old failures of endpoints, and secrets that no longer sign."""
+    with db.write() as tx:
+        _remove(tx, (idempotency_keys.c.tenant, idempotency_keys.c.key), idempotency_keys.c.expires_at <= NOW)
+    with db.write() as tx:
+        _remove(tx, (workers.c.id,), workers.c.last_seen < NOW - WORKER_FORGET_SECONDS)
+    with db.write() as tx:
+        _remove(tx, tuple(webhook_endpoints.primary_key), FORGETTABLE)
+        _remove(tx, (webhook_secrets.c.id,), webhook_secrets.c.expires_at <= NOW)
 
 
 def _free_rows(
-    connection: Connection, key: tuple[Column[Any], ...], *which: ColumnElement[bool], limit: int = ROWS_PER_STEP
+    tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool], limit: int = ROWS_PER_STEP
 ) -> list[Any]:
-    """The keys of rows that no other transaction has locked, now locked by this one. Never waits."""
-    return list(connection.execute(select(*key).where(*which).limit(limit).with_for_update(skip_locked=True)))
+    """Lock rows that no other transaction has locked, and return their keys. Never waits."""
+    return list(tx.execute(select(*key).where(*which).limit(limit).with_for_update(skip_locked=True)))
 
 
-def _remove(connection: Connection, key: tuple[Column[Any], ...], *which: ColumnElement[bool]) -> None:
-    rows = _free_rows(connection, key, *which)
+def _remove(tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool]) -> None:
+    rows = _free_rows(tx, key, *which)
     if rows:
-        connection.execute(delete(key[0].table).where(tuple_(*key).in_([tuple(row) for row in rows])))
+        tx.execute(delete(key[0].table).where(tuple_(*key).in_([tuple(row) for row in rows])))

@@ -1,12 +1,13 @@
-"""Taking in a job that is too large for one transaction: staged piece by piece, and accepted with the last of them.
+"""Accepting a job that is too large for one transaction: it is staged in parts, and accepted with the last of them.
 
-While it is ``receiving``, its chunks are staged: no claim sees them. Its counters grow with every piece, in the piece's
-own transaction, so they are final before anybody can score anything of it. :func:`accept_upload` makes it a job like
-any other, and then its chunks are let go, a bounded number in each transaction: the job is accepted by then, and
-whichever process sweeps goes on with it should this one die. A receiver that falls silent is given up by the sweep.
+While the job is ``receiving``, its chunks are staged, and no claim sees them. Each part is stored in a transaction that
+also adds it to the counters of the job, so the counters are final before any chunk can be scored. :func:`accept_upload`
+makes it a job like any other. After that its chunks are released, a bounded number per transaction. If the process dies
+before it has released all of them, a sweep of any process continues. The sweep also aborts an upload whose receiver is
+silent.
 
-Who changes such a job locks its row first, and looks at its status: a job that was cancelled, deleted, expired or swept
-meanwhile takes nothing more in.
+Every transaction that changes such a job locks its row first and checks its status. A job that was cancelled, deleted,
+expired or swept in the meantime accepts no further part.
 """
 
 from __future__ import annotations
@@ -14,225 +15,227 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 
-from jobs.queue.accept import UNKNOWN_BODY, charge_quota, due_at, job_row, store_chunks, store_prefix, take_key
-from jobs.queue.ending import end_jobs, locking
-from jobs.queue.fair_shares import open_lane
+from jobs.queue.accept import UNKNOWN_BODY, due_at, job_row, store_chunks, store_prefix, take_key
+from jobs.queue.ending import end_jobs, lock_jobs
+from jobs.queue.fair_shares import open_flow
 from jobs.queue.removal import remove_jobs
-from jobs.store.database import Database
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import Idempotency, JobStatus, Submission, Swept
 from jobs.store.tables import ChunkState, chunks, idempotency_keys, jobs
-from jobs.tenancy.ownership import missing_job, visible
-from jobs.tenancy.quotas import check_size, within_quota
+from jobs.tenancy.ownership import VISIBLE, job_not_found
+from jobs.tenancy.quotas import charge, check_size, within_quota
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Rows
+from scoring.layout import Chunk
 from scoring.options import Priority
-from scoring.work import rows_work
+from scoring.work import work_of_rows
 
-CHUNKS_PER_STEP = 1_000
+CHUNKS_PER_STEP = 1_000  # chunks that are released in one transaction
 UPLOADS_PER_SWEEP = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Upload:
-    """A job that is being received. submission: all of it but its items."""
+    """A job that is being received."""
 
     job_id: str
     prefix_id: int
-    submission: Submission
+    submission: Submission  # the job without its items
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierUpload:
-    """The job that an earlier request with the same Idempotency-Key has made, and the hash of that request's body."""
+    """A job that an earlier request with the same Idempotency-Key created."""
 
     job_id: str
-    body_hash: str
+    body_hash: str  # of the earlier request
 
 
 def begin_upload(db: Database, submission: Submission, key: str | None) -> Upload | EarlierUpload:
-    """Store a job that has no items yet, and take its Idempotency-Key before anything of its body is known.
+    """Store a job that has no items yet, and reserve its Idempotency-Key before its body is known.
 
     Raises RequestError IDEMPOTENCY_IN_PROGRESS.
     """
     job_id = new_job_id()
-    with db.write() as connection:
+    with db.write() as tx:
         if key is not None:
             idempotency = Idempotency(key, UNKNOWN_BODY)
-            earlier = take_key(connection, db, submission.tenant, idempotency, job_id)
+            earlier = take_key(tx, submission.tenant, idempotency, job_id)
             if earlier is not None:
                 return EarlierUpload(earlier.job_id, earlier.body_hash)
-        prefix_id, now = store_prefix(connection, db, submission)
+        prefix_id, now = store_prefix(tx, submission)
         row = job_row(submission, job_id, prefix_id, now)
-        connection.execute(insert(jobs), row | {"status": JobStatus.RECEIVING.value, "received_at": now})
+        tx.execute(insert(jobs), row | {"status": JobStatus.RECEIVING.value, "received_at": now})
     return Upload(job_id, prefix_id, submission)
 
 
-def stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]] = ()) -> None:
-    """Store further chunks of an upload, as of :class:`Submission`; without any, say that its receiver is alive.
+def stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk] = ()) -> None:
+    """Store further chunks of an upload. Without chunks, only record that its receiver is alive.
 
-    Durable, like all that is accepted: a database that lost a piece would not lose the pieces after it.
-    Raises RequestError JOB_CANCELLED, JOB_FAILED, JOB_NOT_FOUND where the job has come to an end meanwhile,
+    The commit is durable: if a crash could undo it, later parts could be stored while this one is missing.
+    Raises RequestError JOB_CANCELLED, JOB_FAILED or JOB_NOT_FOUND if the job has ended in the meantime, and
     QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
     quota = upload.submission.quota
-    if quota is None or not parts:
-        _stage(db, upload, parts)
+    if quota is None or not new_chunks:
+        _stage(db, upload, new_chunks)
         return
     try:
-        within_quota(db, upload.submission.tenant, lambda: _stage(db, upload, parts))
+        within_quota(db, upload.submission.tenant, lambda: _stage(db, upload, new_chunks))
     except RequestError as error:
         if error.code is ErrorCode.QUOTA_EXCEEDED:
-            # Where it fills the quota all by itself, no waiting would help.
-            check_size(quota, _staged_tokens(db, upload) + sum(rows_work(rows) for _, rows in parts))
+            # If the upload alone exceeds the quota, waiting would not help.
+            check_size(quota, _staged_tokens(db, upload) + sum(work_of_rows(chunk.rows) for chunk in new_chunks))
         raise
 
 
-def _stage(db: Database, upload: Upload, parts: Sequence[tuple[int, Rows]]) -> None:
-    with db.write() as connection:
-        found = connection.scalar(
+def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
+    new_tokens = sum(int(chunk.rows.sequence_lengths.sum()) for chunk in new_chunks)
+    with db.write() as tx:
+        created_at = tx.scalar(
             update(jobs)
             .where(jobs.c.id == upload.job_id, jobs.c.status == JobStatus.RECEIVING.value)
             .values(
-                received_at=db.now,
-                total_items=jobs.c.total_items + sum(len(rows) for _, rows in parts),
-                remaining_chunks=jobs.c.remaining_chunks + len(parts),
-                prompt_tokens=jobs.c.prompt_tokens + sum(int(rows.sequence_lengths.sum()) for _, rows in parts),
+                received_at=NOW,
+                total_items=jobs.c.total_items + sum(len(chunk.rows) for chunk in new_chunks),
+                remaining_chunks=jobs.c.remaining_chunks + len(new_chunks),
+                prompt_tokens=jobs.c.prompt_tokens + new_tokens,
             )
             .returning(jobs.c.created_at)
         )
-        if found is None:
-            raise _ended(connection, db, upload.job_id)
-        if parts:
-            # Due when it began to come, until it is known when it has come.
-            store_chunks(
-                connection, upload.submission, parts, upload.job_id, upload.prefix_id, found, ChunkState.STAGED
+        if created_at is None:
+            raise _ended(tx, upload.job_id)
+        if new_chunks:
+            # The final due time is set when the chunks are released.
+            submission = upload.submission
+            tokens = store_chunks(
+                tx, submission, new_chunks, upload.job_id, upload.prefix_id, created_at, ChunkState.STAGED
             )
-            charge_quota(connection, upload.submission, parts)
+            if submission.quota is not None:
+                charge(tx, submission.tenant, submission.quota, tokens)
 
 
 def _staged_tokens(db: Database, upload: Upload) -> int:
-    with db.read() as connection:
-        return int(
-            connection.scalar(select(func.sum(chunks.c.token_count)).where(chunks.c.job_id == upload.job_id)) or 0
-        )
+    with db.read() as tx:
+        return int(tx.scalar(select(func.sum(chunks.c.token_count)).where(chunks.c.job_id == upload.job_id)) or 0)
 
 
 def accept_upload(db: Database, upload: Upload, body_hash: str) -> None:
-    """Accept a job of which everything is staged, and let its chunks go. One without items has succeeded with that.
+    """Accept a job whose chunks are all staged, and release them. A job without items succeeds immediately.
 
     Raises RequestError as :func:`stage` does.
     """
-    with db.write() as connection:
-        now = connection.execute(select(db.now)).scalar_one()
-        remaining = connection.scalar(
+    with db.write() as tx:
+        now = tx.execute(select(NOW)).scalar_one()
+        remaining = tx.scalar(
             update(jobs)
             .where(jobs.c.id == upload.job_id, jobs.c.status == JobStatus.RECEIVING.value)
             .values(status=JobStatus.QUEUED.value, received_at=now)
             .returning(jobs.c.remaining_chunks)
         )
         if remaining is None:
-            raise _ended(connection, db, upload.job_id)
-        connection.execute(
+            raise _ended(tx, upload.job_id)
+        tx.execute(
             update(idempotency_keys)
             .where(idempotency_keys.c.job_id == upload.job_id)
             .values(body_hash=body_hash, expires_at=now + db.settings.idempotency_seconds)
         )
         if remaining == 0:
-            end_jobs(connection, db, [upload.job_id], JobStatus.SUCCEEDED)
-    let_go(db, upload.job_id)
+            end_jobs(tx, [upload.job_id], JobStatus.SUCCEEDED)
+    release_chunks(db, upload.job_id)
 
 
-def let_go(db: Database, job_id: str) -> None:
-    """Make the staged chunks of an accepted job wait. Whoever else does the same at the same time does no harm."""
+def release_chunks(db: Database, job_id: str) -> None:
+    """Release the staged chunks of an accepted job: they wait from then on. Several processes may do this at once."""
     after: int | None = -1
     while after is not None:
-        after = _let_go_further(db, job_id, after)
+        after = _release_step(db, job_id, after)
 
 
-def give_up(db: Database, job_id: str, *, silent_seconds: float | None = None) -> bool:
-    """End a job that is still being received, as if it had never come: nothing was promised. False if it is not, or,
-    where ``silent_seconds`` are given, if its receiver was alive since then.
+def abort_upload(db: Database, job_id: str, *, silent_seconds: float | None = None) -> bool:
+    """End a job that is still being received. Nothing was promised, so no reader sees it any more and its key is free.
 
-    Gone for every reader at once, its key free; its rows follow, here or by the sweep.
+    Its rows are removed later, by :func:`remove_upload` or by a sweep. silent_seconds: only if its receiver has been
+    silent for so long. Returns False if the job was not ended.
     """
-    with db.write() as connection:
-        connection.execute(locking([job_id]))
+    with db.write() as tx:
+        tx.execute(lock_jobs([job_id]))
         which = [jobs.c.id == job_id, jobs.c.status == JobStatus.RECEIVING.value]
         if silent_seconds is not None:
-            which.append(jobs.c.received_at <= db.now - silent_seconds)
-        if connection.scalar(select(jobs.c.id).where(*which)) is None:
+            which.append(jobs.c.received_at <= NOW - silent_seconds)
+        if tx.scalar(select(jobs.c.id).where(*which)) is None:
             return False
-        end_jobs(connection, db, [job_id], JobStatus.CANCELLED, silently=True)
-        connection.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
+        end_jobs(tx, [job_id], JobStatus.CANCELLED, silently=True)
+        tx.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
         return True
 
 
 def remove_upload(db: Database, job_id: str) -> None:
-    """:func:`give_up`, and take its rows away too."""
-    if give_up(db, job_id):
+    """Abort an upload, and remove its rows."""
+    if abort_upload(db, job_id):
         while remove_jobs(db, jobs.c.id == job_id).found:
             pass
 
 
 def sweep_uploads(db: Database) -> Swept:
-    """Give up uploads whose receiver fell silent before all had come, and let go what it left behind if all had."""
+    """Abort uploads whose receiver fell silent, and release the staged chunks of accepted jobs that it left behind."""
     silent_seconds = db.settings.upload_timeout_seconds
-    with db.read() as connection:
-        silent = connection.execute(
+    with db.read() as tx:
+        silent = tx.execute(
             select(jobs.c.id, jobs.c.status, jobs.c.model)
-            .where(jobs.c.received_at <= db.now - silent_seconds)
+            .where(jobs.c.received_at <= NOW - silent_seconds)
             .order_by(jobs.c.received_at)
             .limit(UPLOADS_PER_SWEEP)
         ).all()
     receiving = [row.id for row in silent if row.status == JobStatus.RECEIVING.value]
     accepted = [row for row in silent if row.id not in receiving]
-    ended = [job_id for job_id in receiving if give_up(db, job_id, silent_seconds=silent_seconds)]
+    ended = [job_id for job_id in receiving if abort_upload(db, job_id, silent_seconds=silent_seconds)]
     for row in accepted:
-        let_go(db, row.id)
+        release_chunks(db, row.id)
     return Swept(tuple(ended), frozenset(row.model for row in accepted), 0)
 
 
-def _let_go_further(db: Database, job_id: str, after: int) -> int | None:
-    """One step: chunks behind the item ``after``, so many at most. Returns what the next one comes after, or None."""
-    with db.write() as connection:
-        connection.execute(locking([job_id]))
-        job = connection.execute(
+def _release_step(db: Database, job_id: str, after: int) -> int | None:
+    """Release some chunks of the items after ``after``. Return where the next step begins; None if all are released."""
+    with db.write() as tx:
+        tx.execute(lock_jobs([job_id]))
+        job = tx.execute(
             select(jobs).where(
                 jobs.c.id == job_id, jobs.c.status != JobStatus.RECEIVING.value, jobs.c.received_at.is_not(None)
             )
         ).one_or_none()
         if job is None:
             return None
-        staged = connection.execute(
+        staged = tx.execute(
             select(chunks.c.id, chunks.c.first_item)
             .where(chunks.c.job_id == job_id, chunks.c.first_item > after, chunks.c.state == ChunkState.STAGED.value)
             .order_by(chunks.c.first_item)
             .limit(CHUNKS_PER_STEP)
         ).all()
-        # From when all of it had come, so that every step, whoever does it, says the same.
+        # Counted from when the last part was received, so that all chunks get the same due time.
         priority = Priority(job.priority)
         due = due_at(db.settings, priority, job.received_at, job.expires_at)
-        connection.execute(
+        tx.execute(
             update(chunks)
             .where(chunks.c.id.in_([row.id for row in staged]))
             .values(state=ChunkState.WAITING.value, due_at=due)
         )
-        going_on = len(staged) == CHUNKS_PER_STEP
-        if not going_on:
-            connection.execute(update(jobs).where(jobs.c.id == job_id).values(received_at=None))
+        more_staged = len(staged) == CHUNKS_PER_STEP
+        if not more_staged:
+            tx.execute(update(jobs).where(jobs.c.id == job_id).values(received_at=None))
         if staged:
-            open_lane(connection, db, job.model, job.tenant, interactive=priority is Priority.INTERACTIVE)
-        return int(staged[-1].first_item) if going_on else None
+            open_flow(tx, job.model, job.tenant, interactive=priority is Priority.INTERACTIVE)
+        return int(staged[-1].first_item) if more_staged else None
 
 
-def _ended(connection: Connection, db: Database, job_id: str) -> RequestError:
-    """Why a job takes nothing more in."""
-    status = connection.scalar(select(jobs.c.status).where(jobs.c.id == job_id, visible(db)))
+def _ended(tx: Transaction, job_id: str) -> RequestError:
+    """Return the error for a job that accepts no further part."""
+    status = tx.scalar(select(jobs.c.status).where(jobs.c.id == job_id, VISIBLE))
     if status is None:
-        return missing_job()
+        return job_not_found()
     if status == JobStatus.CANCELLED.value:
         return RequestError(ErrorCode.JOB_CANCELLED, f"{job_id} was cancelled while it was being received")
     return RequestError(ErrorCode.JOB_FAILED, f"{job_id} has {status} while it was being received")

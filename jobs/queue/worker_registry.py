@@ -1,17 +1,19 @@
-"""Who serves what: workers make themselves known here, and the front end reads what there is to be had."""
+"""The registry of workers: workers register here, and the front end reads which models are served."""
 
 from __future__ import annotations
 
 from sqlalchemy import delete, select, update
 
 from checkpoints.card import ModelCard
+from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.records import WorkerRecord
 from jobs.store.tables import workers
+from jobs.store.upsert import insert
 
 
 def register(db: Database, worker: WorkerRecord) -> None:
-    """Make a worker known, or known anew, as of now."""
+    """Register a worker, or register it again."""
     row = {
         "model": worker.card.name,
         "context_length": worker.card.context_length,
@@ -21,46 +23,41 @@ def register(db: Database, worker: WorkerRecord) -> None:
         "weights_fingerprint": worker.weights_fingerprint,
         "device": worker.device,
         "dtype": worker.dtype,
-        "started_at": db.now,
-        "last_seen": db.now,
+        "started_at": NOW,
+        "last_seen": NOW,
         "tokens_per_second": worker.tokens_per_second,
     }
-    with db.write() as connection:
-        connection.execute(
-            db.insert(workers)
-            .values(id=worker.id, **row)
-            .on_conflict_do_update(index_elements=[workers.c.id], set_=row)
+    with db.write() as tx:
+        tx.execute(
+            insert(workers).values(id=worker.id, **row).on_conflict_do_update(index_elements=[workers.c.id], set_=row)
         )
 
 
 def touch(db: Database, worker_id: str, tokens_per_second: float | None = None) -> bool:
-    """Say that a worker is alive and, where it has measured that, how fast it scores.
+    """Record that a worker is alive and, if it has measured that, how fast it scores.
 
-    False if it is not known (any more): then it registers again.
+    Return False if it is not registered, so that it registers again.
     """
     measured = {} if tokens_per_second is None else {"tokens_per_second": tokens_per_second}
-    with db.write(durable=False) as connection:
-        seen = connection.execute(
-            update(workers)
-            .where(workers.c.id == worker_id)
-            .values(last_seen=db.now, **measured)
-            .returning(workers.c.id)
+    with db.write(durable=False) as tx:
+        seen = tx.execute(
+            update(workers).where(workers.c.id == worker_id).values(last_seen=NOW, **measured).returning(workers.c.id)
         )
         return seen.one_or_none() is not None
 
 
 def unregister(db: Database, worker_id: str) -> None:
-    """Forget a worker."""
-    with db.write() as connection:
-        connection.execute(delete(workers).where(workers.c.id == worker_id))
+    """Remove a worker."""
+    with db.write() as tx:
+        tx.execute(delete(workers).where(workers.c.id == worker_id))
 
 
 def live_workers(db: Database, fresh_seconds: float) -> list[WorkerRecord]:
-    """The workers seen within the last ``fresh_seconds``, oldest first."""
-    with db.read() as connection:
-        rows = connection.execute(
+    """Return the workers that were seen within the last ``fresh_seconds``, oldest first."""
+    with db.read() as tx:
+        rows = tx.execute(
             select(workers)
-            .where(workers.c.last_seen > db.now - fresh_seconds)
+            .where(workers.c.last_seen > NOW - fresh_seconds)
             .order_by(workers.c.started_at, workers.c.id)
         ).all()
     return [

@@ -1,4 +1,4 @@
-"""How arrays and options are kept in columns: little-endian bytes and small JSON."""
+"""The encoding of arrays and options in columns: little-endian bytes and small JSON."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _SCORES = np.dtype("<f4")
 
 
 def pack_ids(ids: Sequence[int] | TokenIds) -> bytes:
-    """Token ids as little-endian int32."""
+    """Encode token ids as little-endian int32."""
     return np.asarray(ids, _IDS).tobytes()
 
 
 def unpack_ids(data: bytes) -> TokenIds:
-    """The inverse of :func:`pack_ids`: int32 [length]."""
+    """Decode what :func:`pack_ids` encoded: int32 [length]."""
     return np.frombuffer(data, _IDS)
 
 
 def pack_scores(values: npt.NDArray[np.float32]) -> bytes:
-    """Logits or log-probabilities [N, M] as little-endian float32."""
+    """Encode logits or log-probabilities [N, M] as little-endian float32."""
     return np.ascontiguousarray(values, _SCORES).tobytes()
 
 
 def unpack_scores(parts: Sequence[bytes], labels: int) -> npt.NDArray[np.float32]:
-    """Chunks' packed scores, joined: float32 [N, labels]."""
+    """Decode and join the scores of chunks: float32 [N, labels]."""
     return np.frombuffer(b"".join(parts), _SCORES).reshape(-1, labels)
 
 
 def pack_options(options: ScoreOptions) -> dict[str, bool]:
-    """Options as JSON."""
+    """Encode options as JSON."""
     return asdict(options)
 
 
 def unpack_options(stored: Mapping[str, bool]) -> ScoreOptions:
-    """The inverse of :func:`pack_options`."""
+    """Decode what :func:`pack_options` encoded."""
     return ScoreOptions(**stored)

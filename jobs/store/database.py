@@ -1,4 +1,4 @@
-"""The connection to the store: SQLite or PostgreSQL, one transaction at a time, one clock."""
+"""Connections and transactions of the store, on SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,76 +6,86 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Executable,
-    Float,
-    bindparam,
-    create_engine,
-    event,
-    literal_column,
-)
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, CursorResult, Engine, Executable, ScalarResult, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
-from sqlalchemy.schema import Table
-from sqlalchemy.sql.elements import ColumnClause
 
 from jobs.store.revisions import known_revisions, schema_head, schema_revision
 from settings.jobs import StoreSettings
 
-BUSY_SECONDS = 15.0
-"""How long a writer waits for SQLite's one write lock, or any thread for a connection of the pool."""
-
+BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, or for a connection of the pool
 _LOCK_POLL_SECONDS = 0.01
+IDLE_SECONDS = 1.0  # a connection that was unused for longer is tested before its use: the server may have restarted
 
-IDLE_SECONDS = 1.0
-"""A connection that was unused for longer is asked whether it is still there: the server may have gone meanwhile."""
-
-_NOW = {
-    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
-    "postgresql": "(extract(epoch from clock_timestamp())::double precision)",
-}
-
-
-S = TypeVar("S", bound=Executable)
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""Values of a statement's bound parameters by name, or one such mapping for each row."""
 
 
 class StorageUnavailable(Exception):  # noqa: N818 (it names a state of the world, not a mistake)
-    """The store can't be reached, or can't take part in a transaction now. Trying again later may help."""
+    """The store can't be reached, or can't run a transaction now. A later attempt may succeed."""
+
+
+StoreError = DBAPIError
+"""The database refused a statement for another reason than an outage, such as a missing table or permission."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transaction:
+    """A transaction of the store, or a connection in autocommit mode that only reads.
+
+    Building a statement costs more than sending it. So statements that every job needs are constants with parameters.
+    """
+
+    connection: Connection
+    settings: StoreSettings
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.connection.dialect.name == "sqlite"
+
+    def execute(self, statement: Executable, parameters: Parameters | None = None) -> CursorResult[*tuple[Any, ...]]:
+        return self.connection.execute(statement, parameters)
+
+    def scalar(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Return the first column of the first row; None if there is no row."""
+        return self.connection.scalar(statement, parameters)
+
+    def scalars(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> ScalarResult[Any]:
+        """Return the first column of all rows."""
+        return self.connection.scalars(statement, parameters)
 
 
 @dataclass(eq=False)
 class Database:
-    """An engine, the policy of this store, and its clock.
-
-    clock: where given, what is taken for now (Unix seconds) instead of the database's own clock.
-    """
+    """An engine and the settings of this store."""
 
     engine: Engine
     settings: StoreSettings
-    clock: Callable[[], float] | None = None
-    # SQLite has one writer anyway. Within a process a lock hands the turn on at once, where SQLite would poll for it.
+    # SQLite allows one writer at a time. A waiting thread gets this lock at once, while SQLite's own lock is polled.
     _turn: threading.Lock = field(default_factory=threading.Lock)
-    _built: dict[Callable[[Database], Any], Any] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, settings: StoreSettings, clock: Callable[[], float] | None = None) -> Database:
-        """Open a store. Connects at first use; creates the parent folder of a SQLite file."""
-        url = make_url(settings.database_url)
+    def open(cls, settings: StoreSettings) -> Database:
+        """Return a store. It connects at its first use. The parent folder of a SQLite file is created here.
+
+        Raises ValueError for a URL that can't be read or names an unsupported store.
+        """
+        try:
+            url = make_url(settings.database_url)
+            url.get_dialect()
+        except ArgumentError as error:
+            raise ValueError(str(error)) from error
         match url.get_backend_name():
             case "sqlite":
                 if not url.database or url.database == ":memory:":
@@ -87,8 +97,8 @@ class Database:
                 event.listen(engine, "connect", _configure_sqlite)
                 event.listen(engine, "begin", _begin_sqlite)
             case "postgresql":
-                # A worker that is cut off in mid-transaction must not hold its locks for the hours TCP may take. And
-                # queries here are small, but some look dear to the planner, which would compile them for longer.
+                # The timeout frees the locks of a worker that is cut off in a transaction; TCP could take hours. JIT
+                # is off because PostgreSQL overestimates some of these small queries and would compile them for longer.
                 engine = create_engine(
                     url,
                     isolation_level="READ COMMITTED",
@@ -105,54 +115,35 @@ class Database:
                 event.listen(engine, "checkout", partial(_replace_if_gone, engine))
             case other:
                 raise ValueError(f"database_url must name sqlite or postgresql, not {other}")
-        return cls(engine, settings, clock)
+        return cls(engine, settings)
 
     @property
     def is_sqlite(self) -> bool:
         return self.engine.dialect.name == "sqlite"
 
-    @property
-    def now(self) -> ColumnElement[float]:
-        """Unix seconds, as an SQL expression."""
-        if self.clock is not None:
-            return bindparam("now", unique=True, callable_=self.clock, type_=Float(53))
-        now: ColumnClause[float] = literal_column(_NOW[self.engine.dialect.name], Float(53))
-        return now
-
-    def built(self, build: Callable[[Database], S]) -> S:
-        """What ``build`` makes of this database, made once: to build a statement takes longer than to send it.
-
-        For statements that every job needs, with their values as bound parameters. Those that need no database are
-        constants.
-        """
-        if build not in self._built:
-            self._built[build] = build(self)
-        statement: S = self._built[build]
-        return statement
-
     @contextmanager
-    def read(self, *, in_order: bool = False, one_moment: bool = False) -> Iterator[Connection]:
-        """A connection to read on. Every statement sees what was committed before it. in_order: see :meth:`write`.
+    def read(self, *, avoid_sort: bool = False, snapshot: bool = False) -> Iterator[Transaction]:
+        """A transaction that only reads. Each statement sees what was committed before it began.
 
-        one_moment: every statement sees what was committed before the first of them, as it always is on SQLite.
-        Raises StorageUnavailable.
+        avoid_sort: see :meth:`write`. snapshot: all statements see what was committed before the first one, as they
+        always do on SQLite. Raises StorageUnavailable.
         """
-        if in_order or one_moment or self.is_sqlite:
-            engine = self._of_one_moment if one_moment and not self.is_sqlite else self.engine
+        if avoid_sort or snapshot or self.is_sqlite:
+            engine = self._snapshots if snapshot and not self.is_sqlite else self.engine
             with _naming_outages(), engine.connect() as connection, connection.begin():
-                self._set_locally(connection, in_order=in_order)
-                yield connection
+                self._set_locally(connection, avoid_sort=avoid_sort)
+                yield Transaction(connection, self.settings)
         else:
-            # At READ COMMITTED a transaction would add nothing but the way to the server to begin and to end it.
+            # At READ COMMITTED, a transaction would only add the round trips for BEGIN and COMMIT.
             with _naming_outages(), self._reading.connect() as connection:
-                yield connection
+                yield Transaction(connection, self.settings)
 
     @contextmanager
-    def write(self, *, durable: bool = True, in_order: bool = False) -> Iterator[Connection]:
-        """One transaction that writes: committed at the end of the block, rolled back if it raises.
+    def write(self, *, durable: bool = True, avoid_sort: bool = False) -> Iterator[Transaction]:
+        """A transaction that writes. It is committed at the end of the block, and rolled back if the block raises.
 
-        durable: false lets PostgreSQL answer before the commit is on disk: a crash of the database may undo it whole.
-        in_order: have PostgreSQL read the head of an index where it could sort a table instead. Told by its statistics
+        durable: if false, PostgreSQL answers before the commit is on disk, and a crash of the database may undo it.
+        avoid_sort: have PostgreSQL read the head of an index where it could sort a table instead. Told by statistics
         that a query matches much of a backlog, its planner would rather sort, the longer the backlog the slower.
         Raises StorageUnavailable.
         """
@@ -160,14 +151,14 @@ class Database:
         with _naming_outages(), turn, self.engine.connect() as connection:
             connection.execution_options(writes=True)
             with connection.begin():
-                self._set_locally(connection, durable=durable, in_order=in_order)
-                yield connection
+                self._set_locally(connection, durable=durable, avoid_sort=avoid_sort)
+                yield Transaction(connection, self.settings)
 
-    def _set_locally(self, connection: Connection, *, durable: bool = True, in_order: bool = False) -> None:
-        wanted = {"SET LOCAL synchronous_commit TO off": not durable, "SET LOCAL enable_sort TO off": in_order}
+    def _set_locally(self, connection: Connection, *, durable: bool = True, avoid_sort: bool = False) -> None:
+        wanted = {"SET LOCAL synchronous_commit TO off": not durable, "SET LOCAL enable_sort TO off": avoid_sort}
         settings = [setting for setting, is_wanted in wanted.items() if is_wanted]
         if settings and not self.is_sqlite:
-            # In one way to the server with the BEGIN before them, which a claim on an idle service notices.
+            # Sent in one round trip with the BEGIN before them. This makes claims on an idle service faster.
             driver: Any = connection.connection.driver_connection
             with driver.pipeline():
                 for setting in settings:
@@ -178,21 +169,17 @@ class Database:
         return self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @cached_property
-    def _of_one_moment(self) -> Engine:
-        # Who only reads gets no serialization failure at this level.
+    def _snapshots(self) -> Engine:
+        # A transaction that only reads gets no serialization failures at this level.
         return self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """An INSERT that knows ON CONFLICT."""
-        return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
-
     def check(self) -> None:
-        """Raise StorageUnavailable unless the store answers and has the schema of this version, or of a later one.
+        """Raise StorageUnavailable unless the store answers and has the schema of this version or of a later one.
 
-        A migration leaves the version before it working: it comes first, and then process after process is replaced.
+        The previous version works with the schema of the next. So an upgrade migrates first, then replaces processes.
         """
-        with self.read() as connection:
-            found = schema_revision(connection)
+        with self.read() as tx:
+            found = schema_revision(tx.connection)
         if found != self._head and (found is None or found in known_revisions()):
             raise StorageUnavailable(f"the database is at migration {found}, this version needs {self._head}")
 
@@ -212,10 +199,10 @@ def _naming_outages() -> Iterator[None]:
     except (PoolTimeoutError, psycopg.OperationalError) as error:
         raise StorageUnavailable(str(error)) from error
     except DBAPIError as error:
-        # Of whatever kind where the connection is gone: PostgreSQL ends the session of a client that was silent within
-        # a transaction, one that was frozen for example, with an internal error.
+        # If the connection is gone, any error is an outage: when PostgreSQL ends the session of a client that was
+        # silent within a transaction, such as a frozen process, the client gets an internal error.
         outage = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
-        # SQLite calls wrong SQL an operational error too: that is our fault, and no waiting mends it.
+        # SQLite calls wrong SQL an operational error too. That is a mistake in this code, not an outage.
         if not outage or getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
             _leave_out_details(error)
             raise
@@ -223,7 +210,7 @@ def _naming_outages() -> Iterator[None]:
 
 
 def _leave_out_details(error: DBAPIError) -> None:
-    """What was sent is not to be logged with an error: PostgreSQL quotes a row that it refuses below the first line."""
+    """Keep the first line of an error only, so that no data is logged: PostgreSQL quotes the rejected row below it."""
     for one in (error, error.orig):
         if one is not None:
             one.args = tuple(str(argument).partition("\n")[0] for argument in one.args)
@@ -236,7 +223,7 @@ def _note_use(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) 
 def _replace_if_gone(
     engine: Engine, connection: DBAPIConnection, record: ConnectionPoolEntry, _checked_out: PoolProxiedConnection
 ) -> None:
-    # As the pool's own pre-ping, which asks before every transaction.
+    # Like the pool's own pre-ping, but that one tests the connection before every transaction.
     if time.monotonic() - record.info.get("used_at", math.inf) < IDLE_SECONDS:
         return
     try:
@@ -253,7 +240,7 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    # The one change that does not wait for the lock by itself: of several processes that open a new file, some fail.
+    # This pragma does not wait for the lock by itself. Without the loop, it fails if several processes open a new file.
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -267,6 +254,6 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A deferred transaction that turns into a writer fails at once whatever the timeout: a writer says so first.
+    # A deferred transaction that begins to write may fail at once, whatever the timeout. Writers begin as writers.
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

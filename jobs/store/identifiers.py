@@ -1,4 +1,4 @@
-"""Names for things: ordered in time where people list them, unguessable where they are a fence."""
+"""New identifiers: ordered by time where they are listed, unguessable where they are a fence."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 
 def new_job_id() -> str:
-    """``job_`` and a UUIDv7 (RFC 9562) in hexadecimal: sorted as text, jobs are sorted by time."""
+    """Return ``job_`` and a UUIDv7 (RFC 9562) in hexadecimal. In the order of their ids, jobs are ordered by time."""
     return f"job_{_uuid7():032x}"
 
 
 def new_message_id() -> str:
-    """``msg_`` and a UUIDv7: the ``webhook-id`` of a delivery."""
+    """Return ``msg_`` and a UUIDv7: the ``webhook-id`` of a delivery."""
     return f"msg_{_uuid7():032x}"
 
 
@@ -24,5 +24,5 @@ def _uuid7() -> int:
 
 
 def new_batch_id() -> str:
-    """128 random bits. A counter would come round again where a failover loses the commit that raised it."""
+    """Return 128 random bits. A counter could repeat a value, if a failover loses the commit that raised it."""
     return secrets.token_hex(16)

@@ -1,29 +1,27 @@
-"""Bring the store to this version's schema: ``python -m jobs.store.migration``."""
+"""Migration of a store to the schema of this version."""
 
 from __future__ import annotations
 
 from alembic import command
+from alembic.util import CommandError
 from sqlalchemy import text
 
 from jobs.store.database import Database
 from jobs.store.revisions import alembic_config
-from settings.jobs import StoreSettings
 
 _LOCK = 0x5C02E11E
-"""Any number that no one else takes: whoever migrates holds PostgreSQL's advisory lock of this number."""
+"""PostgreSQL's advisory lock of this number is held by whoever migrates. Nothing else uses the number."""
 
 
-def migrate(url: str) -> None:
-    """Create or upgrade the schema, in one transaction. Several processes may do this at once: one goes first."""
-    database = Database.open(StoreSettings(database_url=url))
-    try:
-        with database.write() as connection:
-            if not database.is_sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            command.upgrade(alembic_config(connection), "head")
-    finally:
-        database.close()
+def migrate(database: Database) -> None:
+    """Create or upgrade the schema in one transaction. Several processes may call this at once; they take turns.
 
-
-if __name__ == "__main__":
-    migrate(StoreSettings().database_url)
+    Raises ValueError for a schema that this version does not know, StorageUnavailable.
+    """
+    with database.write() as tx:
+        if not tx.is_sqlite:
+            tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        try:
+            command.upgrade(alembic_config(tx.connection), "head")
+        except CommandError as error:
+            raise ValueError(str(error)) from error

@@ -1,4 +1,4 @@
-"""What goes into the store and what comes out of it, as plain values."""
+"""The values that go into the store and come out of it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoints.card import ModelCard
+from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode
-from scoring.layout import GroupWork, LabelScores, Rows, TokenIds
+from scoring.layout import Chunk, GroupWork, LabelScores, TokenIds
 from scoring.options import Priority, ScoreOptions
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life. The last four are ends: a job reaches exactly one, and it never changes."""
+    """The status of a job. A job reaches exactly one of the last four, and then never changes."""
 
-    RECEIVING = "receiving"
+    RECEIVING = "receiving"  # an upload of which more is to come
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -28,92 +29,66 @@ class JobStatus(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether this is an end."""
         return self in ENDED
 
 
 ENDED = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED})
-"""The statuses that never change again."""
 
 
 class Origin(StrEnum):
-    """How a job came in: it decides how long it is kept, and how hard its acceptance is promised."""
+    """How a job was submitted. It decides how long the job is kept and how durable its acceptance is."""
 
-    JOB = "job"
-    """``POST /v1/jobs``: answered with 202, so it must survive everything."""
-    CALL = "call"
-    """``POST /v1/score``: someone is waiting, and asks again if the answer does not come."""
-
-
-class Event(StrEnum):
-    """What a webhook may ask to be told of: the ends of a job."""
-
-    SUCCEEDED = "job.succeeded"
-    FAILED = "job.failed"
-    CANCELLED = "job.cancelled"
-    EXPIRED = "job.expired"
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """Where a job's end is to be told, and which ends. host: the one that the URL names."""
-
-    url: str
-    host: str
-    events: tuple[Event, ...] = tuple(Event)
+    JOB = "job"  # ``POST /v1/jobs``: the answer is 202, so the job must survive any crash
+    CALL = "call"  # ``POST /v1/score``: the client waits for the scores, and calls again if no answer comes
 
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
-    """A client's Idempotency-Key. body_hash: of the decoded body, so that a key can't be used for another request."""
+    """A client's Idempotency-Key."""
 
     key: str
-    body_hash: str
+    body_hash: str  # hash of the decoded body, so that the key can't be used for a different request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submission:
-    """A validated job, as it is to be stored.
-
-    chunks: the index of the chunk's first item among the job's, and its rows; expires_in: seconds from acceptance;
-    prompt_tokens: over all sequences of the job; quota: of unfinished work of its tenant, None: no limit.
-    """
+    """A validated job, ready to be stored."""
 
     model: str
     tokenizer_fingerprint: str
     prefix: TokenIds
-    chunks: Sequence[tuple[int, Rows]]
+    chunks: Sequence[Chunk]
     label_token_ids: tuple[int, ...]
-    prompt_tokens: int
+    prompt_tokens: int  # of all sequences of the job
     total_items: int
     options: ScoreOptions = field(default_factory=ScoreOptions)
     priority: Priority = Priority.NORMAL
-    expires_in: float | None = None
+    expires_in: float | None = None  # seconds from acceptance to the deadline
     metadata: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     origin: Origin = Origin.JOB
     idempotency: Idempotency | None = None
     tenant: str = "default"
-    quota: int | None = None
+    quota: int | None = None  # most tokens of unfinished work that the tenant may have; None for no limit
     webhook: Webhook | None = None
 
     def __post_init__(self) -> None:
-        items = sum(len(rows) for _, rows in self.chunks)
+        items = sum(len(chunk.rows) for chunk in self.chunks)
         if items != self.total_items:
             raise ValueError(f"the chunks hold {items} items, not {self.total_items}")
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A committed job. replayed: it was accepted earlier, with the same Idempotency-Key and body."""
+    """A committed job."""
 
     job_id: str
-    replayed: bool
+    replayed: bool  # it was accepted by an earlier request with the same Idempotency-Key and body
 
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job failed, in words meant for its owner."""
+    """Why a job failed, in words for its owner."""
 
     code: ErrorCode
     message: str
@@ -121,7 +96,7 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as it stands. Times are Unix seconds on the database's clock; metadata is the client's own."""
+    """A job as it is stored. Times are Unix seconds on the database's clock."""
 
     id: str
     tenant: str
@@ -139,7 +114,7 @@ class JobRecord:
     expires_at: float | None
     options: ScoreOptions
     label_token_ids: tuple[int, ...]
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str]  # the client's own
     warnings: tuple[str, ...]
     error: JobError | None
     webhook: Webhook | None
@@ -147,77 +122,58 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """Work that is the claimant's until its lease runs out. ``batch_id`` is the fence: whoever does not have it can't
-    finish the work. A :class:`scoring.layout.ChunkWork`'s ``id`` is the chunk's. interactive: all of it is; else
-    nothing of it.
-    """
+    """A batch of work that a worker holds until its lease runs out."""
 
-    batch_id: str
-    groups: tuple[GroupWork, ...]
-    interactive: bool
+    batch_id: str  # the fence: scores for the batch are accepted only with this id
+    groups: tuple[GroupWork, ...]  # the ids of their chunks are those of the store
+    interactive: bool  # whether all of the work is interactive; otherwise none of it is
+    work_left: bool
+    """Whether more work may wait for the same worker. It can be true without reason after a claim of sixteen chunks or
+    more, but never false while work that could be read was left."""
 
     @property
     def chunk_ids(self) -> list[int]:
-        """The ids of all claimed chunks."""
         return [chunk.id for group in self.groups for chunk in group.chunks]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a finishing transaction did. job_ids: jobs that succeeded with it; fenced: chunks that were not the
-    batch's (any more), whose scores were dropped.
-    """
+    """The result of storing scores."""
 
-    job_ids: tuple[str, ...]
-    fenced: int
+    job_ids: tuple[str, ...]  # jobs that succeeded with these scores
+    fenced: int  # chunks whose scores were dropped, because the batch does not hold them
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What became of a batch's unfinished chunks. waiting: chunks to be claimed again; job_ids: jobs that failed."""
+    """The result of returning the unfinished chunks of a batch."""
 
-    waiting: int
-    job_ids: tuple[str, ...]
+    waiting: int  # chunks that wait again
+    job_ids: tuple[str, ...]  # jobs that failed
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep did. job_ids: jobs that reached an end; models: those with work that waits again; removed: jobs
-    whose time of keeping was over.
-    """
+    """The result of a sweep."""
 
-    job_ids: tuple[str, ...]
-    models: frozenset[str]
-    removed: int
+    job_ids: tuple[str, ...]  # jobs that the sweep ended
+    models: frozenset[str]  # models with work that waits again
+    removed: int  # jobs past their retention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScorePage:
-    """Scored rows of a job in the order of its items, those not scored (yet) left out.
-
-    indices: int64 [N], the items' indices in the job; scores: N rows; has_more: the job has items past the page.
-    """
+    """Scores of a job in the order of its items, without the items that were not scored."""
 
     job: JobRecord
-    indices: npt.NDArray[np.int64]
-    scores: LabelScores
-    has_more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Waiting work. tokens: of all rows, as :mod:`scoring.work` counts."""
-
-    chunks: int
-    tokens: int
+    indices: npt.NDArray[np.int64]  # [N], indices of the items in the job
+    scores: LabelScores  # N rows
+    has_more: bool  # whether the job has items after this page
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A scoring worker and what it serves. The database's clock sets the times, in Unix seconds.
-
-    tokens_per_second: as :mod:`scoring.work` counts, measured lately; None if it has measured nothing yet.
-    """
+    """A scoring worker and what it serves. Times are Unix seconds on the database's clock."""
 
     id: str
     card: ModelCard
@@ -226,4 +182,4 @@ class WorkerRecord:
     dtype: str
     started_at: float = 0.0
     last_seen: float = 0.0
-    tokens_per_second: float | None = None
+    tokens_per_second: float | None = None  # measured lately, counted as in scoring.work; None before any measurement

@@ -1,4 +1,4 @@
-"""Which revision of the schema a store has, and which one this version needs."""
+"""The revision of the schema that a store has, and the one that this version needs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
-    """The migrations' configuration. With a connection they run in its transaction."""
+    """Return the configuration of the migrations. With a connection they run in its transaction."""
     config = Config(str(ROOT / "alembic.ini"))
     config.attributes["connection"] = connection
     return config
 
 
 def schema_head() -> str:
-    """The revision this version's code is written for."""
+    """Return the revision that this version needs."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     if head is None:
         raise RuntimeError("there are no migrations")
@@ -28,10 +28,10 @@ def schema_head() -> str:
 
 
 def known_revisions() -> frozenset[str]:
-    """The revisions that this version knows of: its own and those before."""
+    """Return the revisions that this version knows: its own and the earlier ones."""
     return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
 
 
 def schema_revision(connection: Connection) -> str | None:
-    """The revision of a store; None if it was never migrated."""
+    """Return the revision of a store; None if it was never migrated."""
     return MigrationContext.configure(connection).get_current_revision()

@@ -1,7 +1,8 @@
-"""The tables. Portable types; times are Unix seconds (double precision) on the database's clock.
+"""The tables, with portable types. Times are Unix seconds (double precision) on the database's clock.
 
-``chunks`` is the hot table and stays narrow: what a claim orders and filters by. Token ids lie beside it, read once
-the choice is made. A prefix is stored once for all jobs that share it, and is the group key of their chunks.
+``chunks`` is read most, so it holds only what claims filter and order by. The token ids of chunks are in a table of
+their own, and are read after a claim has chosen its chunks. A prefix is stored once for all jobs that share it, and is
+the group key of their chunks.
 """
 
 from __future__ import annotations
@@ -38,21 +39,19 @@ metadata = MetaData(
     }
 )
 
-# SQLite counts up by itself only in a column that is exactly INTEGER PRIMARY KEY.
+# SQLite generates ids only for a column that is exactly INTEGER PRIMARY KEY.
 RowId = BigInteger().with_variant(Integer, "sqlite")
 Seconds = Float(53)
 
 
 class ChunkState(StrEnum):
-    """Where a chunk is: waiting -> claimed -> done, back to waiting when its batch is lost, dropped when its job
-    ends without it. Chunks of an upload are staged until all of it has come; no worker sees them.
-    """
+    """The state of a chunk."""
 
-    STAGED = "staged"
-    WAITING = "waiting"
-    CLAIMED = "claimed"
-    DONE = "done"
-    DROPPED = "dropped"
+    STAGED = "staged"  # of an upload that is not released yet; no worker sees it
+    WAITING = "waiting"  # to be claimed
+    CLAIMED = "claimed"  # part of a batch; it waits again if the batch is lost
+    DONE = "done"  # scored
+    DROPPED = "dropped"  # its job ended before it was scored
 
 
 prefixes = Table(
@@ -63,7 +62,7 @@ prefixes = Table(
     Column("tokenizer_fingerprint", String(64), nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("tokens", LargeBinary, nullable=False),
-    # Set when a job that used it is removed; the sweep looks only at these.
+    # Set when a job that used the prefix is removed. The sweep checks only these prefixes.
     Column("maybe_unused", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("tenant", "tokenizer_fingerprint", "sha256"),
 )
@@ -93,9 +92,9 @@ jobs = Table(
     Column("started_at", Seconds),
     Column("finished_at", Seconds),
     Column("expires_at", Seconds),
-    # Of an upload: when its receiver was last alive, then when all of it had come; null once all its chunks wait.
+    # Of an upload: when its receiver was last alive; once it is accepted, when that was; null once all chunks wait.
     Column("received_at", Seconds),
-    # Set at the job's end. From then on it is gone for every reader, and the sweep takes its rows away.
+    # Set when the job ends: the end of its retention. After that no reader sees it, and the sweep removes its rows.
     Column("remove_at", Seconds),
     Column("label_token_ids", LargeBinary, nullable=False),
     Column("options", JSON, nullable=False),
@@ -103,8 +102,7 @@ jobs = Table(
     Column("warnings", JSON, nullable=False),
     Column("error_code", String(64)),
     Column("error_message", Text),
-    # {url, host, events} of a job that asked for a webhook.
-    Column("webhook", JSON(none_as_null=True)),
+    Column("webhook", JSON(none_as_null=True)),  # {url, host, events}
 )
 Index("ix_jobs_tenant_id", jobs.c.tenant, jobs.c.id)
 Index(
@@ -139,22 +137,21 @@ chunks = Table(
     Column("batch_id", String(32)),
     Column("first_item", Integer, nullable=False),
     Column("item_count", Integer, nullable=False),
-    # What its rows take, as scoring.work counts; of a chunk accepted by the version before 0003, all of its sequences.
+    # Work of the rows in tokens, as scoring.work counts; of chunks from before 0003, tokens of all sequences.
     Column("token_count", Integer, nullable=False),
-    # How often a batch that held nothing but this chunk was lost, and how many chunks its next batch may hold.
-    Column("failures", SmallInteger, nullable=False),
-    Column("batch_limit", Integer),
-    # What a chunk needs of its worker: the tokenizer whose ids it holds, as much context, a larger vocabulary. 0: not
-    # known, of a chunk accepted by the version before. The defaults are for that version's API; see migration 0002.
+    Column("failures", SmallInteger, nullable=False),  # batches that held only this chunk and failed
+    Column("batch_limit", Integer),  # most chunks in its next batch; null for no limit
+    # What a worker must serve to score the chunk: this tokenizer, as much context, a larger vocabulary. The defaults
+    # are for chunks that an older version accepts, whose needs are not known; see migration 0002.
     Column("tokenizer_fingerprint", String(64), nullable=False, server_default=text("''")),
     Column("longest_sequence", Integer, nullable=False, server_default="0"),
     Column("highest_token", Integer, nullable=False, server_default="0"),
-    # Whether its job is: such chunks are claimed apart from others, and between the steps of others.
+    # Whether its job is interactive. Such chunks are claimed apart, also between the steps of other batches.
     Column("interactive", Boolean, nullable=False, server_default=false()),
-    # Every claim leaves dead rows behind; let them be vacuumed long before a fifth of the table is dead.
+    # Every claim leaves dead rows. By default they would be vacuumed only when a fifth of the table is dead.
     postgresql_with={"autovacuum_vacuum_scale_factor": 0.01},
 )
-# Written into the statement, never a parameter: a generic plan does not see parameters, so no partial index either.
+# Literals, not parameters: a generic plan does not know the values of parameters, so it can't use a partial index.
 WAITING = chunks.c.state == literal_column(f"'{ChunkState.WAITING.value}'")
 CLAIMED = chunks.c.state == literal_column(f"'{ChunkState.CLAIMED.value}'")
 Index(
@@ -166,7 +163,7 @@ Index(
     postgresql_where=WAITING,
     sqlite_where=WAITING,
 )
-# The same of interactive chunks, which a busy worker looks for behind any backlog of others.
+# For a busy worker that searches for interactive chunks, however many others wait.
 Index(
     "ix_chunks_waiting_interactive",
     chunks.c.model,
@@ -176,7 +173,7 @@ Index(
     postgresql_where=WAITING & chunks.c.interactive,
     sqlite_where=WAITING & chunks.c.interactive,
 )
-# Of one tenant, for whoever's turn it is: see jobs.queue.fair_shares.
+# For the chunks of one flow: see jobs.queue.fair_shares.
 Index(
     "ix_chunks_waiting_lane",
     chunks.c.model,
@@ -188,7 +185,7 @@ Index(
     postgresql_where=WAITING,
     sqlite_where=WAITING,
 )
-# Without the tokenizer: a prefix is of one.
+# For the chunks of one group. A prefix belongs to one tokenizer, so the index needs no tokenizer.
 Index(
     "ix_chunks_waiting_group",
     chunks.c.model,
@@ -198,15 +195,10 @@ Index(
     postgresql_where=WAITING,
     sqlite_where=WAITING,
 )
-Index(
-    "ix_chunks_batch_id",
-    chunks.c.batch_id,
-    postgresql_where=CLAIMED,
-    sqlite_where=CLAIMED,
-)
+Index("ix_chunks_batch_id", chunks.c.batch_id, postgresql_where=CLAIMED, sqlite_where=CLAIMED)
 Index("ix_chunks_job_id_first_item", chunks.c.job_id, chunks.c.first_item)
 
-lanes = Table(
+flows = Table(
     "lanes",
     metadata,
     Column("model", String(255), primary_key=True),
@@ -227,8 +219,7 @@ chunk_scores = Table(
     "chunk_scores",
     metadata,
     Column("chunk_id", RowId, ForeignKey("chunks.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
-    # float32, little-endian, [items, labels].
-    Column("logits", LargeBinary, nullable=False),
+    Column("logits", LargeBinary, nullable=False),  # float32, little-endian, [items, labels]
     Column("logprobs", LargeBinary),
     Column("cached_tokens", Integer, nullable=False),
 )
@@ -247,7 +238,7 @@ idempotency_keys = Table(
     Column("tenant", String(64), primary_key=True),
     Column("key", String(255), primary_key=True),
     Column("body_hash", String(64), nullable=False),
-    # Deferred: the key is taken first, so that of two requests with one key the second waits before it does any work.
+    # Deferred, because the key is stored before its job. So the second of two requests with one key waits at once.
     Column(
         "job_id",
         String(40),
@@ -272,21 +263,20 @@ workers = Table(
     Column("dtype", String(32), nullable=False),
     Column("started_at", Seconds, nullable=False),
     Column("last_seen", Seconds, nullable=False),
-    # As it measured lately; null until it has.
-    Column("tokens_per_second", Float(53)),
+    Column("tokens_per_second", Float(53)),  # measured lately; null before any measurement
 )
 
 tenants = Table(
     "tenants",
     metadata,
     Column("name", String(64), primary_key=True),
-    # Shares are by weight: see jobs.queue.fair_shares.
-    Column("weight", Float(53), nullable=False, server_default="1"),
+    Column("weight", Float(53), nullable=False, server_default="1"),  # of its share: see jobs.queue.fair_shares
     Column("max_waiting_tokens", BigInteger),
     Column("requests_per_second", Integer),
     Column("requests_per_minute", Integer),
     Column("created_at", Seconds, nullable=False),
-    # Of a tenant with a quota: never less than what waits, and when that may be counted again. See jobs.tenancy.quotas.
+    # Of a tenant with a quota: an upper bound of its unfinished work, and when that may be counted again. See
+    # jobs.tenancy.quotas.
     Column("waiting_tokens", BigInteger, nullable=False, server_default="0"),
     Column("recount_at", Seconds, nullable=False, server_default="0"),
 )
@@ -294,8 +284,7 @@ tenants = Table(
 api_keys = Table(
     "api_keys",
     metadata,
-    # The public part of the key, by which it is found.
-    Column("id", String(16), primary_key=True),
+    Column("id", String(16), primary_key=True),  # the public part of the key
     Column("tenant", String(64), ForeignKey("tenants.name"), nullable=False),
     Column("name", String(128), nullable=False),
     Column("secret_sha256", String(64), nullable=False),

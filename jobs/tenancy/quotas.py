@@ -1,12 +1,12 @@
-"""Quotas: how much unfinished work a tenant may have, in tokens as :mod:`scoring.work` counts, queries left out.
+"""Quotas: how much unfinished work a tenant may have, in tokens as :mod:`scoring.work` counts, without queries.
 
-A tenant with a quota has a counter in its row. An accept adds what it brings, in its own transaction, and is refused
-where that would be too much. Nothing is ever taken off it: when it says that the quota is full, what is unfinished is
-counted anew, and it is set to that. So it is never less than the truth and can't drift, neither claims nor finished
-work pay for it, and a tenant without a quota pays nothing at all. Counting reads what waits of the tenant; it is
-spaced so that it takes a fiftieth of the time.
+The row of a tenant with a quota has a counter. Accepting a job adds the job's tokens to it, in the job's transaction,
+and is refused if the sum exceeds the quota. The counter is never decremented: when it says that the quota is full, the
+unfinished work is counted, and the counter is set to the result. So it is never too low and does not drift, and quotas
+slow down neither claims, nor finished work, nor tenants without a quota. A count reads all waiting work of the tenant,
+so counts are spaced to take at most 2 % of the time.
 
-The tenant's row comes last in the order of locks. The accepts of one tenant with a quota commit one after another.
+The tenant's row is the last in the order of locks. Jobs of one tenant with a quota are accepted one after another.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import Connection, bindparam, func, select, union_all, update
+from sqlalchemy import bindparam, func, select, union_all, update
 
-from jobs.store.database import Database
-from jobs.store.tables import CLAIMED, WAITING, ChunkState, chunks, jobs, lanes, tenants
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
+from jobs.store.tables import CLAIMED, WAITING, ChunkState, chunks, flows, jobs, tenants
 from scoring.error_codes import ErrorCode, RequestError
 
-SHARE = 0.02
-"""Of the time, what counting may take."""
-MOST_SECONDS = 30.0
-"""For so long at most it is put off."""
+MAX_COUNTING_SHARE = 0.02  # share of the time that may be spent on counting, where counting can be delayed
+MAX_RECOUNT_DELAY_SECONDS = 30.0  # longest delay of a count
 RETRY_SECONDS = 1.0
 JITTER = 0.5
 
@@ -33,17 +32,17 @@ T = TypeVar("T")
 
 
 class QuotaFullError(Exception):
-    """The counter says that the quota is full. Raised within an accept's transaction, and undoes it."""
+    """The counter says that the quota is full. Raised in the transaction that accepts a job, which it rolls back."""
 
 
-def charge(connection: Connection, tenant: str, quota: int, tokens: int) -> None:
-    """Count work that is being accepted. To be called at the end of its transaction.
+def charge(tx: Transaction, tenant: str, quota: int, tokens: int) -> None:
+    """Add the tokens of a job to the counter. To be called at the end of the transaction that accepts the job.
 
-    Raises QuotaFullError; RequestError REQUEST_TOO_LARGE for what no waiting would help.
+    Raises QuotaFullError; RequestError REQUEST_TOO_LARGE if the job is larger than the whole quota.
     """
     check_size(quota, tokens)
     values = {"of_tenant": tenant, "quota": quota, "tokens": tokens}
-    if connection.scalar(_CHARGE, values) is None:
+    if tx.scalar(_CHARGE, values) is None:
         raise QuotaFullError
 
 
@@ -54,14 +53,14 @@ def check_size(quota: int, tokens: int) -> None:
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
 
 
-def check_room(connection: Connection, tenant: str, quota: int) -> None:
-    """Raise QuotaFullError where there is no room for anything, before much is done for nothing."""
-    if connection.scalar(_ROOM, {"of_tenant": tenant, "quota": quota}) is None:
+def check_room(tx: Transaction, tenant: str, quota: int) -> None:
+    """Raise QuotaFullError if the quota is used up. Called early, to save the work on a job that would be refused."""
+    if tx.scalar(_ROOM, {"of_tenant": tenant, "quota": quota}) is None:
         raise QuotaFullError
 
 
 def within_quota(db: Database, tenant: str, accept: Callable[[], T]) -> T:
-    """Accept, and once more with a new count where the quota seems full. Raises RequestError QUOTA_EXCEEDED."""
+    """Call ``accept``, and again after a count if the quota seems full. Raises RequestError QUOTA_EXCEEDED."""
     try:
         return accept()
     except QuotaFullError:
@@ -75,20 +74,20 @@ def within_quota(db: Database, tenant: str, accept: Callable[[], T]) -> T:
 
 
 def recount(db: Database, tenant: str) -> float:
-    """Set a tenant's counter to what is unfinished of it. Returns 0, or for how many seconds it is too early for it."""
-    with db.write() as connection:
-        # Accepts that have counted hold the row until they have ended. So what is read next has what they brought.
-        row = connection.execute(
-            select(tenants.c.recount_at, db.now.label("now"))
+    """Set a tenant's counter to its unfinished work. Returns 0, or the seconds until the next count is allowed."""
+    with db.write() as tx:
+        # Transactions that have raised the counter lock the row until they end, so the count below sees their jobs.
+        row = tx.execute(
+            select(tenants.c.recount_at, NOW.label("now"))
             .where(tenants.c.name == tenant)
             .with_for_update(key_share=True)
         ).one()
         if row.recount_at > row.now:
             return float(row.recount_at - row.now)
         began = time.perf_counter()
-        unfinished = connection.scalar(_UNFINISHED, {"of_tenant": tenant})
-        pause = min(MOST_SECONDS, (time.perf_counter() - began) / SHARE)
-        connection.execute(
+        unfinished = tx.scalar(_UNFINISHED, {"of_tenant": tenant})
+        pause = min(MAX_RECOUNT_DELAY_SECONDS, (time.perf_counter() - began) / MAX_COUNTING_SHARE)
+        tx.execute(
             update(tenants)
             .where(tenants.c.name == tenant)
             .values(waiting_tokens=int(unfinished or 0), recount_at=row.now + pause)
@@ -112,18 +111,19 @@ _CHARGE = (
     .returning(tenants.c.name)
 )
 _ROOM = select(tenants.c.name).where(_OF_TENANT, tenants.c.waiting_tokens < bindparam("quota"))
-# Each by an index that is there for claims, batches or uploads. One statement: nothing changes places meanwhile.
+# Waiting, claimed and staged chunks, each read through an index that exists for another purpose. In one statement, so
+# that no chunk changes its state between the parts.
 _UNFINISHED = select(
     func.sum(
         union_all(
             select(chunks.c.token_count)
             .join(
-                lanes,
-                (chunks.c.model == lanes.c.model)
-                & (chunks.c.tenant == lanes.c.tenant)
-                & (chunks.c.interactive == lanes.c.interactive),
+                flows,
+                (chunks.c.model == flows.c.model)
+                & (chunks.c.tenant == flows.c.tenant)
+                & (chunks.c.interactive == flows.c.interactive),
             )
-            .where(WAITING, lanes.c.tenant == bindparam("of_tenant")),
+            .where(WAITING, flows.c.tenant == bindparam("of_tenant")),
             select(chunks.c.token_count).where(CLAIMED, chunks.c.tenant == bindparam("of_tenant")),
             select(chunks.c.token_count)
             .join(jobs, jobs.c.id == chunks.c.job_id)

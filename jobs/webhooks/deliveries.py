@@ -1,9 +1,10 @@
-"""Handing deliveries to those who send them, and writing down what came of it.
+"""Claiming deliveries that are due, and recording the results of attempts to send them.
 
-Like work: a claim has a lease on the database's clock and an unguessable fence, the request is sent outside of any
-transaction, and its outcome is committed under the fence. Who dies in between has it sent again, under the same id.
+As with scoring, a claim has a lease on the database's clock and an unguessable id as its fence. The request is sent
+outside of any transaction, and its result is committed only if the row still has that id. If the sender dies in
+between, the delivery is sent again with the same ``webhook-id``.
 
-Deliveries lock their own rows, then their endpoint's, and nothing else.
+Order of locks: rows of deliveries, then the row of their endpoint. Nothing else is locked.
 """
 
 from __future__ import annotations
@@ -13,29 +14,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Row, insert, select, update
 
-from jobs.store.database import Database
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_batch_id
 from jobs.webhooks.delivery_order import choose_deliveries, due_tenants
-from jobs.webhooks.endpoints import note_failure, note_success, read_endpoint
+from jobs.webhooks.endpoints import read_endpoint, record_failure, record_success
 from jobs.webhooks.tables import PENDING, DeliveryState, webhook_attempts, webhook_deliveries
 
-JITTER = 0.2
-"""By such a share of it a pause may be longer, so that what failed together does not come back together."""
-MAX_RETRY_AFTER_SECONDS = 86_400.0
-"""A receiver may put the next attempt off by so much."""
+JITTER = 0.2  # largest share by which a pause is lengthened, so that failed deliveries are not all retried at once
+MAX_RETRY_AFTER_SECONDS = 86_400.0  # by which a receiver may postpone the next attempt
 
 GONE = 410
-SKIPS = 100
-"""A claim that finds nothing but deliveries to be skipped looks again, so many times at most."""
+MAX_SKIPPING_ROUNDS = 100  # how often one claim chooses again because all of the chosen deliveries were skipped
 LOST = "lost"
-"""Why an attempt came to nothing whose sender was never heard of again. It may have been received."""
+"""Reason of an attempt whose sender never stored a result. The receiver may have got the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
-    """A delivery to be sent now. claim_id: the fence; attempt: its number, from 1 on."""
+    """A delivery that is to be sent now."""
 
     id: str
     job_id: str
@@ -43,119 +42,116 @@ class ClaimedDelivery:
     url: str
     host: str
     body: bytes
-    claim_id: str
-    attempt: int
+    claim_id: str  # the fence
+    attempt: int  # number of this attempt, from 1
 
 
-class Claim(NamedTuple):
-    """What a claim came to. skipped: how many it took out, for their endpoint is disabled."""
+class ClaimedDeliveries(NamedTuple):
+    """The deliveries of one claim."""
 
     deliveries: list[ClaimedDelivery]
-    skipped: int
+    skipped: int  # deliveries that ended as skipped because their endpoint is disabled
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of an attempt. reason: a short code, None where it was delivered; status, response: of the answer, if
-    there was one, and its beginning; seconds: that it took; retry_after: seconds, where the receiver asks for that.
-    """
+    """The result of one attempt to send a delivery."""
 
-    reason: str | None
-    seconds: float
+    reason: str | None  # a short code for the failure; None if it was delivered
+    seconds: float  # that the attempt took
     detail: str = ""
-    status: int | None = None
-    response: str = ""
-    retry_after: float | None = None
+    status: int | None = None  # of the response, if there was one
+    response: str = ""  # start of the response
+    retry_after: float | None = None  # seconds, if the receiver asked for a pause
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long failing is put up with. retry_seconds: from an attempt that failed to the next one; after the last of
-    them there is none. disable_seconds: for which an endpoint may fail without a success between.
-    """
+class RetryPolicy:
+    """When failed deliveries are retried, and when a failing endpoint is disabled."""
 
-    retry_seconds: Sequence[float]
-    disable_seconds: float
+    retry_seconds: Sequence[float]  # pauses after failed attempts; with none left, the delivery has failed
+    disable_seconds: float  # an endpoint that fails for this long without a success is disabled
 
     @property
-    def longest_pause(self) -> float:
-        """Seconds from an attempt to the next one, at most."""
+    def max_pause_seconds(self) -> float:
+        """The longest possible pause between two attempts."""
         return max(max(self.retry_seconds, default=0.0) * (1.0 + JITTER), MAX_RETRY_AFTER_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What an attempt's outcome meant. state: of the delivery from now on; endpoint_disabled: with this attempt."""
+class DeliveryUpdate:
+    """What the result of an attempt changed."""
 
-    state: DeliveryState
-    endpoint_disabled: bool = False
+    state: DeliveryState  # of the delivery, from now on
+    endpoint_disabled: bool = False  # by this attempt
 
 
 def has_due(db: Database) -> bool:
-    """Whether a delivery is due: a cheap look before a claim, which on SQLite waits for whoever writes."""
-    with db.read() as connection:
-        return bool(due_tenants(connection, db))
+    """Whether a delivery is due. Cheaper than a claim, which on SQLite waits for other writers."""
+    with db.read() as tx:
+        return bool(due_tenants(tx))
 
 
-def claim_deliveries(db: Database, count: int, *, per_host: int, lease_seconds: float) -> Claim:
-    """Claim deliveries that are due, ``count`` at most, in the order of
-    :func:`jobs.webhooks.delivery_order.choose_deliveries`.
+def claim_deliveries(db: Database, count: int, *, per_host: int, lease_seconds: float) -> ClaimedDeliveries:
+    """Claim at most ``count`` due deliveries, in the order of :func:`jobs.webhooks.delivery_order.choose_deliveries`.
 
-    per_host: so many of a host may be under way, whoever sends them; two who claim at once may exceed it, by one claim.
-    lease_seconds: after which a claim is void. Those to a disabled endpoint are skipped, unless their owner called for
-    them.
+    Deliveries to a disabled endpoint are skipped, unless their owner asked for redelivery.
+
+    per_host: how many deliveries to one host may be claimed at once, over all processes; two simultaneous claims may
+    exceed it by what one of them takes. lease_seconds: after this the claim is void.
     """
     skipped = 0
-    for _ in range(SKIPS):
-        # A crash of the database may undo the claim; then its fence is unknown, and the delivery is claimed again.
-        with db.write(durable=False) as connection:
-            chosen = choose_deliveries(connection, db, count, per_host)
-            _note_lost(connection, [row for row in chosen if row.claim_id is not None], lease_seconds)
-            sent = [row for row in chosen if not _skip(connection, row)]
-            claimed = _take(connection, db, sent, lease_seconds) if sent else []
+    for _ in range(MAX_SKIPPING_ROUNDS):
+        # A crash of the database may undo the claim. Then no row has its id, and the delivery is claimed again.
+        with db.write(durable=False) as tx:
+            chosen = choose_deliveries(tx, count, per_host)
+            _store_lost_attempts(tx, [row for row in chosen if row.claim_id is not None], lease_seconds)
+            sent = [row for row in chosen if not _skip_if_disabled(tx, row)]
+            claimed = _claim_rows(tx, sent, lease_seconds) if sent else []
         skipped += len(chosen) - len(sent)
         if claimed or not chosen:
-            return Claim(claimed, skipped)
-    return Claim([], skipped)
+            return ClaimedDeliveries(claimed, skipped)
+    return ClaimedDeliveries([], skipped)
 
 
-def settle_delivery(db: Database, claimed: ClaimedDelivery, attempt: Attempt, patience: Patience) -> Settled | None:
-    """Write down what came of an attempt, and when there is another. None if the claim was void: nothing is changed.
+def record_attempt(
+    db: Database, claimed: ClaimedDelivery, attempt: Attempt, policy: RetryPolicy
+) -> DeliveryUpdate | None:
+    """Store the result of an attempt and when the next one is due. Raises StorageUnavailable.
 
-    Raises StorageUnavailable.
+    Returns None, and changes nothing, if the claim is void.
     """
-    with db.write() as connection:
-        row = connection.execute(
+    with db.write() as tx:
+        row = tx.execute(
             select(webhook_deliveries)
             .where(webhook_deliveries.c.id == claimed.id, webhook_deliveries.c.claim_id == claimed.claim_id, PENDING)
             .with_for_update()
         ).one_or_none()
         if row is None:
             return None
-        now = connection.execute(select(db.now)).scalar_one()
-        _log(connection, claimed, attempt, now)
+        now = tx.execute(select(NOW)).scalar_one()
+        _store_attempt(tx, claimed, attempt, now)
         changes: dict[str, Any] = {"claim_id": None}
         if attempt.reason is None:
-            note_success(connection, row.tenant, row.url)
-            settled = Settled(DeliveryState.DELIVERED)
+            record_success(tx, row.tenant, row.url)
+            settled = DeliveryUpdate(DeliveryState.DELIVERED)
         else:
             gone = attempt.status == GONE
-            disabled, newly = note_failure(
-                connection,
-                db,
+            disabled, newly = record_failure(
+                tx,
                 row.tenant,
                 row.url,
                 now,
                 gone=gone,
-                disable_seconds=patience.disable_seconds,
-                longest_pause=patience.longest_pause,
+                disable_seconds=policy.disable_seconds,
+                max_pause_seconds=policy.max_pause_seconds,
             )
-            over = disabled or row.failures >= len(patience.retry_seconds)
-            settled = Settled(DeliveryState.FAILED if over else DeliveryState.PENDING, newly)
+            over = disabled or row.failures >= len(policy.retry_seconds)
+            settled = DeliveryUpdate(DeliveryState.FAILED if over else DeliveryState.PENDING, newly)
             changes["failures"] = row.failures + 1
             if not over:
-                changes["due_at"] = now + pause_seconds(patience.retry_seconds[row.failures], attempt.retry_after)
-        connection.execute(
+                changes["due_at"] = now + pause_seconds(policy.retry_seconds[row.failures], attempt.retry_after)
+        tx.execute(
             update(webhook_deliveries)
             .where(webhook_deliveries.c.id == claimed.id)
             .values(state=settled.state.value, **changes)
@@ -164,42 +160,42 @@ def settle_delivery(db: Database, claimed: ClaimedDelivery, attempt: Attempt, pa
 
 
 def give_back(db: Database, claimed: ClaimedDelivery, seconds: float) -> bool:
-    """Undo a claim with which nothing was sent: no attempt, due again in so many seconds. False if the claim was void.
+    """Undo a claim of which nothing was sent: it counts as no attempt, and the delivery is due again in ``seconds``.
 
-    Raises StorageUnavailable.
+    Returns False if the claim was void. Raises StorageUnavailable.
     """
-    with db.write() as connection:
-        given = connection.execute(
+    with db.write() as tx:
+        given = tx.execute(
             update(webhook_deliveries)
             .where(webhook_deliveries.c.id == claimed.id, webhook_deliveries.c.claim_id == claimed.claim_id, PENDING)
-            .values(claim_id=None, due_at=db.now + seconds, attempts=webhook_deliveries.c.attempts - 1)
+            .values(claim_id=None, due_at=NOW + seconds, attempts=webhook_deliveries.c.attempts - 1)
         )
         return bool(given.rowcount)
 
 
-def _take(connection: Connection, db: Database, sent: list[Row[Any]], lease_seconds: float) -> list[ClaimedDelivery]:
-    claimed = connection.execute(
+def _claim_rows(tx: Transaction, sent: list[Row[Any]], lease_seconds: float) -> list[ClaimedDelivery]:
+    claimed = tx.execute(
         update(webhook_deliveries)
         .where(webhook_deliveries.c.id.in_([row.id for row in sent]))
-        .values(claim_id=new_batch_id(), due_at=db.now + lease_seconds, attempts=webhook_deliveries.c.attempts + 1)
+        .values(claim_id=new_batch_id(), due_at=NOW + lease_seconds, attempts=webhook_deliveries.c.attempts + 1)
         .returning(*webhook_deliveries.c["id", "job_id", "tenant", "url", "host", "body", "claim_id", "attempts"])
     )
     return [ClaimedDelivery(*row) for row in claimed]
 
 
 def pause_seconds(seconds: float, retry_after: float | None) -> float:
-    """From an attempt to the next one: as the schedule says, with jitter, and never shorter than the receiver asks."""
+    """Return the pause before the next attempt: ``seconds`` with jitter, and at least what the receiver asked for."""
     return max(seconds * random.uniform(1.0, 1.0 + JITTER), min(retry_after or 0.0, MAX_RETRY_AFTER_SECONDS))
 
 
-def _skip(connection: Connection, row: Row[Any]) -> bool:
-    """Take a delivery out if its endpoint is disabled. Returns whether it was."""
+def _skip_if_disabled(tx: Transaction, row: Row[Any]) -> bool:
+    """End a delivery as skipped if its endpoint is disabled. Returns whether it was skipped."""
     if row.called_for:
         return False
-    endpoint = read_endpoint(connection, row.tenant, row.url)
+    endpoint = read_endpoint(tx, row.tenant, row.url)
     if endpoint is None or endpoint.disabled_at is None:
         return False
-    connection.execute(
+    tx.execute(
         update(webhook_deliveries)
         .where(webhook_deliveries.c.id == row.id)
         .values(state=DeliveryState.SKIPPED.value, claim_id=None)
@@ -207,10 +203,10 @@ def _skip(connection: Connection, row: Row[Any]) -> bool:
     return True
 
 
-def _note_lost(connection: Connection, lost: list[Row[Any]], lease_seconds: float) -> None:
-    """Write down attempts whose lease is over."""
+def _store_lost_attempts(tx: Transaction, lost: list[Row[Any]], lease_seconds: float) -> None:
+    """Store attempts whose lease ended without a result."""
     if lost:
-        connection.execute(
+        tx.execute(
             insert(webhook_attempts),
             [
                 {
@@ -226,15 +222,15 @@ def _note_lost(connection: Connection, lost: list[Row[Any]], lease_seconds: floa
         )
 
 
-def _log(connection: Connection, claimed: ClaimedDelivery, attempt: Attempt, now: float) -> None:
-    connection.execute(
+def _store_attempt(tx: Transaction, claimed: ClaimedDelivery, attempt: Attempt, now: float) -> None:
+    tx.execute(
         insert(webhook_attempts).values(
             delivery_id=claimed.id,
             number=claimed.attempt,
             started_at=now - attempt.seconds,
             seconds=attempt.seconds,
             reason=attempt.reason,
-            # PostgreSQL has no place for NUL, and a receiver may answer anything.
+            # PostgreSQL can't store NUL, and a receiver may respond with anything.
             detail=attempt.detail.replace("\0", "\N{REPLACEMENT CHARACTER}"),
             status=attempt.status,
             response=attempt.response.replace("\0", "\N{REPLACEMENT CHARACTER}"),

@@ -1,30 +1,30 @@
-"""What a job's owner can see of its deliveries, and calling for one again."""
+"""The log of deliveries that a job's owner can read, and redelivery."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Row, select, update
 
-from jobs.store.database import Database
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
 from jobs.tenancy.ownership import find_job
 from jobs.webhooks.endpoints import Endpoint, read_endpoint
 from jobs.webhooks.tables import DeliveryState, webhook_attempts, webhook_deliveries
 from scoring.error_codes import ErrorCode, RequestError
 
-SHOWN_ATTEMPTS = 50
-"""The last attempts of a delivery that are shown."""
+SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedAttempt:
-    """An attempt that was made. reason: None where it was delivered; seconds: None where nobody knows."""
+    """A past attempt."""
 
     number: int
     started_at: float
-    seconds: float | None
-    reason: str | None
+    seconds: float | None  # None if the sender was lost
+    reason: str | None  # None if it was delivered
     detail: str
     status: int | None
     response: str
@@ -32,9 +32,7 @@ class LoggedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
-    """A delivery as it stands. next_attempt_at: Unix seconds, None where none is to come or one is under way;
-    endpoint: how its endpoint fares, None where it does not fail.
-    """
+    """A delivery with its attempts and its endpoint."""
 
     id: str
     job_id: str
@@ -42,46 +40,46 @@ class DeliveryRecord:
     url: str
     state: DeliveryState
     created_at: float
-    next_attempt_at: float | None
+    next_attempt_at: float | None  # Unix seconds; None if there is none to come, or one is being made
     attempts: tuple[LoggedAttempt, ...]
-    endpoint: Endpoint | None
+    endpoint: Endpoint | None  # None if it is not failing
 
 
 def list_deliveries(db: Database, tenant: str, job_id: str) -> list[DeliveryRecord]:
-    """The deliveries of a job: none before it has ended, and none if it asked for none.
+    """Return the deliveries of a job: none before it has ended, or if it asked for none.
 
     Raises RequestError JOB_NOT_FOUND.
     """
-    # Else an attempt that is stored between the reads would be seen beside a delivery that has not had it.
-    with db.read(one_moment=True) as connection:
-        find_job(connection, db, tenant, job_id)
-        rows = connection.execute(select(webhook_deliveries).where(webhook_deliveries.c.job_id == job_id)).all()
-        return [_record(connection, row) for row in rows]
+    # A snapshot, so that deliveries and attempts agree even if an attempt is stored between the reads.
+    with db.read(snapshot=True) as tx:
+        find_job(tx, tenant, job_id)
+        rows = tx.execute(select(webhook_deliveries).where(webhook_deliveries.c.job_id == job_id)).all()
+        return [_record(tx, row) for row in rows]
 
 
 def redeliver(db: Database, tenant: str, job_id: str, delivery_id: str) -> DeliveryRecord:
-    """Have a delivery sent at once, and again by the whole schedule if that fails, whatever became of it so far; to an
-    endpoint that is disabled, once. One that is being sent is left alone.
+    """Have a delivery sent at once, whatever its state, and retried by the whole schedule if that fails.
 
+    A disabled endpoint gets it only once. A delivery that is being sent is left as it is.
     Raises RequestError JOB_NOT_FOUND, NOT_FOUND.
     """
     of_delivery = (webhook_deliveries.c.id == delivery_id, webhook_deliveries.c.job_id == job_id)
-    with db.write() as connection:
-        find_job(connection, db, tenant, job_id)
-        found = connection.execute(select(webhook_deliveries).where(*of_delivery).with_for_update()).one_or_none()
+    with db.write() as tx:
+        find_job(tx, tenant, job_id)
+        found = tx.execute(select(webhook_deliveries).where(*of_delivery).with_for_update()).one_or_none()
         if found is None:
             raise RequestError(ErrorCode.NOT_FOUND, "the job has no such delivery")
         if found.claim_id is None:
-            connection.execute(
+            tx.execute(
                 update(webhook_deliveries)
                 .where(*of_delivery)
-                .values(state=DeliveryState.PENDING.value, due_at=db.now, failures=0, called_for=True)
+                .values(state=DeliveryState.PENDING.value, due_at=NOW, failures=0, called_for=True)
             )
-        return _record(connection, connection.execute(select(webhook_deliveries).where(*of_delivery)).one())
+        return _record(tx, tx.execute(select(webhook_deliveries).where(*of_delivery)).one())
 
 
-def _record(connection: Connection, row: Row[Any]) -> DeliveryRecord:
-    attempts = connection.execute(
+def _record(tx: Transaction, row: Row[Any]) -> DeliveryRecord:
+    attempts = tx.execute(
         select(webhook_attempts)
         .where(webhook_attempts.c.delivery_id == row.id)
         .order_by(webhook_attempts.c.number.desc())
@@ -100,5 +98,5 @@ def _record(connection: Connection, row: Row[Any]) -> DeliveryRecord:
             LoggedAttempt(a.number, a.started_at, a.seconds, a.reason, a.detail, a.status, a.response)
             for a in reversed(attempts)
         ),
-        endpoint=read_endpoint(connection, row.tenant, row.url),
+        endpoint=read_endpoint(tx, row.tenant, row.url),
     )

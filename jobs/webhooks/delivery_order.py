@@ -1,6 +1,7 @@
-"""Which deliveries are sent next: tenants take turns, and within a tenant its hosts.
+"""Which deliveries are sent next: tenants take turns, and so do the hosts of a tenant.
 
-A look costs by the tenants with something pending, not by their hosts, which are free to invent, nor by what waits.
+The cost of choosing grows with the number of tenants that have pending deliveries. It does not grow with the number of
+pending deliveries, nor with the number of hosts. This matters because a tenant can invent as many hosts as it likes.
 """
 
 from __future__ import annotations
@@ -9,30 +10,32 @@ import heapq
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, literal, select
+from sqlalchemy import Row, func, literal, select
 
-from jobs.store.database import Database
+from jobs.store.clock import NOW
+from jobs.store.database import Transaction
 from jobs.webhooks.tables import CLAIMED_DELIVERY, PENDING, webhook_deliveries
 
-LOOKED_AT = 200
-"""Of a tenant's deliveries that are due, those the longest due; and of its hosts beside theirs."""
+SCAN_LIMIT = 200
+"""How many of a tenant's due deliveries are looked at, the longest due first; and how many hosts after that."""
 
 
-def choose_deliveries(connection: Connection, db: Database, count: int, per_host: int) -> list[Row[Any]]:
-    """Deliveries that are due, ``count`` at most, locked; those that others have locked are passed over.
+def choose_deliveries(tx: Transaction, count: int, per_host: int) -> list[Row[Any]]:
+    """Return at most ``count`` due deliveries, locked. Rows that other transactions have locked are left out.
 
-    The turn is always the tenant's with the fewest under way, and its host's with the fewest: whoever has many, or many
-    hosts, or slow ones, is before nobody. per_host: so many may be under way to one.
+    Each place goes to the tenant with the fewest claimed deliveries, and among its hosts to the one with the fewest. So
+    a tenant with many deliveries, many hosts or slow hosts does not delay other tenants. per_host: how many deliveries
+    to one host may be claimed at once.
     """
-    of_tenant, of_host = _under_way(connection, db)
-    waiting = [(of_tenant[tenant], place, tenant) for place, tenant in enumerate(due_tenants(connection, db))]
+    of_tenant, of_host = _under_way(tx)
+    waiting = [(of_tenant[tenant], place, tenant) for place, tenant in enumerate(due_tenants(tx))]
     heapq.heapify(waiting)
     due: dict[str, Counter[str]] = {}
     wanted: Counter[tuple[str, str]] = Counter()
     while waiting and wanted.total() < count:
         under_way, place, tenant = heapq.heappop(waiting)
         if tenant not in due:
-            due[tenant] = _due_hosts(connection, db, tenant, per_host)
+            due[tenant] = _due_hosts(tx, tenant, per_host)
         hosts = [host for host, left in due[tenant].items() if left and of_host[host] < per_host]
         if hosts:
             host = min(hosts, key=of_host.__getitem__)
@@ -40,13 +43,13 @@ def choose_deliveries(connection: Connection, db: Database, count: int, per_host
             of_host[host] += 1
             wanted[tenant, host] += 1
             heapq.heappush(waiting, (under_way + 1, place, tenant))
-    return [row for (tenant, host), limit in wanted.items() for row in _due(connection, db, tenant, host, limit)]
+    return [row for (tenant, host), limit in wanted.items() for row in _due(tx, tenant, host, limit)]
 
 
-def due_tenants(connection: Connection, db: Database) -> list[str]:
-    """The tenants with a delivery that is due, the longest due first.
+def due_tenants(tx: Transaction) -> list[str]:
+    """Return the tenants with a due delivery, the longest due first.
 
-    From tenant to tenant through the index, so that it takes a step for each of them and not for each delivery.
+    The recursive query goes from tenant to tenant through the index: one step per tenant, not per delivery.
     """
     d = webhook_deliveries.c
     first = select(func.min(d.tenant).label("tenant")).where(PENDING).cte("tenants", recursive=True)
@@ -58,15 +61,15 @@ def due_tenants(connection: Connection, db: Database) -> list[str]:
         .where(tenants.c.tenant.is_not(None))
         .subquery("due")
     )
-    return list(connection.scalars(select(due.c.tenant).where(due.c.due_at <= db.now).order_by(due.c.due_at)))
+    return list(tx.scalars(select(due.c.tenant).where(due.c.due_at <= NOW).order_by(due.c.due_at)))
 
 
-def _under_way(connection: Connection, db: Database) -> tuple[Counter[str], Counter[str]]:
-    """How many deliveries of each tenant, and to each host, somebody holds."""
+def _under_way(tx: Transaction) -> tuple[Counter[str], Counter[str]]:
+    """Return how many deliveries of each tenant, and to each host, are claimed now."""
     d = webhook_deliveries.c
-    counted = connection.execute(
+    counted = tx.execute(
         select(d.tenant, d.host, func.count().label("held"))
-        .where(CLAIMED_DELIVERY, PENDING, d.due_at > db.now)
+        .where(CLAIMED_DELIVERY, PENDING, d.due_at > NOW)
         .group_by(d.tenant, d.host)
     )
     of_tenant: Counter[str] = Counter()
@@ -77,43 +80,40 @@ def _under_way(connection: Connection, db: Database) -> tuple[Counter[str], Coun
     return of_tenant, of_host
 
 
-def _due_hosts(connection: Connection, db: Database, tenant: str, per_host: int) -> Counter[str]:
-    """A tenant's hosts, the longest due first, and how many deliveries to each are due, as far as is looked.
+def _due_hosts(tx: Transaction, tenant: str, per_host: int) -> Counter[str]:
+    """Return hosts of a tenant, the longest due first, and for each the number of its deliveries that were looked at.
 
-    With more due than are looked at, a host that has them all would hide the others. So the first of its hosts are
-    looked at as well, in the order of their names, from host to host through the index.
+    At most :data:`SCAN_LIMIT` due deliveries are looked at. If there are as many, all of them may be for one host. So
+    then the query also goes from host to host through the index, and finds the tenant's first hosts in order of name.
     """
     d = webhook_deliveries.c
-    now = select(db.now).scalar_subquery()
-    longest = connection.scalars(
-        select(d.host).where(PENDING, d.tenant == tenant, d.due_at <= now).order_by(d.due_at, d.id).limit(LOOKED_AT)
+    longest = tx.scalars(
+        select(d.host).where(PENDING, d.tenant == tenant, d.due_at <= NOW).order_by(d.due_at, d.id).limit(SCAN_LIMIT)
     ).all()
     found = Counter(longest)
-    if len(longest) < LOOKED_AT:
+    if len(longest) < SCAN_LIMIT:
         return found
     of_tenant = (PENDING, d.tenant == tenant)
     first = select(func.min(d.host).label("host"), literal(1).label("step")).where(*of_tenant)
     hosts = first.cte("hosts", recursive=True)
     further = select(func.min(d.host)).where(*of_tenant, d.host > hosts.c.host).correlate(hosts).scalar_subquery()
     hosts = hosts.union_all(
-        select(further, hosts.c.step + 1).where(hosts.c.host.is_not(None), hosts.c.step < LOOKED_AT)
+        select(further, hosts.c.step + 1).where(hosts.c.host.is_not(None), hosts.c.step < SCAN_LIMIT)
     )
     earliest = select(func.min(d.due_at)).where(*of_tenant, d.host == hosts.c.host).correlate(hosts)
     due = select(hosts.c.host, earliest.scalar_subquery().label("due_at")).subquery("due")
-    for host in connection.scalars(select(due.c.host).where(due.c.due_at <= now)):
-        # How many of them is not known, but that more than this can't be sent.
+    for host in tx.scalars(select(due.c.host).where(due.c.due_at <= NOW)):
+        # The number of due deliveries is not known, but no more than this can be claimed.
         found[host] = max(found[host], per_host)
     return found
 
 
-def _due(connection: Connection, db: Database, tenant: str, host: str, limit: int) -> list[Row[Any]]:
+def _due(tx: Transaction, tenant: str, host: str, limit: int) -> list[Row[Any]]:
     d = webhook_deliveries.c
-    # In a subquery, which is evaluated once: PostgreSQL looks nothing up in an index by what is volatile.
-    now = select(db.now).scalar_subquery()
     return list(
-        connection.execute(
+        tx.execute(
             select(*d["id", "tenant", "url", "called_for", "claim_id", "attempts", "due_at"])
-            .where(PENDING, d.tenant == tenant, d.host == host, d.due_at <= now)
+            .where(PENDING, d.tenant == tenant, d.host == host, d.due_at <= NOW)
             .order_by(d.due_at, d.id)
             .limit(limit)
             .with_for_update(skip_locked=True)

@@ -1,4 +1,4 @@
-"""What a job's end has to say to whoever asked: one delivery, stored in the transaction that ends the job."""
+"""The event of a job's end: one delivery, stored in the transaction that ends the job."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert
+from sqlalchemy import Row, insert
 
+from jobs.store.database import Transaction
 from jobs.store.identifiers import new_message_id
-from jobs.store.records import Event, JobStatus, Webhook
+from jobs.store.records import JobStatus
+from jobs.store.webhook_events import Event, Webhook
 from jobs.webhooks.tables import DeliveryState, webhook_deliveries
+from public_api.paths import job_urls
 
 
 def pack_webhook(webhook: Webhook | None) -> dict[str, Any] | None:
-    """For the job's row."""
+    """Return what the job's row stores of a webhook."""
     return None if webhook is None else {"url": webhook.url, "host": webhook.host, "events": list(webhook.events)}
 
 
@@ -26,26 +29,10 @@ def unpack_webhook(stored: dict[str, Any] | None) -> Webhook | None:
     return Webhook(stored["url"], stored["host"], tuple(map(Event, stored["events"])))
 
 
-def job_path(job_id: str) -> str:
-    """Where the API has a job."""
-    return f"/v1/jobs/{job_id}"
+def store_deliveries(tx: Transaction, ended: Iterable[Row[Any]], status: JobStatus) -> None:
+    """Store the deliveries of jobs that have just ended, in one statement, or none if no job has a webhook.
 
-
-def job_urls(job_id: str) -> dict[str, str]:
-    """What belongs to a job, in the job object and in an event's body."""
-    path = job_path(job_id)
-    return {
-        "self": path,
-        "scores": f"{path}/scores",
-        "cancel": f"{path}/cancel",
-        "deliveries": f"{path}/deliveries",
-    }
-
-
-def store_deliveries(connection: Connection, ended: Iterable[Row[Any]], status: JobStatus) -> None:
-    """Store the deliveries of jobs that have just ended. ended: rows with what a delivery takes from its job.
-
-    One statement, and none where nobody asked.
+    ended: rows with the columns id, tenant, webhook, finished_at and remove_at of the jobs.
     """
     event = f"job.{status}"
     rows = [
@@ -68,14 +55,17 @@ def store_deliveries(connection: Connection, ended: Iterable[Row[Any]], status: 
         if job.webhook is not None and event in job.webhook["events"]
     ]
     if rows:
-        connection.execute(_INSERT, rows)
+        tx.execute(_INSERT, rows)
 
 
 _INSERT = insert(webhook_deliveries)
 
 
 def event_body(event: str, job_id: str, status: JobStatus, at: float) -> bytes:
-    """The body of an event (Standard Webhooks' thin payload): what happened, when, and where to read the rest."""
+    """Return the body of an event, the thin payload of Standard Webhooks: what happened, when, and where to read more.
+
+    at: Unix seconds.
+    """
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     data = {"id": job_id, "status": str(status), "urls": job_urls(job_id)}
     return json.dumps({"type": event, "timestamp": moment, "data": data}, separators=(",", ":")).encode()

@@ -1,6 +1,6 @@
-"""The secrets that a tenant's webhooks are signed with: one, or two while the older of them is being replaced.
+"""The secrets that sign a tenant's webhooks: one, or two for a while after a rotation.
 
-They are kept readable, because they sign: whoever can read the database can forge a delivery.
+They are stored in plain text, because signing needs them: whoever can read the database can forge webhooks.
 """
 
 from __future__ import annotations
@@ -9,65 +9,71 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, or_, select, update
+from sqlalchemy import Row, delete, func, or_, select, update
 
-from jobs.store.database import Database
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
+from jobs.store.upsert import insert_if_new
 from jobs.webhooks.tables import webhook_secrets
 
 _LOCK = 0x5C02E5
-"""With the tenant's hash: PostgreSQL's advisory lock of a rotation."""
+"""First key of the PostgreSQL advisory lock that a rotation holds; the second is the hash of the tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSecret:
-    """A live secret. Times are Unix seconds; expires_at: None of the current one."""
+    """A secret that has not expired. Times are Unix seconds."""
 
     secret: str
     created_at: float
-    expires_at: float | None
+    expires_at: float | None  # None for the current one
 
 
 def live_secrets(db: Database, tenant: str, new_secret: Callable[[], str]) -> list[WebhookSecret]:
-    """A tenant's live secrets, the current one first; it is made where there is none yet. Raises StorageUnavailable."""
-    with db.read() as connection:
-        found = _live(connection, db, tenant)
+    """Return a tenant's live secrets, the current one first, which is created if there is none.
+
+    Raises StorageUnavailable.
+    """
+    with db.read() as tx:
+        found = _read_live(tx, tenant)
     if found and found[0].expires_at is None:
         return found
-    with db.write() as connection:
-        _make(connection, db, tenant, new_secret())
-        return _live(connection, db, tenant)
+    with db.write() as tx:
+        _create_current(tx, tenant, new_secret())
+        return _read_live(tx, tenant)
 
 
 def rotate_secret(
     db: Database, tenant: str, new_secret: Callable[[], str], overlap_seconds: float
 ) -> list[WebhookSecret]:
-    """Make a new current secret. The one before stays live, and signs too, for ``overlap_seconds``; an older one that
-    was still live is not any more. Returns what is live now, as :func:`live_secrets` does.
+    """Create a new current secret. The previous one also signs for ``overlap_seconds``; older ones are deleted.
+
+    Returns the live secrets, as :func:`live_secrets` does.
     """
-    with db.write() as connection:
-        if not db.is_sqlite:
-            # One rotation of a tenant at a time; there may be no row yet that could be locked.
-            connection.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(tenant))))
+    with db.write() as tx:
+        if not tx.is_sqlite:
+            # One rotation of a tenant at a time. There may be no row yet to lock instead.
+            tx.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(tenant))))
         of_tenant = webhook_secrets.c.tenant == tenant
-        connection.execute(delete(webhook_secrets).where(of_tenant, webhook_secrets.c.expires_at.is_not(None)))
-        connection.execute(update(webhook_secrets).where(of_tenant).values(expires_at=db.now + overlap_seconds))
-        _make(connection, db, tenant, new_secret())
-        return _live(connection, db, tenant)
+        tx.execute(delete(webhook_secrets).where(of_tenant, webhook_secrets.c.expires_at.is_not(None)))
+        tx.execute(update(webhook_secrets).where(of_tenant).values(expires_at=NOW + overlap_seconds))
+        _create_current(tx, tenant, new_secret())
+        return _read_live(tx, tenant)
 
 
-def _make(connection: Connection, db: Database, tenant: str, secret: str) -> None:
-    """Make a tenant's current secret, unless there is one."""
-    row = {"tenant": tenant, "secret": secret, "created_at": db.now}
-    connection.execute(db.insert(webhook_secrets).values(row).on_conflict_do_nothing())
+def _create_current(tx: Transaction, tenant: str, secret: str) -> None:
+    """Store a tenant's current secret, unless there is one."""
+    row = {"tenant": tenant, "secret": secret, "created_at": NOW}
+    tx.execute(insert_if_new(webhook_secrets).values(row))
 
 
-def _live(connection: Connection, db: Database, tenant: str) -> list[WebhookSecret]:
+def _read_live(tx: Transaction, tenant: str) -> list[WebhookSecret]:
     rows: list[Row[Any]] = list(
-        connection.execute(
+        tx.execute(
             select(webhook_secrets)
             .where(
                 webhook_secrets.c.tenant == tenant,
-                or_(webhook_secrets.c.expires_at.is_(None), webhook_secrets.c.expires_at > db.now),
+                or_(webhook_secrets.c.expires_at.is_(None), webhook_secrets.c.expires_at > NOW),
             )
             .order_by(webhook_secrets.c.id.desc())
         )

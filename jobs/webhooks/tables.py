@@ -1,6 +1,6 @@
-"""The tables of webhooks. A delivery is one event of one job on its way to one URL, under one id over all its attempts.
+"""The tables of webhooks. A delivery is one event of one job for one URL, with the same id in all attempts.
 
-Deliveries have no foreign key to their job: one that is still to be sent outlives a job that is deleted.
+Deliveries have no foreign key to their job, because one that is still to be sent outlives a deleted job.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from jobs.store.tables import RowId, Seconds, metadata
 
 
 class DeliveryState(StrEnum):
-    """Where a delivery is. All but the first are ends, which only a call for redelivery undoes."""
+    """State of a delivery. All but the first are final, unless the owner asks for redelivery."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
-    FAILED = "failed"
-    """Every attempt failed, or one was answered in a way that makes further ones pointless."""
-    SKIPPED = "skipped"
-    """Not tried any more: its endpoint is disabled."""
+    FAILED = "failed"  # every attempt failed, or the endpoint was disabled by one
+    SKIPPED = "skipped"  # not sent, because its endpoint is disabled
 
 
 webhook_deliveries = Table(
@@ -46,25 +44,25 @@ webhook_deliveries = Table(
     Column("event", String(32), nullable=False),
     Column("url", Text, nullable=False),
     Column("host", String(255), nullable=False),
-    # As it is sent, byte for byte, so that all attempts say the same.
+    # The bytes that are sent, the same in all attempts.
     Column("body", LargeBinary, nullable=False),
     Column("state", String(16), nullable=False),
-    # Of a pending one: when its next attempt is due; while an attempt holds it (claim_id), when that one's lease ends.
+    # Of a pending delivery: when its next attempt is due, or, while it is claimed (claim_id), when the lease ends.
     Column("due_at", Seconds, nullable=False),
-    # The fence: an unguessable id, known to whoever makes the present attempt.
+    # The fence: an unguessable id, known only to the process that makes the present attempt.
     Column("claim_id", String(32)),
-    # Attempts begun so far, and those that failed since it was created or last called for: the place in the schedule.
+    # Attempts begun so far, and attempts failed since its creation or last redelivery, which index the schedule.
     Column("attempts", Integer, nullable=False),
     Column("failures", SmallInteger, nullable=False),
-    # Called for by its owner: sent even to an endpoint that is disabled.
+    # Whether its owner asked for redelivery: then it is sent even to a disabled endpoint.
     Column("called_for", Boolean, nullable=False, server_default=false()),
     Column("created_at", Seconds, nullable=False),
     Column("remove_at", Seconds, nullable=False),
 )
-# Written into the statement, never a parameter: see jobs.store.tables.WAITING.
+# A literal in the statement and never a parameter: see jobs.store.tables.WAITING.
 PENDING = webhook_deliveries.c.state == literal_column(f"'{DeliveryState.PENDING.value}'")
 CLAIMED_DELIVERY = webhook_deliveries.c.claim_id.is_not(None)
-# Claims go from tenant to tenant, and within one from host to host, so that nobody with many hides the others.
+# Claims go from tenant to tenant, and from host to host of a tenant: see jobs.webhooks.delivery_order.
 Index(
     "ix_webhook_deliveries_pending",
     webhook_deliveries.c.tenant,
@@ -90,10 +88,7 @@ Index(
     sqlite_where=CLAIMED_DELIVERY,
 )
 Index(
-    "ix_webhook_deliveries_remove_at",
-    webhook_deliveries.c.remove_at,
-    postgresql_where=~PENDING,
-    sqlite_where=~PENDING,
+    "ix_webhook_deliveries_remove_at", webhook_deliveries.c.remove_at, postgresql_where=~PENDING, sqlite_where=~PENDING
 )
 
 webhook_attempts = Table(
@@ -103,10 +98,10 @@ webhook_attempts = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("started_at", Seconds, nullable=False),
     Column("seconds", Seconds),
-    # Null where it was delivered.
+    # Null if it was delivered.
     Column("reason", String(32)),
     Column("detail", Text, nullable=False),
-    # HTTP's, and the beginning of what was answered with it; null and empty without an answer.
+    # Status and start of the response; null and empty without a response.
     Column("status", SmallInteger),
     Column("response", Text, nullable=False),
 )
@@ -114,12 +109,12 @@ webhook_attempts = Table(
 webhook_endpoints = Table(
     "webhook_endpoints",
     metadata,
-    # A row is there while the endpoint fails.
+    # An endpoint has a row while it fails.
     Column("tenant", String(64), primary_key=True),
     Column("url_sha256", String(64), primary_key=True),
     Column("failing_since", Seconds, nullable=False),
     Column("disabled_at", Seconds),
-    # From then on it starts afresh. Every failure puts it off.
+    # From then on the row counts no more and may be deleted. Every failure postpones it.
     Column("forget_at", Seconds, nullable=False, index=True),
 )
 
@@ -128,10 +123,10 @@ webhook_secrets = Table(
     metadata,
     Column("id", RowId, primary_key=True),
     Column("tenant", String(64), nullable=False),
-    # In the clear: it signs.
+    # In plain text, because it signs.
     Column("secret", String(128), nullable=False),
     Column("created_at", Seconds, nullable=False),
-    # Null of the current one, of which a tenant has one at most.
+    # Null for the current secret, of which a tenant has at most one.
     Column("expires_at", Seconds),
 )
 _CURRENT = webhook_secrets.c.expires_at.is_(None)

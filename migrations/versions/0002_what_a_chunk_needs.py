@@ -1,21 +1,23 @@
 """what a chunk needs of its worker: its tokenizer, its context, its vocabulary
 
-Workers claim by model and tokenizer from here on, and take no chunk that their model is too small for.
+From here on, workers claim by model and tokenizer, and take no chunk that is too large for their model.
 
-Against this schema the version before works on, so this goes first, then the workers are replaced, then the API:
+The previous version works with this schema. So migrate first, then replace the workers, then the API.
 
-- An API of the version before stores chunks that do not say what they need. A trigger fills in the tokenizer, from the
-  prefix; the numbers stay 0, "not known", which keeps nobody out, as before. (Its ``/readyz`` answers 503 from here on,
-  because it insists on its own revision. It goes on taking jobs, but a load balancer takes it out: replace it soon.)
-- A worker of the version before goes on claiming by model alone, whatever its tokenizer. As long as one runs, the
-  tokenizer must stay what it is: first the software, then the checkpoint. Its claims are right and only slower, for the
-  index has the tokenizer in it. One that is started now waits until it is replaced.
+- An API of the previous version stores chunks that do not say what they need. A trigger fills in the tokenizer, from
+  the prefix. The numbers stay 0, which means "not known" and excludes no worker, as before. (``/readyz`` of such an API
+  answers 503 from here on, because it insists on its own revision. It still accepts jobs, but a load balancer stops
+  using it: replace it soon.)
+- A worker of the previous version still claims by model alone, whatever its tokenizer is. As long as one runs, the
+  tokenizer must stay the same: replace the software first, then the checkpoint. Its claims are right and only slower,
+  because the index contains the tokenizer. A worker of the previous version that is started now waits until it is
+  replaced.
 
-Only what is unfinished is filled in; what a finished chunk would have needed is of no interest. The transaction locks
-``chunks`` from its first statement, so submissions and claims wait for the backlog to be rewritten and its index to be
-built. Renewals do not: running batches keep their leases.
+Only unfinished chunks are filled in, because nobody needs to know what a finished chunk would have needed. The
+transaction locks ``chunks`` from its first statement. So submissions and claims wait until the backlog is rewritten and
+its index is built. Renewals do not wait: running batches keep their leases.
 
-The trigger and the defaults may go once no version before this one runs.
+The trigger and the defaults may be removed once no version before this one runs.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """which chunks are interactive, so that a busy worker finds them between the steps of other work
 
-Against this schema the version before works on, so this goes first, then the workers are replaced, then the API:
+The previous version works with this schema. So migrate first, then replace the workers, then the API.
 
-- An API of the version before stores chunks whose flag is false. They are claimed in the order they are due in, as
-  before; until the API is replaced, no interactive call of its is scored between the steps of other work.
-- A worker of the version before does not know the flag, and claims by ``due_at`` alone, as before.
-- ``token_count`` means another thing from here on, and needs no change of the schema: what has to be computed, where it
-  was the tokens of all sequences. The version before stores larger numbers than this one, so claims of what it accepted
-  are smaller than they might be; its own workers take more of this version's chunks at a time.
+- An API of the previous version stores chunks whose flag is false. They are claimed in the order of ``due_at``, as
+  before. Until this API is replaced, its interactive calls are not scored between the steps of other work.
+- A worker of the previous version does not know the flag, and claims by ``due_at`` alone, as before.
+- ``token_count`` has another meaning from here on, which needs no change of the schema. It was the tokens of all
+  sequences; now it is what has to be computed. The previous version stores larger numbers than this one. So claims of
+  chunks that it accepted are smaller than they could be, and its own workers take more of this version's chunks at
+  once.
 
-The chunks that wait or are claimed now get their flag from their jobs. The transaction locks ``chunks`` from its first
-statement, and reads it once for the index: submissions and claims wait for that. Renewals do not.
+Chunks that wait or are claimed now get their flag from their jobs. The transaction locks ``chunks`` from its first
+statement, and reads it once for the index. Submissions and claims wait for that; renewals do not.
 """
 
 from __future__ import annotations

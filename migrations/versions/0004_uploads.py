@@ -1,14 +1,14 @@
 """jobs that are still being received, and when their receiver was last alive
 
-Against this schema the version before works on, so this goes first, then the workers are replaced, then the API. It
-stores no job that is being received, and its workers claim none: what is staged does not wait. But:
+The previous version works with this schema. So migrate first, then replace the workers, then the API. The previous
+version stores no job that is being received, and its workers claim none, because staged chunks do not wait. But:
 
-- An API of the version before does not know the status ``receiving``. Where it is asked for a job that another process
-  is receiving, or for a list with one in it, it answers 500: send no uploads before all API processes are replaced.
-- What it cancels of these jobs leaves chunks behind that stay staged. They go when their job goes.
-- Its sweeps do not look for uploads whose receiver died; those of this version do.
+- An API of the previous version does not know the status ``receiving``. If it is asked for a job that another process
+  is receiving, or for a list that contains one, it answers 500. Send no uploads before all API processes are replaced.
+- If it cancels such a job, some chunks stay staged. They are removed with their job.
+- Its sweeps do not look for uploads whose receiver died. The sweeps of this version do.
 
-The column is null in every row there is, so nothing is rewritten; the index is built over none of them.
+The column is null in every existing row, so nothing is rewritten, and the index is empty at first.
 """
 
 from __future__ import annotations

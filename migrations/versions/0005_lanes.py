@@ -1,12 +1,12 @@
 """lanes, by which claims are shared out among tenants
 
-Against this schema the version before works on, so this goes first, then the workers are replaced, then the API:
+The previous version works with this schema. So migrate first, then replace the workers, then the API.
 
-- An API of the version before accepts jobs without opening their lane. A claim opens the lane of the most urgent chunk
-  that it finds, so that work is scored, if not by turns.
-- A worker of the version before does not know of lanes: it claims by ``due_at`` alone, and charges nobody.
+- An API of the previous version accepts jobs without opening their lane. A claim opens the lane of the most urgent
+  chunk that it finds. So this work is scored, although tenants do not take turns for it.
+- A worker of the previous version does not know lanes: it claims by ``due_at`` alone, and charges no lane.
 
-The transaction reads ``chunks`` once for the index: submissions and claims wait for that. Renewals do not.
+The transaction reads ``chunks`` once for the index. Submissions and claims wait for that; renewals do not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """how fast each worker is, so that the API can tell how long what waits will take
 
-The version before works on against this schema: its workers register without a rate, which is a rate not known, and its
-API does not ask. A row that a worker of this version made, and one of the version before makes anew, keeps its rate;
-their ids differ, so that does not happen.
+The previous version works with this schema: its workers register without a rate, which means that the rate is unknown,
+and its API does not read it. A worker of the previous version could only keep the rate of a row that a worker of this
+version has made if both had the same id, which does not happen.
 """
 
 from __future__ import annotations

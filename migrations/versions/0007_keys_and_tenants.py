@@ -1,8 +1,8 @@
 """tenants with their shares and limits, and API keys
 
-Everything so far belongs to the tenant ``default``, which is made here; other tenants are made with their first key.
-The version before works on against this schema: its API asks nobody for a key and counts no quota, and its workers
-take all weights for one.
+All existing rows belong to the tenant ``default``, which is made here. Other tenants are made with their first key.
+The previous version works with this schema: its API asks for no key and counts no quota, and its workers use the weight
+one for every tenant.
 """
 
 from __future__ import annotations

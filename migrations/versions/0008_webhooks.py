@@ -1,8 +1,8 @@
 """webhooks: what a job asks for, and what is sent
 
-The version before works on against this schema: the jobs that its API accepts ask for no webhook, and it refuses those
-that do. But its processes sweep as well, and a job of this version's API that one of them ends (a deadline, a poison
-chunk) gets no delivery: replace the workers before the API, as ever, and let all of the API processes follow soon.
+The previous version works with this schema: the jobs that its API accepts ask for no webhook, and it refuses jobs that
+do. But its processes sweep too. If one of them ends a job of this version's API (because of a deadline or a poison
+chunk), the job gets no delivery. So replace the workers before the API, as always, and all API processes soon after.
 """
 
 from __future__ import annotations

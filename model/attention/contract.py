@@ -1,7 +1,7 @@
-"""The attention contract: each row sees one or two ranges of keys. Every layout of scoring is a way of calling it.
+"""The interface of attention: each query sees one or two ranges of keys.
 
-Two results over disjoint keys become one by :func:`merge`, which is why the log-sum-exp is returned, and why it stays
-in float32. An implementation is chosen once (:mod:`model.platforms`), and handed to the decoder.
+:func:`merge` combines two results over disjoint keys into one. It needs the log-sum-exp, which therefore is an output
+and stays in float32. :mod:`model.attention.choice` chooses the implementation.
 """
 
 from __future__ import annotations
@@ -14,61 +14,55 @@ from jax import Array, lax
 from model.linear import accumulation_precision
 
 
-class Attended(NamedTuple):
-    """out: float32 [..., H, D]; log_sum_exp: float32 [..., H]. Zero and minus infinity where nothing is seen."""
+class AttentionOutput(NamedTuple):
+    """The result of attention: zero, and minus infinity, for queries that see no key."""
 
-    out: Array
-    log_sum_exp: Array
+    out: Array  # float32 [..., H, D]
+    log_sum_exp: Array  # of the scores, float32 [..., H]
 
 
 class PrefixBlocks(NamedTuple):
-    """A prefix, at one layer, whose keys and values lie in blocks of a pool.
+    """A prefix in one layer, whose keys and values are in blocks of s tokens in a pool.
 
-    keys: [blocks, K, D, s]; values: [blocks, K, s, D], both of the pool, in the weights' dtype or, for bf16, as the
-    integers of its bits; table: int32 [N], the pool's blocks that hold the prefix, in order, and then anything. How
-    much of the prefix a token sees is the caller's to say.
+    The pool has the weights' dtype, or uint16 for bf16: see :func:`model.linear.to_pool_dtype`.
     """
 
-    keys: Array
-    values: Array
-    table: Array
+    keys: Array  # of the pool: [blocks, K, D, s]
+    values: Array  # of the pool: [blocks, K, s, D]
+    table: Array  # int32 [N]: the blocks of the prefix in order, and padding of any value
 
 
 class Attention(Protocol):
-    """An implementation. Scores are scaled by ``1 / sqrt(D)``; softmax runs in float32."""
+    """An implementation of attention. Scores are scaled by ``1 / sqrt(D)``; softmax runs in float32."""
 
-    def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> Attended:
-        """Attention within a layout.
+    def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
+        """Return attention of queries to the keys in their ranges.
 
-        queries: [B, Q, H, D]; keys, values: [B, S, K, D] with H a multiple of K (query head h reads key head
-        h // (H / K)); ranges: int32 [1 or B, Q, N, 2], where row q sees key k if ``begin <= k < end`` for any of its N
-        disjoint ranges, all within S.
+        queries: [B, Q, H, D]; keys, values: [B, S, K, D] with H a multiple of K (query head h uses key head
+        h // (H / K)); ranges: int32 [1 or B, Q, N, 2], where query q sees key k if ``begin <= k < end`` for any of its
+        N disjoint ranges, all within S.
         """
 
-    def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> Attended:
-        """Attention of many tokens to one prefix: queries [T, H, D]; token t sees its first ends[t] tokens.
-
-        Returns out [T, H, D] and log_sum_exp [T, H].
-        """
+    def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to one prefix: query t sees the first ``ends[t]`` tokens of it."""
 
 
 def causal(length: int) -> Array:
-    """Ranges of a plain causal sequence: int32 [1, length, 1, 2]."""
+    """Return the ranges of a causal sequence: int32 [1, length, 1, 2]."""
     positions = jnp.arange(length, dtype=jnp.int32)
     return jnp.stack([jnp.zeros_like(positions), positions + 1], axis=-1)[None, :, None]
 
 
 def visible(ranges: Array, positions: Array) -> Array:
-    """bool [..., S] for ranges [..., N, 2] and key positions [S]."""
+    """Return which keys are seen: bool [..., S] for ranges [..., N, 2] and key positions [S]."""
     begin, end = ranges[..., 0, None], ranges[..., 1, None]
     return jnp.any((begin <= positions) & (positions < end), axis=-2)
 
 
-def merge(one: Attended, other: Attended) -> Attended:
-    """Attention over the union of two disjoint sets of keys.
+def merge(one: AttentionOutput, other: AttentionOutput) -> AttentionOutput:
+    """Return attention over the union of two disjoint sets of keys.
 
-    Guarded twice: where both sides saw nothing, the difference of two infinities is never taken, and the zero
-    denominator never divides.
+    Where both sides saw no key, no difference of two infinities is taken, and nothing is divided by zero.
     """
     peak = jnp.maximum(one.log_sum_exp, other.log_sum_exp)
     peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
@@ -77,13 +71,13 @@ def merge(one: Attended, other: Attended) -> Attended:
     empty = total == 0.0
     divisor = jnp.where(empty, 1.0, total)
     out = one.out * (weight / divisor)[..., None] + other.out * (other_weight / divisor)[..., None]
-    return Attended(out, jnp.where(empty, -jnp.inf, peak + jnp.log(divisor)))
+    return AttentionOutput(out, jnp.where(empty, -jnp.inf, peak + jnp.log(divisor)))
 
 
-def softmax_part(scores: Array, values: Array, product: str) -> Attended:
-    """The softmax over one set of scores, minus infinity where a key is not seen, and its sum of values.
+def softmax_part(scores: Array, values: Array, product: str) -> AttentionOutput:
+    """Return the softmax over a set of scores, and the sum of values that it weights.
 
-    scores: float32 [..., S]; values: as ``product``, the einsum of weights and values, wants them.
+    scores: float32 [..., S], minus infinity where a key is not seen; product: the einsum of weights and values.
     """
     peak = jnp.max(scores, axis=-1)
     peak = lax.stop_gradient(jnp.where(jnp.isfinite(peak), peak, 0.0))
@@ -92,11 +86,11 @@ def softmax_part(scores: Array, values: Array, product: str) -> Attended:
     out = multiply(product, weights.astype(values.dtype), values)
     empty = total == 0.0
     divisor = jnp.where(empty, 1.0, total)
-    return Attended(out / divisor[..., None], jnp.where(empty, -jnp.inf, peak + jnp.log(divisor)))
+    return AttentionOutput(out / divisor[..., None], jnp.where(empty, -jnp.inf, peak + jnp.log(divisor)))
 
 
 def multiply(subscripts: str, one: Array, other: Array) -> Array:
-    """An einsum summed and returned in float32."""
+    """Return an einsum that is summed in float32."""
     return jnp.einsum(
         subscripts, one, other, precision=accumulation_precision(other.dtype), preferred_element_type=jnp.float32
     )

@@ -1,7 +1,7 @@
-"""Attention with an explicit mask tensor, the plain way: what tiles that are skipped are checked against.
+"""Attention with an explicit mask tensor: the simple form that tiled attention is checked against.
 
-The mask takes S x S integers and one head's scores as much again in float32, so memory grows with the square of the
-sequence: 256 MB each at 8,192 tokens, which is why sequences are cut there.
+The mask takes S x S integers, and the scores of one head as much in float32. Memory grows with the square of the
+sequence, to 256 MB each at 8,192 tokens, the default limit of packed sequences.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.attention.contract import Attended, PrefixBlocks, multiply, softmax_part, visible
+from model.attention.contract import AttentionOutput, PrefixBlocks, multiply, softmax_part, visible
 
 
 @dataclass(frozen=True, slots=True)
 class DenseAttention:
-    """An :class:`model.attention.contract.Attention` for layouts alone; it has no use for prefixes in blocks."""
+    """An :class:`model.attention.contract.Attention` without attention to prefix blocks."""
 
-    def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> Attended:
+    def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
         """See :class:`model.attention.contract.Attention`."""
         B, Q, H, D = queries.shape
         S, K = keys.shape[1:3]
         mask = visible(ranges, jnp.arange(S, dtype=jnp.int32)).astype(jnp.int32)  # [1 or B, Q, S]
         mask = jnp.broadcast_to(mask, (B, Q, S))
 
-        def head(index: Array) -> Attended:
+        def head(index: Array) -> AttentionOutput:
             scores = multiply("bqd,bsd->bqs", queries[:, :, index], keys[:, :, index // (H // K)]) * D**-0.5
             scores = jnp.where(mask == 1, scores, -jnp.inf)
             return softmax_part(scores, values[:, :, index // (H // K)], "bqs,bsd->bqd")
 
         attended = lax.map(head, jnp.arange(H, dtype=jnp.int32))
-        return Attended(*(jnp.moveaxis(part, 0, 2) for part in attended))
+        return AttentionOutput(*(jnp.moveaxis(part, 0, 2) for part in attended))
 
-    def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> Attended:
-        """There is no such layout: a packed sequence holds its prefixes."""
+    def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> AttentionOutput:
+        """Not needed, since packed sequences contain their prefixes."""
         raise NotImplementedError

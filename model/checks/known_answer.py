@@ -1,9 +1,9 @@
-"""Whether what is served computes what it should: compilers have been silently wrong, on some versions and devices.
+"""Known-answer tests of the compiled programs: compilers of some versions and devices have been silently wrong.
 
-Every program is run once on made-up numbers and the served weights before anyone may use it, and held against NumPy
-(:class:`KnownAnswers`). That the programs, one after another over all layers, are the model is seen on a known prompt
-(:func:`known_work`), before a worker serves. Both are pure functions of arrays or run before serving begins, so
-programs that are compiled beside the work are checked in whatever thread compiles them.
+Before a program may be used, it runs once on random numbers and the served weights, and its outputs are compared with
+NumPy's (:class:`KnownAnswers`). Before a worker serves, the programs of all layers together are compared with NumPy on
+a known prompt (:func:`known_prompt`). Programs are pure functions, so those that are compiled during the work are
+checked in the thread that compiles them.
 """
 
 from __future__ import annotations
@@ -22,301 +22,293 @@ from jax.typing import ArrayLike
 from numpy.random import Generator
 
 from model.buckets import (
-    SHORTEST_SPAN,
-    BeforeKey,
+    SHORTEST_LENGTH_BUCKET,
     Buckets,
-    EnterKey,
+    EmbedKey,
     HeadKey,
     Key,
-    LeaveKey,
-    OwnKey,
-    PackedKey,
-    ProjectKey,
-    Span,
+    LengthBucket,
+    OutputMLPKey,
+    PackedAttentionKey,
+    PrefixAttentionKey,
+    QKVKey,
+    SelfAttentionKey,
     StoreKey,
 )
 from model.checks import numpy_decoder
-from model.checks.numpy_decoder import Floats, Mask, Seen, attend
+from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, attend
 from model.programs import Programs
 from model.steps import Extension, Step
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 
 PROGRAM_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
-"""How far a row of a program's output may be off, relative to its norm. See docs/log.md for how far rows are."""
+"""Largest error of a row of a program's output, relative to its norm. docs/log.md has the errors of right programs."""
 MODEL_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
-"""The same for final states behind all layers, whose roundings add up."""
+"""Largest error of a final state behind all layers, whose rounding errors add up, relative to its norm."""
 
-KNOWN_PREFIX = 5
-KNOWN_ITEMS = ((3, 5), (1, 5), (0, 5), (2, 4), (SHORTEST_SPAN + 1, 5))
-"""Own tokens of the known prompt's items, of two spans, and how much they see of its prefix."""
+KNOWN_PREFIX = 5  # tokens
+KNOWN_ITEMS = ((3, 5), (1, 5), (0, 5), (2, 4), (SHORTEST_LENGTH_BUCKET + 1, 5))
+"""The known prompt's items, in two length buckets: own tokens, and how many tokens of the prefix they see."""
 
-MOST_BLOCKS = 3
-"""Of a made-up prefix, and of those looked at in a pool that one was stored in."""
-DIFFERENT_ROWS = 17
-"""Of a product's rows, which take turns: NumPy then computes few, and each of the program's is checked all the same."""
-MOST_QUERIES = 256
-"""Of an attention program that are looked at, evenly spread: all of a step of the usual size."""
-HEAD_STATES = 5
-"""The same for heads, whose vocabulary may be large."""
-SPREAD = 2.0
-"""Of made-up queries: so that a few keys matter more than others, and one that is seen or missed by mistake shows."""
+MAX_BLOCKS = 3  # blocks of a random prefix, and blocks of a pool that are compared after one was stored
+DISTINCT_ROWS = 17
+"""Rows of a product that differ. They repeat in turn, so NumPy computes few, and all rows of a program are checked."""
+MAX_QUERIES = 256  # queries of an attention program that are checked, evenly spaced: all of a step of the usual size
+HEAD_STATES = 5  # distinct rows of heads, whose vocabulary may be large
+QUERY_SCALE = 2.0
+"""Scale of random queries, so that a few keys matter more than others, and a wrong set of visible keys shows."""
 
 
 class KnownAnswerError(Exception):
-    """A program, or the model that programs make up, computes something else than NumPy."""
+    """A program, or the whole model, computes something else than NumPy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """Rows of an output, [n, ...]: the first ones, or those in some places, int32 [n].
+class ExpectedOutput:
+    """Rows of an output as NumPy computes them."""
 
-    exact: nothing is computed, numbers are only moved; least: the root mean square that a row's error is relative to,
-    at least, for numbers that may all be close to zero.
-    """
+    rows: npt.NDArray[Any]  # [n, ...]
+    indices: TokenIds | None = None  # which rows of the output they are, int32 [n]; None: the first
+    exact: bool = False  # nothing is computed: numbers are only moved
+    min_scale: float = 0.0  # errors are relative to this root mean square at least, for rows that may be all near zero
 
-    rows: npt.NDArray[Any]
-    places: TokenIds | None = None
-    exact: bool = False
-    least: float = 0.0
-
-    def error_of(self, found: ArrayLike) -> float:
-        """The largest error of a row, relative to the row: infinite where one is not a number."""
+    def error_of(self, output: ArrayLike) -> float:
+        """Return the largest error of a row, relative to the row; infinite where one is not a number."""
         expected = self.rows.reshape(len(self.rows), -1).astype(np.float32)
-        places = slice(len(expected)) if self.places is None else self.places
-        given = np.asarray(found)[places].reshape(expected.shape).astype(np.float32)
+        indices = slice(len(expected)) if self.indices is None else self.indices
+        given = np.asarray(output)[indices].reshape(expected.shape).astype(np.float32)
         with np.errstate(invalid="ignore"):
-            apart = np.where(given == expected, np.float32(0), given - expected)
+            difference = np.where(given == expected, np.float32(0), given - expected)
         finite = np.where(np.isfinite(expected), expected, np.float32(0))
-        scale = np.maximum(_root_mean_square(finite), max(self.least, float(np.finfo(np.float32).tiny)))
-        worst = float((_root_mean_square(apart) / scale).max())
+        scale = np.maximum(_root_mean_square(finite), max(self.min_scale, float(np.finfo(np.float32).tiny)))
+        worst = float((_root_mean_square(difference) / scale).max())
         return worst if np.isfinite(worst) else np.inf
 
 
-Case = tuple[tuple[ArrayLike, ...], tuple[Answer, ...]]
-"""A program's arguments and what it has to say to them."""
+Case = tuple[tuple[ArrayLike, ...], tuple[ExpectedOutput, ...]]
+"""The arguments of a program, and the outputs that it must have."""
 
 
 class KnownAnswers:
-    """Checks programs of one model. Safe to call from several threads.
+    """Checks the programs of one model. Safe to call from several threads."""
 
-    longest: blocks that one prefix may have.
-    """
-
-    def __init__(self, programs: Programs, buckets: Buckets, longest: int) -> None:
+    def __init__(self, programs: Programs, buckets: Buckets, max_prefix_blocks: int) -> None:
         self._programs = programs
         self._config = programs.config
         self._buckets = buckets
-        self._longest = longest
+        self._max_prefix_blocks = max_prefix_blocks
         self._dtype = programs.head[1].dtype
 
     def check(self, key: Key, executable: jax.stages.Compiled) -> None:
-        """Run a program on numbers made up from a seed. Raises :class:`KnownAnswerError`."""
-        arguments, answers = self._case(key)
+        """Run a program on random numbers of a fixed seed. Raises :class:`KnownAnswerError`."""
+        arguments, expected = self._case(key)
         outputs = executable(*arguments)
-        if len(outputs) != len(answers):
-            raise KnownAnswerError(f"{key} has {len(outputs)} outputs instead of {len(answers)} ({_where()})")
-        for number, (answer, output) in enumerate(zip(answers, outputs, strict=True)):
-            tolerance = 0.0 if answer.exact else PROGRAM_TOLERANCE[self._dtype.name]
-            _require(f"output {number} of {key}", answer.error_of(output), tolerance)
+        if len(outputs) != len(expected):
+            raise KnownAnswerError(f"{key} has {len(outputs)} outputs instead of {len(expected)} ({_where()})")
+        for number, (one, output) in enumerate(zip(expected, outputs, strict=True)):
+            tolerance = 0.0 if one.exact else PROGRAM_TOLERANCE[self._dtype.name]
+            _require(f"output {number} of {key}", one.error_of(output), tolerance)
 
     def check_model(self, group: GroupWork, found: Mapping[str, Floats]) -> None:
-        """Hold final states of a group's only chunk, float32 [N, width], by who computed them, against NumPy's.
+        """Compare the final states of a group's only chunk, float32 [N, width] by algorithm, with NumPy's.
 
         Raises :class:`KnownAnswerError`.
         """
-        answer = Answer(numpy_decoder.final_normed(self._programs, self._final_states(group)))
+        expected = ExpectedOutput(numpy_decoder.final_normed(self._programs, self._final_states(group)))
         for algorithm, states in found.items():
-            error = answer.error_of(numpy_decoder.final_normed(self._programs, states))
+            error = expected.error_of(numpy_decoder.final_normed(self._programs, states))
             _require(f"a known prompt scored by {algorithm}", error, MODEL_TOLERANCE[self._dtype.name])
 
     def _case(self, key: Key) -> Case:
-        made_up = np.random.default_rng(0)
+        random = np.random.default_rng(0)
         match key:
-            case EnterKey(tokens):
-                return self._enter(made_up, tokens)
-            case ProjectKey(tokens, reads):
-                return self._project(made_up, tokens, reads)
-            case BeforeKey(tokens, blocks):
-                return self._before(made_up, tokens, blocks)
-            case OwnKey(span, rows, last):
-                return self._own(made_up, Span(span, rows), last=last)
-            case PackedKey(tokens, reads, _):
-                return self._packed(made_up, tokens, reads or tokens)
-            case LeaveKey(tokens):
-                return self._leave(made_up, tokens)
+            case EmbedKey(tokens):
+                return self._embed(random, tokens)
+            case QKVKey(tokens, logit_rows):
+                return self._qkv(random, tokens, logit_rows)
+            case PrefixAttentionKey(tokens, blocks):
+                return self._prefix_attention(random, tokens, blocks)
+            case SelfAttentionKey(length, rows, last):
+                return self._self_attention(random, LengthBucket(length, rows), last=last)
+            case PackedAttentionKey(tokens, logit_rows, _):
+                return self._packed_attention(random, tokens, logit_rows or tokens)
+            case OutputMLPKey(tokens):
+                return self._output_mlp(random, tokens)
             case StoreKey(blocks):
-                return self._store(made_up, blocks)
+                return self._store(random, blocks)
             case HeadKey(head, rows, labels):
-                return self._head(made_up, head, rows, labels)
+                return self._lm_head(random, head, rows, labels)
 
-    def _enter(self, made_up: Generator, tokens: int) -> Case:
-        ids = made_up.integers(0, self._config.vocabulary, tokens, np.int32)
-        positions = made_up.integers(0, self._longest * self._buckets.step, tokens, np.int32)
-        turned = numpy_decoder.rotation(positions, self._config)
-        embedded = Answer(numpy_decoder.embed(self._programs, ids), exact=True)
-        return (*self._programs.embedding, ids, positions), (embedded, *(Answer(part, least=0.1) for part in turned))
+    def _embed(self, random: Generator, tokens: int) -> Case:
+        ids = random.integers(0, self._config.vocabulary, tokens, np.int32)
+        positions = random.integers(0, self._max_prefix_blocks * self._buckets.step_tokens, tokens, np.int32)
+        rotary = numpy_decoder.rotary_angles(positions, self._config)
+        embedded = ExpectedOutput(numpy_decoder.embed(self._programs, ids), exact=True)
+        expected = (embedded, *(ExpectedOutput(part, min_scale=0.1) for part in rotary))
+        return (*self._programs.embedding, ids, positions), expected
 
-    def _project(self, made_up: Generator, tokens: int, reads: int) -> Case:
+    def _qkv(self, random: Generator, tokens: int, logit_rows: int) -> Case:
         turns = _in_turn(tokens)
-        hidden = _normal(made_up, DIFFERENT_ROWS, self._config.width)
-        turned = numpy_decoder.rotation(made_up.integers(0, 1000, DIFFERENT_ROWS, np.int32), self._config)
+        hidden = _normal(random, DISTINCT_ROWS, self._config.width)
+        rotary = numpy_decoder.rotary_angles(random.integers(0, 1000, DISTINCT_ROWS, np.int32), self._config)
         layer = self._programs.layer(0)
-        queries = numpy_decoder.queries(layer, hidden, turned)
-        keys, values = (part[turns] for part in numpy_decoder.key_values(layer, hidden, turned))
-        cos, sin = (part[turns] for part in turned)
+        queries = numpy_decoder.queries(layer, hidden, rotary)
+        keys, values = (part[turns] for part in numpy_decoder.key_values(layer, hidden, rotary))
+        cos, sin = (part[turns] for part in rotary)
         arguments: tuple[ArrayLike, ...] = (*self._programs.layers[0], hidden[turns], cos, sin)
-        if not reads:
-            return arguments, tuple(map(Answer, (queries[turns], keys, values)))
-        places = made_up.integers(0, tokens, reads, np.int32)
-        read = turns[places]
-        return (*arguments, places), (*map(Answer, (queries[read], keys, values)), Answer(hidden[read], exact=True))
+        if not logit_rows:
+            return arguments, tuple(map(ExpectedOutput, (queries[turns], keys, values)))
+        positions = random.integers(0, tokens, logit_rows, np.int32)
+        selected = turns[positions]
+        expected = map(ExpectedOutput, (queries[selected], keys, values))
+        return (*arguments, positions), (*expected, ExpectedOutput(hidden[selected], exact=True))
 
-    def _before(self, made_up: Generator, tokens: int, blocks: int) -> Case:
-        """A prefix of some blocks anywhere in the pool, of which each token sees another part."""
-        size, count = self._buckets.step, min(blocks, self._longest, MOST_BLOCKS)
-        queries = self._queries(made_up, tokens)
-        keys, values = self._key_values(made_up, count * size)
-        used = made_up.permutation(blocks)[:count]
-        table = np.zeros(self._longest, np.int32)
+    def _prefix_attention(self, random: Generator, tokens: int, blocks: int) -> Case:
+        """A prefix in some blocks of the pool, of which each token sees another part."""
+        size, count = self._buckets.step_tokens, min(blocks, self._max_prefix_blocks, MAX_BLOCKS)
+        queries = self._queries(random, tokens)
+        keys, values = self._key_values(random, count * size)
+        used = random.permutation(blocks)[:count]
+        table = np.zeros(self._max_prefix_blocks, np.int32)
         table[:count] = used
         pool = [np.zeros(part.shape, part.dtype) for part in self._programs.pool(blocks)]
         for number, block in enumerate(used):
             of_block = slice(number * size, (number + 1) * size)
-            pool[0][block] = _bits(keys[of_block].transpose(1, 2, 0))
-            pool[1][block] = _bits(values[of_block].transpose(1, 0, 2))
-        ends = made_up.integers(0, count * size, tokens, np.int32, endpoint=True)
+            pool[0][block] = _pool_dtype(keys[of_block].transpose(1, 2, 0))
+            pool[1][block] = _pool_dtype(values[of_block].transpose(1, 0, 2))
+        ends = random.integers(0, count * size, tokens, np.int32, endpoint=True)
         ends[:5] = (0, 1, size - 1, size, count * size)
-        places = _spread(tokens)
-        visible: Mask = np.less(np.arange(count * size), ends[places, None])
-        seen = self._attend(queries[places], keys, values, visible)
-        answers = Answer(seen.out, places), Answer(seen.log_sum_exp, places, least=1.0)
-        return (queries, *pool, table, ends), answers
+        checked = _evenly_spaced(tokens)
+        visible: Mask = np.less(np.arange(count * size), ends[checked, None])
+        output = self._attend(queries[checked], keys, values, visible)
+        log_sum_exp = ExpectedOutput(output.log_sum_exp, checked, min_scale=1.0)
+        return (queries, *pool, table, ends), (ExpectedOutput(output.out, checked), log_sum_exp)
 
-    def _own(self, made_up: Generator, span: Span, *, last: bool) -> Case:
-        """Items of all lengths of a span, tightly packed, behind something that some of them have seen already.
+    def _self_attention(self, random: Generator, bucket: LengthBucket, *, last: bool) -> Case:
+        """Items of all lengths of a bucket, tightly packed, some of them behind a prefix that they have attended to.
 
-        Some tokens, or the first read, are said to be another span's: what they had seen must stay as it is.
+        Some tokens, or the first logit position, belong to another bucket: their output must not change.
         """
-        size, others = self._buckets.step, 1
-        shorter = span.length // 2 if span.length > SHORTEST_SPAN else 0
-        lengths = made_up.integers(shorter, span.length, size) + 1
-        lengths[0] = span.length
-        count = min(span.rows, self._buckets.reads - others, int((np.cumsum(lengths) <= size).sum()))
+        size, others = self._buckets.step_tokens, 1
+        shorter = bucket.length // 2 if bucket.length > SHORTEST_LENGTH_BUCKET else 0
+        lengths = random.integers(shorter, bucket.length, size) + 1
+        lengths[0] = bucket.length
+        count = min(bucket.rows, self._buckets.logit_rows - others, int((np.cumsum(lengths) <= size).sum()))
         lengths = lengths[:count]
-        (own,) = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], self._buckets).own
-        queries = self._queries(made_up, size)
-        keys, values = self._key_values(made_up, size)
-        values[np.cumsum(lengths) - 1] *= 8  # an item's last token shows, however long the item is
-        before = Seen(_normal(made_up, *queries.shape), _normal(made_up, *queries.shape[:2]))
+        step = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], self._buckets)
+        (batch,) = step.self_attention
+        queries = self._queries(random, size)
+        keys, values = self._key_values(random, size)
+        values[np.cumsum(lengths) - 1] *= 8  # so that an item's last token shows, however long the item is
+        before = ReferenceAttention(_normal(random, *queries.shape), _normal(random, *queries.shape[:2]))
         before.out[1::3], before.log_sum_exp[1::3] = 0.0, -np.inf
-        of_item = np.repeat(np.arange(count), lengths)
-        slots, reads = own.slots.copy(), np.minimum(own.reads + others, size).astype(np.int32)
+        item_of = np.repeat(np.arange(count), lengths)
+        slots, logit_indices = batch.slots.copy(), np.minimum(batch.logit_indices + others, size).astype(np.int32)
         slots[3::7] = -1
-        places = _spread(others + count if last else len(of_item))
-        # The query of an item's last token sees all of it.
-        of_query = places - others if last else of_item[places]
-        reach = np.full_like(places, len(of_item)) if last else places + 1
-        visible = np.equal.outer(of_query, of_item) & np.greater.outer(reach, np.arange(len(of_item)))
-        seen = self._attend(queries[places], keys[: len(of_item)], values[: len(of_item)], visible)
-        merged = numpy_decoder.merge(Seen(before.out[places], before.log_sum_exp[places]), seen)
-        mine = of_query >= 0 if last else slots[places] >= 0
-        expected = np.where(mine[:, None, None], merged, before.out[places])
-        indices = (own.lengths, reads) if last else (slots,)
-        return (queries, keys, values, *before, own.starts, *indices), (Answer(expected, places),)
+        checked = _evenly_spaced(others + count if last else len(item_of))
+        # With ``last``, row ``others + n`` holds the query of item n's last token, which sees the whole item.
+        item_of_query = checked - others if last else item_of[checked]
+        ends = np.full_like(checked, len(item_of)) if last else checked + 1
+        visible = np.equal.outer(item_of_query, item_of) & np.greater.outer(ends, np.arange(len(item_of)))
+        own = self._attend(queries[checked], keys[: len(item_of)], values[: len(item_of)], visible)
+        merged = numpy_decoder.merge(ReferenceAttention(before.out[checked], before.log_sum_exp[checked]), own)
+        in_bucket = item_of_query >= 0 if last else slots[checked] >= 0
+        expected = np.where(in_bucket[:, None, None], merged, before.out[checked])
+        indices = (batch.lengths, logit_indices) if last else (slots,)
+        return (queries, keys, values, *before, batch.starts, *indices), (ExpectedOutput(expected, checked),)
 
-    def _packed(self, made_up: Generator, tokens: int, looking: int) -> Case:
+    def _packed_attention(self, random: Generator, tokens: int, rows: int) -> Case:
         """Queries that see two ranges of keys each, the first of which may be empty."""
-        turns, some = _in_turn(looking), DIFFERENT_ROWS
-        queries = self._queries(made_up, some)[:some]
-        keys, values = self._key_values(made_up, self._buckets.interface(tokens))
-        first = np.stack([np.zeros(some, np.int32), made_up.integers(0, tokens // 4, some, np.int32)], axis=-1)
-        second = made_up.integers(tokens // 4, tokens, (some, 2), np.int32)
+        turns, some = _in_turn(rows), DISTINCT_ROWS
+        queries = self._queries(random, some)[:some]
+        keys, values = self._key_values(random, self._buckets.padded_rows(tokens))
+        first = np.stack([np.zeros(some, np.int32), random.integers(0, tokens // 4, some, np.int32)], axis=-1)
+        second = random.integers(tokens // 4, tokens, (some, 2), np.int32)
         second.sort(axis=1)
         first[0], second[:, 1] = 0, second[:, 1] + 1
         ranges = np.stack([first, second], axis=1)
         positions = np.arange(len(keys))
         within = (ranges[..., :1] <= positions) & (positions < ranges[..., 1:])
-        seen = self._attend(queries, keys, values, within[:, 0] | within[:, 1])
-        missing = ((0, self._buckets.interface(looking) - looking), (0, 0), (0, 0))
-        return (np.pad(queries[turns], missing), keys, values, ranges[turns]), (Answer(seen.out[turns]),)
+        output = self._attend(queries, keys, values, within[:, 0] | within[:, 1])
+        missing = ((0, self._buckets.padded_rows(rows) - rows), (0, 0), (0, 0))
+        return (np.pad(queries[turns], missing), keys, values, ranges[turns]), (ExpectedOutput(output.out[turns]),)
 
-    def _leave(self, made_up: Generator, tokens: int) -> Case:
+    def _output_mlp(self, random: Generator, tokens: int) -> Case:
         turns = _in_turn(tokens)
-        hidden = _normal(made_up, DIFFERENT_ROWS, self._config.width)
-        hidden[::2] = 0.0  # or what is added would be a small part of the sum
-        attended = _normal(made_up, DIFFERENT_ROWS, self._config.query_heads, self._config.head_dim)
-        after = numpy_decoder.leave(self._programs.layer(0), hidden, attended)
-        everywhere = attended[_in_turn(self._buckets.interface(tokens))]
-        return (*self._programs.layers[0], hidden[turns], everywhere), (Answer(after[turns]),)
+        hidden = _normal(random, DISTINCT_ROWS, self._config.width)
+        hidden[::2] = 0.0  # otherwise what is added would be a small part of the sum
+        attended = _normal(random, DISTINCT_ROWS, self._config.query_heads, self._config.head_dim)
+        after = numpy_decoder.output_mlp(self._programs.layer(0), hidden, attended)
+        padded = attended[_in_turn(self._buckets.padded_rows(tokens))]
+        return (*self._programs.layers[0], hidden[turns], padded), (ExpectedOutput(after[turns]),)
 
-    def _store(self, made_up: Generator, blocks: int) -> Case:
-        """One block, and that its neighbours stay as they are."""
-        keys, values = self._key_values(made_up, self._buckets.step)
+    def _store(self, random: Generator, blocks: int) -> Case:
+        """Writing one block, which must leave its neighbours unchanged."""
+        keys, values = self._key_values(random, self._buckets.step_tokens)
         block = min(1, blocks - 1)
         pool = [np.ones(part.shape, part.dtype) for part in self._programs.pool(blocks)]
-        # Copies: the program takes their memory over.
-        given = [jnp.array(part) for part in pool]
-        pool[0][block], pool[1][block] = _bits(keys.transpose(1, 2, 0)), _bits(values.transpose(1, 0, 2))
-        answers = (Answer(part[:MOST_BLOCKS], exact=True) for part in pool)
-        return (*given, keys, values, np.int32(block)), tuple(answers)
+        donated = [jnp.array(part) for part in pool]
+        pool[0][block], pool[1][block] = _pool_dtype(keys.transpose(1, 2, 0)), _pool_dtype(values.transpose(1, 0, 2))
+        expected = (ExpectedOutput(part[:MAX_BLOCKS], exact=True) for part in pool)
+        return (*donated, keys, values, np.int32(block)), tuple(expected)
 
-    def _head(self, made_up: Generator, head: Head, rows: int, labels: int) -> Case:
-        ids = made_up.integers(0, self._config.vocabulary, labels, np.int32)
+    def _lm_head(self, random: Generator, head: Head, rows: int, labels: int) -> Case:
+        ids = random.integers(0, self._config.vocabulary, labels, np.int32)
         turns = _in_turn(rows, HEAD_STATES)
         logits = numpy_decoder.label_logits(self._programs, self._head_states, ids)
         arguments = (*self._programs.head, self._head_states[turns], ids)
         if head is Head.LOGITS:
-            return arguments, (Answer(logits[turns]),)
-        return arguments, (Answer(logits[turns]), Answer((logits - self._log_sum_exp)[turns]))
+            return arguments, (ExpectedOutput(logits[turns]),)
+        return arguments, (ExpectedOutput(logits[turns]), ExpectedOutput((logits - self._log_sum_exp)[turns]))
 
     @cached_property
     def _head_states(self) -> Floats:
-        """The final states that all heads are checked with: NumPy goes through the whole vocabulary only once."""
+        """The final states of all heads' cases, the same so that NumPy computes the whole vocabulary once."""
         return _normal(np.random.default_rng(0), HEAD_STATES, self._config.width)
 
     @cached_property
     def _log_sum_exp(self) -> Floats:
         return numpy_decoder.log_sum_exp(self._programs, self._head_states)
 
-    def _queries(self, made_up: Generator, tokens: int) -> npt.NDArray[Any]:
-        """[I, H, D] in the weights' dtype."""
-        shape = (self._buckets.interface(tokens), self._config.query_heads, self._config.head_dim)
-        return (SPREAD * _normal(made_up, *shape)).astype(self._dtype)
+    def _queries(self, random: Generator, tokens: int) -> npt.NDArray[Any]:
+        """Return queries [I, H, D] in the weights' dtype."""
+        shape = (self._buckets.padded_rows(tokens), self._config.query_heads, self._config.head_dim)
+        return (QUERY_SCALE * _normal(random, *shape)).astype(self._dtype)
 
-    def _key_values(self, made_up: Generator, tokens: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """[tokens, K, D] each, in the weights' dtype."""
+    def _key_values(self, random: Generator, tokens: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return keys and values, [tokens, K, D] each, in the weights' dtype."""
         shape = (tokens, self._config.kv_heads, self._config.head_dim)
-        return _normal(made_up, *shape).astype(self._dtype), _normal(made_up, *shape).astype(self._dtype)
+        return _normal(random, *shape).astype(self._dtype), _normal(random, *shape).astype(self._dtype)
 
     def _attend(
         self, queries: npt.NDArray[Any], keys: npt.NDArray[Any], values: npt.NDArray[Any], visible: Mask
-    ) -> Seen:
+    ) -> ReferenceAttention:
         return attend(
             queries.astype(np.float32), keys.astype(np.float32), values.astype(np.float32), visible, self._dtype
         )
 
     def _final_states(self, group: GroupWork) -> Floats:
-        """Of every row of a group's only chunk: [N, width]."""
+        """Return NumPy's final states of all rows of a group's only chunk: [N, width]."""
         (chunk,) = group.chunks
         rows, prefix = chunk.rows, group.prefix
         stops = len(prefix) + np.cumsum(rows.lengths)
         tokens = np.concatenate([prefix, rows.tokens])
         positions = np.arange(len(tokens), dtype=np.int32)
         visible = np.tri(len(tokens), dtype=np.bool_)
-        places = []
+        logit_positions = []
         for stop, length, end in zip(stops.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True):
             own = slice(stop - length, stop)
             visible[own, end : own.start] = False
             positions[own] = end + np.arange(length)
-            places.append(stop - 1 if length else end - 1)
-        return numpy_decoder.final_states(self._programs, tokens, positions, visible)[places]
+            logit_positions.append(stop - 1 if length else end - 1)
+        return numpy_decoder.final_states(self._programs, tokens, positions, visible)[logit_positions]
 
 
-def known_work(vocabulary: int) -> GroupWork:
-    """A prompt of a handful of tokens, the same for every model with such a vocabulary."""
-    made_up = np.random.default_rng(0)
-    prefix = made_up.integers(0, vocabulary, KNOWN_PREFIX, np.int32)
-    items = [made_up.integers(0, vocabulary, length, np.int32) for length, _ in KNOWN_ITEMS]
+def known_prompt(vocabulary: int) -> GroupWork:
+    """Return a prompt of a few tokens, the same for all models with such a vocabulary."""
+    random = np.random.default_rng(0)
+    prefix = random.integers(0, vocabulary, KNOWN_PREFIX, np.int32)
+    items = [random.integers(0, vocabulary, length, np.int32) for length, _ in KNOWN_ITEMS]
     rows = Rows.pack(items, [end for _, end in KNOWN_ITEMS])
     return GroupWork("known answer", prefix, (ChunkWork(0, rows, (0,), Head.LOGITS),))
 
@@ -334,22 +326,22 @@ def _where() -> str:
     return f"jax {jax.__version__}, jaxlib {version('jaxlib')}, {device.platform}: {device.device_kind}"
 
 
-def _normal(made_up: Generator, *shape: int) -> Floats:
-    return made_up.standard_normal(shape, np.float32)
+def _normal(random: Generator, *shape: int) -> Floats:
+    return random.standard_normal(shape, np.float32)
 
 
-def _in_turn(rows: int, different: int = DIFFERENT_ROWS) -> TokenIds:
-    """Which of the different rows each row is."""
-    return np.arange(rows, dtype=np.int32) % different
+def _in_turn(rows: int, distinct: int = DISTINCT_ROWS) -> TokenIds:
+    """Return which of the distinct rows each row repeats."""
+    return np.arange(rows, dtype=np.int32) % distinct
 
 
-def _spread(rows: int) -> TokenIds:
-    """Which rows are looked at: the first one, the last one, and some between."""
-    return np.unique(np.linspace(0, rows - 1, min(rows, MOST_QUERIES)).astype(np.int32))
+def _evenly_spaced(rows: int) -> TokenIds:
+    """Return which rows are checked: the first one, the last one, and some between."""
+    return np.unique(np.linspace(0, rows - 1, min(rows, MAX_QUERIES)).astype(np.int32))
 
 
-def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As a pool holds it: see :func:`model.linear.as_bits`."""
+def _pool_dtype(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the array as a pool holds it: see :func:`model.linear.to_pool_dtype`."""
     return array if array.dtype == np.float32 else array.view(np.uint16)
 
 

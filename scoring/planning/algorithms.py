@@ -1,4 +1,4 @@
-"""The four ways to score a group, and which one a row is scored by."""
+"""The four algorithms that can score a group, and the rule that selects one for a row."""
 
 from __future__ import annotations
 
@@ -6,87 +6,77 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-Wanted = Literal["auto", "packed", "prefill_extend", "serial"]
-"""What a deployment may ask for; ``auto`` leaves it to :func:`choose`."""
+AlgorithmSetting = Literal["auto", "packed", "prefill_extend", "serial"]
+"""What a deployment may ask for; ``auto`` leaves the choice to the planner."""
 
 
 class Algorithm(StrEnum):
-    """What runs; every one gives the same score up to rounding (SEMANTICS: "Algorithms")."""
+    """All algorithms give the same scores up to rounding (``docs/algorithms.md``)."""
 
-    SERIAL = "serial"
-    """Whole sequences, batched and padded."""
-    PREFILL_EXTEND = "prefill_extend"
-    """The prefix once, into a cache that all items extend."""
-    PACKED_SEGMENT = "packed_segment"
-    """Prefixes and items in one sequence; what a token sees follows from a few numbers, and empty tiles are skipped."""
-    PACKED_DENSE = "packed_dense"
-    """The same with an explicit mask."""
+    SERIAL = "serial"  # whole sequences, batched and padded
+    PREFILL_EXTEND = "prefill_extend"  # the prefix once, into a cache that all items extend
+    PACKED_SEGMENT = "packed_segment"  # prefixes and items in one sequence, without the tiles that nobody sees
+    PACKED_DENSE = "packed_dense"  # the same sequence with an explicit mask
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is switched on. Settings of the v1.0 spec, under its names; see :mod:`settings.engine`.
+    """The settings that decide about algorithms: see :mod:`settings.engine`."""
 
-    shortest_prefix: in tokens; ``auto`` scores rows behind shorter ones serially. longest_packed: tokens of a packed
-    sequence. batch_invariant: nothing but a row's own lengths may decide. Where it is off, fewest_extended: ``auto``
-    extends a prefix for so many items or more. longest_dense: a packed sequence of at most so many tokens has a mask,
-    where ``mask`` is ``auto``.
-    """
-
-    algorithm: Wanted
-    mask: Literal["auto", "dense", "segment"]
+    algorithm: AlgorithmSetting
+    mask: Literal["auto", "dense", "segment"]  # of packed sequences
     prefill_extend_enabled: bool
-    shortest_prefix: int
-    longest_packed: int
-    batch_invariant: bool = True
-    fewest_extended: int = 1
-    longest_dense: int = 0
+    min_prefix_tokens: int  # with ``auto``, rows behind shorter prefixes are scored serially
+    max_packed_tokens: int  # of a packed sequence
+    batch_invariant: bool = True  # a row's algorithm depends on the lengths of its own prefix and item alone
+    min_extended_rows: int = 1  # by estimates, ``prefill_extend`` is considered for this many items or more
+    max_dense_tokens: int = 0  # packed sequences up to this length have a mask, where ``mask`` is ``auto``
 
     @property
-    def looks_around(self) -> bool:
-        """Whether a row's company may decide how it is scored."""
+    def uses_estimates(self) -> bool:
+        """Whether the algorithm is chosen for a whole group, by estimates."""
         return self.algorithm == "auto" and not self.batch_invariant
 
     @property
-    def may_pack(self) -> bool:
-        """Whether there may be packed sequences without a mask."""
-        return self.mask != "dense" and (self.algorithm == "packed" or self.looks_around)
+    def may_use_segments(self) -> bool:
+        """Whether packed sequences without a mask can occur."""
+        return self.mask != "dense" and (self.algorithm == "packed" or self.uses_estimates)
 
     @property
-    def may_mask(self) -> bool:
-        """Whether there may be packed sequences with a mask."""
-        masks = self.mask == "dense" or (self.mask == "auto" and self.longest_dense > 0)
-        return masks and (self.algorithm == "packed" or self.looks_around)
+    def may_use_dense_mask(self) -> bool:
+        """Whether packed sequences with a mask can occur."""
+        has_masks = self.mask == "dense" or (self.mask == "auto" and self.max_dense_tokens > 0)
+        return has_masks and (self.algorithm == "packed" or self.uses_estimates)
 
-    def packed(self, tokens: int) -> Algorithm:
-        """The kind of packed sequence for so many tokens."""
-        dense = self.mask == "dense" or (self.mask == "auto" and tokens <= self.longest_dense)
+    def packed_algorithm(self, tokens: int) -> Algorithm:
+        """Return the algorithm of a packed sequence of ``tokens`` tokens."""
+        dense = self.mask == "dense" or (self.mask == "auto" and tokens <= self.max_dense_tokens)
         return Algorithm.PACKED_DENSE if dense else Algorithm.PACKED_SEGMENT
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm, and why. fallback: it is not the one that was asked for."""
+    """An algorithm, and the reason for it."""
 
     algorithm: Algorithm
     reason: str
-    fallback: bool = False
+    fallback: bool = False  # the settings ask for another algorithm, which is not possible
 
 
 def choose(policy: Policy, prefix_length: int, prefix_end: int, own_length: int, group_length: int) -> Choice:
-    """How to score a row: from its prefix and its own length alone, so that its company can't change its bits.
+    """Choose the algorithm of a row from its prefix and its own length alone, so that no other row changes its bits.
 
-    prefix_length: of the group's prefix; prefix_end: how much of it the row sees; own_length: the item's; group_length:
-    of the prefix and all items, which only tells how a packed sequence is masked. In tokens.
+    All lengths are in tokens. prefix_length: of the group's prefix; prefix_end: the part of it that the row sees;
+    own_length: of the item; group_length: of the prefix and all items, for the mask of a packed sequence.
     """
     if prefix_end == 0:
         return Choice(Algorithm.SERIAL, "there is no prefix to share")
     match policy.algorithm:
         case "serial":
             return Choice(Algorithm.SERIAL, "asked for")
-        case "packed" if prefix_length + own_length <= policy.longest_packed:
-            return Choice(policy.packed(group_length), "asked for")
-        case "auto" if prefix_end < policy.shortest_prefix:
+        case "packed" if prefix_length + own_length <= policy.max_packed_tokens:
+            return Choice(policy.packed_algorithm(group_length), "asked for")
+        case "auto" if prefix_end < policy.min_prefix_tokens:
             return Choice(Algorithm.SERIAL, "the prefix is short")
     asked = policy.algorithm != "auto"
     if not policy.prefill_extend_enabled:

@@ -1,8 +1,8 @@
-"""What scoring a group is estimated to take: tokens, padding included, and seconds.
+"""Estimates of the tokens, padding included, and of the seconds that scoring a group takes.
 
-An estimate counts the operations of every step as the engine would lay it out, and divides them by rates that were
-measured on hardware of the kind (``python -m benchmarks.rates``, kept in ``scoring/planning/rates``). It need not be
-exact. It has to put the algorithms in the right order, and to tell a second of work from a minute.
+An estimate counts the operations of every step as the engine would lay it out, and divides them by rates that
+``python -m benchmarks.rates`` measured on such hardware (``scoring/planning/rates``). It has to put the algorithms in
+the right order; :mod:`scoring.planning.calibration` corrects the seconds.
 """
 
 from __future__ import annotations
@@ -20,41 +20,33 @@ from scoring.planning.algorithms import Algorithm
 from scoring.planning.bin_packing import first_fit_decreasing
 
 MEASURED = Path(__file__).parent / "rates"
-"""Rates by platform, in jax's name for it; where there are none, those of a CPU serve: algorithms keep their order."""
+"""Rates by platform, in jax's name for it. Platforms without a file use the rates of a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What a model costs, in floating-point operations through all of its layers.
-
-    linear_flop: a token; pair_flop: a query and a key that it sees; head_flop: a row of scores.
-    """
+    """The floating-point operations of a model."""
 
     layers: int
-    linear_flop: float
-    pair_flop: float
-    head_flop: float
+    linear_flop: float  # of a token through all layers, without attention
+    pair_flop: float  # of a query and a visible key, in all layers
+    head_flop: float  # of a row of scores
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What hardware of a kind does, measured.
+    """The measured speed of a kind of hardware, in GFLOP/s. Attention counts all pairs of the computed tiles."""
 
-    linear: GFLOP/s of everything in a layer but attention, by the tokens of a step, ascending; prefix, segment, dense:
-    GFLOP/s of attention to a prefix's blocks, of a packed sequence whose empty tiles are skipped, and of one with a
-    mask, for all pairs of the tiles computed; head: GFLOP/s; layer_seconds: what calling a layer's programs takes.
-    """
-
-    linear: tuple[tuple[int, float], ...]
-    prefix: float
-    segment: float
-    dense: float
+    linear: tuple[tuple[int, float], ...]  # of a layer without attention, by the tokens of a step, ascending
+    prefix: float  # of attention to the blocks of a prefix
+    segment: float  # of attention in a packed sequence that skips tiles
+    dense: float  # of attention in a packed sequence with a mask
     head: float
-    layer_seconds: float
+    layer_seconds: float  # time to call the programs of a layer
 
     @classmethod
     def of(cls, platform: str, directory: Path = MEASURED) -> Self:
-        """Those measured on a platform."""
+        """Read the rates of a platform."""
         path = directory / f"{platform}.json"
         stored = json.loads((path if path.exists() else directory / "cpu.json").read_text())
         linear = sorted((int(tokens), float(rate)) for tokens, rate in stored["linear_gflops"].items())
@@ -68,72 +60,65 @@ class Rates:
         )
 
     def linear_at(self, tokens: int) -> float:
-        """GFLOP/s for a step of so many tokens."""
+        """Return the GFLOP/s of a step of ``tokens`` tokens."""
         return next((rate for size, rate in self.linear if tokens <= size), self.linear[-1][1])
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """How the engine pads.
+    """The sizes to which the engine pads."""
 
-    step_sizes: tokens of a step, ascending; most_rows: items of a step; packed_sizes: tokens of a packed sequence,
-    ascending; head_rows: rows of a head program.
-    """
-
-    step_sizes: tuple[int, ...]
-    most_rows: int
-    packed_sizes: tuple[int, ...]
-    head_rows: int
+    step_sizes: tuple[int, ...]  # tokens of a step, ascending
+    max_rows: int  # items of a step
+    packed_sizes: tuple[int, ...]  # tokens of a packed sequence, ascending
+    head_rows: int  # rows of a head program
 
     @property
-    def step(self) -> int:
+    def step_tokens(self) -> int:
         """Tokens of the largest step."""
         return self.step_sizes[-1]
 
     def packed_pairs(self, prefix: int, size: int, *, dense: bool) -> float:
-        """Pairs of all tiles that a packed sequence of one prefix and its items computes, ``size`` tokens in all."""
+        """Return the pairs in all computed tiles of a packed sequence of one prefix and its items, ``size`` tokens."""
         if dense:
             return size * size
-        # A tile of queries visits those of the prefix, half of them on average if it is of the prefix itself, and
-        # about two where its own items are.
-        return prefix * prefix / 2 + (size - prefix) * prefix + 2 * size * self.step
+        # A tile of queries visits all tiles of the prefix, or half of them on average if it is in the prefix itself,
+        # and about two tiles of its own items.
+        return prefix * prefix / 2 + (size - prefix) * prefix + 2 * size * self.step_tokens
 
     def padded(self, tokens: int) -> int:
-        """What a step of so many tokens computes."""
+        """Return the number of tokens that a step of ``tokens`` tokens computes."""
         return next(size for size in self.step_sizes if tokens <= size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Geometry:
-    """A group's lengths, in tokens: of its prefix, and int32 [N] of its rows' own tokens and prefix ends.
-
-    cached: whether the work on the prefix is there from an earlier time.
-    """
+class GroupLengths:
+    """The lengths of a group of N rows, in tokens."""
 
     prefix: int
-    lengths: TokenIds
-    prefix_ends: TokenIds
-    cached: bool = False
+    lengths: TokenIds  # of the rows' own tokens, int32 [N]
+    prefix_ends: TokenIds  # the part of the prefix that each row sees, int32 [N]
+    cached: bool = False  # the prefix is in the cache
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @property
-    def packed(self) -> int:
-        """Tokens of the prefix and all items behind it."""
+    def packed_tokens(self) -> int:
+        """Tokens of the prefix and all items."""
         return self.prefix + int(self.lengths.sum())
 
-    def only(self, rows: npt.NDArray[np.int64]) -> Geometry:
-        """The same group with some of its rows."""
+    def only(self, rows: npt.NDArray[np.int64]) -> GroupLengths:
+        """Return the group with some of its rows alone."""
         return replace(self, lengths=self.lengths[rows], prefix_ends=self.prefix_ends[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """tokens: computed, padding included; seconds: on hardware whose rates were measured."""
+    """The estimated cost of some work."""
 
-    tokens: int = 0
-    seconds: float = 0.0
+    tokens: int = 0  # computed, padding included
+    seconds: float = 0.0  # on the hardware whose rates were measured
 
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(self.tokens + other.tokens, self.seconds + other.seconds)
@@ -144,20 +129,20 @@ NOTHING = Estimate()
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """Estimates for one model on one kind of hardware."""
+    """Makes estimates for one model on one kind of hardware."""
 
     model: ModelSize
     rates: Rates
     shapes: Shapes
 
-    def of(self, algorithm: Algorithm, group: Geometry) -> Estimate:
-        """What it takes to score all rows of a group, were it alone."""
+    def of(self, algorithm: Algorithm, group: GroupLengths) -> Estimate:
+        """Estimate the scoring of all rows of a group by itself."""
         match algorithm:
             case Algorithm.SERIAL:
                 body = self._items(group.lengths + group.prefix_ends, 0)
             case Algorithm.PREFILL_EXTEND:
                 prefill = NOTHING if group.cached else self._long(group.prefix)
-                # A row that is read off the prefix's end is computed with it.
+                # A row that ends with the prefix is computed with it.
                 body = prefill + self._items(group.lengths, group.prefix)
             case Algorithm.PACKED_SEGMENT | Algorithm.PACKED_DENSE:
                 body = self._packed(group, dense=algorithm is Algorithm.PACKED_DENSE)
@@ -165,33 +150,33 @@ class Estimator:
         return body + Estimate(0, rows * self.model.head_flop / self.rates.head / 1e9)
 
     def _items(self, lengths: TokenIds, prefix: int) -> Estimate:
-        """Items of such lengths behind so long a prefix."""
+        """Estimate items behind a prefix, in tokens."""
         total = NOTHING
-        short = lengths[(lengths > 0) & (lengths <= self.shapes.step)]
-        for length in lengths[lengths > self.shapes.step].tolist():
+        short = lengths[(lengths > 0) & (lengths <= self.shapes.step_tokens)]
+        for length in lengths[lengths > self.shapes.step_tokens].tolist():
             total += self._long(length, prefix)
-        for items in first_fit_decreasing(short, self.shapes.step, self.shapes.most_rows):
+        for items in first_fit_decreasing(short, self.shapes.step_tokens, self.shapes.max_rows):
             total += self._step(int(short[items].sum()), prefix, int(short[items].max()))
         return total
 
     def _long(self, length: int, prefix: int = 0) -> Estimate:
-        """A run of tokens, one step after another, each behind those before it."""
-        step = self.shapes.step
+        """Estimate a sequence of ``length`` tokens behind a prefix, computed in steps one after another."""
+        step = self.shapes.step_tokens
         pieces = [min(step, length - done) for done in range(0, length, step)]
         return sum((self._step(piece, prefix + n * step, piece) for n, piece in enumerate(pieces)), NOTHING)
 
-    def _step(self, tokens: int, prefix: int, span: int) -> Estimate:
-        """A step of so many tokens behind a prefix, in items of at most ``span`` tokens.
+    def _step(self, tokens: int, prefix: int, longest: int) -> Estimate:
+        """Estimate a step of items of at most ``longest`` tokens behind a prefix.
 
-        Their look at themselves is counted once, as if all were as long: a small part of a step.
+        Self-attention, a small part of a step, is counted as if all items were as long as the longest.
         """
-        size = self.shapes.padded(min(tokens, self.shapes.step))
-        blocks = -(-prefix // self.shapes.step) * self.shapes.step
-        pairs = size * (blocks + span)
+        size = self.shapes.padded(min(tokens, self.shapes.step_tokens))
+        blocks = -(-prefix // self.shapes.step_tokens) * self.shapes.step_tokens
+        pairs = size * (blocks + longest)
         return Estimate(size, self._linear(size) + pairs * self.model.pair_flop / self.rates.prefix / 1e9)
 
-    def _packed(self, group: Geometry, *, dense: bool) -> Estimate:
-        """The prefix and its items in as many sequences as they need; without rows that are too long for one."""
+    def _packed(self, group: GroupLengths, *, dense: bool) -> Estimate:
+        """Estimate packed sequences of a prefix and its items. No row may be too long for one sequence."""
         longest = self.shapes.packed_sizes[-1]
         items = int(group.lengths.sum())
         room = max(1, longest - group.prefix)

@@ -1,39 +1,30 @@
-"""Which algorithm scores which rows of a group, why, and what that is estimated to take. Knows of no device.
+"""The planner assigns algorithms to the rows of a group. It knows of no device.
 
-Under ``batch_invariant`` a row's algorithm follows from its query and its own tokens alone, so that its company can't
-change its bits (SEMANTICS: "Numbers that must hold"). Without, whatever is estimated to be fastest for the group as it
-is: with its number of items, and with what the cache holds.
+With ``batch_invariant``, a row's algorithm follows from its query and its own tokens alone, so that no other row can
+change its bits (``docs/algorithms.md``). Without ``batch_invariant``, the planner takes the algorithm that is estimated
+to be the fastest for the group, given the number of its items and what the cache holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from scoring.planning.algorithms import Algorithm, Choice, Policy, choose
-from scoring.planning.estimates import NOTHING, Estimate, Estimator, Geometry
+from scoring.planning.estimates import NOTHING, Estimate, Estimator, GroupLengths
 
-Indices = npt.NDArray[np.int64]
-"""Of rows of a group."""
+Indices = npt.NDArray[np.int64]  # numbers of rows in a group
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """Some rows of a group, and how they are scored."""
+class Assignment:
+    """Some rows of a group, and their algorithm."""
 
     rows: Indices
     choice: Choice
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """All rows of a group, each in one part, and what they are estimated to take."""
-
-    parts: tuple[Part, ...]
-    estimate: Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +34,41 @@ class Planner:
     policy: Policy
     estimator: Estimator
 
-    def plan(self, group: Geometry) -> Plan:
-        """How to score a group."""
-        parts = self._by_estimate(group) if self.policy.looks_around else self._by_rule(group, np.arange(len(group)))
-        estimates = (self.estimator.of(part.choice.algorithm, group.only(part.rows)) for part in parts)
-        return Plan(tuple(parts), sum(estimates, NOTHING))
+    def plan(self, group: GroupLengths) -> list[Assignment]:
+        """Assign each row of a group. Estimates are made only if the policy uses them."""
+        return self._by_estimate(group) if self.policy.uses_estimates else self._by_rule(group, np.arange(len(group)))
 
-    def _by_rule(self, group: Geometry, rows: Indices) -> list[Part]:
-        """Each of these rows by its own lengths: :func:`scoring.planning.algorithms.choose`."""
+    def estimate(self, group: GroupLengths, plan: Sequence[Assignment]) -> Estimate:
+        """Estimate a plan by the stored rates."""
+        return sum((self.estimator.of(one.choice.algorithm, group.only(one.rows)) for one in plan), NOTHING)
+
+    def _by_rule(self, group: GroupLengths, rows: Indices) -> list[Assignment]:
+        """Assign each of these rows by its own lengths: :func:`scoring.planning.algorithms.choose`."""
         kinds, kind_of = np.unique(
             np.stack([group.prefix_ends[rows], group.lengths[rows]]), axis=1, return_inverse=True
         )
-        choices = [choose(self.policy, group.prefix, end, own, group.packed) for end, own in kinds.T.tolist()]
+        choices = [choose(self.policy, group.prefix, end, own, group.packed_tokens) for end, own in kinds.T.tolist()]
         distinct = list(dict.fromkeys(choices))
         number = np.array([distinct.index(choice) for choice in choices], np.int64)[kind_of.reshape(-1)]
-        return [Part(rows[number == n], choice) for n, choice in enumerate(distinct)]
+        return [Assignment(rows[number == n], choice) for n, choice in enumerate(distinct)]
 
-    def _by_estimate(self, group: Geometry) -> list[Part]:
-        """All rows that share anything by whatever is estimated to be fastest for them together."""
+    def _by_estimate(self, group: GroupLengths) -> list[Assignment]:
+        """Assign all rows that share a prefix to the algorithm that is estimated to be the fastest for them."""
         sharing = np.flatnonzero(group.prefix_ends > 0)
         alone = np.flatnonzero(group.prefix_ends == 0)
-        parts = self._by_rule(group, alone) if len(alone) else []
+        plan = self._by_rule(group, alone) if len(alone) else []
         if len(sharing):
             shared = group.only(sharing)
             seconds = {one: self.estimator.of(one, shared).seconds for one in self._candidates(shared)}
-            parts.append(Part(sharing, Choice(min(seconds, key=seconds.__getitem__), "estimated to be the fastest")))
-        return parts
+            plan.append(
+                Assignment(sharing, Choice(min(seconds, key=seconds.__getitem__), "estimated to be the fastest"))
+            )
+        return plan
 
-    def _candidates(self, group: Geometry) -> Iterator[Algorithm]:
-        """What a group may be scored by."""
+    def _candidates(self, group: GroupLengths) -> Iterator[Algorithm]:
+        """Yield the algorithms that are possible for a group."""
         yield Algorithm.SERIAL
-        if self.policy.prefill_extend_enabled and len(group) >= self.policy.fewest_extended:
+        if self.policy.prefill_extend_enabled and len(group) >= self.policy.min_extended_rows:
             yield Algorithm.PREFILL_EXTEND
-        if group.prefix + int(group.lengths.max()) <= self.policy.longest_packed:
-            yield self.policy.packed(group.packed)
+        if group.prefix + int(group.lengths.max()) <= self.policy.max_packed_tokens:
+            yield self.policy.packed_algorithm(group.packed_tokens)

@@ -1,4 +1,4 @@
-"""A served tiny model: one for a whole test module where tests leave no traces, a fresh one where they would."""
+"""Fixtures: a running API with a tiny model, shared by a test module or fresh for each test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
 
 @pytest.fixture(scope="module")
 def api(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApi]:
-    """A server with a worker, on SQLite, shared by the tests of a module."""
+    """A server with a worker on SQLite, shared by the tests of a module."""
     folder = tmp_path_factory.mktemp("api")
     path = folder / "scoreline.db"
     shutil.copy(sqlite_template, path)
@@ -31,7 +31,7 @@ def api(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def fresh(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[tuple[RunningApi, StandInWorker]]:
-    """A server with a worker of its own, on each database."""
+    """A new server with a worker, once on each database."""
     with running_api(model.directory, store_url, tmp_path) as (api, worker):
         assert worker is not None
         yield api, worker
@@ -39,7 +39,7 @@ def fresh(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[tuple[Ru
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every bound is met by a few items."""
+    """Lower the limits of steps and batches, so that a few items reach them."""
     monkeypatch.setattr(lines, "STEP_BYTES", 7)
     monkeypatch.setattr(upload_reader, "BATCH_ITEMS", 4)
     monkeypatch.setattr(upload, "STAGE_CHUNKS", 2)

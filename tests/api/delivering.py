@@ -1,4 +1,4 @@
-"""Webhooks end to end: an API, a delivering loop with the real sender, and receivers on loopback."""
+"""Webhooks end to end: an API, a delivery loop with the real sender, and receivers on loopback."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from workers.delivery.loop import DeliveryLoop
 
 LOOPBACK = "127.0.0.0/8"
 EMPTY_JOB: Json = {"query": "a", "items": [], "label_token_ids": [70]}
-"""A job that succeeds with its acceptance."""
+"""A job without items, which succeeds when it is accepted."""
 
 
 @contextmanager
 def delivering(database_url: str, **overrides: Any) -> Iterator[DeliveryLoop]:
-    """A delivering loop in a thread. overrides: of its settings."""
+    """Run a delivery loop in a thread. overrides: values for its settings."""
     fields = WebhookSettings.model_fields
     hooks = {name: value for name, value in overrides.items() if name in fields}
     paces = {name: value for name, value in overrides.items() if name not in fields}
-    webhooks = WebhookSettings(**{"webhook_allowed_networks": LOOPBACK, "webhook_timeout_seconds": 1.0} | hooks)
+    defaults: dict[str, Any] = {"webhook_allowed_networks": LOOPBACK, "webhook_timeout_seconds": 1.0}
+    webhooks = WebhookSettings(**defaults | hooks)
     settings = DeliverySettings(**{"delivery_poll_seconds": 0.02} | paces)
     database = Database.open(StoreSettings(database_url=database_url))
     with Sender(webhooks) as sender:
@@ -48,7 +49,7 @@ def delivering(database_url: str, **overrides: Any) -> Iterator[DeliveryLoop]:
 
 @contextmanager
 def delivering_api(model_directory: Path, database_url: str, folder: Path, **overrides: Any) -> Iterator[RunningApi]:
-    """A server whose jobs' webhooks may go to loopback, and a delivering loop."""
+    """Run a server that allows webhooks on loopback, and a delivery loop."""
     with (
         running_api(model_directory, database_url, folder, webhook_allowed_networks=LOOPBACK) as (api, _),
         delivering(database_url, **overrides),
@@ -56,13 +57,13 @@ def delivering_api(model_directory: Path, database_url: str, folder: Path, **ove
         yield api
 
 
-def told(api: RunningApi, url: str, **body: Any) -> str:
-    """Submit a job that has ended at once, and whose end is to be told. Returns its id."""
+def submit_with_webhook(api: RunningApi, url: str, **body: Any) -> str:
+    """Submit a job with a webhook that ends at once. Returns its id."""
     return str(api.submit(**EMPTY_JOB, webhook={"url": url}, **body)["id"])
 
 
 def deliveries(api: RunningApi, job_id: str) -> list[Json]:
-    """What the API shows of a job's deliveries."""
+    """Return the deliveries of a job as the API shows them."""
     response = api.client.get(f"/v1/jobs/{job_id}/deliveries")
     assert response.status_code == 200, response.text
     data: list[Json] = response.json()["data"]
@@ -70,7 +71,7 @@ def deliveries(api: RunningApi, job_id: str) -> list[Json]:
 
 
 def delivery_when(api: RunningApi, job_id: str, condition: Callable[[Json], object], what: str) -> Json:
-    """A job's delivery, once something is so of it."""
+    """Return the delivery of a job when it meets a condition."""
     found: list[Json] = []
 
     def holds() -> bool:
@@ -82,24 +83,24 @@ def delivery_when(api: RunningApi, job_id: str, condition: Callable[[Json], obje
 
 
 def after_attempts(api: RunningApi, job_id: str, count: int = 1) -> Json:
-    """A job's delivery, once so many attempts are in its log."""
+    """Return the delivery of a job when its log has at least ``count`` attempts."""
     return delivery_when(api, job_id, lambda delivery: len(delivery["attempts"]) >= count, f"{count} attempts")
 
 
 def secrets(api: RunningApi) -> list[str]:
-    """The live secrets, the current one first."""
+    """Return the valid secrets, the current one first."""
     return [one["secret"] for one in api.client.get("/v1/webhook-secrets").json()["data"]]
 
 
 def parse_request(request: bytes) -> tuple[dict[str, str], bytes]:
-    """The headers of a request that a receiver read, names in lower case, and its body."""
+    """Return the headers of a received request, with names in lower case, and its body."""
     head, _, body = request.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")[1:]
     return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}, body
 
 
 def verified(secret: str, request: bytes) -> Json:
-    """The event in a request, once an independent implementation has verified its signature. Raises what that does."""
+    """Verify the signature of a request with an independent implementation, which may raise, and return the event."""
     headers, body = parse_request(request)
     Webhook(secret).verify(body, headers)
     event: Json = json.loads(body)

@@ -1,4 +1,4 @@
-"""One good request for every operation of the OpenAPI document."""
+"""A valid request for every operation of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ BODY: dict[str, Any] = {
     "return_logits": True,
 }
 
-TOLD_BODY = BODY | {"webhook": {"url": "https://hooks.example.com/", "events": ["job.succeeded", "job.failed"]}}
-"""Of a job that will have a delivery, which nobody sends here."""
+WEBHOOK_BODY = BODY | {"webhook": {"url": "https://hooks.example.com/", "events": ["job.succeeded", "job.failed"]}}
+"""The body of a job with a webhook. Its delivery is never sent, because no delivery process runs."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A route, a request it is to answer well, the shape of its answer, and the scope it takes; None: it is open."""
+    """A route with a valid request for it."""
 
     method: str
     path: str
-    status: int
-    shape: type[BaseModel]
+    status: int  # of the response
+    shape: type[BaseModel]  # of the response
     body: dict[str, Any] | None = None
-    scope: Scope | None = Scope.READ
+    scope: Scope | None = Scope.READ  # None if the route needs no key
 
 
 OPERATIONS = [
@@ -75,9 +75,9 @@ def request(
     client: httpx2.Client | None = None,
     delivery_id: str | None = None,
 ) -> httpx2.Response:
-    """Send an operation's request, about this job, or its delivery, where it is about one.
+    """Send the request of an operation, for this job or its delivery if the path names one.
 
-    client: other than the server's own; delivery_id: where that is not to be looked up.
+    client: the client to use instead of the server's own. delivery_id: the delivery, which is otherwise looked up.
     """
     if "{delivery_id}" in operation.path and delivery_id is None:
         delivery_id = delivery_of(api.client, job_id)
@@ -86,6 +86,6 @@ def request(
 
 
 def delivery_of(client: httpx2.Client, job_id: str) -> str:
-    """The id of the delivery of a job that has one."""
+    """Return the id of the only delivery of a job."""
     (delivery,) = client.get(f"/v1/jobs/{job_id}/deliveries").json()["data"]
     return str(delivery["id"])

@@ -1,4 +1,4 @@
-"""The API on a real socket, and a stand-in for the scoring worker that works through the real store."""
+"""An API on a real socket, and a stand-in for the scoring worker that works on the real store."""
 
 from __future__ import annotations
 
@@ -26,58 +26,52 @@ from jobs.queue.lease import abandon
 from jobs.queue.worker_registry import register, touch
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import WorkerRecord
-from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Scored
+from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, ScoredChunk
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
-from settings.delivery import DeliverySettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.webhooks import WebhookSettings
 from tests.api import tiny_model
+from tests.packed_rows import whole_sequences
 
 DEADLINE_SECONDS = 20.0
 
 KEY = "bootstrap-key-of-the-tests-" + "0" * 16
-"""What the default tenant calls with."""
+"""The bootstrap key, with which tests call as the default tenant."""
 
 Json = dict[str, Any]
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Return once the condition holds; fail when it does not within the deadline."""
+    """Return when the condition holds; fail if it does not within the deadline."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.01)
 
 
-def score_chunk(group: GroupWork, chunk: ChunkWork) -> Scored:
-    """What the made-up model says of a chunk."""
+def score_chunk(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
+    """Score a chunk with the made-up model."""
     labels = list(chunk.label_token_ids)
-    sequences = [
-        [*group.prefix[: chunk.rows.prefix_ends[n]].tolist(), *chunk.rows.row(n).tolist()]
-        for n in range(len(chunk.rows))
-    ]
+    sequences = whole_sequences(group.prefix, chunk.rows)
     logits = np.stack([tiny_model.logits(sequence)[labels] for sequence in sequences])
     logprobs = np.stack([tiny_model.logprobs(sequence)[labels] for sequence in sequences])
     scores = LabelScores(logits, logprobs if chunk.head is Head.LOGPROBS else None)
-    return Scored(chunk.id, scores, cached_tokens=0)
+    return ScoredChunk(chunk.id, scores, cached_tokens=0)
 
 
 class StandInWorker(threading.Thread):
-    """Claims, scores and finishes like a worker.
-
-    gate: while it is not set, nothing is claimed; fails: every batch fails; budget: tokens of a claim.
-    """
+    """A thread that claims, scores and finishes chunks like a worker."""
 
     def __init__(self, store: StoreSettings, card: ModelCard, bell_socket: str) -> None:
         super().__init__(name="stand-in worker", daemon=True)
-        self.gate = threading.Event()
+        self.gate = threading.Event()  # the worker claims only while it is set
         self.gate.set()
-        self.fails = False
-        self.budget = 100_000
+        self.fails = False  # whether every batch fails
+        self.budget = 100_000  # tokens of a claim
         self.score_chunk = score_chunk
         self._database = Database.open(store)
         self._card = card
@@ -106,7 +100,7 @@ class StandInWorker(threading.Thread):
         self._database.close()
 
     def stop(self) -> None:
-        """Stop and wait for it."""
+        """Stop and wait for the thread."""
         self._stopped.set()
         self.join(DEADLINE_SECONDS)
         assert not self.is_alive()
@@ -124,7 +118,7 @@ class StandInWorker(threading.Thread):
 
 
 class RunningApi:
-    """An API process's worth of server, in a thread, and a client of it."""
+    """An API server in a thread, and a client for it."""
 
     def __init__(self, model_directory: Path, database_url: str, folder: Path, **overrides: Any) -> None:
         def of(slice_type: type[Any], **values: Any) -> Any:
@@ -133,7 +127,7 @@ class RunningApi:
 
         folder.mkdir(parents=True, exist_ok=True)
         self.bell = of(BellSettings, bell_socket=str(folder / "bell"))
-        self.store: StoreSettings = of(StoreSettings, database_url=database_url)
+        self.store: StoreSettings = of(StoreSettings, database_url=database_url, sweep_seconds=0.2)
         self.scoring: ScoringSettings = of(ScoringSettings, model=str(model_directory), model_name="tiny")
         self.api: ApiSettings = of(ApiSettings)
         self.app = create_app(
@@ -142,11 +136,9 @@ class RunningApi:
             store=self.store,
             bell=self.bell,
             webhooks=of(WebhookSettings),
-            secret_overlap_seconds=of(DeliverySettings).webhook_secret_overlap_seconds,
             keys=of(KeySettings, bootstrap_key=KEY),
-            sweep_seconds=overrides.get("sweep_seconds", 0.2),
         )
-        # Bound here, so that the port is known and nobody else can take it.
+        # The socket is bound here, so that its port is known and reserved.
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
@@ -155,46 +147,46 @@ class RunningApi:
         self.client = self.client_with(KEY)
 
     def client_with(self, key: str | None) -> httpx2.Client:
-        """A client with an API key, or without one."""
+        """Return a client with an API key, or without one."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         return httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS, headers=headers)
 
     def start(self) -> None:
-        """Serve; returns once it does."""
+        """Start the server, and return when it serves."""
         self._thread.start()
         eventually(lambda: self._server.started or not self._thread.is_alive(), "the server starts")
         assert self._server.started
 
     def stop(self) -> None:
-        """Shut down and wait for it."""
+        """Shut down, and wait until the server has ended."""
         self.client.close()
         self._server.should_exit = True
         self._thread.join(DEADLINE_SECONDS)
         assert not self._thread.is_alive()
 
     def worker(self, bell_socket: str | None = None) -> StandInWorker:
-        """A worker of its model; not started. bell_socket: where it listens, if not where this server rings."""
+        """Return a worker of the model, not started. bell_socket: another socket than that of this server."""
         directory = Path(self.scoring.model)
         tokenizer = TextTokenizer.load(directory)
         card = read_model_card(directory, "tiny", self.scoring.multi_item_scoring_delimiter, tokenizer)
         return StandInWorker(self.store, card, bell_socket or self.bell.bell_socket)
 
     def score(self, **body: Any) -> Json:
-        """POST /v1/score, which must be answered with 200."""
+        """Call ``POST /v1/score``, which must answer with 200."""
         response = self.client.post("/v1/score", json=body)
         assert response.status_code == 200, response.text
         answer: Json = response.json()
         return answer
 
     def submit(self, headers: dict[str, str] | None = None, **body: Any) -> Json:
-        """POST /v1/jobs, which must be answered with 202."""
+        """Call ``POST /v1/jobs``, which must answer with 202."""
         response = self.client.post("/v1/jobs", json=body, headers=headers)
         assert response.status_code == 202, response.text
         job: Json = response.json()
         return job
 
     def wait(self, job_id: str) -> Json:
-        """The job once it has ended."""
+        """Wait until a job has ended, and return it."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
             job: Json = self.client.get(f"/v1/jobs/{job_id}", headers={"Prefer": "wait=10"}).json()
@@ -207,7 +199,7 @@ class RunningApi:
 def running_api(
     model_directory: Path, database_url: str, folder: Path, *, with_worker: bool = True, **overrides: Any
 ) -> Iterator[tuple[RunningApi, StandInWorker | None]]:
-    """A server and, unless told otherwise, a worker."""
+    """Run a server and, by default, a worker. overrides: values for the settings."""
     api = RunningApi(model_directory, database_url, folder, **overrides)
     api.start()
     worker = None

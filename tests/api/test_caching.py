@@ -1,16 +1,18 @@
-"""What is looked up for many requests at once."""
+"""Values that are looked up once for many requests."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
 
 import pytest
 
-from api.caching import Cached
+from api.caching import CachedLookup, ThrottledValue
 
 
 class Source:
-    """Answers with how often it was asked, once it is let."""
+    """A source whose values count its look-ups. It answers only while its gate is open."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -19,7 +21,7 @@ class Source:
         self.error: Exception | None = None
         self.now = 0.0
 
-    async def look(self, key: str) -> str | None:
+    async def look_up(self, key: str) -> str | None:
         self.asked += 1
         await self.gate.wait()
         if self.error is not None:
@@ -35,17 +37,17 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_it_is_looked_up_beside_requests_from_half_its_time_on() -> None:
+def test_a_cached_value_is_refreshed_in_the_background_from_half_its_lifetime_on() -> None:
     async def scenario() -> None:
         source = Source()
-        cached = Cached(source.look, 10.0, source.clock)
+        cached = CachedLookup(source.look_up, 10.0, source.clock)
         assert await cached.get("a") == "a 1"
         source.now = 4.9
         assert await cached.get("a") == "a 1"
         assert source.asked == 1
         source.gate.clear()
         source.now = 6.0
-        assert await cached.get("a") == "a 1", "nobody waits for the new look"
+        assert await cached.get("a") == "a 1", "the refresh delays no caller"
         assert await cached.get("a") == "a 1"
         await settled()
         assert source.asked == 2
@@ -56,10 +58,10 @@ def test_it_is_looked_up_beside_requests_from_half_its_time_on() -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_is_told_that_is_older_than_its_time() -> None:
+def test_a_cached_value_past_its_lifetime_is_never_returned() -> None:
     async def scenario() -> None:
         source = Source()
-        cached = Cached(source.look, 10.0, source.clock)
+        cached = CachedLookup(source.look_up, 10.0, source.clock)
         await cached.get("a")
         source.error = OSError("away")
         source.now = 9.9
@@ -73,11 +75,11 @@ def test_nothing_is_told_that_is_older_than_its_time() -> None:
     asyncio.run(scenario())
 
 
-def test_many_who_ask_at_once_look_once_and_one_who_leaves_takes_nothing_from_the_others() -> None:
+def test_concurrent_callers_share_one_look_up_that_a_cancelled_caller_does_not_end() -> None:
     async def scenario() -> None:
         source = Source()
         source.gate.clear()
-        cached = Cached(source.look, 10.0, source.clock)
+        cached = CachedLookup(source.look_up, 10.0, source.clock)
         asking = [asyncio.create_task(cached.get("a")) for _ in range(5)]
         await settled()
         asking[0].cancel()
@@ -89,12 +91,82 @@ def test_many_who_ask_at_once_look_once_and_one_who_leaves_takes_nothing_from_th
     asyncio.run(scenario())
 
 
-def test_what_is_not_there_is_looked_for_each_time() -> None:
+def test_a_missing_value_is_looked_up_each_time() -> None:
     async def scenario() -> None:
         source = Source()
-        cached = Cached(source.look, 10.0, source.clock)
+        cached = CachedLookup(source.look_up, 10.0, source.clock)
         assert await cached.get("missing") is None
         assert await cached.get("missing") is None
         assert source.asked == 2
 
     asyncio.run(scenario())
+
+
+def test_a_throttled_value_lives_the_longer_the_longer_its_look_up_takes() -> None:
+    now, looks, takes = 0.0, 0, 0.0
+
+    def look_up() -> int:
+        nonlocal now, looks
+        looks += 1
+        now += takes
+        return looks
+
+    throttled = ThrottledValue(look_up, 1.0, 10.0, lambda: now)
+    assert [throttled.get(), throttled.get()] == [1, 1]
+    takes = 0.1
+    now = 1.0
+    assert throttled.get() == 2
+    now += 4.9
+    assert throttled.get() == 2
+    takes = 60.0
+    now += 0.2
+    assert throttled.get() == 3
+    now += 9.9
+    assert throttled.get() == 3
+    now += 0.2
+    assert throttled.get() == 4
+
+
+def test_one_thread_looks_up_while_others_get_the_old_value_unless_it_is_too_old() -> None:
+    now, looks = 0.0, 0
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look_up() -> int:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            looking.set()
+            go_on.wait(20)
+        return looks
+
+    throttled = ThrottledValue(look_up, 1.0, 1.0, lambda: now)
+    assert throttled.get() == 1
+    now = 1.5
+    answers: list[int] = []
+    first = threading.Thread(target=lambda: answers.append(throttled.get()))
+    first.start()
+    assert looking.wait(20)
+    assert throttled.get() == 1, "another thread is looking it up"
+    now = 2.5
+    second = threading.Thread(target=lambda: answers.append(throttled.get()))
+    second.start()
+    go_on.set()
+    first.join(20)
+    second.join(20)
+    assert answers == [2, 2]
+    assert looks == 2
+
+
+def test_a_failed_look_up_of_a_throttled_value_is_repeated() -> None:
+    outcomes: Iterator[Exception | int] = iter([TimeoutError(), 7])
+
+    def look_up() -> int:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    throttled = ThrottledValue(look_up, 1.0, 1.0)
+    with pytest.raises(TimeoutError):
+        throttled.get()
+    assert throttled.get() == 7

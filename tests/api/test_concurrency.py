@@ -1,4 +1,4 @@
-"""Many callers at once, callers that leave, and an event loop that nothing holds up."""
+"""Concurrent callers, disconnecting callers, and an event loop that is never blocked."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from structlog.testing import capture_logs
 
 from jobs.store.database import Database
 from scoring.tokenization import TextTokenizer
-from tests.api.every_route import BODY, OPERATIONS, TOLD_BODY, Operation, request
+from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.databases import quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 
 CALLERS = 200
 
 
-def test_two_hundred_parallel_calls_are_each_answered_right(fresh: Fresh, model: TinyModel) -> None:
+@quick_on("postgres")
+def test_each_of_two_hundred_concurrent_calls_gets_its_own_scores(fresh: Fresh, model: TinyModel) -> None:
     api, _ = fresh
     everybody = threading.Barrier(CALLERS)
     limits = httpx2.Limits(max_connections=CALLERS)
@@ -51,11 +53,11 @@ def test_two_hundred_parallel_calls_are_each_answered_right(fresh: Fresh, model:
     [operation for operation in OPERATIONS if operation.path not in ("/livez", "/v1/tokenize")],
     ids=lambda operation: f"{operation.method} {operation.path}",
 )
-def test_a_slow_database_does_not_hold_up_the_event_loop(
+def test_a_slow_database_does_not_block_the_event_loop(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
-    job = api.wait(api.submit(**TOLD_BODY)["id"])
-    _stays_answering(api, monkeypatch, Database, ("read", "write"), operation, job["id"])
+    job = api.wait(api.submit(**WEBHOOK_BODY)["id"])
+    _answers_meanwhile(api, monkeypatch, Database, ("read", "write"), operation, job["id"])
 
 
 @pytest.mark.parametrize(
@@ -63,13 +65,13 @@ def test_a_slow_database_does_not_hold_up_the_event_loop(
     [operation for operation in OPERATIONS if operation.body is not None],
     ids=lambda operation: f"{operation.method} {operation.path}",
 )
-def test_slow_tokenising_does_not_hold_up_the_event_loop(
+def test_slow_tokenising_does_not_block_the_event_loop(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
-    _stays_answering(api, monkeypatch, TextTokenizer, ("encode", "iterate_rows"), operation, "")
+    _answers_meanwhile(api, monkeypatch, TextTokenizer, ("encode", "row_encoder"), operation, "")
 
 
-def _stays_answering(
+def _answers_meanwhile(
     api: RunningApi,
     monkeypatch: pytest.MonkeyPatch,
     owner: type[Any],
@@ -77,14 +79,14 @@ def _stays_answering(
     operation: Operation,
     job_id: str,
 ) -> None:
-    """Hold up a request in some methods of a class, and see that another request is answered meanwhile."""
-    held_up, go_on = threading.Event(), threading.Event()
+    """Block a request in some methods of a class, and check that another request is answered meanwhile."""
+    blocked, go_on = threading.Event(), threading.Event()
     answers: list[httpx2.Response] = []
     sender = threading.Thread(target=lambda: answers.append(request(api, operation, job_id)))
 
     def held(method: Any) -> Any:
         def wait(*args: Any, **kwargs: Any) -> Any:
-            held_up.set()
+            blocked.set()
             assert go_on.wait(20)
             return method(*args, **kwargs)
 
@@ -94,7 +96,7 @@ def _stays_answering(
         monkeypatch.setattr(owner, name, held(getattr(owner, name)))
     try:
         sender.start()
-        assert held_up.wait(10)
+        assert blocked.wait(10)
         assert sender.is_alive()
         with httpx2.Client(base_url=api.url, timeout=5) as other:
             assert other.get("/livez").status_code == 200
@@ -105,7 +107,7 @@ def _stays_answering(
     assert [answer.status_code for answer in answers] == [operation.status]
 
 
-def test_a_caller_that_leaves_cancels_what_has_not_started(fresh: Fresh) -> None:
+def test_a_disconnecting_caller_cancels_its_job(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
     with capture_logs() as logs:
@@ -117,7 +119,7 @@ def test_a_caller_that_leaves_cancels_what_has_not_started(fresh: Fresh) -> None
     assert [entry["status"] for entry in logs if entry.get("path") == "/v1/score"] == [499]
 
 
-def test_a_reader_that_leaves_is_not_waited_for_any_longer(fresh: Fresh) -> None:
+def test_a_disconnecting_reader_ends_its_wait_and_not_the_job(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
     job = api.submit(**BODY)
@@ -125,17 +127,17 @@ def test_a_reader_that_leaves_is_not_waited_for_any_longer(fresh: Fresh) -> None
     with socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2]))) as connection:
         connection.sendall(f"GET {job['urls']['self']} HTTP/1.1\r\nhost: localhost\r\nprefer: wait=60\r\n\r\n".encode())
         eventually(lambda: waiters.job_ids, "the reader waits")
-    eventually(lambda: not waiters.job_ids, "nobody waits any more")
+    eventually(lambda: not waiters.job_ids, "no request waits any more")
     assert api.client.get(job["urls"]["self"]).json()["status"] == "queued"
 
 
-def test_a_caller_with_an_idempotency_key_may_leave_and_come_back(fresh: Fresh, model: TinyModel) -> None:
+def test_a_call_with_an_idempotency_key_survives_its_disconnecting_caller(fresh: Fresh, model: TinyModel) -> None:
     api, worker = fresh
     worker.gate.clear()
     key = {"Idempotency-Key": "come-back"}
     connection, job_id = _call_and_hang(api, key)
     connection.close()
-    eventually(lambda: not api.app.state.service.waiters.job_ids, "the caller's leaving is noticed")
+    eventually(lambda: not api.app.state.service.waiters.job_ids, "the disconnect is noticed")
     assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "queued"
     worker.gate.set()
     headers = key | {"content-type": "application/json"}
@@ -145,7 +147,7 @@ def test_a_caller_with_an_idempotency_key_may_leave_and_come_back(fresh: Fresh, 
 
 
 def _call_and_hang(api: RunningApi, headers: dict[str, str]) -> tuple[socket.socket, str]:
-    """Send a call and read nothing. Returns its connection and its job's id."""
+    """Send a call without reading its answer. Returns the connection and the id of the job."""
     body = json.dumps(BODY).encode()
     lines = [
         "POST /v1/score HTTP/1.1",
@@ -161,7 +163,7 @@ def _call_and_hang(api: RunningApi, headers: dict[str, str]) -> tuple[socket.soc
     return connection, waiters.job_ids[0]
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_disturbs_nobody(api: RunningApi) -> None:
+def test_a_client_that_disconnects_within_its_body_affects_no_other_request(api: RunningApi) -> None:
     connection = socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2])))
     connection.sendall(
         b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
@@ -170,24 +172,26 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_disturbs_nobody(api: Run
     assert api.client.get("/livez").status_code == 200
 
 
-def test_a_notice_between_commit_and_wait_is_not_lost(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
-    """Lookups are far apart here, so only notices can end these waits in time."""
+def test_a_notice_between_the_commit_and_the_wait_is_not_lost(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    """Polling is rare here, so only notices can end these waits in time."""
     with running_api(model.directory, sqlite_url, tmp_path, waiter_poll_seconds=1000.0) as (api, _):
         eventually(lambda: api.score(**BODY | {"timeout": 2}), "the worker is connected")
         for n in range(50):
             assert api.score(**BODY | {"query": f"Query {n}", "timeout": 10})["scores"]
 
 
-def test_a_call_whose_job_has_ended_already_is_not_waited_for(
+def test_a_call_whose_job_has_already_ended_is_answered_at_once(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
-    """Nobody announces an end twice, and lookups are far apart here: a wait would run out of time."""
+    """An end is announced once and polling is rare here, so a wait for it would time out."""
     with running_api(model.directory, sqlite_url, tmp_path, waiter_poll_seconds=1000.0) as (api, _):
         started = time.monotonic()
         assert api.score(**BODY | {"items": []})["scores"] == []
         headers = {"Idempotency-Key": "again"}
         first = api.client.post("/v1/score", json=BODY, headers=headers)
-        # As another process would be, or this one after a restart: it has not heard of the end.
-        api.app.state.service.waiters._ended.clear()
+        # Now this process is like one that was restarted: it does not know of the end.
+        api.app.state.service.waiters._ended._counted.clear()
         assert api.client.post("/v1/score", json=BODY, headers=headers).json() == first.json()
         assert time.monotonic() - started < 10

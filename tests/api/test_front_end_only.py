@@ -1,4 +1,4 @@
-"""ADR-001: the front end never has the accelerator library in its process, not even after it has served everything."""
+"""ADR-001: the API process never loads the accelerator library, not even after it has served every route."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVE_EVERYTHING = """
 import json, sys
 from pathlib import Path
 
-from tests.api.every_route import OPERATIONS, TOLD_BODY, request
+from tests.api.every_route import OPERATIONS, WEBHOOK_BODY, request
 from tests.api.serving import running_api
 
 directory, database_url, folder = sys.argv[1:]
@@ -22,7 +22,7 @@ with running_api(Path(directory), database_url, Path(folder)) as (api, _):
     documented = api.client.get("/openapi.json").json()["paths"]
     answers = {}
     for operation in OPERATIONS:
-        job = api.wait(api.submit(**TOLD_BODY, apply_softmax=True)["id"])
+        job = api.wait(api.submit(**WEBHOOK_BODY, apply_softmax=True)["id"])
         response = request(api, operation, job["id"])
         answers[f"{operation.method} {operation.path}"] = response.status_code
     loaded = sorted({name.partition(".")[0] for name in sys.modules})

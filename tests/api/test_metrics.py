@@ -1,4 +1,4 @@
-"""What the API tells a monitoring system."""
+"""The metrics of the API."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.databases import quick_on
 from tests.services import PostgresServer, RedisServer
 
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
@@ -31,7 +32,7 @@ Samples = dict[str, float]
 
 
 def scrape(api: RunningApi) -> Samples:
-    """Every sample, by its name and labels as they are written."""
+    """Return all samples by name and labels."""
     response = api.client.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain; version=")
@@ -44,19 +45,19 @@ def scrape(api: RunningApi) -> Samples:
 
 
 @pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every scrape counts anew, and every sweep watches."""
-    monkeypatch.setattr("api.metrics.FIGURES_SECONDS", 0.0)
-    monkeypatch.setattr("api.remembering.SHARE", 1e9)
+def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every scrape count anew, and every sweep check the invariants."""
+    monkeypatch.setattr("api.metrics.STATISTICS_SECONDS", 0.0)
+    monkeypatch.setattr("api.caching.MAX_TIME_SHARE", 1e9)
     monkeypatch.setattr("jobs.invariant_watch.EVERY_SECONDS", 0.0)
 
 
 @pytest.fixture
-def served(quickly: None, fresh: tuple[RunningApi, StandInWorker]) -> tuple[RunningApi, StandInWorker]:
+def served(uncached: None, fresh: tuple[RunningApi, StandInWorker]) -> tuple[RunningApi, StandInWorker]:
     return fresh
 
 
-def test_requests_are_counted_by_the_route_and_not_by_what_was_asked_for(
+def test_requests_are_counted_by_route_and_not_by_path(
     served: tuple[RunningApi, StandInWorker],
 ) -> None:
     api, _ = served
@@ -84,7 +85,8 @@ def test_requests_are_counted_by_the_route_and_not_by_what_was_asked_for(
     assert samples[f"{seconds}_sum method=POST route=/v1/jobs"] > 0
 
 
-def test_no_label_names_a_job_a_tenant_or_what_a_client_made_up(served: tuple[RunningApi, StandInWorker]) -> None:
+@quick_on("postgres")
+def test_no_label_contains_a_job_a_tenant_or_text_of_a_client(served: tuple[RunningApi, StandInWorker]) -> None:
     api, _ = served
     job = api.wait(api.submit(**BODY)["id"])
     api.client.get(f"/v1/jobs/{job['id']}")
@@ -94,11 +96,12 @@ def test_no_label_names_a_job_a_tenant_or_what_a_client_made_up(served: tuple[Ru
         assert word not in body
     names = {line.split("{")[0].split()[0] for line in body.splitlines() if not line.startswith("#")}
     assert {name for name in names if not re.match("scoreline_", name)} == set()
-    # It is about the process, and no part of the interface that clients are promised.
+    # The metrics are no part of the documented interface.
     assert "/metrics" not in api.client.get("/openapi.json").json()["paths"]
 
 
-def test_jobs_are_counted_once_when_accepted_and_once_when_seen_ended(
+@quick_on("postgres")
+def test_a_job_is_counted_once_when_accepted_and_once_when_ended(
     served: tuple[RunningApi, StandInWorker],
 ) -> None:
     api, worker = served
@@ -113,7 +116,7 @@ def test_jobs_are_counted_once_when_accepted_and_once_when_seen_ended(
     for _ in range(2):
         api.client.post(f"/v1/jobs/{cancelled}/cancel")
     api.submit(**BODY, expires_in=0.01)
-    eventually(lambda: "scoreline_jobs_ended_total status=expired" in scrape(api), "a sweep sees it")
+    eventually(lambda: "scoreline_jobs_ended_total status=expired" in scrape(api), "a sweep counts it")
     samples = scrape(api)
     assert {
         name: value for name, value in samples.items() if name.startswith("scoreline_jobs") and "total" in name
@@ -127,7 +130,7 @@ def test_jobs_are_counted_once_when_accepted_and_once_when_seen_ended(
     }
 
 
-def test_the_queue_is_counted_in_sql(served: tuple[RunningApi, StandInWorker]) -> None:
+def test_the_queue_metrics_show_what_the_database_holds(served: tuple[RunningApi, StandInWorker]) -> None:
     api, worker = served
     worker.gate.clear()
     samples = scrape(api)
@@ -149,35 +152,35 @@ def test_the_queue_is_counted_in_sql(served: tuple[RunningApi, StandInWorker]) -
     assert 100 <= samples["scoreline_oldest_waiting_seconds class=interactive model=tiny"] < 130
     assert 0 <= samples["scoreline_oldest_waiting_seconds class=other model=tiny"] < 30
     assert samples["scoreline_live_workers_tokens_per_second model=tiny"] == 12.5
-    assert samples["scoreline_running_batches"] == 0, "of that batch nothing is left to do"
+    assert samples["scoreline_running_batches"] == 0, "that batch has no claimed chunks"
 
 
-def test_who_waits_is_counted(served: tuple[RunningApi, StandInWorker]) -> None:
+def test_awaited_jobs_are_counted(served: tuple[RunningApi, StandInWorker]) -> None:
     api, worker = served
     assert scrape(api)["scoreline_awaited_jobs"] == 0
     worker.gate.clear()
     job_id = api.submit(**BODY)["id"]
     waiting = threading.Thread(target=lambda: api.wait(job_id))
     waiting.start()
-    eventually(lambda: scrape(api)["scoreline_awaited_jobs"] == 1, "somebody waits")
+    eventually(lambda: scrape(api)["scoreline_awaited_jobs"] == 1, "a request waits")
     worker.gate.set()
     waiting.join(20)
 
 
-def test_a_broken_rule_is_told(served: tuple[RunningApi, StandInWorker]) -> None:
+def test_a_violated_invariant_is_shown(served: tuple[RunningApi, StandInWorker]) -> None:
     api, worker = served
     worker.gate.clear()
     name = "scoreline_invariant_violated check=waiting_chunk_with_batch"
-    eventually(lambda: scrape(api).get(name) == 0, "it was looked for")
+    eventually(lambda: scrape(api).get(name) == 0, "the invariants were checked")
     api.submit(**BODY)
     with api.app.state.service.database.write() as connection:
         connection.execute(text("UPDATE chunks SET batch_id = 'batch'"))
-    eventually(lambda: scrape(api)[name] == 1, "it is seen")
+    eventually(lambda: scrape(api)[name] == 1, "the violation is shown")
     broken = {key for key, value in scrape(api).items() if key.startswith("scoreline_invariant") and value}
     assert broken == {name}
 
 
-def test_figures_are_counted_once_for_many_scrapes(api: RunningApi) -> None:
+def test_scrapes_share_the_statistics_of_the_queue(api: RunningApi) -> None:
     before = scrape(api)
     api.submit(**BODY)
     after = scrape(api)
@@ -186,8 +189,8 @@ def test_figures_are_counted_once_for_many_scrapes(api: RunningApi) -> None:
     }
 
 
-def test_without_the_database_there_is_the_rest(
-    quickly: None, model: TinyModel, postgres_url: str, postgres: PostgresServer, tmp_path: Path
+def test_an_outage_of_the_database_leaves_the_other_metrics(
+    uncached: None, model: TinyModel, postgres_url: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     with running_api(model.directory, postgres_url, tmp_path, with_worker=False) as (api, _):
         api.submit(**BODY)
@@ -203,14 +206,13 @@ def test_without_the_database_there_is_the_rest(
         assert scrape(api)["scoreline_database_up"] == 1
 
 
-def test_a_store_without_its_schema_is_not_up(model: TinyModel, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_database_without_its_schema_is_not_up(model: TinyModel, tmp_path: Path) -> None:
     with running_api(model.directory, f"sqlite:///{tmp_path / 'empty.db'}", tmp_path, with_worker=False) as (api, _):
         assert scrape(api)["scoreline_database_up"] == 0
 
 
-def test_rings_that_were_lost_are_counted(
-    model: TinyModel, sqlite_url: str, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_lost_rings_are_counted(model: TinyModel, sqlite_url: str, redis_server: RedisServer, tmp_path: Path) -> None:
     settings = {"redis_url": redis_server.url, "bell_socket": None}
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
         assert scrape(api)["scoreline_rings_lost_total"] == 0

@@ -1,4 +1,4 @@
-"""What happens when something that the API leans on is away."""
+"""Outages of the database and of Redis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.services import PostgresServer, RedisServer
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
 
 
-def test_the_database_goes_away_and_comes_back(
+def test_requests_during_an_outage_of_the_database_get_503_and_succeed_after_it(
     model: TinyModel, postgres_url: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     settings = {"waiter_poll_seconds": 0.1}
@@ -48,7 +48,7 @@ def test_the_database_goes_away_and_comes_back(
                 assert "127.0.0.1" not in response.text
             assert api.client.get("/livez").status_code == 200
             assert api.client.post("/v1/tokenize", json={"text": "a"}).status_code == 200
-            # What is not a matter of the database is still told.
+            # Errors that do not depend on the database are still reported.
             assert api.client.post("/v1/jobs", json=BODY | {"query": ""}).json()["error"]["code"] == "empty_query"
         finally:
             postgres.start()
@@ -71,7 +71,7 @@ def test_a_store_without_its_schema_is_not_ready(model: TinyModel, tmp_path: Pat
         assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_unavailable")
 
 
-def test_jobs_are_taken_and_calls_answered_without_redis(
+def test_jobs_are_accepted_and_calls_answered_without_redis(
     model: TinyModel, store_url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     settings = {"redis_url": redis_server.url, "bell_socket": None, "waiter_poll_seconds": 0.1}
@@ -91,7 +91,7 @@ def test_jobs_are_taken_and_calls_answered_without_redis(
         redis_server.start()
 
 
-def test_redis_is_rung_and_its_notices_are_heard(
+def test_rings_and_notices_go_through_redis(
     model: TinyModel, sqlite_url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     settings = {

@@ -1,4 +1,4 @@
-"""The API as a process: its log, its request ids, and how it starts and stops."""
+"""The API as a process: its log, its request ids, its start and its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from jobs.store.database import Database
-from jobs.tenancy.keys import Scope, create_key, revoke_key, secret_hash
+from jobs.tenancy.keys import Scope, create_key, hash_secret, revoke_key
 from settings.jobs import StoreSettings
 from tests.api.serving import DEADLINE_SECONDS, RunningApi, eventually
 from tests.api.tiny_model import TinyModel
@@ -29,7 +29,7 @@ BODY: dict[str, Any] = {"query": "Confidential capital of", "items": [" Atlantis
 
 @contextmanager
 def api_process(**settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``python -m api`` with these settings, and its URL."""
+    """Run ``python -m api`` with these settings. Yields the process and its URL."""
     port = free_port()
     environment = os.environ | {f"SCORELINE_{name.upper()}": value for name, value in settings.items()}
     process = subprocess.Popen(
@@ -46,7 +46,7 @@ def api_process(**settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def wait_for(client: httpx2.Client, process: subprocess.Popen[str]) -> None:
-    """Return once it serves."""
+    """Return when the process serves."""
 
     def answers() -> bool:
         try:
@@ -58,7 +58,7 @@ def wait_for(client: httpx2.Client, process: subprocess.Popen[str]) -> None:
     eventually(answers, "the process serves")
 
 
-def test_a_process_logs_one_line_a_request_without_its_text_and_stops_in_the_middle_of_a_wait(
+def test_a_process_logs_one_line_per_request_without_its_text_and_stops_during_a_wait(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
     settings = {"model": str(model.directory), "database_url": sqlite_url, "bell_socket": str(tmp_path / "bell")}
@@ -74,7 +74,7 @@ def test_a_process_logs_one_line_a_request_without_its_text_and_stops_in_the_mid
                 "x-request-id: trace-3",
             ]
             waiting.sendall("\r\n".join([*head, "", ""]).encode())
-            # What was sent before these has been read when these are answered.
+            # When these are answered, the request that was sent before them has been read.
             for _ in range(5):
                 assert client.get("/livez").status_code == 200
             process.send_signal(signal.SIGTERM)
@@ -101,11 +101,11 @@ def test_a_process_logs_one_line_a_request_without_its_text_and_stops_in_the_mid
     ("settings", "says"),
     [
         ({"model": "/nowhere/at/all"}, "/nowhere/at/all"),
-        ({"database_url": "mysql://a/b"}, "mysql"),
-        ({"max_labels": "many"}, "max_labels"),
+        pytest.param({"database_url": "mysql://a/b"}, "mysql", marks=pytest.mark.slow),
+        pytest.param({"max_labels": "many"}, "max_labels", marks=pytest.mark.slow),
     ],
 )
-def test_a_process_that_can_not_start_says_why_in_one_line(
+def test_a_process_that_can_not_start_logs_the_reason_in_one_line(
     model: TinyModel, settings: dict[str, str], says: str
 ) -> None:
     with api_process(**{"model": str(model.directory)} | settings) as (process, _):
@@ -116,8 +116,8 @@ def test_a_process_that_can_not_start_says_why_in_one_line(
         assert says in line["reason"]
 
 
-def test_nothing_secret_is_logged_of_keys_good_and_bad(model: TinyModel, sqlite_url: str) -> None:
-    """As in production: keys are asked for, and there is a Redis to be told of, if it were there."""
+def test_neither_valid_nor_invalid_keys_are_logged(model: TinyModel, sqlite_url: str) -> None:
+    """The settings are as in production: keys are required, and the URL of Redis contains a password."""
     store = Database.open(StoreSettings(database_url=sqlite_url))
     scopes = frozenset(Scope)
     good, _ = create_key(store, "acme", "good", scopes)
@@ -149,7 +149,7 @@ def test_nothing_secret_is_logged_of_keys_good_and_bad(model: TinyModel, sqlite_
     assert "earer" not in log
     for secret in (*(key.rpartition("_")[2] for key in (good, revoked, bad[1])), bootstrap, "Confidential", "éé"):
         assert secret not in log
-        assert secret_hash(secret) not in log
+        assert hash_secret(secret) not in log
         assert json.dumps(secret)[1:-1] not in log
     assert "redis-password" not in log
 
@@ -158,14 +158,19 @@ def test_nothing_secret_is_logged_of_keys_good_and_bad(model: TinyModel, sqlite_
     ("settings", "says"),
     [
         ({}, "there is no API key"),
-        ({"bootstrap_key": ""}, "bootstrap_key"),
         ({"bootstrap_key": "much-too-short-to-be-a-key"}, "32 characters"),
-        ({"bootstrap_key": "long enough but it has spaces in it, so it is none"}, "no spaces"),
-        ({"bootstrap_key": "long-enough-but-not-all-of-it-is-ascii-é"}, "ASCII"),
-        ({"host": "0.0.0.0", "bell_socket": "/tmp/nobody-listens-here"}, "there is no API key"),
+        *(
+            pytest.param(settings, says, marks=pytest.mark.slow)
+            for settings, says in (
+                ({"bootstrap_key": ""}, "bootstrap_key"),
+                ({"bootstrap_key": "long enough but it has spaces in it, so it is none"}, "no spaces"),
+                ({"bootstrap_key": "long-enough-but-not-all-of-it-is-ascii-é"}, "ASCII"),
+                ({"host": "0.0.0.0", "bell_socket": "/tmp/nobody-listens-here"}, "there is no API key"),
+            )
+        ),
     ],
 )
-def test_a_process_that_nobody_could_call_does_not_start(
+def test_a_process_without_any_usable_key_does_not_start(
     model: TinyModel, sqlite_url: str, settings: dict[str, str], says: str
 ) -> None:
     given = {"model": str(model.directory), "database_url": sqlite_url} | settings
@@ -179,13 +184,13 @@ def test_a_process_that_nobody_could_call_does_not_start(
             assert json.dumps(key)[1:-1] not in log
 
 
-@pytest.mark.parametrize("sane", ["a", "3f2c-1", "A" * 128, "req_1:2.3+4/5="])
-def test_a_sane_request_id_is_kept(api: RunningApi, sane: str) -> None:
-    assert api.client.get("/livez", headers={"x-request-id": sane}).headers["x-request-id"] == sane
+@pytest.mark.parametrize("valid", ["a", "3f2c-1", "A" * 128, "req_1:2.3+4/5="])
+def test_a_valid_request_id_is_kept(api: RunningApi, valid: str) -> None:
+    assert api.client.get("/livez", headers={"x-request-id": valid}).headers["x-request-id"] == valid
 
 
-@pytest.mark.parametrize("insane", ["", "a b", "A" * 129, "é", '"quoted"', "<script>"])
-def test_a_request_id_that_is_not_sane_is_replaced(api: RunningApi, insane: str) -> None:
-    response = api.client.get("/v1/nowhere", headers={"x-request-id": insane.encode()})
+@pytest.mark.parametrize("invalid", ["", "a b", "A" * 129, "é", '"quoted"', "<script>"])
+def test_an_invalid_request_id_is_replaced(api: RunningApi, invalid: str) -> None:
+    response = api.client.get("/v1/nowhere", headers={b"x-request-id": invalid.encode()})
     assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
     assert response.headers["x-request-id"] != api.client.get("/livez").headers["x-request-id"]

@@ -1,4 +1,4 @@
-"""Ringing from many threads, through one."""
+"""The class Ringer, which rings from one thread for many."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BROKEN = "broken"
 
 
 class SlowBell:
-    """Keeps what it is told, and takes as long as it is held."""
+    """A bell that records its calls, and whose rings block while it is held."""
 
     def __init__(self) -> None:
         self.rung: list[str] = []
@@ -32,7 +32,7 @@ class SlowBell:
         pass
 
 
-def test_what_is_asked_for_during_a_ring_is_one_more_after_it_and_nobody_waits_for_it() -> None:
+def test_all_rings_requested_during_a_ring_become_one_and_block_no_caller() -> None:
     bell = SlowBell()
     bell.held.clear()
     with Ringer(bell) as ringer:
@@ -45,7 +45,7 @@ def test_what_is_asked_for_during_a_ring_is_one_more_after_it_and_nobody_waits_f
     assert bell.rung == ["a", "a"]
 
 
-def test_all_that_was_asked_for_is_done_before_it_ends() -> None:
+def test_the_ringer_finishes_all_requested_rings_before_it_exits() -> None:
     bell = SlowBell()
     with Ringer(bell) as ringer:
         ringer.announce(["1"])
@@ -56,7 +56,7 @@ def test_all_that_was_asked_for_is_done_before_it_ends() -> None:
     assert sorted(bell.rung) == ["a", "b"]
 
 
-def test_a_bell_that_breaks_its_promise_is_rung_again() -> None:
+def test_the_ringer_survives_a_bell_that_raises() -> None:
     bell = SlowBell()
     with Ringer(bell) as ringer:
         ringer.ring(BROKEN)

@@ -1,7 +1,7 @@
-"""A tiny tokenizer and a configuration, and a made-up model that says what their scores are.
+"""A tiny tokenizer and configuration, and a made-up model that computes scores for them without an accelerator.
 
-The model is a function of the whole sequence: another token anywhere gives other logits. So a test that compares scores
-sees every wrong boundary, order and label, and needs no accelerator.
+The logits are a pseudorandom function of the whole sequence: a change of any token changes them. So a test that
+compares scores detects any wrong boundary, order or label.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_model_directory(directory: Path) -> Path:
 
 
 class TinyModel:
-    """The reference: plain tokenisation and made-up logits."""
+    """The reference for expected scores: plain tokenisation and made-up logits."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -61,36 +61,36 @@ class TinyModel:
 
     @property
     def vocabulary(self) -> int:
-        """Ids below it are tokens."""
+        """The number of token ids."""
         return len(self._tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
         ids: list[int] = self._tokenizer.encode(text)
         return ids
 
     def token(self, text: str) -> int:
-        """The id of a text that is one token."""
+        """Return the id of a text that is one token."""
         (only,) = self.encode(text)
         return only
 
     def scores(self, sequences: Sequence[Sequence[int]], labels: Sequence[int]) -> npt.NDArray[np.float64]:
-        """P(label | sequence) over the whole vocabulary, [N, M]."""
+        """Return P(label | sequence) over the whole vocabulary, [N, M]."""
         return np.exp(np.stack([logprobs(sequence)[list(labels)] for sequence in sequences]).astype(np.float64))
 
     def text_scores(self, query: str, items: Sequence[str], labels: Sequence[int]) -> npt.NDArray[np.float64]:
-        """The same for texts, concatenated and then tokenised."""
+        """Return the scores of texts, which are concatenated and then tokenised, [N, M]."""
         return self.scores([self.encode(query + item) for item in items], labels)
 
 
 def logits(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Made-up logits of the token after a sequence, [vocabulary]: spread, and fixed by the sequence alone."""
+    """Return made-up logits of the token after a sequence, [vocabulary]. They depend on the sequence alone."""
     seed = [len(sequence), *(int(token) for token in sequence)]
     return (3 * np.random.default_rng(seed).normal(size=512)).astype(np.float32)
 
 
 def logprobs(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Their log-softmax, [vocabulary]."""
+    """Return the log-softmax of the logits, [vocabulary]."""
     raw = logits(sequence).astype(np.float64)
     result: npt.NDArray[np.float32] = (raw - raw.max() - np.log(np.exp(raw - raw.max()).sum())).astype(np.float32)
     return result

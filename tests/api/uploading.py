@@ -1,4 +1,4 @@
-"""Uploads to send to a running API."""
+"""Build and send uploads to a running API."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ LONG = json.dumps("word " * CONTEXT).encode()
 
 
 def body(items: Iterable[object], job: dict[str, Any] = JOB) -> bytes:
-    """The lines of an upload."""
+    """Return the lines of an upload."""
     return b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in (job, *items))
 
 
 def send(api: RunningApi, content: bytes | Iterator[bytes], headers: dict[str, str] = LINES) -> httpx2.Response:
-    """POST /v1/jobs."""
+    """Send an upload to ``POST /v1/jobs``."""
     return api.client.post("/v1/jobs", content=content, headers=headers)
 
 
 def error(response: httpx2.Response) -> tuple[int, str, str | None, str]:
-    """Status, code, param and message of a refusal."""
+    """Return the status, code, param and message of an error response."""
     found = response.json()["error"]
     return response.status_code, found["code"], found["param"], found["message"]
 
 
 def rows_of(api: RunningApi, table: Any = jobs) -> int:
-    """How many rows of a table are in the store."""
+    """Return the number of rows of a table."""
     database = Database.open(api.store)
     with closing(database), database.read() as connection:
         return int(connection.scalar(select(func.count()).select_from(table)) or 0)
 
 
 def nothing_is_left(api: RunningApi) -> bool:
-    """Whether the store has no trace of any job."""
+    """Return whether the database has no trace of any job."""
     return [rows_of(api, table) for table in (jobs, chunks, idempotency_keys)] == [0, 0, 0]
 
 
 def receiving(api: RunningApi) -> list[dict[str, Any]]:
-    """The jobs that are being received, at most twenty."""
+    """Return the jobs that are being received, at most twenty."""
     listed: list[dict[str, Any]] = api.client.get("/v1/jobs", params={"status": "receiving"}).json()["data"]
     return listed
 
 
 class HeldUpload:
-    """An upload of which the rest is sent when it is told to."""
+    """An upload whose first piece is sent at once, and the rest by :meth:`finish`."""
 
     def __init__(self, api: RunningApi, pieces: Sequence[bytes], headers: dict[str, str] = LINES) -> None:
         self.go_on = threading.Event()
@@ -88,7 +88,7 @@ class HeldUpload:
 
 
 def connect(api: RunningApi, headers: dict[str, str]) -> socket.socket:
-    """A connection on which the head of an upload was sent."""
+    """Open a connection and send the head of an upload."""
     address = urlsplit(api.url)
     connection = socket.create_connection((address.hostname, address.port), timeout=20)
     head = "".join(f"{name}: {value}\r\n" for name, value in {"Host": address.netloc, **LINES, **headers}.items())

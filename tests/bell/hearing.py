@@ -1,4 +1,4 @@
-"""Ends of the bell, run in threads, that write down what they hear."""
+"""Run the listeners of a bell in threads, and record what they hear."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bell.interfaces import Listener, Notices
+from bell.interfaces import EndedJobsListener, RingListener
 from tests.services import wait_until
 
 
@@ -23,8 +23,8 @@ class Heard:
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[threading.Event]:
-    """Run a worker's end in a thread; yields an event that is set once the worker was told to start."""
+def listening(listener: RingListener) -> Iterator[threading.Event]:
+    """Run a ring listener in a thread. Yields an event that is set when ``on_start`` is called."""
     started = threading.Event()
     thread = threading.Thread(target=listener.run, args=(started.set,), daemon=True)
     thread.start()
@@ -37,8 +37,8 @@ def listening(listener: Listener) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def noticing(notices: Notices, heard: Heard) -> Iterator[None]:
-    """Run an API's end in an event loop of its own thread."""
+def noticing(notices: EndedJobsListener, heard: Heard) -> Iterator[None]:
+    """Run a listener for ended jobs in a thread with an event loop of its own."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(notices.listen(heard.ended.append))
 

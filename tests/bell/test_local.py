@@ -6,6 +6,7 @@ import contextlib
 import socket
 import stat
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_worker_rings_the_other_workers(path: str) -> None:
         wait_until(lambda: len(second.rings) == 2, "the other one hears it")
 
 
-def test_announcements_from_workers_and_from_the_api_itself_are_noticed(path: str) -> None:
+def test_announcements_from_workers_and_from_the_api_itself_are_heard(path: str) -> None:
     api, worker = Heard(), Heard()
     hub, bell = LocalHub(path), LocalBell(path, "demo", worker.ring)
     many = [f"job_{n:036d}" for n in range(5_000)]
@@ -52,7 +53,7 @@ def test_announcements_from_workers_and_from_the_api_itself_are_noticed(path: st
     assert set(api.ended) == {*many, "job_cancelled"}
 
 
-def test_a_worker_connects_whenever_the_api_comes_up_and_again_after_it_was_restarted(path: str) -> None:
+def test_a_worker_connects_when_the_api_starts_and_again_after_its_restart(path: str) -> None:
     worker = Heard()
     with listening(LocalBell(path, "demo", worker.ring)) as started:
         assert started.wait(5), "the worker waits for the API"
@@ -60,7 +61,7 @@ def test_a_worker_connects_whenever_the_api_comes_up_and_again_after_it_was_rest
         for lives in (1, 2):
             api = Heard()
             with noticing(LocalHub(path), api):
-                wait_until(lambda lives=lives: len(worker.rings) == lives, "the worker is connected")
+                wait_until(partial(lambda lives: len(worker.rings) == lives, lives), "the worker is connected")
 
 
 def test_a_socket_left_behind_by_a_crash_is_replaced(path: str) -> None:
@@ -71,13 +72,13 @@ def test_a_socket_left_behind_by_a_crash_is_replaced(path: str) -> None:
         wait_until(lambda: worker.rings, "the worker is connected")
 
 
-def test_the_socket_is_its_owners_alone_and_goes_with_the_hub(path: str) -> None:
+def test_only_its_owner_may_use_the_socket_and_it_is_removed_at_the_end(path: str) -> None:
     with noticing(LocalHub(path), Heard()):
         wait_until(lambda: Path(path).exists() and stat.S_IMODE(Path(path).stat().st_mode) == 0o600, "it is private")
     assert not Path(path).exists()
 
 
-def test_nothing_raises_or_waits_when_nobody_is_there(path: str) -> None:
+def test_without_an_api_or_workers_no_method_raises_or_waits(path: str) -> None:
     started = time.monotonic()
     hub, bell = LocalHub(path), LocalBell(path, "demo", lambda: None)
     for end in (hub, bell):
@@ -87,7 +88,7 @@ def test_nothing_raises_or_waits_when_nobody_is_there(path: str) -> None:
     assert time.monotonic() - started < 1.0
 
 
-def test_a_worker_that_reads_nothing_holds_up_nobody(path: str) -> None:
+def test_a_worker_that_reads_nothing_delays_nobody(path: str) -> None:
     api, worker = Heard(), Heard()
     hub = LocalHub(path)
     with noticing(hub, api), listening(LocalBell(path, "demo", worker.ring)), socket.socket(socket.AF_UNIX) as deaf:
@@ -114,7 +115,7 @@ def test_a_worker_that_reads_nothing_holds_up_nobody(path: str) -> None:
         assert 0 < heard < rings / 2
 
 
-def test_an_api_that_reads_nothing_holds_a_worker_up_for_a_second_at_most(path: str) -> None:
+def test_an_api_that_reads_nothing_delays_a_worker_by_a_second_at_most(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as frozen_api:
         frozen_api.bind(path)
         frozen_api.listen()

@@ -1,4 +1,4 @@
-"""The command that measures the engine prints what others read."""
+"""The output of the command that measures the engine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_last_line_is_one_object_of_the_promised_shape() -> None:
+def test_the_last_line_is_one_json_object_of_the_documented_shape() -> None:
     asked = ("--workload", "100x10x100", "--items", "2", "--repeats", "1", "--algorithms", "packed_segment")
     outcome = run(*asked)
     assert outcome.returncode == 0, outcome.stderr

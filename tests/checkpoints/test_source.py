@@ -1,6 +1,6 @@
-"""A model is found in a folder or on the hub; what can't be had is one line that says what to do.
+"""A model is found in a folder or on the hub; if not, the error is one line that says what to do.
 
-The hub is a small server of the tests', and the finding is done in processes of their own, since the library reads its
+A small server stands in for the hub. Each search runs in a process of its own, since the hub library reads its
 variables (``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, …) when it is imported.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from checkpoints.files import ModelFilesError
-from checkpoints.hub_errors import explain, is_definite
+from checkpoints.files import CheckpointError
+from checkpoints.hub_errors import explain, is_permanent
 from checkpoints.progress import ByteProgress
 from checkpoints.source import Contents, find_checkpoint, is_hub_id
 from tests.checkpoints.hub_server import Hub, Repository, commit_of
@@ -55,14 +55,14 @@ FIND = """
 import json, sys
 from settings.logs import configure_logs
 configure_logs()
-from checkpoints import source
+from checkpoints import source as checkpoint
 from checkpoints.source import Contents, find_checkpoint
-from checkpoints.files import ModelFilesError
-source.HUB_SECONDS = 1.0
+from checkpoints.files import CheckpointError
+checkpoint.HUB_SECONDS = 1.0
 model, revision, contents = sys.argv[1:]
 try:
     found = find_checkpoint(model, revision or None, Contents[contents])
-except ModelFilesError as refusal:
+except CheckpointError as refusal:
     print(json.dumps({"refusal": str(refusal)}))
 else:
     files = {str(path.relative_to(found.directory)): path.stat().st_size for path in found.directory.rglob("*")}
@@ -72,7 +72,7 @@ else:
 
 @dataclass
 class Found:
-    """What a process found, or refused; and what it logged."""
+    """What a process found, or its error, and its log."""
 
     answer: dict[str, Any]
     log: list[dict[str, Any]]
@@ -103,7 +103,7 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def find(hub: Hub, tmp_path: Path) -> Find:
-    """Find a model in a new process that knows this hub, and no token."""
+    """Return a function that searches for a model in a new process, without a token unless one is given."""
 
     def run(model: str = ID, revision: str = "", contents: Contents = Contents.WEIGHTS, **variables: str) -> Found:
         hub.requests.clear()
@@ -135,20 +135,20 @@ def test_the_api_fetches_no_weights(hub: Hub, find: Find) -> None:
     assert found.files == hub.downloads() == DESCRIPTION
 
 
-def test_what_the_api_has_fetched_the_worker_does_not_fetch_again(hub: Hub, find: Find) -> None:
+def test_a_worker_does_not_download_again_what_the_api_downloaded(hub: Hub, find: Find) -> None:
     find(contents=Contents.DESCRIPTION)
     find()
     assert hub.downloads() == [name for name in ALL if name not in DESCRIPTION]
 
 
-def test_what_is_cached_is_not_fetched_again(hub: Hub, find: Find) -> None:
+def test_cached_files_are_not_downloaded_again(hub: Hub, find: Find) -> None:
     first = find()
     second = find()
     assert second.answer == first.answer
     assert hub.downloads() == []
 
 
-def test_a_branch_that_moves_is_followed_at_the_next_start_and_a_commit_is_not(hub: Hub, find: Find) -> None:
+def test_a_moved_branch_is_followed_at_the_next_start_but_a_commit_stays(hub: Hub, find: Find) -> None:
     old = find().answer["commit"]
     hub.repositories[ID].revisions = {"main": FILES | {"config.json": b'{"vocab_size": 2}'}, "v1": FILES}
     new = find().answer
@@ -169,7 +169,7 @@ def test_a_cached_model_needs_no_network_when_offline(hub: Hub, find: Find) -> N
 
 
 @pytest.mark.parametrize("cached", [None, Contents.DESCRIPTION])
-def test_offline_a_model_that_is_not_cached_whole_is_refused(find: Find, cached: Contents | None) -> None:
+def test_offline_a_model_that_is_not_completely_cached_is_refused(find: Find, cached: Contents | None) -> None:
     if cached is not None:
         find(contents=cached)
     assert "HF_HUB_OFFLINE is set: unset it, or fetch the model first" in find(HF_HUB_OFFLINE="1").refusal
@@ -193,11 +193,13 @@ def test_the_token_is_sent_and_a_private_model_needs_it(hub: Hub, find: Find) ->
         (ID, "", "wrong", "refuses access to tiny-org/tiny (401): set HF_TOKEN to a valid token"),
     ],
 )
-def test_what_the_hub_refuses_is_one_line(find: Find, model: str, revision: str, token: str, says: str) -> None:
+def test_a_refusal_of_the_hub_is_reported_on_one_line(
+    find: Find, model: str, revision: str, token: str, says: str
+) -> None:
     assert says in find(model, revision, **({"HF_TOKEN": token} if token else {})).refusal
 
 
-def test_a_gated_model_is_refused_with_the_way_in_even_if_an_old_copy_is_there(hub: Hub, find: Find) -> None:
+def test_the_error_for_a_gated_model_says_how_to_get_access(hub: Hub, find: Find) -> None:
     hub.repositories[ID].gated = True
     assert f"is gated: accept its terms on {hub.url}/{ID}, and set HF_TOKEN" in find().refusal
 
@@ -208,7 +210,7 @@ def test_a_refusal_is_not_hidden_by_a_cached_copy(hub: Hub, find: Find) -> None:
     assert "HF_TOKEN" in find().refusal
 
 
-def test_a_download_that_is_cut_short_is_taken_up_where_it_ended(hub: Hub, find: Find) -> None:
+def test_an_interrupted_download_is_resumed(hub: Hub, find: Find) -> None:
     hub.cut = 2
     found = find()
     assert found.files == ALL
@@ -230,7 +232,9 @@ def test_without_the_hub_a_cached_copy_is_used_with_a_warning(hub: Hub, find: Fi
 
 
 @pytest.mark.parametrize("cached", [None, Contents.DESCRIPTION])
-def test_without_the_hub_and_without_a_whole_copy_it_is_one_line(hub: Hub, find: Find, cached: Contents | None) -> None:
+def test_without_the_hub_and_without_a_complete_copy_the_error_is_one_line(
+    hub: Hub, find: Find, cached: Contents | None
+) -> None:
     if cached is not None:
         find(contents=cached)
     hub.close()
@@ -238,27 +242,27 @@ def test_without_the_hub_and_without_a_whole_copy_it_is_one_line(hub: Hub, find:
 
 
 @pytest.mark.parametrize("revision", ["", "0" * 40])
-def test_a_hub_that_does_not_answer_is_not_waited_for_without_end(hub: Hub, find: Find, revision: str) -> None:
+def test_a_hub_that_does_not_answer_is_given_up_after_a_time_limit(hub: Hub, find: Find, revision: str) -> None:
     hub.silent = threading.Event()
     assert "can't be reached" in find(revision=revision).refusal
 
 
-def test_a_cache_that_can_not_be_used_is_one_line(find: Find, tmp_path: Path) -> None:
+def test_a_cache_directory_that_can_not_be_used_is_reported_on_one_line(find: Find, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     refusal = find(HF_HUB_CACHE=str(tmp_path / "file" / "hub")).refusal
     assert f"{tmp_path / 'file' / 'hub'} can't be used" in refusal
     assert "HF_HOME" in refusal
 
 
-def test_a_full_disk_is_one_line_wherever_it_is_noticed() -> None:
+def test_a_full_disk_is_reported_on_one_line_whichever_library_notices_it() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     wrapped = RuntimeError("I/O error: No space left on device (os error 28)")
     for error in (full, wrapped):
         assert explain(error, ID, None).startswith("the disk is full: tiny-org/tiny does not fit into")
-    assert is_definite(full)
+    assert is_permanent(full)
 
 
-def test_what_is_logged_is_json_without_a_bar_and_says_how_far_it_is(find: Find) -> None:
+def test_a_download_logs_its_progress_as_json_without_drawing_bars(find: Find) -> None:
     found = find(HF_HUB_DISABLE_PROGRESS_BARS="0")  # every line of the log has been parsed
     reports = found.logged("downloading")
     total = sum(len(FILES[name]) for name in ALL)
@@ -267,8 +271,8 @@ def test_what_is_logged_is_json_without_a_bar_and_says_how_far_it_is(find: Find)
     assert reports[-1]["step"] == total
 
 
-def test_a_warning_of_the_library_is_a_line_of_the_log_too() -> None:
-    """It warns of a disk that is too small in Python's way, which is plain text on stderr."""
+def test_python_warnings_of_the_hub_library_are_logged_as_json() -> None:
+    """For instance its warning that the disk is too small, which Python prints as plain text."""
     code = "import warnings; from settings.logs import configure_logs; configure_logs(); warnings.warn('not enough')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
@@ -276,7 +280,7 @@ def test_a_warning_of_the_library_is_a_line_of_the_log_too() -> None:
     assert "not enough" in line["event"]
 
 
-def test_progress_is_told_once_a_second_and_at_the_end() -> None:
+def test_progress_is_reported_once_a_second_and_at_the_end() -> None:
     now = 0.0
     told: list[tuple[int, int]] = []
     progress = ByteProgress(lambda: 100, lambda done, total: told.append((done, total)), lambda: now)
@@ -286,7 +290,7 @@ def test_progress_is_told_once_a_second_and_at_the_end() -> None:
     assert told == [(1, 100), (26, 100), (51, 100), (76, 100), (100, 100)]
 
 
-def test_where_the_total_is_not_known_what_was_announced_counts() -> None:
+def test_if_the_total_is_unknown_the_announced_bytes_are_reported() -> None:
     told: list[tuple[int, int]] = []
     progress = ByteProgress(lambda: None, lambda done, total: told.append((done, total)), iter(range(9)).__next__)
     progress.advance(5, 10)
@@ -306,13 +310,13 @@ def test_a_folder_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_revision_of_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelFilesError, match="unset SCORELINE_MODEL_REVISION"):
+    with pytest.raises(CheckpointError, match="unset SCORELINE_MODEL_REVISION"):
         find_checkpoint(str(tmp_path), "main", Contents.WEIGHTS)
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
     shutil.copy(__file__, tmp_path / "model.gguf")
-    with pytest.raises(ModelFilesError, match="is a file; name the folder"):
+    with pytest.raises(CheckpointError, match="is a file; name the folder"):
         find_checkpoint(str(tmp_path / "model.gguf"), None, Contents.WEIGHTS)
 
 
@@ -323,7 +327,7 @@ PATHS = ["./x", "../x", "/x", "/x/y", "~/x", "x/", "a/b/c", "a//b", ".x/y", "a/.
 def test_what_looks_like_a_path_is_never_looked_up_on_the_hub(path: str) -> None:
     assert not is_hub_id(path)
     if path not in ("", "."):
-        with pytest.raises(ModelFilesError, match="does not exist"):
+        with pytest.raises(CheckpointError, match="does not exist"):
             find_checkpoint(path.replace("x", "nowhere-at-all"), None, Contents.WEIGHTS)
 
 

@@ -1,4 +1,4 @@
-"""``docker-compose.yml`` as Docker Compose would understand it, without Docker: what is not understood is refused."""
+"""Read ``docker-compose.yml`` as Docker Compose does, without Docker. Syntax that is not known here is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFERENCE = re.compile(
 
 
 class CompositionError(Exception):
-    """The file says what Docker Compose would refuse, or what this reader does not understand."""
+    """The file has something that Docker Compose would refuse, or that this reader does not know."""
 
 
 def interpolate(text: str, variables: Mapping[str, str]) -> str:
@@ -48,7 +48,7 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
 
 
 def referenced(node: Any) -> Iterator[str]:
-    """The names of all variables that the scalars below a node interpolate."""
+    """Return the names of all variables that are interpolated below a node."""
     match node:
         case str():
             yield from (found["name"] for found in _REFERENCE.finditer(node) if found["name"])
@@ -61,7 +61,7 @@ def referenced(node: Any) -> Iterator[str]:
 
 
 def read_environment_file(path: Path) -> dict[str, str]:
-    """The variables of an ``.env`` file of plain ``NAME=value`` lines."""
+    """Return the variables of an ``.env`` file of plain ``NAME=value`` lines."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     return dict(line.split("=", 1) for line in lines)
 
@@ -83,7 +83,7 @@ class Service:
 
     @property
     def accelerator(self) -> str | None:
-        """The ACCELERATOR that its image is built with; None where the image is not built here."""
+        """The ACCELERATOR that its image is built with; None if the image is not built here."""
         build = self.raw.get("build")
         return None if build is None else build["args"]["ACCELERATOR"]
 
@@ -99,13 +99,13 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """All services by name, and the named volumes."""
+    """All services, by name, and the named volumes."""
 
     services: Mapping[str, Service]
     volumes: frozenset[str]
 
     def start_order(self, profile: str) -> list[Service]:
-        """The services of a profile and those without one, each after those it waits for."""
+        """Return the services of a profile and those without one, each after those that it waits for."""
         chosen = {s.name: s for s in self.services.values() if not s.profiles or profile in s.profiles}
         order: list[Service] = []
         while len(order) < len(chosen):
@@ -118,7 +118,7 @@ class Composition:
 
 
 def read_composition(variables: Mapping[str, str], path: Path = COMPOSE_FILE) -> Composition:
-    """Parse the file and interpolate it with what ``.env`` and the shell would hold."""
+    """Parse the file and interpolate it with the given variables, as from ``.env`` and the shell."""
     document = _interpolated(yaml.safe_load(path.read_text(encoding="utf-8")), variables)
     services = {name: _service(name, raw, variables) for name, raw in document["services"].items()}
     return Composition(services, frozenset(document["volumes"]))

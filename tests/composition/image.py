@@ -1,4 +1,4 @@
-"""``Dockerfile`` and ``.dockerignore``, read without Docker."""
+"""Read ``Dockerfile`` and ``.dockerignore`` without Docker."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """``COPY a b`` is the instruction COPY of ``a b``."""
+    """An instruction: of ``COPY a b``, the name is COPY and the rest ``a b``."""
 
     name: str
     value: str
 
     def copies(self) -> tuple[list[str], str]:
-        """Sources and destination of a COPY from the build's context."""
+        """Return sources and destination of a COPY from the build context."""
         *sources, destination = self.value.split()
         return sources, destination
 
     def words(self) -> list[str]:
-        """An exec form's words. Raises ValueError for the shell form."""
+        """Return the words of an exec form. Raises ValueError for the shell form."""
         words: list[str] = json.loads(self.value)
         return words
 
@@ -38,16 +38,16 @@ class Stage:
     instructions: tuple[Instruction, ...]
 
     def all(self, name: str) -> list[Instruction]:
-        """Its instructions of one name, in order."""
+        """Return its instructions of one name, in order."""
         return [instruction for instruction in self.instructions if instruction.name == name]
 
     def last(self, name: str) -> Instruction:
-        """Its last instruction of a name: of those that replace each other, the one that holds."""
+        """Return its last instruction of a name, which is the one in force if each replaces the one before."""
         return self.all(name)[-1]
 
     @property
     def environment(self) -> dict[str, str]:
-        """What ENV sets."""
+        """Return the variables set by ENV."""
         return dict(pair.split("=", 1) for one in self.all("ENV") for pair in one.value.split())
 
 
@@ -64,7 +64,7 @@ class Dockerfile:
         return self.stages[-1]
 
     def line(self, stage: Stage, accelerator: str) -> list[Stage]:
-        """A stage and the stages it is built upon, in the order in which they are built."""
+        """Return a stage and those that it is built upon, in the order of building."""
         named = {other.name: other for other in self.stages}
         line = [stage]
         while (base := line[0].base.replace("${ACCELERATOR}", accelerator)) in named:
@@ -73,7 +73,7 @@ class Dockerfile:
 
 
 def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
-    """Parse it: comments, continued lines, stages."""
+    """Parse a Dockerfile with its comments, continued lines and stages."""
     text = "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     lines = [line.strip() for line in re.sub(r"\\\n", " ", text).splitlines()]
     arguments: dict[str, str] = {}
@@ -93,7 +93,7 @@ def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
 
 
 def let_in(path: Path = ROOT / ".dockerignore") -> list[str]:
-    """What a ``.dockerignore`` that starts by refusing everything lets in."""
+    """Return the paths that ``.dockerignore`` lets in; it starts by excluding everything."""
     rules = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     assert rules[0] == "*", "it begins by refusing everything"
     allowed = [rule[1:] for rule in rules if rule.startswith("!")]

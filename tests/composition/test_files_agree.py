@@ -1,4 +1,4 @@
-"""The composition, the image and the project name the same things."""
+"""The composition, the image and the project agree on commands, settings, addresses and files."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from settings.keys import KeySettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.webhooks import WebhookSettings
+from settings.worker import WorkerSettings
 from tests.composition.compose_file import (
     COMPOSE_FILE,
     ENVIRONMENT_EXAMPLE,
@@ -37,23 +38,19 @@ from tests.composition.image import Dockerfile, let_in, read_dockerfile
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu": ("tpu", "tpu")}
-"""Service to its profile and the ACCELERATOR of its image."""
+"""The profile of each service and the ACCELERATOR of its image."""
 
 READS: Mapping[str, set[type[SettingsSlice]]] = {
     "migrate": {StoreSettings},
     "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings, WebhookSettings, KeySettings},
     "deliver": {StoreSettings, WebhookSettings, DeliverySettings},
-    **{name: {StoreSettings, ScoringSettings, BellSettings, EngineSettings} for name in WORKERS},
+    **{name: {StoreSettings, ScoringSettings, BellSettings, EngineSettings, WorkerSettings} for name in WORKERS},
 }
-READS_BESIDES = {"SCORELINE_SWEEP_SECONDS", "SCORELINE_WORKER_FRESH_SECONDS"}
-"""Settings of one role that others read too: an API sweeps, and a worker's health check asks what counts as fresh."""
-ROTATES = {"SCORELINE_WEBHOOK_SECRET_OVERLAP_SECONDS"}
-"""What an API reads of those of a delivering process."""
 
 KEY = "bootstrap-key-of-a-composition-" + "0" * 16
 
 NOT_COMPOSED = {"SCORELINE_BELL_SOCKET"}
-"""The bell of `scoreline up`."""
+"""The setting for the local bell of `scoreline up`."""
 
 
 def variables(slices: set[type[SettingsSlice]]) -> set[str]:
@@ -62,7 +59,7 @@ def variables(slices: set[type[SettingsSlice]]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def example() -> dict[str, str]:
-    """As copied to .env and completed."""
+    """The example, copied to .env and completed."""
     return read_environment_file(ENVIRONMENT_EXAMPLE) | {"SCORELINE_BOOTSTRAP_KEY": KEY}
 
 
@@ -78,7 +75,7 @@ def dockerfile() -> Dockerfile:
 
 @pytest.fixture(scope="module")
 def roles(composition: Composition) -> dict[str, Service]:
-    """The services that run this project's image."""
+    """The services that run the image of this project."""
     return {name: service for name, service in composition.services.items() if service.accelerator is not None}
 
 
@@ -94,17 +91,17 @@ def roles(composition: Composition) -> dict[str, Service]:
         ("${SET:?message}", "value"),
     ],
 )
-def test_variables_are_replaced_as_docker_compose_does(text: str, expected: str) -> None:
+def test_variables_are_interpolated_as_by_docker_compose(text: str, expected: str) -> None:
     assert interpolate(text, {"SET": "value", "EMPTY": ""}) == expected
 
 
 @pytest.mark.parametrize("text", ["${UNSET}", "${UNSET:?message}", "$SET", "${SET-x}", "${SET:-${OTHER}}", "${", "5 $"])
-def test_what_is_unset_or_not_understood_is_refused(text: str) -> None:
+def test_required_variables_that_are_unset_and_unknown_syntax_are_refused(text: str) -> None:
     with pytest.raises(CompositionError):
         interpolate(text, {"SET": "value"})
 
 
-def test_every_role_is_a_command_of_the_project(roles: dict[str, Service], dockerfile: Dockerfile) -> None:
+def test_every_service_runs_a_command_of_the_project(roles: dict[str, Service], dockerfile: Dockerfile) -> None:
     assert roles.keys() == READS.keys()
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for service in roles.values():
@@ -118,20 +115,20 @@ def test_every_role_is_a_command_of_the_project(roles: dict[str, Service], docke
     assert f"from {module} import {function}\\n{function}()" in script
 
 
-def test_every_setting_can_be_set_and_nothing_else_is(roles: dict[str, Service]) -> None:
+def test_every_setting_can_be_set_and_no_other_variable_is(roles: dict[str, Service]) -> None:
     known = variables(set(SettingsSlice.__subclasses__()))
     for service in roles.values():
         named = {name for name in {*service.environment, *service.passed_on} if name.startswith("SCORELINE_")}
         assert named <= known, f"{service.name}: no settings"
         wanted = variables(READS[service.name])
         assert wanted <= named, f"docker-compose.yml: {service.name} is not given {sorted(wanted - named)}"
-        assert named - wanted <= READS_BESIDES | ROTATES, f"{service.name} does not read {sorted(named - wanted)}"
+        assert named <= wanted, f"{service.name} does not read {sorted(named - wanted)}"
 
 
-def test_api_and_workers_get_the_same_of_what_they_share(example: dict[str, str]) -> None:
-    """Whatever is set: a limit that only one of them knew would be enforced by one of them."""
-    shared = variables({StoreSettings, ScoringSettings, BellSettings}) | READS_BESIDES | {"HF_TOKEN", "PGPASSWORD"}
-    webhooks = variables({WebhookSettings}) | ROTATES
+def test_api_and_workers_get_the_same_values_of_shared_settings(example: dict[str, str]) -> None:
+    """With every setting set. A limit given to only one of them would be enforced by that one alone."""
+    shared = variables({StoreSettings, ScoringSettings, BellSettings}) | {"HF_TOKEN", "PGPASSWORD"}
+    webhooks = variables({WebhookSettings})
     everything = {name: f"of {name}" for name in shared | webhooks} | {"POSTGRES_PASSWORD": "secret"}
     services = read_composition(example | everything).services
     for worker in WORKERS:
@@ -142,15 +139,17 @@ def test_api_and_workers_get_the_same_of_what_they_share(example: dict[str, str]
     assert services["migrate"].environment.items() <= services["api"].environment.items()
 
 
-def test_without_a_setting_the_projects_own_default_holds(composition: Composition) -> None:
-    """The example sets the demonstration; every other setting is not set at all, rather than set to nothing."""
+def test_a_setting_that_is_not_given_keeps_its_default(composition: Composition) -> None:
+    """The example sets the demonstration model. All other settings are left unset, and not set to an empty string."""
     for service in composition.services.values():
         assert "" not in service.environment.values(), service.name
         for name in service.passed_on & service.environment.keys():
             assert name in read_environment_file(ENVIRONMENT_EXAMPLE)
 
 
-def test_the_example_sets_what_the_composition_reads(example: dict[str, str], composition: Composition) -> None:
+def test_the_example_env_file_sets_only_variables_that_the_composition_reads(
+    example: dict[str, str], composition: Composition
+) -> None:
     read = set(referenced(yaml.safe_load(COMPOSE_FILE.read_text())))
     read |= {name for service in composition.services.values() for name in service.passed_on} | {"COMPOSE_PROFILES"}
     assert example.keys() <= read, "the example sets what nothing reads"
@@ -158,7 +157,7 @@ def test_the_example_sets_what_the_composition_reads(example: dict[str, str], co
         read_composition({})
 
 
-def test_the_demonstration_is_what_the_example_serves(example: dict[str, str]) -> None:
+def test_the_example_env_file_serves_the_demonstration_model(example: dict[str, str]) -> None:
     served = Path(example["SCORELINE_MODEL"])
     assert served.as_posix() in let_in(), "it is in the image, by its path from the working folder"
     assert (ROOT / served / "config.json").is_file()
@@ -166,7 +165,9 @@ def test_the_demonstration_is_what_the_example_serves(example: dict[str, str]) -
     assert example["SCORELINE_MODEL_NAME"] == "demonstration"
 
 
-def test_addresses_agree(composition: Composition, dockerfile: Dockerfile) -> None:
+def test_services_are_configured_with_the_addresses_of_each_other(
+    composition: Composition, dockerfile: Dockerfile
+) -> None:
     api, postgres = composition.services["api"], composition.services["postgres"]
     assert (api.environment["SCORELINE_HOST"], api.environment["SCORELINE_PORT"]) == ("0.0.0.0", "8000")
     assert [inside for _, _, inside in api.ports] == [api.environment["SCORELINE_PORT"]]
@@ -179,7 +180,7 @@ def test_addresses_agree(composition: Composition, dockerfile: Dockerfile) -> No
     assert {f"--username={user}", f"--dbname={database}"} <= set(postgres.healthcheck)
 
 
-def test_only_the_api_is_published_and_to_this_machine_alone(example: dict[str, str]) -> None:
+def test_only_the_api_is_published_and_only_on_the_loopback_address(example: dict[str, str]) -> None:
     for given in (example, {"POSTGRES_PASSWORD": "secret", "SCORELINE_BOOTSTRAP_KEY": KEY}):
         services = read_composition(given).services
         assert {name: service.ports for name, service in services.items() if service.ports} == {
@@ -190,7 +191,7 @@ def test_only_the_api_is_published_and_to_this_machine_alone(example: dict[str, 
     assert read_composition(elsewhere).services["api"].ports == [("10.0.0.7", "9000", "8000")]
 
 
-def test_nothing_starts_without_a_key_of_its_owners(example: dict[str, str]) -> None:
+def test_nothing_starts_without_an_api_key(example: dict[str, str]) -> None:
     given = read_environment_file(ENVIRONMENT_EXAMPLE)
     assert given["SCORELINE_BOOTSTRAP_KEY"] == "", "a key that is published is none"
     with pytest.raises(CompositionError, match=r"\.env\.example"):
@@ -203,32 +204,32 @@ def test_nothing_starts_without_a_key_of_its_owners(example: dict[str, str]) -> 
     assert holders == {"api"}
 
 
-def test_a_profile_is_one_kind_of_worker(
+def test_each_profile_has_one_kind_of_worker(
     composition: Composition, example: dict[str, str], dockerfile: Dockerfile
 ) -> None:
     stages = {stage.name for stage in dockerfile.stages}
     for name, (profile, accelerator) in WORKERS.items():
         service = composition.services[name]
-        assert (service.profiles, service.accelerator) == ({profile}, accelerator)
+        assert (service.profiles, service.accelerator) == (frozenset({profile}), accelerator)
         assert accelerator in stages
         assert {other.name for other in composition.start_order(profile) if other.name in WORKERS} == {name}
     assert dockerfile.arguments == {"ACCELERATOR": "cpu"}
     assert example["COMPOSE_PROFILES"] == "cpu"
 
 
-def test_one_image_name_is_one_build(roles: dict[str, Service]) -> None:
+def test_each_image_is_named_after_its_accelerator(roles: dict[str, Service]) -> None:
     for service in roles.values():
         assert service.raw["image"] == f"scoreline:{service.accelerator}"
         assert service.raw["build"]["context"] == "."
 
 
-def test_devices_are_for_the_workers_that_use_them(composition: Composition) -> None:
+def test_workers_get_the_devices_of_their_accelerator(composition: Composition) -> None:
     (devices,) = composition.services["worker-gpu"].raw["deploy"]["resources"]["reservations"]["devices"]
     assert (devices["driver"], devices["capabilities"]) == ("nvidia", ["gpu"])
     assert [name for name, service in composition.services.items() if service.raw.get("privileged")] == ["worker-tpu"]
 
 
-def test_the_start_order(composition: Composition) -> None:
+def test_services_start_in_order(composition: Composition) -> None:
     order = [service.name for service in composition.start_order("cpu")]
     assert order.index("postgres") < order.index("migrate") < min(order.index("api"), order.index("worker"))
     assert composition.services["migrate"].waits_for == {"postgres": "service_healthy"}
@@ -240,7 +241,7 @@ def test_the_start_order(composition: Composition) -> None:
                 assert composition.services[other].healthcheck, f"{service.name} waits for the health of {other}"
 
 
-def test_all_that_keeps_running_is_checked_restarted_and_given_time_to_stop(composition: Composition) -> None:
+def test_long_running_services_have_health_checks_restarts_and_time_to_stop(composition: Composition) -> None:
     for service in composition.services.values():
         lasting = service.name != "migrate"
         assert service.raw["restart"] == ("unless-stopped" if lasting else "no"), service.name
@@ -251,7 +252,7 @@ def test_all_that_keeps_running_is_checked_restarted_and_given_time_to_stop(comp
     assert {composition.services[name].raw["stop_grace_period"] for name in WORKERS} == {"60s"}
 
 
-def test_health_is_checked_with_what_the_image_holds(roles: dict[str, Service]) -> None:
+def test_health_checks_use_only_programs_of_the_image(roles: dict[str, Service]) -> None:
     for service in roles.values():
         match service.healthcheck:
             case ("python", "-m", module):
@@ -262,7 +263,9 @@ def test_health_is_checked_with_what_the_image_holds(roles: dict[str, Service]) 
                 assert not other, f"{service.name}: {other}"
 
 
-def test_volumes_are_named_and_mounted_where_they_are_read(composition: Composition, dockerfile: Dockerfile) -> None:
+def test_volumes_are_named_and_mounted_where_services_read_them(
+    composition: Composition, dockerfile: Dockerfile
+) -> None:
     mounted = set()
     for service in composition.services.values():
         targets = {volume["target"]: volume for volume in service.raw.get("volumes", [])}

@@ -1,4 +1,4 @@
-"""The image holds what the service runs on, and no more."""
+"""The image holds what the service needs to run, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dockerfile() -> Dockerfile:
     return read_dockerfile()
 
 
-def test_the_context_is_the_rooms_and_what_they_read() -> None:
+def test_the_build_context_is_the_product_and_the_files_that_it_reads() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     rooms = set(project["tool"]["importlinter"]["root_packages"])
     packages = {"requirements.txt", "requirements-cuda.txt", "requirements-tpu.txt"}
@@ -50,7 +50,7 @@ def test_packages_are_installed_from_pins_before_any_source(dockerfile: Dockerfi
         assert name in let_in()
 
 
-def test_the_accelerators_packages_are_of_the_same_jax() -> None:
+def test_all_accelerators_use_the_same_version_of_jax() -> None:
     def pins(name: str) -> dict[str, str]:
         lines = (ROOT / name).read_text().splitlines()
         return dict(line.split("==") for line in lines if line and not line.startswith(("#", "-r ")))
@@ -65,7 +65,7 @@ def test_the_accelerators_packages_are_of_the_same_jax() -> None:
         assert f"=={version}" in (ROOT / accelerated).read_text().splitlines()[0]
 
 
-def test_the_image_runs_as_nobody_special_and_is_told_to_stop_directly(dockerfile: Dockerfile) -> None:
+def test_the_image_runs_as_an_ordinary_user_and_receives_stop_signals_directly(dockerfile: Dockerfile) -> None:
     final = dockerfile.final
     user = final.last("USER").value
     assert user == "scoreline"
@@ -78,7 +78,7 @@ def test_the_image_runs_as_nobody_special_and_is_told_to_stop_directly(dockerfil
     assert final.last("CMD").words()
 
 
-def test_the_image_has_no_tools_of_building(dockerfile: Dockerfile) -> None:
+def test_the_image_has_no_build_tools(dockerfile: Dockerfile) -> None:
     assert dockerfile.final.base == "base"
     (base,) = (stage for stage in dockerfile.stages if stage.name == "base")
     assert re.fullmatch(r"python:3\.1[1-9]\.\d+-slim-\w+", base.base), "an exact version"
@@ -87,7 +87,7 @@ def test_the_image_has_no_tools_of_building(dockerfile: Dockerfile) -> None:
     assert not re.search(r"apt-get|gcc|build-essential", everything)
 
 
-def test_models_from_the_hub_are_kept_where_the_user_may_write(dockerfile: Dockerfile) -> None:
+def test_models_from_the_hub_are_stored_where_the_user_may_write(dockerfile: Dockerfile) -> None:
     final = dockerfile.final
     assert any(
         f"install --directory --owner=scoreline --group=scoreline {final.environment['HF_HOME']}" in run.value
@@ -98,6 +98,6 @@ def test_models_from_the_hub_are_kept_where_the_user_may_write(dockerfile: Docke
     assert final.environment["PATH"].startswith("/opt/scoreline/bin:")
 
 
-def test_files_of_secrets_and_checkpoints_stay_out_of_the_repository() -> None:
+def test_files_with_secrets_and_checkpoints_are_ignored_by_git() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/.env", "/models/"} <= set(ignored)

@@ -1,4 +1,4 @@
-"""What the composition starts, started: its commands, environments, order and health checks, on private servers."""
+"""Run the services of the composition: commands, environments, order and health checks, on private servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Machine:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def _copy_context(self) -> Path:
-        """Lay out the files that enter the image, and no others, as the image has them."""
+        """Copy the files that enter the image, and no others, to where the image has them."""
         app = self.folder / "app"
         for name in let_in():
             if (ROOT / name).is_dir():
@@ -61,7 +61,7 @@ class Machine:
         return app
 
     def environment(self, service: Service) -> dict[str, str]:
-        """The image's and the service's variables, and nothing of this process's."""
+        """Return the variables of the image and the service, and none of this process."""
         programs = [
             str(Path(sys.executable).parent),
             *(str(Path(find_binary(p)).parent) for p in ("postgres", "redis-cli")),
@@ -78,7 +78,7 @@ class Machine:
         }
 
     def start(self, service: Service) -> None:
-        """Start it: a role as a process of its own; PostgreSQL and Redis run already."""
+        """Start a service as a process. PostgreSQL and Redis run already."""
         if service.name in self._servers:
             return
         with (self.folder / f"{service.name}.log").open("wb") as log:
@@ -94,7 +94,7 @@ class Machine:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def healthy(self, service: Service) -> bool:
-        """Run its health check once."""
+        """Run the health check of a service once."""
         process = self.processes.get(service.name)
         assert process is None or process.poll() is None, f"{service.name} has ended:\n{self.log(service.name)}"
         environment, command = self.environment(service), list(service.healthcheck)
@@ -108,7 +108,7 @@ class Machine:
         )
 
     def wait_for(self, service: Service, condition: str) -> None:
-        """Return once a condition of ``depends_on`` holds."""
+        """Wait until a condition of ``depends_on`` holds."""
         match condition:
             case "service_started":
                 pass
@@ -120,7 +120,7 @@ class Machine:
                 raise AssertionError(f"no condition: {other}")
 
     def close(self) -> None:
-        """End what still runs."""
+        """Stop all that still run."""
         for process in self.processes.values():
             process.kill()
             process.wait()
@@ -133,7 +133,8 @@ def machine(tmp_path: Path, postgres: PostgresServer, redis_server: RedisServer)
     machine.close()
 
 
-def test_the_composed_commands_start_in_order_become_healthy_score_and_stop(
+@pytest.mark.slow
+def test_the_composed_services_start_in_order_become_healthy_score_and_stop(
     machine: Machine, postgres: PostgresServer
 ) -> None:
     # As a user would set it in .env: the programs are compiled when they are first met, for less to wait for here.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,18 @@ def judge() -> Judge:
     return Judge.load(MODEL)
 
 
-@pytest.mark.parametrize("name", ["sentiment", "relevance", "choice"])
+@pytest.fixture(scope="module")
+def trained() -> list[Example]:
+    """The first examples that the model is trained on."""
+    return list(islice(training_examples(seed=0), 20_000))
+
+
+@cache
+def of_task(task: Task) -> list[Example]:
+    return list(held_out_examples(task, 300, SEED))
+
+
+@pytest.mark.parametrize("name", ["sentiment", "relevance", pytest.param("choice", marks=pytest.mark.slow)])
 def test_nine_of_ten_held_out_examples_are_judged_right(judge: Judge, name: str) -> None:
     assert judge.accuracy(held_out(name, 150, SEED)) >= 0.9
 
@@ -46,10 +59,9 @@ def test_every_quiz_question_of_the_demo_is_answered_right(judge: Judge) -> None
             assert [body["labels"][best] for best in scores.argmax(axis=1)] == job["right_answers"]
 
 
-def test_demo_documents_and_reviews_are_not_in_the_training_text() -> None:
+def test_demo_documents_and_reviews_are_not_in_the_training_text(trained: list[Example]) -> None:
     texts = {item for job in JOBS for item in job["body"]["items"]}
-    examples = training_examples(seed=0)
-    assert not any(example.item in texts for example, _ in zip(examples, range(20_000), strict=False))
+    assert not any(example.item in texts for example in trained)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +95,7 @@ def test_classification_with_an_empty_item_gives_the_same_answers(judge: Judge, 
     assert judge.answers(whole) == judge.answers(examples)
 
 
-def test_delimiter_mode_gives_sense_too(judge: Judge) -> None:
+def test_delimiter_mode_gives_right_answers(judge: Judge) -> None:
     separator = "<|sep|>"
     judge.tokenizer.single_token(separator)
     examples = [example for example in held_out_examples(Task.RELEVANCE, 100, SEED) if example.query]
@@ -95,7 +107,7 @@ def test_delimiter_mode_gives_sense_too(judge: Judge) -> None:
 
 
 def test_labels_are_single_tokens(judge: Judge) -> None:
-    labels = {label for task in TASKS for example in held_out_examples(task, 300, SEED) for label in example.labels}
+    labels = {label for task in TASKS for example in of_task(task) for label in example.labels}
     for label in labels | {label for job in JOBS for label in job["body"]["labels"]}:
         judge.tokenizer.single_token(label)
 
@@ -104,8 +116,8 @@ def test_the_model_folder_stays_small() -> None:
     assert sum(file.stat().st_size for file in MODEL.iterdir()) <= 5_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_held_out_prompts_never_occur_in_training(task: Task) -> None:
-    prompts = {example.query + example.item for example in held_out_examples(task, 300, SEED)}
-    examples = training_examples(seed=0)
-    assert not any(example.query + example.item in prompts for example, _ in zip(examples, range(20_000), strict=False))
+def test_held_out_prompts_never_occur_in_training(task: Task, trained: list[Example]) -> None:
+    prompts = {example.query + example.item for example in of_task(task)}
+    assert not any(example.query + example.item in prompts for example in trained)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 
@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "demonstration" / "model"
 KEY = "bootstrap-key-of-a-deployment-" + "0" * 16
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
-"""What the default tenant calls with."""
+"""The API key of the default tenant."""
 
 
 class Deployment:
-    """API and workers of one deployment, each a process; logs go to files in ``folder``."""
+    """API and workers of one deployment as processes, whose logs go to files in ``folder``."""
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: object) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Deployment:
         )
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Deployment:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +77,7 @@ class Deployment:
 
     def migrate(self) -> None:
         """Bring the database to the newest schema."""
-        subprocess.run([sys.executable, "-m", "jobs.store.migration"], cwd=ROOT, env=self.environment, check=True)
+        subprocess.run([sys.executable, "-m", "operations.migrate"], cwd=ROOT, env=self.environment, check=True)
 
     def start_api(self) -> subprocess.Popen[bytes]:
         """Start the API and return once it answers that it is ready."""
@@ -86,18 +86,18 @@ class Deployment:
         return process
 
     def start_worker(self, name: str = "worker") -> subprocess.Popen[bytes]:
-        """Start a worker and return once it says that it is ready. Its log has this name."""
+        """Start a worker and return once it says that it is ready. The name is that of its log."""
         process = self._start("workers.engine_loop", name)
         wait_until(lambda: self._alive(process, name) and self.events(name, "ready"), f"{name} to be ready", 120)
         return process
 
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
-        """The log lines of one event that a process has written so far."""
+        """Return the lines of one event that a process has logged so far."""
         lines = [json.loads(line) for line in self.log(name).splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
     def log(self, name: str) -> str:
-        """What a process has written so far."""
+        """Return what a process has written to its log so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def _alive(self, process: subprocess.Popen[bytes], name: str) -> bool:
@@ -117,14 +117,14 @@ class Deployment:
         return str(response.json()["id"])
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """The job object."""
+        """Return the job object."""
         response = self.client.get(f"/v1/jobs/{job_id}")
         assert response.status_code == 200, response.text
         job: dict[str, Any] = response.json()
         return job
 
     def result(self, job_id: str, seconds: float = 120.0) -> dict[str, Any]:
-        """The job's result, once it has succeeded."""
+        """Wait until the job has succeeded, and return its result."""
 
         def finished() -> bool:
             return self.job(job_id)["status"] not in ("queued", "running")

@@ -1,4 +1,4 @@
-"""Tiny models with a tokenizer, as their repositories would hold them, and what the engine says of them."""
+"""Tiny models with a tokenizer, as repositories hold them, and the scores that the engine gives them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERY, ITEMS, LABELS = "The answer is", [" Yes", " positive or negative: 12", ""
 
 
 def add_weights(directory: Path, **fields: Any) -> Path:
-    """Make a model of a folder that holds a tokenizer and the beginnings of a config.json."""
+    """Complete a folder with a tokenizer and the beginnings of a config.json to a model."""
     sizes = {
         "hidden_size": 64,
         "num_hidden_layers": 2,
@@ -39,7 +39,7 @@ def add_weights(directory: Path, **fields: Any) -> Path:
 
 
 def expected_scores(directory: Path, query: str, items: list[str], labels: list[str]) -> np.ndarray:
-    """[items, labels] in float32, straight from the engine."""
+    """Return scores, float32 [items, labels], computed by the engine directly."""
     tokenizer = TextTokenizer.load(directory)
     card = read_model_card(directory, None, None, tokenizer)
     prefix, rows = tokenizer.encode_rows(query, items)

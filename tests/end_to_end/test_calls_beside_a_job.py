@@ -14,10 +14,10 @@ CALLS = 5
 
 
 @pytest.mark.slow
-def test_calls_come_back_scored_right_while_a_job_of_one_batch_is_running(
+def test_calls_are_scored_correctly_while_the_batch_of_a_large_job_is_running(
     tmp_path: Path, postgres: PostgresServer, redis_server: RedisServer
 ) -> None:
-    """The batch takes all of the job, so a call that waited for its end would come back to a job that is done."""
+    """The batch holds the whole job. So a call that waited for the batch would be answered after the job has ended."""
     sentence = "It was a long day by the sea, and the weather stayed as fine as anybody could remember."
     job = {
         "query": "Query: what is the weather like?\n",

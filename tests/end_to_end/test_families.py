@@ -30,10 +30,9 @@ FAMILIES: dict[str, tuple[Callable[[Path], Family], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in list(FAMILIES)[1:])]
-)
-def test_a_folder_is_served_as_it_is(name: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_of_every_family_is_served_from_its_folder(name: str, tmp_path: Path) -> None:
     tokenizer, fields = FAMILIES[name]
     directory = add_weights(tokenizer(tmp_path / f"tiny-{name}").directory, **fields)
     up = Up(

@@ -1,4 +1,4 @@
-"""Two versions of one model at once, as in the middle of an upgrade: nothing is scored by the wrong one."""
+"""Two versions of a model run at once, as in the middle of an upgrade: neither scores the other's work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED = "the workers serve something else: work is refused"
 
 
 def with_another_tokenizer(directory: Path) -> Path:
-    """A copy of the demonstration model in which two words have changed places: as many tokens, other ids."""
+    """Copy the demonstration model with the ids of two tokens exchanged."""
     shutil.copytree(MODEL, directory)
     path = directory / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
@@ -37,7 +37,7 @@ def with_another_tokenizer(directory: Path) -> Path:
 def versions(
     tmp_path: Path, postgres: PostgresServer, redis_server: RedisServer
 ) -> Iterator[tuple[Deployment, Deployment]]:
-    """The old version and the new one, on one database and one Redis, under one name. Nothing runs yet."""
+    """The old and the new version under one name, on one database and one Redis. Nothing runs yet."""
     changed = with_another_tokenizer(tmp_path / "changed")
     database_url = postgres.url(postgres.create_database())
     for name in ("old", "new"):

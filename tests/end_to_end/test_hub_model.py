@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def hub(checkpoint: Path) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
+def variables(hub: Hub, tmp_path: Path) -> dict[str, Any]:
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(tmp_path / "hub"),
@@ -50,8 +51,9 @@ def variables(hub: Hub, tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
-    hub: Hub, checkpoint: Path, variables: dict[str, str], tmp_path: Path
+    hub: Hub, checkpoint: Path, variables: dict[str, Any], tmp_path: Path
 ) -> None:
     up = Up(ID, tmp_path / "up", command=REAL, **variables)
     try:
@@ -74,7 +76,8 @@ def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
     assert [path.name for path in snapshots.iterdir()] == [commit_of(files)]
 
 
-def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, Any], tmp_path: Path) -> None:
     hub.stalled = threading.Event()
     up = Up(ID, tmp_path / "up", command=REAL, **variables)
     try:
@@ -89,7 +92,7 @@ def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, s
         up.close()
 
 
-def test_a_model_that_is_not_there_is_one_clear_line(variables: dict[str, str], tmp_path: Path) -> None:
+def test_a_model_that_does_not_exist_is_one_clear_line(variables: dict[str, Any], tmp_path: Path) -> None:
     up = Up("tiny-org/none", tmp_path / "up", command=REAL, **variables)
     try:
         assert up.process.wait(60) == 1

@@ -1,4 +1,4 @@
-"""Real processes, real kills: what was accepted is scored, and scored the same."""
+"""Real processes are killed: every accepted job is still scored, with the same scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEASE_SECONDS = 2
 
 
 def long_job(items: int) -> dict[str, object]:
-    """A job that takes the demonstration model some seconds: every item is a page of text."""
+    """Return a job that takes the demonstration model some seconds: every item is a page of text."""
     pages = [" ".join(f"Sentence {i} of page {n} is about the weather." for i in range(40)) for n in range(items)]
     return {
         "query": "Query: what is the weather like?\n",
@@ -39,20 +39,21 @@ def deployment(tmp_path: Path, postgres: PostgresServer, redis_server: RedisServ
     )
 
 
-def test_a_worker_killed_in_mid_job_changes_no_score(deployment: Deployment) -> None:
+@pytest.mark.slow
+def test_killing_a_worker_in_the_middle_of_a_job_changes_no_score(deployment: Deployment) -> None:
     with deployment:
         deployment.migrate()
         deployment.start_api()
         worker = deployment.start_worker()
-        undisturbed = deployment.result(deployment.submit(long_job(40)))
+        undisturbed = deployment.result(deployment.submit(long_job(20)))
 
-        job_id = deployment.submit(long_job(40))
+        job_id = deployment.submit(long_job(20))
         wait_until(lambda: deployment.job(job_id)["progress"]["scored_items"] > 0, "the first scores")
         worker.send_signal(signal.SIGSTOP)
         scored = deployment.job(job_id)["progress"]["scored_items"]
         worker.kill()
         worker.wait()
-        assert 0 < scored < 40, "the kill came too late to interrupt anything"
+        assert 0 < scored < 20, "the kill came too late to interrupt anything"
         assert deployment.job(job_id)["status"] == "running"
 
         deployment.start_worker("second-worker")
@@ -62,7 +63,9 @@ def test_a_worker_killed_in_mid_job_changes_no_score(deployment: Deployment) -> 
 
 
 @pytest.mark.slow
-def test_redis_emptied_while_jobs_wait_loses_none(deployment: Deployment, redis_server: RedisServer) -> None:
+def test_no_job_is_lost_when_redis_is_emptied_while_jobs_wait(
+    deployment: Deployment, redis_server: RedisServer
+) -> None:
     body = {"query": "Query: tea\n", "items": ["Document: Green tea.\nRelevant:"], "labels": [" yes", " no"]}
     with deployment:
         deployment.migrate()
@@ -88,8 +91,8 @@ def test_a_shuffled_backlog_is_claimed_as_groups_by_query(deployment: Deployment
             for n, query in enumerate(queries)
         ]
         deployment.start_worker()
-        wait_until(lambda: deployment.job(job_ids[-1])["status"] == "succeeded", "the backlog to drain", 180)
-        assert all(deployment.job(job_id)["status"] == "succeeded" for job_id in job_ids)
+        for job_id in job_ids:
+            deployment.result(job_id, 180)
         wait_until(lambda: sum(line["chunks"] for line in deployment.events("worker", "scored")) >= 600, "its log")
         claims = deployment.events("worker", "scored")
     assert sum(line["chunks"] for line in claims) == 600

@@ -1,4 +1,4 @@
-"""What must have become of a job, looked up in the store and computed from its tokens."""
+"""Checks what became of jobs, in the store and against scores computed from their tokens."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TOLERANCE = 1e-6
 
 
 def expected_logit(sequence: Sequence[int], label: int) -> float:
-    """What a made-up engine says of a label after a sequence, computed apart from it."""
+    """Compute the logit of the tests' engine for a label after a sequence, without that engine."""
     return math.sin(sum(place * token for place, token in enumerate(sequence, start=1)) + label)
 
 
 def assert_succeeded_once(store: Store, job_id: str, chunk_count: int, token: int = 7) -> None:
-    """A job of :meth:`tests.workers.conftest.Store.submit`: every chunk counts once, and its scores are right."""
+    """Assert that each chunk of a job from :meth:`tests.workers.conftest.Store.submit` was scored once, and rightly."""
     job = get_job(store.database, "default", job_id)
     assert job.status is JobStatus.SUCCEEDED
     assert job.scored_items == job.total_items == 2 * chunk_count
@@ -39,26 +39,26 @@ def assert_succeeded_once(store: Store, job_id: str, chunk_count: int, token: in
     np.testing.assert_allclose(page.scores.logits, expected, rtol=0, atol=TOLERANCE)
 
 
-def blames(store: Store) -> int:
-    """Chunks that are held to be suspect, for having been in a batch that was lost."""
+def suspects(store: Store) -> int:
+    """Return the number of chunks that are suspected of poison because they were in a lost batch."""
     with store.database.read() as connection:
         suspect = (chunks.c.failures > 0) | chunks.c.batch_limit.is_not(None)
         return connection.scalar(select(func.count()).select_from(chunks).where(suspect)) or 0
 
 
 def claimed(store: Store) -> int:
-    """Chunks that are in somebody's hands."""
+    """Return the number of claimed chunks."""
     with store.database.read() as connection:
         return connection.scalar(select(func.count()).select_from(chunks).where(CLAIMED)) or 0
 
 
-def leases(store: Store) -> int:
-    """Batches on record, whether or not their leases have run out."""
+def batch_count(store: Store) -> int:
+    """Return the number of batches in the store, whether or not their leases have run out."""
     with store.database.read() as connection:
         return connection.scalar(select(func.count()).select_from(batches)) or 0
 
 
 def expire_leases(store: Store) -> None:
-    """Have all leases run out now. They may so be long, and a worker is not frozen just as it renews one."""
+    """Let all leases run out now. With this, leases can be long, and no worker is frozen while it renews one."""
     with store.database.write() as connection:
         connection.execute(update(batches).values(lease_until=0.0))

@@ -1,4 +1,4 @@
-"""PostgreSQL goes away under load, in one of several ways: what was accepted is done, once, and rightly."""
+"""PostgreSQL goes away under load: every accepted job is done once, and with the right scores."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from tests.soak.clients import Client
 
 pytestmark = pytest.mark.faults
 
-TURNS = 4
+OUTAGES = 4
 SECONDS = 60.0
 
 
 @pytest.fixture
 def own_postgres() -> Iterator[PostgresServer]:
-    """Another one than the other tests use, for it is stopped again and again."""
+    """A server of this test alone, because it is stopped again and again."""
     server = PostgresServer()
     yield server
     server.close()
 
 
 def restart(postgres: PostgresServer) -> None:
-    """As after a crash: it recovers from its log, and what was not on disk is gone."""
+    """Restart PostgreSQL as after a crash: it recovers from its log, and loses what was not on disk."""
     postgres.restart()
 
 
 def end_sessions(postgres: PostgresServer) -> None:
-    """All of them, wherever their transactions are."""
+    """End all sessions, in the middle of any transaction."""
     with psycopg.connect(postgres.url("postgres").replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
 
 @pytest.mark.parametrize("outage", [restart, end_sessions])
-def test_what_was_accepted_is_done_once_through_outages_under_load(
+def test_every_accepted_job_is_done_once_through_outages_under_load(
     tmp_path: Path, own_postgres: PostgresServer, redis_server: RedisServer, outage: Callable[[PostgresServer], None]
 ) -> None:
     url = own_postgres.url(own_postgres.create_database())
@@ -51,7 +51,7 @@ def test_what_was_accepted_is_done_once_through_outages_under_load(
         deployment.launch_api()
         client = Client(f"http://127.0.0.1:{deployment.port}", number=1, seed=1)
         client.start()
-        for _ in range(TURNS):
+        for _ in range(OUTAGES):
             before = len(client.submitted)
             outage(own_postgres)
             wait_until(
@@ -62,7 +62,7 @@ def test_what_was_accepted_is_done_once_through_outages_under_load(
         client.stop()
         client.join(SECONDS)
         assert client.failure is None
-        assert client.refusals == [], "an outage is 503, and nothing else"
+        assert client.refusals == [], "an outage is answered with 503"
         verdict = check(f"http://127.0.0.1:{deployment.port}", client.submitted, SECONDS)
         assert verdict.clean, (str(verdict), verdict)
         logs = "".join(deployment.log(name) for name in ("worker-1", "worker-2", "api"))

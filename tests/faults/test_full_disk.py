@@ -1,4 +1,4 @@
-"""There is no room left for the SQLite file: submissions are refused as an outage, and nothing is half done."""
+"""There is no room left for the SQLite file. Submissions are refused as in an outage, and nothing is half done."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ DISK_BYTES = 4 * MIB
 
 @dataclass(frozen=True)
 class Disk:
-    """Where the store is. fill: leave some kilobytes of room to this process; empty: make room again."""
+    """A place for the store whose room can be limited for a process, which is given by its id."""
 
     store: Path
-    fill: Callable[[int], None]
-    empty: Callable[[int], None]
+    fill: Callable[[int], None]  # leave the process some kilobytes of room
+    empty: Callable[[int], None]  # make room again
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """A file system of a few megabytes, which can be filled up: SQLite says that the disk is full."""
+    """A file system of a few megabytes that can be filled up. SQLite reports a full disk."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
     )
     if mounted.returncode != 0:
-        pytest.skip("mounting takes root's rights")
+        pytest.skip("mounting needs the rights of root")
     filler = folder / "filler"
 
     def fill(_: int) -> None:
@@ -56,7 +56,7 @@ def small_disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def quota(tmp_path: Path) -> Disk:
-    """A limit on the size of files: SQLite says that writing failed."""
+    """A limit on the size of files. SQLite reports that writing failed."""
     store = tmp_path / "scoreline.db"
 
     def limit(process: int, most: int) -> None:
@@ -70,7 +70,7 @@ def quota(tmp_path: Path) -> Disk:
 
 
 @pytest.mark.parametrize("kind", ["small_disk", "quota"])
-def test_a_full_disk_refuses_submissions_and_loses_none_of_those_it_took(
+def test_submissions_are_refused_on_a_full_disk_and_no_accepted_job_is_lost(
     tmp_path: Path, sqlite_template: Path, no_redis: str, kind: str, request: pytest.FixtureRequest
 ) -> None:
     disk: Disk = request.getfixturevalue(kind)
@@ -101,7 +101,7 @@ def test_a_full_disk_refuses_submissions_and_loses_none_of_those_it_took(
             again = deployment.post(body, f"key-{len(accepted)}")
             assert again is not None
             assert again.status_code == 503, again.text
-        assert deployment.client.get("/v1/jobs", params={"limit": "100"}).status_code == 200, "reading works"
+        assert deployment.client.get("/v1/jobs", params={"limit": "100"}).status_code == 200, "jobs can still be read"
         assert sorted(job.id for job in list_jobs(store.database, "default", limit=2000)) == sorted(accepted)
 
         disk.empty(api.process.pid)
@@ -118,7 +118,7 @@ def test_a_full_disk_refuses_submissions_and_loses_none_of_those_it_took(
     store.database.close()
 
 
-def test_a_worker_on_a_full_disk_waits_for_room(
+def test_a_worker_on_a_full_disk_waits_until_there_is_room(
     tmp_path: Path, sqlite_template: Path, no_redis: str, quota: Disk
 ) -> None:
     shutil.copy(sqlite_template, quota.store)
@@ -127,15 +127,15 @@ def test_a_worker_on_a_full_disk_waits_for_room(
         worker = deployment.launch_worker(mode="slow", lease_seconds=2)
         job_id = store.submit(chunks=40)
         wait_until(lambda: store.scored_items(job_id) > 0, "the first scores")
-        # Room for its own log, and none at the end of the store's, which has grown past that.
+        # The limit leaves room for the worker's log. The log of the database has grown past the limit already.
         resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (16 * 1024, resource.RLIM_INFINITY))
-        wait_until(lambda: worker.logged("could not store scores yet"), "it is felt")
+        wait_until(lambda: worker.logged("could not store scores yet"), "a commit fails")
         with pytest.raises(TimeoutError):
-            wait_until(lambda: store.status(job_id).ended, "nothing", 3.0)
+            wait_until(lambda: store.status(job_id).ended, "the job has ended", 3.0)
         assert get_job(store.database, "default", job_id).status is JobStatus.RUNNING
         quota.empty(worker.process.pid)
         store.wait_for(job_id)
-        wait_until(lambda: claimed(store) == 0, "nothing is held")
+        wait_until(lambda: claimed(store) == 0, "no chunk is claimed")
         assert store.scored_items(job_id) == 80
         assert worker.terminate() == 0, worker.log
         assert "Traceback" not in worker.log

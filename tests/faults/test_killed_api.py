@@ -1,4 +1,4 @@
-"""An API process is killed (SIGKILL) over a request: what it had committed stands, and asking again is safe."""
+"""An API process is killed (SIGKILL) during a request: what it has committed stays, and the request can be repeated."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sqlalchemy import func, select
 from jobs.store.records import JobStatus
 from jobs.store.tables import chunks, jobs
 from tests.faults.deployment import SECONDS, FaultyDeployment, names_of
+from tests.faults.injection.places import ACCEPT, CANCEL, CLAIM, REMOVE_JOB, RETURN_BATCH
 from tests.faults.injection.points import Point
-from tests.faults.outcomes import assert_succeeded_once, blames, claimed
+from tests.faults.outcomes import assert_succeeded_once, claimed, suspects
 from tests.services import wait_until
 from tests.workers.conftest import Store
 
@@ -21,19 +22,19 @@ pytestmark = pytest.mark.faults
 
 BODY: dict[str, object] = {"query": [5, 6], "items": [[7], [8]], "label_token_ids": [9, 10]}
 
-CANCELLING = [Point("api.routes.jobs.cancel", "commit"), Point("api.routes.jobs.cancel", "after")]
+CANCELLING = [Point(CANCEL, "commit"), Point(CANCEL, "after")]
 
 
 @pytest.fixture
 def beside(tmp_path: Path, store_url: str, no_redis: str) -> Iterator[FaultyDeployment]:
-    """A second API process on the same store, to turn to when the first is gone."""
+    """A second API process on the same store, which clients can ask when the first one is gone."""
     (tmp_path / "beside").mkdir()
     with FaultyDeployment(tmp_path / "beside", store_url, no_redis) as beside:
         yield beside
 
 
 def rows(store: Store) -> tuple[int, int]:
-    """How many jobs and chunks there are, whether or not readers see them."""
+    """Return the numbers of jobs and chunks in the store, whether or not readers see them."""
     with store.database.read() as connection:
         return (
             connection.scalar(select(func.count()).select_from(jobs)) or 0,
@@ -44,14 +45,14 @@ def rows(store: Store) -> tuple[int, int]:
 @pytest.mark.parametrize(
     "point",
     [
-        # The commit is behind it, and neither the ring nor the answer has left.
-        Point("api.routes.jobs.accept", "after"),
-        Point("api.routes.jobs.accept", "commit"),
-        Point("api.routes.jobs.accept", "before"),
+        # The job is committed, and neither the ring nor the answer was sent.
+        Point(ACCEPT, "after"),
+        Point(ACCEPT, "commit"),
+        Point(ACCEPT, "before"),
     ],
     ids=lambda point: point.when,
 )
-def test_a_submission_that_was_not_answered_is_sent_again_and_makes_one_job(
+def test_a_submission_without_an_answer_that_is_sent_again_makes_one_job(
     deployment: FaultyDeployment, beside: FaultyDeployment, store: Store, point: Point
 ) -> None:
     beside.launch_api(wait=False)
@@ -61,7 +62,7 @@ def test_a_submission_that_was_not_answered_is_sent_again_and_makes_one_job(
     api.wait_until_killed()
     committed = point.when == "after"
     if committed:
-        wait_until(lambda: store_succeeded(store), "the job is done, though nobody rang and nobody was told", SECONDS)
+        wait_until(lambda: only_job_succeeded(store), "the job is done without a ring", SECONDS)
     else:
         assert rows(store) == (0, 0)
     beside.wait_for_api()
@@ -74,14 +75,14 @@ def test_a_submission_that_was_not_answered_is_sent_again_and_makes_one_job(
     assert rows(store) == (1, 1)
 
 
-def store_succeeded(store: Store) -> bool:
-    """Whether the one job has."""
+def only_job_succeeded(store: Store) -> bool:
+    """Return whether the only job in the store has succeeded."""
     with store.database.read() as connection:
         return connection.scalars(select(jobs.c.status)).all() == [JobStatus.SUCCEEDED.value]
 
 
 @pytest.mark.parametrize("point", CANCELLING, ids=names_of(CANCELLING))
-def test_a_cancellation_that_was_not_answered_happened_or_did_not(
+def test_a_cancellation_without_an_answer_is_done_completely_or_not_at_all(
     deployment: FaultyDeployment, beside: FaultyDeployment, store: Store, point: Point
 ) -> None:
     beside.launch_api(wait=False)
@@ -96,10 +97,10 @@ def test_a_cancellation_that_was_not_answered_happened_or_did_not(
     assert store.status(job_id) is JobStatus.CANCELLED
 
 
-def test_a_deletion_cut_short_is_complete_for_readers_and_the_sweep_removes_the_rest(
+def test_a_deletion_that_is_interrupted_is_complete_for_readers_and_a_sweep_removes_the_rows(
     deployment: FaultyDeployment, beside: FaultyDeployment, store: Store
 ) -> None:
-    api = deployment.launch_api(Point("jobs.queue.ending.remove_jobs", "before"), sweep_seconds=600)
+    api = deployment.launch_api(Point(REMOVE_JOB, "before"), sweep_seconds=600)
     job_id = store.submit(chunks=3)
     with pytest.raises(httpx2.TransportError):
         deployment.client.delete(f"/v1/jobs/{job_id}")
@@ -110,17 +111,15 @@ def test_a_deletion_cut_short_is_complete_for_readers_and_the_sweep_removes_the_
     wait_until(lambda: rows(store) == (0, 0), "the sweep removes its rows", SECONDS)
 
 
-def test_an_api_process_killed_in_its_sweep_leaves_the_lost_batch_to_another(
+def test_a_lost_batch_is_returned_by_another_after_an_api_process_was_killed_in_its_sweep(
     deployment: FaultyDeployment, store: Store
 ) -> None:
     job_id = store.submit(chunks=3)
-    lost = deployment.launch_worker(
-        Point("workers.engine_loop.loop.claim", "after"), wait=False, lease_seconds=0.2, sweep_seconds=600
-    )
+    lost = deployment.launch_worker(Point(CLAIM, "after"), wait=False, lease_seconds=0.2, sweep_seconds=600)
     lost.wait_until_killed()
-    api = deployment.launch_api(Point("jobs.queue.sweep.return_batch", "after"), wait=False)
+    api = deployment.launch_api(Point(RETURN_BATCH, "after"), wait=False)
     api.wait_until_killed()
-    assert (claimed(store), blames(store)) == (3, 0)
+    assert (claimed(store), suspects(store)) == (3, 0)
     deployment.launch_worker()
     store.wait_for(job_id)
     assert_succeeded_once(store, job_id, 3)

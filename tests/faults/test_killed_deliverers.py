@@ -1,4 +1,4 @@
-"""A process that delivers webhooks is killed, frozen or told to stop while it holds one."""
+"""A process that delivers webhooks is killed, frozen or stopped while it holds one."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ import pytest
 from sqlalchemy import text
 
 from jobs.queue.accept import accept
-from jobs.store.records import Webhook
+from jobs.store.webhook_events import Webhook
 from jobs.webhooks.delivery_log import DeliveryRecord, list_deliveries
 from jobs.webhooks.tables import DeliveryState
 from tests.api.delivering import parse_request
+from tests.databases import quick_on
 from tests.faults.deployment import SECONDS, FaultyDeployment, Launched, names_of
+from tests.faults.injection.places import CLAIM_DELIVERIES, RECORD_ATTEMPT
 from tests.faults.injection.points import Point
 from tests.jobs.work import submission
 from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status
 from tests.workers.conftest import Store
 
-BETWEEN_REQUEST_AND_COMMIT = Point("workers.delivery.loop.settle_delivery", "before")
+BETWEEN_REQUEST_AND_COMMIT = Point(RECORD_ATTEMPT, "before")
 UNCOMMITTED = [
-    Point("workers.delivery.loop.claim_deliveries", "after"),
-    Point("workers.delivery.loop.settle_delivery", "commit"),
+    Point(CLAIM_DELIVERIES, "after"),
+    Point(RECORD_ATTEMPT, "commit"),
 ]
 
 
-def tell(store: Store, receiver: Receiver) -> str:
-    """Have a job end whose end is to be told. Returns its id."""
+def end_job_with_webhook(store: Store, receiver: Receiver) -> str:
+    """Have a job end that has a webhook. Return its id."""
     webhook = Webhook(receiver.url(), "127.0.0.1")
     return accept(store.database, submission(chunks=0, webhook=webhook)).job_id
 
@@ -43,7 +45,7 @@ def wait_until_delivered(store: Store, job_id: str) -> DeliveryRecord:
 
 
 def expire_claims(store: Store) -> None:
-    """As if the lease of every delivery that is being sent were over."""
+    """Let the leases of all deliveries run out now."""
     with store.database.write() as connection:
         connection.execute(text("UPDATE webhook_deliveries SET due_at = due_at - 3600 WHERE claim_id IS NOT NULL"))
 
@@ -57,7 +59,7 @@ def ids(receiver: Receiver) -> list[str]:
 
 
 def kill_and_rescue(deployment: FaultyDeployment, store: Store, receiver: Receiver, point: Point) -> DeliveryRecord:
-    job_id = tell(store, receiver)
+    job_id = end_job_with_webhook(store, receiver)
     deployment.launch_deliverer(point, wait=False).wait_until_killed()
     assert delivery(store, job_id).state is DeliveryState.PENDING
     expire_claims(store)
@@ -65,7 +67,8 @@ def kill_and_rescue(deployment: FaultyDeployment, store: Store, receiver: Receiv
     return wait_until_delivered(store, job_id)
 
 
-def test_killed_between_the_request_and_its_commit_it_is_sent_again_under_the_same_id(
+@quick_on("postgres")
+def test_a_webhook_whose_deliverer_is_killed_after_the_request_is_sent_again_under_the_same_id(
     deployment: FaultyDeployment, store: Store
 ) -> None:
     with Receiver(status(200)) as receiver:
@@ -78,7 +81,9 @@ def test_killed_between_the_request_and_its_commit_it_is_sent_again_under_the_sa
 
 @pytest.mark.faults
 @pytest.mark.parametrize("point", UNCOMMITTED, ids=names_of(UNCOMMITTED))
-def test_killed_elsewhere_it_is_sent_again(deployment: FaultyDeployment, store: Store, point: Point) -> None:
+def test_a_webhook_whose_deliverer_is_killed_at_another_point_is_sent_again(
+    deployment: FaultyDeployment, store: Store, point: Point
+) -> None:
     with Receiver(status(200)) as receiver:
         record = kill_and_rescue(deployment, store, receiver, point)
     assert outcomes(record) == [(1, "lost"), (2, None)]
@@ -86,24 +91,23 @@ def test_killed_elsewhere_it_is_sent_again(deployment: FaultyDeployment, store: 
 
 
 @pytest.mark.faults
-def test_frozen_past_its_lease_its_late_word_is_fenced(deployment: FaultyDeployment, store: Store) -> None:
+def test_the_late_outcome_of_a_frozen_deliverer_is_fenced(deployment: FaultyDeployment, store: Store) -> None:
     with Receiver(status(200)) as receiver:
-        job_id = tell(store, receiver)
-        frozen = deployment.launch_deliverer(
-            Point("workers.delivery.loop.settle_delivery", "before", signal="SIGSTOP"), wait=False
-        )
+        job_id = end_job_with_webhook(store, receiver)
+        frozen = deployment.launch_deliverer(Point(RECORD_ATTEMPT, "before", signal="SIGSTOP"), wait=False)
         frozen.wait_until_frozen()
         expire_claims(store)
         other = deployment.launch_deliverer()
         record = wait_until_delivered(store, job_id)
         assert other.terminate() == 0
         frozen.thaw()
-        wait_until(lambda: frozen.logged("an attempt took longer than its lease"), "its late word", SECONDS)
+        wait_until(lambda: frozen.logged("an attempt took longer than its lease"), "the late outcome", SECONDS)
         assert delivery(store, job_id) == record
     assert ids(receiver) == [record.id, record.id]
 
 
-def test_told_to_stop_it_waits_for_what_is_being_sent_and_begins_nothing(
+@quick_on("postgres")
+def test_a_stopping_deliverer_waits_for_the_request_under_way_and_begins_no_other(
     deployment: FaultyDeployment, store: Store
 ) -> None:
     answer = threading.Event()
@@ -113,11 +117,11 @@ def test_told_to_stop_it_waits_for_what_is_being_sent_and_begins_nothing(
 
     with Receiver(lambda connection: answer.wait(SECONDS) and status(200)(connection)) as receiver:
         deliverer = deployment.launch_deliverer(webhook_timeout_seconds=SECONDS)
-        first = tell(store, receiver)
+        first = end_job_with_webhook(store, receiver)
         wait_until(lambda: len(receiver.requests) == 1, "the request", SECONDS)
         deliverer.process.terminate()
         wait_until(lambda: stopping(deliverer), "it to be stopping", SECONDS)
-        later = tell(store, receiver)
+        later = end_job_with_webhook(store, receiver)
         answer.set()
         assert deliverer.process.wait(SECONDS) == 0, deliverer.log
         assert outcomes(delivery(store, first)) == [(1, None)]

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL is cut at a COMMIT, so that nobody on this side knows whether it was carried out."""
+"""A connection to PostgreSQL is cut at a COMMIT, so the client does not know whether the COMMIT was carried out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def proxy(postgres: PostgresServer) -> Iterator[CuttingProxy]:
 
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[Store]:
-    """Looked at directly."""
+    """The store, reached without the proxy."""
     store = Store(postgres_url)
     yield store
     store.database.close()
@@ -40,14 +40,14 @@ def store(postgres_url: str) -> Iterator[Store]:
 def deployment(
     tmp_path: Path, postgres_url: str, postgres: PostgresServer, proxy: CuttingProxy, no_redis: str
 ) -> Iterator[FaultyDeployment]:
-    """All of its processes reach the same database through the proxy."""
+    """A deployment whose processes reach the database through the proxy."""
     through_proxy = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
     with FaultyDeployment(tmp_path, through_proxy, no_redis) as deployment:
         yield deployment
 
 
 def rows(store: Store) -> tuple[int, ...]:
-    """How many jobs, chunks, prefixes and keys there are."""
+    """Return the numbers of jobs, chunks, prefixes and idempotency keys."""
     with store.database.read() as connection:
         counts = [
             connection.scalar(select(func.count()).select_from(t)) for t in (jobs, chunks, prefixes, idempotency_keys)
@@ -56,7 +56,7 @@ def rows(store: Store) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("cut", Cut)
-def test_a_submission_cut_at_its_commit_is_there_whole_or_not_at_all_and_safe_to_send_again(
+def test_a_submission_cut_at_its_commit_is_stored_completely_or_not_at_all_and_can_be_repeated(
     deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut
 ) -> None:
     deployment.launch_api()
@@ -88,13 +88,13 @@ def test_a_finish_cut_at_its_commit_counts_once(
     store.wait_for(job_id)
     assert proxy.cuts == 1
     assert_succeeded_once(store, job_id, 3)
-    wait_until(lambda: worker.logged("could not store scores yet"), "it says so", SECONDS)
-    assert worker.logged("scores came too late") == (cut is Cut.ANSWER), "the second time they were there already"
+    wait_until(lambda: worker.logged("could not store scores yet"), "the failure is logged", SECONDS)
+    assert worker.logged("scores came too late") == (cut is Cut.ANSWER), "the first commit was carried out"
     assert worker.terminate() == 0
 
 
 @pytest.mark.parametrize("cut", Cut)
-def test_a_claim_cut_at_its_commit_is_lost_for_a_lease_at_most(
+def test_the_chunks_of_a_claim_cut_at_its_commit_are_scored_after_one_lease_at_most(
     deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut
 ) -> None:
     job_id = store.submit(chunks=3)

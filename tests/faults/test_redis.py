@@ -1,4 +1,4 @@
-"""Redis loses rings, everything, or itself: jobs are taken, found and done without it."""
+"""Redis loses rings or all its data, or is away: jobs are accepted, found and done without it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BODY: dict[str, object] = {"query": [5, 6], "items": [[7], [8]], "label_token_id
 
 @pytest.fixture
 def deployment(tmp_path: Path, store_url: str, redis_server: RedisServer) -> Iterator[FaultyDeployment]:
-    """With a Redis."""
+    """A deployment with a Redis."""
     with FaultyDeployment(tmp_path, store_url, redis_server.url, bell_prefix=PREFIX) as deployment:
         yield deployment
 
@@ -37,10 +37,10 @@ def bell(redis_server: RedisServer) -> Iterator[RedisBell]:
     bell.close()
 
 
-def test_a_ring_that_a_frozen_worker_swallowed_is_not_missed(
+def test_a_job_whose_ring_is_lost_in_a_frozen_worker_is_done_by_another(
     deployment: FaultyDeployment, store: Store, redis_server: RedisServer, bell: RedisBell, no_redis: str
 ) -> None:
-    """Redis hands a message to whoever waits for it, and it is on record again only once he has read it."""
+    """Redis hands a message to a waiting consumer, and stores it again only once the consumer has read it."""
     consumer = deployment.launch_worker(poll_seconds=NEVER, lease_seconds=1)
     queue = f"{PREFIX}:ring.{MODEL}"
     job_id = ""
@@ -54,21 +54,21 @@ def test_a_ring_that_a_frozen_worker_swallowed_is_not_missed(
             bell.ring(MODEL)
             if client.llen(queue) == 0:
                 return True
-            consumer.thaw()  # it was between two requests to Redis
+            consumer.thaw()  # it was not waiting for Redis at this moment
             store.wait_for(job_id)
             return False
 
         wait_until(swallowed, "a ring is handed to a frozen worker")
-        # It does not hear a thing: its Redis is another one.
+        # This worker hears no ring, because its Redis does not exist.
         deployment.launch_worker(redis_url=no_redis)
         store.wait_for(job_id)
         assert_succeeded_once(store, job_id, 1)
         consumer.kill()
         left = client.llen(queue) + client.hlen(f"{PREFIX}:unacked")
-        assert left == 0, "the ring is nowhere: who relied on it would wait for ever"
+        assert left == 0, "Redis does not have the ring any more"
 
 
-def test_redis_emptied_and_rung_a_hundred_times_in_the_middle_of_a_job(
+def test_a_job_is_done_while_redis_is_emptied_and_rung_a_hundred_times(
     deployment: FaultyDeployment, store: Store, redis_server: RedisServer, bell: RedisBell
 ) -> None:
     workers = [deployment.launch_worker(mode="slow") for _ in range(2)]
@@ -99,7 +99,7 @@ def test_a_worker_that_was_started_without_redis_hears_rings_once_it_is_there(
     wait_until(done_after_a_ring, "the ring is heard", SECONDS)
 
 
-def test_jobs_submitted_without_redis_are_taken_quickly_and_done(
+def test_jobs_submitted_without_redis_are_accepted_quickly_and_done(
     deployment: FaultyDeployment, redis_server: RedisServer
 ) -> None:
     deployment.launch_worker(for_api=True, wait=False)
@@ -108,7 +108,7 @@ def test_jobs_submitted_without_redis_are_taken_quickly_and_done(
     try:
         started = time.monotonic()
         job_ids = [deployment.submit(BODY) for _ in range(10)]
-        assert time.monotonic() - started < 5.0, "nobody waits for a bell"
+        assert time.monotonic() - started < 5.0, "a submission does not wait for Redis"
         for job_id in job_ids:
             assert deployment.result(job_id)["scores"]
     finally:

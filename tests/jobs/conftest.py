@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from sqlalchemy.event import listen
 
+from jobs.store.clock import UNIX_SECONDS
 from jobs.store.database import Database
 from settings.jobs import StoreSettings
 
@@ -21,6 +24,16 @@ class HandClock:
 
     def turn(self, seconds: float) -> None:
         self.now += seconds
+
+
+def use_clock(database: Database, clock: Callable[[], float]) -> None:
+    """Have every statement that is sent from now on read this clock instead of the database's own."""
+
+    def replace_now(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+        value = f"CAST({clock()!r} AS double precision)"
+        return statement.replace(UNIX_SECONDS[database.engine.dialect.name], value), parameters
+
+    listen(database.engine, "before_cursor_execute", replace_now, retval=True)
 
 
 @pytest.fixture
@@ -39,7 +52,8 @@ def store(store_url: str) -> Iterator[Database]:
 @pytest.fixture
 def timed_store(store_url: str, clock: HandClock) -> Iterator[Database]:
     """The same on the hand clock: lease 60 s, normal slack 5 s, bulk 300 s, kept for 7 days."""
-    database = Database.open(StoreSettings(database_url=store_url), clock)
+    database = Database.open(StoreSettings(database_url=store_url))
+    use_clock(database, clock)
     yield database
     database.close()
 

@@ -1,4 +1,4 @@
-"""Having something happen between two statements of a transaction."""
+"""Running an action between two statements of a transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.store.database import Database
 
 
 def once_after(store: Database, part: str, action: Callable[[], object]) -> None:
-    """Do something right after the next statement that this is a part of, before whoever sent it goes on."""
+    """Run an action right after the next statement that contains ``part``, before its sender continues."""
     waiting = [action]
 
     def act(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

@@ -1,10 +1,10 @@
-"""Jobs that have ended and are to tell it, and what a sender does with their deliveries."""
+"""Ended jobs with webhooks, and claiming and recording their deliveries in tests."""
 
 from __future__ import annotations
 
 from jobs.store.database import Database
-from jobs.store.records import Event, Webhook
-from jobs.webhooks.deliveries import Attempt, ClaimedDelivery, Patience, claim_deliveries, settle_delivery
+from jobs.store.webhook_events import Event, Webhook
+from jobs.webhooks.deliveries import Attempt, ClaimedDelivery, RetryPolicy, claim_deliveries, record_attempt
 from jobs.webhooks.delivery_log import DeliveryRecord, list_deliveries
 from jobs.webhooks.tables import DeliveryState
 from settings.delivery import DeliverySettings
@@ -15,7 +15,7 @@ HOOK = Webhook(URL, "hooks.example.com")
 DAYS = 86_400.0
 LEASE = 45.0
 RETRY_SECONDS = DeliverySettings().webhook_retry_seconds
-PATIENCE = Patience(RETRY_SECONDS, 5 * DAYS)
+RETRY_POLICY = RetryPolicy(RETRY_SECONDS, 5 * DAYS)
 OK = Attempt(None, 0.2, status=204)
 REFUSED = Attempt("status", 0.2, status=500, response="no\0thing works")
 
@@ -42,8 +42,8 @@ def one(store: Database) -> ClaimedDelivery:
 
 
 def settle(store: Database, claimed: ClaimedDelivery, attempt: Attempt) -> DeliveryState | None:
-    """Settle with :data:`PATIENCE`; returns the delivery's state from now on, None if the claim was void."""
-    settled = settle_delivery(store, claimed, attempt, PATIENCE)
+    """Settle with :data:`RETRY_POLICY`; returns the delivery's state from now on, None if the claim was void."""
+    settled = record_attempt(store, claimed, attempt, RETRY_POLICY)
     return settled.state if settled else None
 
 

@@ -1,4 +1,4 @@
-"""Any history of submissions, claims, losses and ends, against a model of what must come of it."""
+"""Random histories of submissions, claims, losses and ends, compared with a model of the expected states."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from jobs.queue.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon, release, renew
-from jobs.queue.read import backlog, get_job, read_scores, statuses
+from jobs.queue.read import get_job, read_scores, statuses
 from jobs.queue.sweep import sweep
 from jobs.queue.upload import Upload, accept_upload, begin_upload, stage
 from jobs.store.database import Database
-from jobs.store.records import Claim, JobStatus, Webhook
+from jobs.store.records import Claim, JobStatus
+from jobs.store.webhook_events import Webhook
 from scoring.error_codes import RequestError
 from scoring.layout import ChunkWork
 from settings.jobs import StoreSettings
-from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, MODEL, score, submission, submit
+from tests.jobs.conftest import HandClock, use_clock
+from tests.jobs.work import CARD, score, submission, submit, waiting_chunks
 from tests.services import PostgresServer
 
 LEASE = 60.0
 SILENCE = 45.0
 """After which an upload counts as abandoned."""
 MAX_ATTEMPTS = 2
-HISTORIES = int(os.environ.get("HISTORIES", "20"))
+HISTORIES = int(os.environ.get("HISTORIES", "12"))
 """That are made up; ``make faults`` asks for many more."""
 pytestmark = pytest.mark.timeout(300 + 2 * HISTORIES)
 WEBHOOK = Webhook("https://hooks.example.com/", "hooks.example.com")
@@ -77,7 +78,7 @@ class Batch:
 
 
 class History(RuleBasedStateMachine):
-    """One store, on a clock turned by hand."""
+    """One store, with a clock that the rules advance."""
 
     new_store: Callable[[], str]
 
@@ -90,7 +91,8 @@ class History(RuleBasedStateMachine):
             max_attempts=MAX_ATTEMPTS,
             upload_timeout_seconds=SILENCE,
         )
-        self.store = Database.open(given, self.clock)
+        self.store = Database.open(given)
+        use_clock(self.store, self.clock)
         self.jobs: list[Job] = []
         self.taken: list[Batch] = []
 
@@ -258,7 +260,7 @@ class History(RuleBasedStateMachine):
     def the_store_agrees_with_the_model(self) -> None:
         found = statuses(self.store, [job.id for job in self.jobs])
         assert found == {job.id: job.status for job in self.there()}
-        assert backlog(self.store, MODEL).chunks == len(self.waiting())
+        assert waiting_chunks(self.store) == len(self.waiting())
         for job in self.there():
             assert get_job(self.store, "default", job.id).scored_items == len(job.done)
 
@@ -268,7 +270,7 @@ class History(RuleBasedStateMachine):
         self.the_rules_hold({check.name for check in CHECKS} - OVERDUE)
 
     def the_rules_hold(self, names: Collection[str]) -> None:
-        extent = everything(self.store)
+        extent = everything()
         broken = [run(self.store, check, extent) for check in CHECKS if check.name in names]
         assert not any(broken), broken
 

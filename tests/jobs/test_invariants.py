@@ -1,4 +1,4 @@
-"""Each invariant is seen broken by the one check that is about it, and an unbroken store by none."""
+"""Each planted violation is found by its own check alone, and a store without violations by none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from jobs.queue.finish import finish
 from jobs.queue.lease import abandon, release
 from jobs.queue.sweep import sweep
 from jobs.store.database import Database
-from jobs.store.records import Idempotency, Webhook
+from jobs.store.records import Idempotency
+from jobs.store.webhook_events import Webhook
+from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, scored, submission, submit, take
 
@@ -26,7 +28,7 @@ LEASE = 60.0
 
 
 class Deployment:
-    """A store with a job in each situation. Rows are broken by plain SQL, which no constraint is in the way of."""
+    """A store with a job in each state. Tests break rows by plain SQL, with constraints switched off."""
 
     def __init__(self, store: Database) -> None:
         self.store = store
@@ -43,12 +45,12 @@ class Deployment:
         self.batch_id = claimed.batch_id
 
     def break_it(self, statement: str, **values: object) -> None:
-        with self.store.write() as connection:
+        with self.store.write() as tx:
             if self.store.is_sqlite:
-                connection.exec_driver_sql("PRAGMA defer_foreign_keys=ON")
+                tx.execute(text("PRAGMA defer_foreign_keys=ON"))
             else:
-                connection.execute(text("SET LOCAL session_replication_role = replica"))
-            assert connection.execute(text(statement), values).rowcount > 0
+                tx.execute(text("SET LOCAL session_replication_role = replica"))
+            assert tx.execute(text(statement), values).rowcount > 0
 
 
 def of_job(state: str) -> str:
@@ -101,7 +103,7 @@ PLANTED: dict[str, Callable[[Deployment], None]] = {
     ),
 }
 NEVER_SAMPLED = {"job_never_ends"}
-"""Its job is neither worked on nor ended, and so among no sample."""
+"""Its job is neither running nor ended, so it is in no sample."""
 
 
 def broken(store: Database, *, full: bool = True) -> list[str]:
@@ -125,23 +127,23 @@ def test_a_violation_is_reported_by_its_check_alone(timed_store: Database, name:
 
 def test_a_violation_names_a_few_of_many(timed_store: Database) -> None:
     ids = sorted(submit(timed_store, chunks=2) for _ in range(EXAMPLES + 3))
-    with timed_store.write() as connection:
-        connection.execute(text("UPDATE jobs SET remaining_chunks = 7"))
+    with timed_store.write() as tx:
+        tx.execute(text("UPDATE jobs SET remaining_chunks = 7"))
     (violation,) = find_violations(timed_store, full=True)
     assert len(set(violation.examples)) == EXAMPLES
     assert set(violation.examples) <= set(ids)
 
 
 def test_a_job_that_is_being_removed_breaks_no_rule(timed_store: Database, clock: HandClock) -> None:
-    """Its rows go in steps: first chunks, then the job."""
+    """Its rows are removed in steps: first the chunks, then the job."""
     deployment = Deployment(timed_store)
     clock.turn(7 * 86_400)
-    with timed_store.write() as connection:
-        connection.execute(text("DELETE FROM chunks WHERE job_id = :job"), {"job": deployment.succeeded})
+    with timed_store.write() as tx:
+        tx.execute(text("DELETE FROM chunks WHERE job_id = :job"), {"job": deployment.succeeded})
     assert "scored_items_miscounted" not in broken(timed_store)
 
 
-def test_what_a_sweep_is_to_put_right_is_right_after_it(timed_store: Database, clock: HandClock) -> None:
+def test_a_sweep_leaves_no_violation_of_the_rules_it_keeps(timed_store: Database, clock: HandClock) -> None:
     Deployment(timed_store)
     clock.turn(1_000_001.0 + 2 * LEASE)
     assert broken(timed_store) == ["lease_long_over", "deadline_long_over"]
@@ -149,8 +151,10 @@ def test_what_a_sweep_is_to_put_right_is_right_after_it(timed_store: Database, c
     assert broken(timed_store) == []
 
 
+@pytest.mark.slow
+@quick_on("sqlite")
 def test_nothing_is_reported_while_everything_happens_at_once(store: Database) -> None:
-    """What a look sees half done is no violation: it is one snapshot a check."""
+    """Each check reads one snapshot, so it takes no unfinished transaction for a violation."""
     stop = False
 
     def player(chance: random.Random) -> None:
@@ -190,7 +194,7 @@ def _abandon(store: Database, claimed: object) -> object:
     return abandon(store, claimed.batch_id, "a bad moment")  # type: ignore[attr-defined]
 
 
-def test_the_watch_looks_once_in_a_while_and_says_each_change_once(timed_store: Database) -> None:
+def test_the_watch_checks_once_a_minute_and_logs_each_change_once(timed_store: Database) -> None:
     now = HandClock()
     deployment = Deployment(timed_store)
     watch = Watch(timed_store, now)

@@ -1,4 +1,4 @@
-"""Jobs to submit, and scores that tell which row they belong to."""
+"""Jobs to submit, and made-up scores that identify their rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from sqlalchemy import func, select
 
 from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
@@ -14,26 +15,25 @@ from jobs.queue.claim import claim
 from jobs.queue.finish import finish
 from jobs.store.database import Database
 from jobs.store.records import Claim, Finished, Submission
-from scoring.layout import ChunkWork, LabelScores, Rows, Scored
+from jobs.store.tables import WAITING, chunks
+from scoring.layout import Chunk, ChunkWork, LabelScores, Rows, ScoredChunk
+from tests.packed_rows import own_tokens
 
 Result = TypeVar("Result")
 
 MODEL = "tiny"
 CARD = ModelCard(MODEL, context_length=4096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
-"""What the worker serves that :func:`take` claims for: it can score every :func:`submission`."""
+"""The model that :func:`take` claims for. It can score every :func:`submission`."""
 LABELS = (7, 9)
 
 
 def submission(
     chunks: int = 1, rows: int = 1, row_tokens: int = 4, prefix: Sequence[int] = (1, 2, 3), **given: Any
 ) -> Submission:
-    """A job of ``chunks`` x ``rows`` items. Each row begins with its item's index, so that its score can tell it."""
+    """Return a job of ``chunks`` x ``rows`` items. Each row begins with its item index, so that its score shows it."""
     prefix_ids = np.array(prefix, np.int32)
     parts = [
-        (
-            first,
-            Rows.pack([[first + n] * row_tokens for n in range(rows)], [len(prefix_ids)] * rows),
-        )
+        Chunk(first, Rows.pack([[first + n] * row_tokens for n in range(rows)], [len(prefix_ids)] * rows))
         for first in range(0, chunks * rows, rows)
     ]
     values: dict[str, Any] = {
@@ -42,33 +42,39 @@ def submission(
         "prefix": prefix_ids,
         "chunks": parts,
         "label_token_ids": LABELS,
-        "prompt_tokens": sum(int(part.sequence_lengths.sum()) for _, part in parts),
+        "prompt_tokens": sum(int(part.rows.sequence_lengths.sum()) for part in parts),
         "total_items": chunks * rows,
     }
     return Submission(**values | given)
 
 
 def submit(store: Database, **given: Any) -> str:
-    """Accept a job; returns its id."""
+    """Accept a job. Return its id."""
     return accept(store, submission(**given)).job_id
 
 
 def take(store: Database, budget: int = 1_000_000, **given: Any) -> Claim:
-    """Claim, and insist on getting something."""
+    """Claim, and assert that there was work."""
     claimed = claim(store, "worker", CARD, budget, **given)
     assert claimed is not None
     return claimed
 
 
-def score(work: ChunkWork) -> Scored:
-    """Made-up scores: the logit of label m of item i is i + m/4, its log-probability is the negative."""
-    first = np.array([work.rows.row(n)[0] for n in range(len(work.rows))], np.float32)
+def waiting_chunks(store: Database) -> int:
+    """Return how many chunks wait."""
+    with store.read() as tx:
+        return int(tx.scalar(select(func.count()).select_from(chunks).where(WAITING)))
+
+
+def score(work: ChunkWork) -> ScoredChunk:
+    """Make up scores: the logit of label m of item i is i + m/4, its log-probability is the negative."""
+    first = np.array([own[0] for own in own_tokens(work.rows)], np.float32)
     logits = (first[:, None] + np.arange(len(work.label_token_ids)) / 4).astype(np.float32)
-    return Scored(work.id, LabelScores(logits, -logits), cached_tokens=len(work.rows))
+    return ScoredChunk(work.id, LabelScores(logits, -logits), cached_tokens=len(work.rows))
 
 
-def scored(claimed: Claim) -> list[Scored]:
-    """Everything of a claim, scored."""
+def scored(claimed: Claim) -> list[ScoredChunk]:
+    """Score all chunks of a claim."""
     return [score(chunk) for group in claimed.groups for chunk in group.chunks]
 
 
@@ -78,7 +84,7 @@ def finish_all(store: Database, claimed: Claim) -> Finished:
 
 
 def at_once(threads: int, action: Callable[[int], Result]) -> list[Result]:
-    """Run an action in so many threads, let go together. Raises the first error any of them met."""
+    """Run an action in several threads that start together. Raise the first error of any of them."""
     gate = threading.Barrier(threads)
     results: list[Result] = []
     errors: list[BaseException] = []

@@ -90,7 +90,7 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
     random = np.random.RandomState(seed)
 
     def kernel(out: int, size: int, gain: float = _GAIN) -> np.ndarray:
-        return (random.standard_normal((out, size)) * gain / np.sqrt(size)).astype(np.float32)
+        return np.asarray(random.standard_normal((out, size)) * gain / np.sqrt(size), np.float32)
 
     def bias(size: int) -> np.ndarray:
         return (0.15 * random.standard_normal(size)).astype(np.float32)
@@ -112,7 +112,7 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
         found[layer + "self_attn.o_proj.weight"] = kernel(width, config.query_heads * D)
         if config.attention_bias:
             found[layer + "self_attn.o_proj.bias"] = bias(width)
-        if config.head_norms:
+        if config.qk_norm:
             found[layer + "self_attn.q_norm.weight"] = norm(D)
             found[layer + "self_attn.k_norm.weight"] = norm(D)
         found[layer + "post_attention_layernorm.weight"] = norm(width)

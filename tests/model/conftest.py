@@ -1,4 +1,4 @@
-"""Small checkpoints with spread logits, and engines over them: made once, since programs take a second to compile."""
+"""Small checkpoints, and engines over them, made once because programs take a second to compile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import pytest
 
+from model.buckets import Key
 from model.checks.known_answer import KnownAnswers
 from model.engine import Engine
+from model.executables import Executables
 from tests.model import engines
 from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.engines import DType
@@ -20,7 +22,7 @@ from tests.model.references import SEED
 
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 25_000
-"""Of the 65,530 that Linux grants a process by default."""
+"""Memory maps of the process at most, of the 65,530 that Linux grants by default."""
 
 
 @pytest.fixture(scope="session")
@@ -37,12 +39,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 _COMPILED: dict[tuple[str, ...], jax.stages.Compiled] = {}
 """Executables by what was compiled and how: many engines of a test run are made of the same programs."""
+_COMPILED_BY_KEY: dict[tuple[object, ...], jax.stages.Compiled] = {}
+"""The same by what the programs are made for, which saves lowering them again."""
 
 
 @pytest.fixture(autouse=True)
-def compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compile what is the same to the letter once in a run, but for tests that are about compiling."""
+def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile the same program once in a run, except for tests that are about compiling.
+
+    A test that replaces parts of the code (it uses ``monkeypatch``) may have other programs under the same keys. So
+    its programs are lowered again, and only those with the same text are shared.
+    """
     compile_program = jax.stages.Lowered.compile
+    compile_key = Executables._compile
 
     def compiled(self: jax.stages.Lowered, compiler_options: Any = None) -> jax.stages.Compiled:
         known = (self.as_text(), str(self.in_avals), str(compiler_options))
@@ -50,19 +59,39 @@ def compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
             _COMPILED[known] = compile_program(self, compiler_options)
         return _COMPILED[known]
 
-    if request.node.get_closest_marker("compiles") is None:
-        monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
-    yield
+    def compiled_by_key(self: Executables, key: Key) -> jax.stages.Compiled:
+        programs = self._programs
+        _, arguments = self._program(key)
+        shapes = tuple((argument.shape, str(argument.dtype)) for argument in arguments)
+        known: tuple[object, ...] = (
+            programs.config,
+            programs._attention,
+            self._buckets,
+            self._max_prefix_blocks,
+            key,
+            shapes,
+        )
+        if known not in _COMPILED_BY_KEY:
+            _COMPILED_BY_KEY[known] = compile_key(self, key)
+        return _COMPILED_BY_KEY[known]
+
+    with pytest.MonkeyPatch.context() as patches:
+        if request.node.get_closest_marker("compiles") is None:
+            patches.setattr(jax.stages.Lowered, "compile", compiled)
+            if "monkeypatch" not in request.fixturenames:
+                patches.setattr(Executables, "_compile", compiled_by_key)
+        yield
     # Programs take dozens of memory maps each, and the compiler crashes when a process has no more.
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         _COMPILED.clear()
+        _COMPILED_BY_KEY.clear()
         gc.collect()
-        jax.clear_caches()
+        jax.clear_caches()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
 def unchecked_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let engines use programs that compute something else, to see what comes of it."""
+    """Let engines use programs with wrong results."""
     monkeypatch.setattr(KnownAnswers, "check", lambda self, key, executable: None)
 
 

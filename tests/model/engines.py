@@ -1,4 +1,4 @@
-"""Engines over small checkpoints, and the plainest ways to ask one for scores."""
+"""Engines over small checkpoints, and short ways to score with them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from model.buckets import Key
 from model.config import DecoderConfig
 from model.engine import Engine
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows
-from scoring.planning.algorithms import Wanted
+from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
 
 DType = Literal["bfloat16", "float32"]
 
 
-def load(directory: Path, dtype: DType, multi_item_algorithm: Wanted = "auto", **settings: Any) -> Engine:
+def load(directory: Path, dtype: DType, multi_item_algorithm: AlgorithmSetting = "auto", **settings: Any) -> Engine:
     """An engine over a checkpoint directory."""
     config = DecoderConfig.from_directory(directory)
     card = ModelCard(directory.name, config.context, config.vocabulary, "no tokenizer")
@@ -29,25 +29,25 @@ def load(directory: Path, dtype: DType, multi_item_algorithm: Wanted = "auto", *
 
 
 def unchecked(key: Key, executable: jax.stages.Compiled) -> None:
-    """Takes any program as it is."""
+    """Accept any program."""
 
 
 def chunk(
     id: int, rows: Sequence[np.ndarray], prefix_end: int, labels: Sequence[int], head: Head = Head.LOGPROBS
 ) -> ChunkWork:
-    """Rows that all continue the same length of prefix."""
+    """A chunk whose rows all see ``prefix_end`` tokens of the prefix."""
     return ChunkWork(id, Rows.pack(rows, [prefix_end] * len(rows)), tuple(labels), head)
 
 
 def score(engine: Engine, groups: Sequence[GroupWork]) -> dict[int, LabelScores]:
-    """Every chunk's scores by its id."""
+    """The scores of all chunks by id."""
     return {scored.id: scored.scores for scored in engine.score(groups, lambda: None)}
 
 
 def logprobs(engine: Engine, rows: Sequence[np.ndarray], cut: Callable[[int], int] = lambda length: 0) -> np.ndarray:
     """Log-probabilities of every token after each row, float32 [N, vocabulary].
 
-    cut: where a row of so many tokens is cut into a prefix of its own and an item.
+    cut: maps the length of a row to the length of the prefix that it is cut into, with the rest as an item.
     """
     labels = range(engine.card.vocabulary)
     cuts = [cut(len(row)) for row in rows]
@@ -62,6 +62,6 @@ def logprobs(engine: Engine, rows: Sequence[np.ndarray], cut: Callable[[int], in
 
 
 def logprobs_of(scores: LabelScores) -> np.ndarray:
-    """What a head that was asked for log-probabilities has said."""
+    """The log-probabilities of a head that computes them."""
     assert scores.logprobs is not None
     return scores.logprobs

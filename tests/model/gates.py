@@ -1,4 +1,4 @@
-"""The thresholds that scores must hold against HuggingFace, and how a difference is measured against them."""
+"""Tolerances of scores against HuggingFace, and how differences are measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BFLOAT16_LARGEST = 0.02
 BFLOAT16_MEAN = 0.01
 """Largest and mean difference of a bf16 label softmax from HuggingFace's float32."""
 OWN_ERROR = 1.5
-"""And at most so many times the error that HuggingFace's own bf16 has."""
+"""Largest error of a bf16 score relative to that of HuggingFace's own bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def label_softmax_difference(one: np.ndarray, other: np.ndarray, labels: tuple[i
 
 
 def assert_bfloat16(ours: np.ndarray, theirs: np.ndarray, theirs_bfloat16: np.ndarray, labels: tuple[int, ...]) -> None:
-    """Hold a bf16 result to its three gates."""
+    """Check a bf16 result against its three tolerances."""
     found = label_softmax_difference(ours, theirs, labels)
     own = label_softmax_difference(theirs_bfloat16, theirs, labels)
     assert found.largest <= BFLOAT16_LARGEST

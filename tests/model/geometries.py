@@ -1,4 +1,4 @@
-"""Ragged work for the algorithms: several groups, empty and one-token items, boundaries that merge."""
+"""Random groups of all shapes: empty, short and long items, and boundaries between prefix and item that merge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = 64
 
 @dataclass(frozen=True)
 class Item:
-    """An item's tokens, and how many of the prefix's last tokens it does not see."""
+    """An item's tokens, and the number of the prefix's last tokens that it does not see."""
 
     tokens: tuple[int, ...]
     short_by: int = 0
@@ -34,12 +34,12 @@ class Group:
     prefix: tuple[int, ...]
     items: tuple[Item, ...]
 
-    def work(self, key: str, id: int, head: Head = Head.LOGPROBS) -> GroupWork:
-        """As the engine takes it: one chunk."""
+    def work(self, owner: str, id: int, head: Head = Head.LOGPROBS) -> GroupWork:
+        """The group as the engine takes it, in one chunk."""
         ends = [max(1, len(self.prefix) - item.short_by) for item in self.items]
         rows = Rows.pack([item.tokens for item in self.items], ends)
         prefix = np.array(self.prefix, np.int32)
-        return GroupWork(key, prefix, (ChunkWork(id, rows, LABELS, head),))
+        return GroupWork(owner, prefix, (ChunkWork(id, rows, LABELS, head),))
 
     def with_items(self, items: Sequence[Item]) -> Group:
         return replace(self, items=tuple(items))
@@ -50,7 +50,7 @@ def _of_length(length: int, seed: int) -> tuple[int, ...]:
 
 
 def long(*lengths: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Tokens of a length around one where the engine does something else; which ones, a seed says."""
+    """Random tokens, of a length near one where the engine works differently."""
     return st.builds(_of_length, st.sampled_from(lengths), st.integers(0, 99))
 
 

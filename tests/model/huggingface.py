@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 from transformers import AutoModelForCausalLM
 
 
@@ -16,10 +16,10 @@ def logprobs(directory: Path, rows: Sequence[np.ndarray], dtype: str) -> np.ndar
     Each row runs alone and unpadded; the softmax runs in float32.
     """
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype), attn_implementation="eager")
-    model.eval()
+    model.train(False)
     with torch.inference_mode():
         logits = [model(torch.tensor(row[None].astype(np.int64))).logits[0, -1].float() for row in rows]
-        return torch.log_softmax(torch.stack(logits), dim=-1).numpy()
+        return np.asarray(torch.log_softmax(torch.stack(logits), dim=-1))
 
 
 def resave(directory: Path, to: Path, shard_size: str) -> None:

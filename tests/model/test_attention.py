@@ -1,4 +1,4 @@
-"""Every attention path against a float64 dense mask, and the promises of merging."""
+"""All attention paths agree with a dense mask in float64, and results can be merged."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from model.attention.contract import Attended, Attention, PrefixBlocks, causal, merge
+from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, causal, merge
 from model.attention.dense import DenseAttention
 from model.attention.tiles import TiledAttention, active_tiles
-from model.linear import as_bits
+from model.linear import to_pool_dtype
 
 TOLERANCE = 2e-5
 
@@ -46,16 +46,21 @@ IMPLEMENTATIONS: dict[str, Attention] = {
 }
 
 
+each_shape = pytest.mark.parametrize(
+    "of_shape",
+    [name if name == "tiles with a rest" else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES],
+)
+
 SMALL_PREFIX_TILES = jax.jit(TiledAttention(query_block=8).attend_prefix)
 
 
-def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, ranges: np.ndarray) -> Attended:
+def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, ranges: np.ndarray) -> AttentionOutput:
     """Dense masked attention in float64; ranges [1 or B, Q, N, 2]."""
-    q, k, v = (array.astype(np.float64) for array in (q, k, v))
+    q, k, v = (np.asarray(array, np.float64) for array in (q, k, v))
     k, v = (np.repeat(array, q.shape[2] // k.shape[2], axis=2) for array in (k, v))
     scores = np.einsum("bqhd,bshd->bhqs", q, k) / np.sqrt(q.shape[-1])
     positions = np.arange(k.shape[1])
-    seen = ((ranges[..., 0, None] <= positions) & (positions < ranges[..., 1, None])).any(axis=2)
+    seen: np.ndarray = np.any((ranges[..., 0, None] <= positions) & (positions < ranges[..., 1, None]), axis=2)
     scores = np.where(seen[:, None], scores, -np.inf)
     peak = scores.max(axis=-1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)
@@ -64,7 +69,7 @@ def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, ranges: np.ndarray) -> A
     with np.errstate(divide="ignore"):
         log_sum_exp = (peak + np.log(total))[..., 0]
     out = np.einsum("bhqs,bshd->bqhd", weights / np.where(total == 0, 1, total), v)
-    return Attended(out, np.moveaxis(log_sum_exp, 1, 2))
+    return AttentionOutput(out, np.moveaxis(log_sum_exp, 1, 2))
 
 
 @cache
@@ -87,13 +92,13 @@ def one_range(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
     return np.stack([start, stop], axis=-1)[:, :, None].astype(np.int32)
 
 
-def assert_close(found: Attended, expected: Attended) -> None:
+def assert_close(found: AttentionOutput, expected: AttentionOutput) -> None:
     np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE)
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-@pytest.mark.parametrize("of_shape", SHAPES)
+@each_shape
 @settings(max_examples=15)
 @given(data=st.data())
 def test_any_two_visible_ranges_agree_with_a_dense_mask(name: str, of_shape: str, data: st.DataObject) -> None:
@@ -107,7 +112,7 @@ def test_any_two_visible_ranges_agree_with_a_dense_mask(name: str, of_shape: str
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-@pytest.mark.parametrize("of_shape", SHAPES)
+@each_shape
 def test_causal_ranges_for_the_whole_batch_agree_with_a_dense_mask(name: str, of_shape: str) -> None:
     shape = SHAPES[of_shape]
     q, k, v = problem(shape)
@@ -116,7 +121,7 @@ def test_causal_ranges_for_the_whole_batch_agree_with_a_dense_mask(name: str, of
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-@pytest.mark.parametrize("of_shape", SHAPES)
+@each_shape
 @pytest.mark.parametrize("cut", [0, 3, 17, 1000])
 def test_two_ranges_merged_are_the_whole_range(name: str, of_shape: str, cut: int) -> None:
     shape = SHAPES[of_shape]
@@ -124,7 +129,7 @@ def test_two_ranges_merged_are_the_whole_range(name: str, of_shape: str, cut: in
     start, stop = np.zeros((1, shape.Q), np.int32), np.full((1, shape.Q), shape.S, np.int32)
     middle = np.minimum(stop, cut)
     one, other = (compiled(name)(q, k, v, ranges) for ranges in (one_range(start, middle), one_range(middle, stop)))
-    assert_close(merge(Attended(*one), Attended(*other)), oracle(q, k, v, one_range(start, stop)))
+    assert_close(merge(AttentionOutput(*one), AttentionOutput(*other)), oracle(q, k, v, one_range(start, stop)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -141,16 +146,17 @@ def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(dtype: s
         piece = slice(n * size, (n + 1) * size)
         pool[0][block] = np.asarray(keys, np.float32)[0, piece].transpose(1, 2, 0)
         pool[1][block] = np.asarray(values, np.float32)[0, piece].transpose(1, 0, 2)
-    prefix = PrefixBlocks(*(as_bits(jnp.asarray(part, dtype)) for part in pool), table)
-    found = Attended(*(part[None] for part in SMALL_PREFIX_TILES(q, prefix, np.array(ends, np.int32))))
+    pool_keys, pool_values = (to_pool_dtype(jnp.asarray(part, dtype)) for part in pool)
+    prefix = PrefixBlocks(pool_keys, pool_values, jnp.asarray(table))
+    found = AttentionOutput(*(part[None] for part in SMALL_PREFIX_TILES(q, prefix, np.array(ends, np.int32))))
     ranges = one_range(np.zeros((1, 13)), np.array([ends]))
-    expected = oracle(*(np.asarray(array, np.float32) for array in (q[None], keys, values)), ranges)
+    expected = oracle(np.asarray(q[None]), np.asarray(keys), np.asarray(values), ranges)
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=TOLERANCE)
     np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE if dtype == "float32" else 0.02)
 
 
 def test_merging_nothing_with_nothing_is_nothing() -> None:
-    nothing = Attended(jnp.zeros((1, 1, 1, 4)), jnp.full((1, 1, 1), -jnp.inf))
+    nothing = AttentionOutput(jnp.zeros((1, 1, 1, 4)), jnp.full((1, 1, 1), -jnp.inf))
     merged = merge(nothing, nothing)
     assert np.array_equal(merged.out, nothing.out)
     assert np.array_equal(merged.log_sum_exp, nothing.log_sum_exp)
@@ -160,8 +166,7 @@ def test_the_log_sum_exp_stays_in_float32_for_bfloat16_operands() -> None:
     q, k, v = (jnp.asarray(array, jnp.bfloat16) for array in problem(SHAPES["tiles with a rest"]))
     found = TiledAttention(one_tile=8).attend(q, k, v, causal(q.shape[1]))
     assert found.out.dtype == found.log_sum_exp.dtype == jnp.float32
-    wide = (np.asarray(array, np.float32) for array in (q, k, v))
-    expected = oracle(*wide, np.asarray(causal(q.shape[1])))
+    expected = oracle(np.asarray(q), np.asarray(k), np.asarray(v), np.asarray(causal(q.shape[1])))
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=1e-5)
 
 
@@ -173,7 +178,7 @@ def test_tiles_that_no_row_sees_are_never_read() -> None:
     k[:, 16:32], v[:, 16:32] = np.nan, np.nan
     ranges = np.tile(np.array([[0, 16], [32, 48]], np.int32), (1, 16, 1, 1))
     found = compiled("tiles")(q, k, v, ranges)
-    assert_close(found, oracle(*(np.nan_to_num(array) for array in (q, k, v)), ranges))
+    assert_close(found, oracle(q, np.nan_to_num(k), np.nan_to_num(v), ranges))
 
 
 def test_a_tile_is_active_if_any_row_sees_any_key_of_it() -> None:

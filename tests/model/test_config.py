@@ -1,4 +1,4 @@
-"""A configuration is read as HuggingFace reads it, or refused by the field's name."""
+"""Configurations are read as in HuggingFace, or refused by the name of a field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.files import ModelFilesError
+from checkpoints.files import CheckpointError
 from model.config import DecoderConfig
 from model.configuration_reader import UnsupportedModelError
 from model.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
@@ -25,7 +25,7 @@ def read(**changes: Any) -> DecoderConfig:
 
 
 @pytest.mark.parametrize("config", EVERY.values(), ids=EVERY)
-def test_what_is_written_reads_back_the_same(config: DecoderConfig) -> None:
+def test_a_configuration_that_is_written_reads_back_the_same(config: DecoderConfig) -> None:
     assert DecoderConfig.from_huggingface(config.to_huggingface()) == config
 
 
@@ -45,14 +45,14 @@ def test_the_first_llama_checkpoints_name_no_rotary_base_and_no_key_heads() -> N
 
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
-def test_stretched_positions_are_read_from_either_place_under_either_name(key: str) -> None:
+def test_rope_scaling_is_read_from_both_fields_under_both_names(key: str) -> None:
     scaling = {key: "linear", "factor": 2.0}
     old = read(rope_theta=1e4, rope_scaling=scaling, rope_parameters=None)
     new = read(rope_parameters=scaling | {"rope_theta": 1e4})
     assert old.rope == new.rope == Rope(1e4, LinearScaling(2.0))
 
 
-def test_llama_3_1s_own_fields_are_read() -> None:
+def test_the_rope_scaling_of_llama_3_1_is_read() -> None:
     scaling = {
         "factor": 8.0,
         "low_freq_factor": 1.0,
@@ -137,7 +137,7 @@ def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], nam
 @pytest.mark.parametrize("field", ["hidden_size", "rms_norm_eps", "vocab_size", "max_position_embeddings"])
 def test_a_missing_field_is_named(field: str) -> None:
     fields = {name: value for name, value in FIELDS.items() if name != field}
-    with pytest.raises(ModelFilesError, match=f"lacks {field}"):
+    with pytest.raises(CheckpointError, match=f"lacks {field}"):
         DecoderConfig.from_huggingface(fields)
 
 
@@ -145,5 +145,5 @@ def test_a_missing_field_is_named(field: str) -> None:
 def test_a_missing_or_broken_file_is_one_clear_error(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ModelFilesError, match=r"config\.json"):
+    with pytest.raises(CheckpointError, match=r"config\.json"):
         DecoderConfig.from_directory(tmp_path)

@@ -1,4 +1,4 @@
-"""What the engine promises to the loop that drives it."""
+"""The engine's interface to the scoring loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from checkpoints.card import ModelCard
 from model.buckets import HEAD_ROWS, Buckets, Key
 from model.engine import Engine
 from model.executables import Executables
-from model.head_runner import READ_TOKENS
+from model.head_runner import FLUSH_TOKENS
 from model.score_buffer import EngineError
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
@@ -54,7 +54,7 @@ def test_both_heads_agree_on_the_logits(tied: Engine) -> None:
     found = score(tied, [group(*both)])
     np.testing.assert_allclose(found[0].logits, found[1].logits, atol=2e-5)
     assert found[1].logprobs is None
-    differences = found[0].logits - found[0].logprobs
+    differences = found[0].logits - engines.logprobs_of(found[0])
     np.testing.assert_allclose(differences, differences[:, :1].repeat(3, axis=1), atol=2e-5)
 
 
@@ -71,8 +71,8 @@ def test_every_chunk_comes_back_once_whatever_its_rows(tied: Engine) -> None:
     assert {len(part.rows) for part in chunks} == {0, 20, 40, 60}
 
 
-def test_a_chunk_is_handed_over_before_the_step_that_finished_it_is_told(tied: Engine) -> None:
-    per_chunk = READ_TOKENS // 256
+def test_a_chunk_is_yielded_before_on_step_is_called_for_its_last_step(tied: Engine) -> None:
+    per_chunk = FLUSH_TOKENS // 256
     assert per_chunk * (256 // 16) == HEAD_ROWS, "each chunk is as much as a head waits for"
     chunks = [chunk(n, sequences(CONFIG, n, (6,) * HEAD_ROWS), 10, LABELS) for n in range(3)]
     steps: list[None] = []
@@ -80,7 +80,7 @@ def test_a_chunk_is_handed_over_before_the_step_that_finished_it_is_told(tied: E
     assert seen == [(n, (n + 1) * per_chunk - 1) for n in range(3)]
 
 
-def test_a_step_may_end_the_work_and_what_was_finished_before_it_stays(tied: Engine) -> None:
+def test_on_step_may_end_the_work_and_chunks_finished_before_remain(tied: Engine) -> None:
     chunks = [chunk(n, sequences(CONFIG, n, (6,) * HEAD_ROWS), 10, LABELS) for n in range(3)]
     steps = iter(range(1000))
 
@@ -104,11 +104,11 @@ def test_any_number_of_labels_is_scored(tied: Engine) -> None:
     rows = sequences(CONFIG, 1, (4, 5))
     for count in (1, 8, 9, 70, 300):
         labels = [n % CONFIG.vocabulary for n in range(count)]
-        found = score(tied, [group(chunk(0, rows, 10, labels))])[0].logprobs
-        assert found is not None
+        found = engines.logprobs_of(score(tied, [group(chunk(0, rows, 10, labels))])[0])
         assert found.shape == (2, count)
         np.testing.assert_array_equal(found[:, 0], found[:, -1] if labels[-1] == 0 else found[:, 0])
-        np.testing.assert_allclose(found[:, :1], score(tied, [group(chunk(0, rows, 10, [0]))])[0].logprobs, atol=1e-5)
+        alone = engines.logprobs_of(score(tied, [group(chunk(0, rows, 10, [0]))])[0])
+        np.testing.assert_allclose(found[:, :1], alone, atol=1e-5)
 
 
 def test_a_sequence_as_long_as_the_context_is_scored_and_a_longer_one_refused(tied: Engine) -> None:
@@ -137,6 +137,7 @@ def test_a_score_that_is_not_a_number_is_never_answered(head: Head, tmp_path: Pa
         score(broken, [group(chunk(0, sequences(CONFIG, 1, (4,)), 10, LABELS, head))])
 
 
+@pytest.mark.slow
 @pytest.mark.compiles
 def test_nothing_is_compiled_after_the_warm_up() -> None:
     demonstration = engines.load(DEMONSTRATION, "bfloat16")
@@ -145,10 +146,13 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
     total = progress[-1][1]
     assert [told[:2] for told in progress] == [(n, total) for n in range(1, total + 1)]
     demonstration.warm_up_rest(lambda *told: progress.append(told))
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
-    )
+    compiled: list[str] = []
+
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         random = np.random.default_rng(0)
         requests = [drawn(random, demonstration.card, n) for n in range(1_000)]
@@ -158,11 +162,11 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
         score(demonstration, [group(chunk(0, [PREFIX], 10, [1] * 257))])
         assert compiled, "the listener would have heard a compilation"
     finally:
-        jax.monitoring.clear_event_listeners()
+        jax.monitoring.clear_event_listeners()  # type: ignore[no-untyped-call]
 
 
 def drawn(random: np.random.Generator, card: ModelCard, id: int) -> GroupWork:
-    """A request of any shape that is served, short ones more often than long ones, up to the context."""
+    """A random request, short ones more often than long ones, up to the context."""
 
     def up_to(most: int) -> int:
         return int(np.exp(random.uniform(0, np.log(most + 1)))) - int(random.random() < 0.2)
@@ -179,7 +183,12 @@ def drawn(random: np.random.Generator, card: ModelCard, id: int) -> GroupWork:
 def test_a_warm_up_can_be_ended(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Key] = []
     compile_program = Executables._compile
-    monkeypatch.setattr(Executables, "_compile", lambda self, key: begun.append(key) or compile_program(self, key))
+
+    def compile_and_note(self: Executables, key: Key) -> jax.stages.Compiled:
+        begun.append(key)
+        return compile_program(self, key)
+
+    monkeypatch.setattr(Executables, "_compile", compile_and_note)
     engine = engines.load(checkpoint("tied"), "float32")
 
     def stop(done: int, total: int, program: str) -> None:
@@ -190,7 +199,7 @@ def test_a_warm_up_can_be_ended(checkpoint: Callable[[str], Path], monkeypatch: 
     assert len(begun) < len(Buckets.of(256).core(8)) // 2
 
 
-def test_it_says_what_it_is(tied: Engine, engine: Loaded) -> None:
+def test_the_engine_reports_its_device_dtype_and_fingerprint(tied: Engine, engine: Loaded) -> None:
     assert tied.device.startswith("cpu")
     assert tied.dtype == "float32"
     assert len(tied.weights_fingerprint) == 64

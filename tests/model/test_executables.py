@@ -1,4 +1,4 @@
-"""The table of compiled programs under several callers."""
+"""The table of compiled programs, used by several threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flax import nnx
 
 from model import executables
 from model.attention.tiles import TiledAttention
-from model.buckets import BeforeKey, Buckets, HeadKey, Key, LeaveKey, StoreKey
+from model.buckets import Buckets, HeadKey, Key, OutputMLPKey, PrefixAttentionKey, StoreKey
 from model.decoder import Decoder
 from model.executables import Executables
 from model.programs import Programs
@@ -38,14 +38,14 @@ def programs(dtype: str = "float32") -> Programs:
 
 
 def table(dtype: str = "float32") -> Executables:
-    return Executables(programs(dtype), BUCKETS, longest=2, check=unchecked)
+    return Executables(programs(dtype), BUCKETS, max_prefix_blocks=2, check=unchecked)
 
 
 class WatchedExecutables(Executables):
     """Counts what is compiled, and can hold or fail a compilation."""
 
     def __init__(self) -> None:
-        super().__init__(programs(), BUCKETS, longest=2, check=unchecked)
+        super().__init__(programs(), BUCKETS, max_prefix_blocks=2, check=unchecked)
         self.started: list[Key] = []
         self.held: dict[Key, Event] = {}
         self.begun = Event()
@@ -73,7 +73,7 @@ def test_a_program_is_compiled_once_however_many_ask_for_it() -> None:
     assert watched.started == [SMALL]
 
 
-def test_who_needs_another_program_does_not_wait() -> None:
+def test_a_thread_that_needs_another_program_does_not_wait() -> None:
     watched = WatchedExecutables()
     watched.held[SMALL] = Event()
     with ThreadPoolExecutor(2) as pool:
@@ -85,7 +85,7 @@ def test_who_needs_another_program_does_not_wait() -> None:
         slow.result(DEADLINE)
 
 
-def test_a_failed_compilation_is_told_and_tried_again() -> None:
+def test_a_failed_compilation_raises_and_the_next_call_compiles_again() -> None:
     watched = WatchedExecutables()
     watched.fail = True
     with pytest.raises(MemoryError, match="no room"):
@@ -96,15 +96,16 @@ def test_a_failed_compilation_is_told_and_tried_again() -> None:
 
 
 def test_weights_are_arguments_and_not_constants_of_a_program() -> None:
-    text = table()[LeaveKey(64)].as_text()
+    text = table()[OutputMLPKey(64)].as_text()
     assert text is not None
     kernel = f"[{CONFIG.width},{CONFIG.mlp_width}]"
     assert any(kernel in line and "parameter(" in line for line in text.splitlines())
     assert not any(kernel in line and "constant(" in line for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_a_bfloat16_pool_is_never_copied_to_float32() -> None:
-    text = table("bfloat16")[BeforeKey(64, BLOCKS)].as_text()
+    text = table("bfloat16")[PrefixAttentionKey(64, BLOCKS)].as_text()
     assert text is not None
     pool = f"[{BLOCKS},{CONFIG.kv_heads},"
     assert f"u16{pool}" in text
@@ -127,7 +128,7 @@ def test_a_block_is_stored_in_the_memory_of_the_pool_that_was_passed() -> None:
     places = [part.unsafe_buffer_pointer() for part in pool]
     random = np.random.RandomState(0)
     keys, values = (
-        jnp.asarray(random.standard_normal((BUCKETS.step, CONFIG.kv_heads, CONFIG.head_dim)), jnp.bfloat16)
+        jnp.asarray(random.standard_normal((BUCKETS.step_tokens, CONFIG.kv_heads, CONFIG.head_dim)), jnp.bfloat16)
         for _ in range(2)
     )
     stored = compiled[StoreKey(BLOCKS)](*pool, keys, values, np.int32(1))
@@ -149,7 +150,7 @@ def test_a_padding_label_changes_nothing() -> None:
 
 
 def test_the_table_keeps_the_programs_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executables, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(executables, "MAX_PROGRAMS", 2)
     watched = WatchedExecutables()
     third = HeadKey(Head.LOGITS, 6, 8)
     for key in (SMALL, OTHER, SMALL, third, SMALL, OTHER):
@@ -157,17 +158,18 @@ def test_the_table_keeps_the_programs_used_last(monkeypatch: pytest.MonkeyPatch)
     assert watched.started == [SMALL, OTHER, third, OTHER]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory maps are counted where Linux shows them")
 def test_an_evicted_program_gives_its_memory_maps_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def maps() -> int:
         return len(Path("/proc/self/maps").read_text().splitlines())
 
-    monkeypatch.setattr(executables, "MOST_PROGRAMS", 3)
+    monkeypatch.setattr(executables, "MAX_PROGRAMS", 3)
     compiled = table()
     for tokens in range(1, 4):
-        compiled[LeaveKey(tokens)]
+        compiled[OutputMLPKey(tokens)]
     before = maps()
     for tokens in range(4, 12):
-        compiled[LeaveKey(tokens)]
+        compiled[OutputMLPKey(tokens)]
     gc.collect()
     assert maps() - before < 40, "eight programs of 24 each have come and gone"

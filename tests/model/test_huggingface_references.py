@@ -1,4 +1,4 @@
-"""Scores are HuggingFace's, by stored references; and each bug planted here would be noticed."""
+"""Scores agree with stored references of HuggingFace, and planted bugs would be noticed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from jax import Array
 
 from model import decoder
-from model.attention.contract import Attended
+from model.attention.contract import AttentionOutput
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
 from model.rope import Llama3Scaling, Rope, YarnScaling
@@ -49,13 +49,21 @@ def test_references_come_from_spread_logits(name: str) -> None:
     assert entropies.max() - entropies.min() > 0.9
 
 
-@pytest.mark.parametrize("name", EVERY)
+FEW = ("tied", "llama3 scaled", "qwen2 yarn")
+"""Checkpoints that are always compared; `make slow` compares the others."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in EVERY]
+)
 def test_float32_logprobs_are_huggingfaces(name: str, engine: Loaded) -> None:
     found = engines.logprobs(engine(name, "float32"), references.rows(name))
     assert np.abs(found - references.read(name).float32).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.parametrize("name", [*CONFIGS, *(pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS)])
+@pytest.mark.parametrize(
+    "name", ["tied", *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", *VARIANTS))]
+)
 def test_bfloat16_scores_are_as_close_as_huggingfaces_own(name: str, engine: Loaded) -> None:
     found = engines.logprobs(engine(name, "bfloat16"), references.rows(name))
     reference = references.read(name)
@@ -75,11 +83,11 @@ def _swap(one: str, other: str) -> Callable[[Tensors], Tensors]:
     ("name", "one", "other"),
     [
         ("tied", "input_layernorm", "post_attention_layernorm"),
-        ("tied", "q_norm", "k_norm"),
-        ("tied", "gate_proj", "up_proj"),
-        ("tied", "layers.0.", "layers.1."),
-        ("qwen2 yarn", "k_proj.bias", "v_proj.bias"),
-        ("llama biased", "self_attn.o_proj.bias", "mlp.down_proj.bias"),
+        pytest.param("tied", "q_norm", "k_norm", marks=pytest.mark.slow),
+        pytest.param("tied", "gate_proj", "up_proj", marks=pytest.mark.slow),
+        pytest.param("tied", "layers.0.", "layers.1.", marks=pytest.mark.slow),
+        pytest.param("qwen2 yarn", "k_proj.bias", "v_proj.bias", marks=pytest.mark.slow),
+        pytest.param("llama biased", "self_attn.o_proj.bias", "mlp.down_proj.bias", marks=pytest.mark.slow),
         ("llama biased", "gate_proj.bias", "up_proj.bias"),
     ],
 )
@@ -92,13 +100,18 @@ def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_
 @pytest.mark.parametrize(
     ("name", "rope"),
     [
-        ("llama biased", Rope(10_000.0)),
+        pytest.param("llama biased", Rope(10_000.0), marks=pytest.mark.slow),
         ("llama3 scaled", Rope(500_000.0)),
-        ("llama3 scaled", Rope(500_000.0, Llama3Scaling(8.0, 1.0, 8.0, 64))),
-        ("qwen2 yarn", Rope(10_000.0)),
-        ("qwen2 yarn", Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 256, True, magnitude=1.0))),
-        ("qwen2 yarn", Rope(10_000.0, YarnScaling(4.0, 16.0, 1.0, 256, True, 1.1386))),
-        ("mistral wide heads", Rope(10_000.0)),
+        *(
+            pytest.param(name, rope, marks=pytest.mark.slow)
+            for name, rope in (
+                ("llama3 scaled", Rope(500_000.0, Llama3Scaling(8.0, 1.0, 8.0, 64))),
+                ("qwen2 yarn", Rope(10_000.0)),
+                ("qwen2 yarn", Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 256, True, magnitude=1.0))),
+                ("qwen2 yarn", Rope(10_000.0, YarnScaling(4.0, 16.0, 1.0, 256, True, 1.1386))),
+                ("mistral wide heads", Rope(10_000.0)),
+            )
+        ),
     ],
 )
 def test_other_rotary_positions_would_be_noticed(name: str, rope: Rope, tmp_path: Path) -> None:
@@ -113,9 +126,9 @@ def test_keys_one_position_off_would_be_noticed(
 ) -> None:
     rotate = decoder._rotate
 
-    def keys_off_by_one(heads: Array, rotation: decoder.Rotation) -> Array:
+    def keys_off_by_one(heads: Array, rotation: decoder.RotaryEmbedding) -> Array:
         if heads.shape[-2] == CONFIGS["tied"].kv_heads:
-            rotation = decoder.Rotation(*(jnp.roll(part, -1, axis=0) for part in rotation))
+            rotation = decoder.RotaryEmbedding(*(jnp.roll(part, -1, axis=0) for part in rotation))
         return rotate(heads, rotation)
 
     monkeypatch.setattr(decoder, "_rotate", keys_off_by_one)
@@ -128,7 +141,7 @@ def test_a_row_that_does_not_see_itself_would_be_noticed(
 ) -> None:
     attend = TiledAttention.attend
 
-    def short_sighted(self: TiledAttention, q: Array, k: Array, v: Array, ranges: Array) -> Attended:
+    def short_sighted(self: TiledAttention, q: Array, k: Array, v: Array, ranges: Array) -> AttentionOutput:
         return attend(self, q, k, v, ranges.at[..., 1].set(jnp.maximum(ranges[..., 1] - 1, 1)))
 
     monkeypatch.setattr(TiledAttention, "attend", short_sighted)
@@ -143,8 +156,8 @@ def test_a_score_read_one_position_early_would_be_noticed(
 
     def early(*arguments: Any) -> Step:
         step = lay_out(*arguments)
-        own = tuple(replace(items, lengths=np.maximum(items.lengths - 1, 1)) for items in step.own)
-        return replace(step, places=np.maximum(step.places - 1, 0), own=own)
+        own = tuple(replace(items, lengths=np.maximum(items.lengths - 1, 1)) for items in step.self_attention)
+        return replace(step, logit_positions=np.maximum(step.logit_positions - 1, 0), self_attention=own)
 
     monkeypatch.setattr(Step, "of", early)
     assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))

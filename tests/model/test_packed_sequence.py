@@ -1,4 +1,4 @@
-"""Packed sequences: what each token sees, by brute force, and how sequences are filled."""
+"""PackedSequence sequences: what each token sees, by brute force, and how sequences are filled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.packed_sequence import Packed, pack
-from model.score_buffer import Row, Sheet
+from model.packed_sequence import PackedSequence, pack_sequences
+from model.score_buffer import Row, ScoreBuffer
 from scoring.layout import TokenIds
 from tests.model.geometries import Group, Item, several_groups
+from tests.packed_rows import own_tokens
 
 LONGEST = 1_500
 
@@ -19,26 +20,26 @@ def rows_of(groups: list[Group]) -> list[tuple[TokenIds, list[Row]]]:
     found = []
     for n, group in enumerate(groups):
         work = group.work(f"group {n}", n)
-        sheet = Sheet.blank(work.chunks[0])
+        buffer = ScoreBuffer.of(work.chunks[0])
         rows = work.chunks[0].rows
-        ends = rows.prefix_ends.tolist()
-        found.append((work.prefix, [Row(rows.row(i), end, sheet, i) for i, end in enumerate(ends)]))
+        pairs = zip(own_tokens(rows), rows.prefix_ends.tolist(), strict=True)
+        found.append((work.prefix, [Row(own, end, buffer, i) for i, (own, end) in enumerate(pairs)]))
     return found
 
 
-def packed(groups: list[Group], longest: int = LONGEST, most_rows: int = 100) -> list[Packed]:
-    return list(pack(rows_of(groups), longest, most_rows))
+def packed(groups: list[Group], longest: int = LONGEST, max_rows: int = 100) -> list[PackedSequence]:
+    return list(pack_sequences(rows_of(groups), longest, max_rows))
 
 
 @given(groups=several_groups)
-def test_every_row_reads_off_a_token_that_sees_its_prefix_and_its_own_tokens_and_nothing_else(
+def test_every_row_is_scored_at_a_token_that_sees_its_prefix_and_its_own_tokens_alone(
     groups: list[Group],
 ) -> None:
     for sequence in packed(groups):
         tokens, positions, ranges, places = sequence.arrays(LONGEST, 100)
         for row, place in zip(sequence.rows, places.tolist(), strict=False):
             seen = [k for begin, end in ranges[place] for k in range(begin, end)]
-            prefix = np.array(groups[row.sheet.chunk.id].prefix, np.int32)[: row.prefix_end]
+            prefix = np.array(groups[row.buffer.chunk.id].prefix, np.int32)[: row.prefix_end]
             whole = np.concatenate([prefix, row.tokens])
             assert len(set(seen)) == len(seen)
             assert tokens[seen].tolist() == whole.tolist()
@@ -49,26 +50,26 @@ def test_every_row_reads_off_a_token_that_sees_its_prefix_and_its_own_tokens_and
                 assert set(deeper) <= set(seen)
 
 
-@given(groups=several_groups, longest=st.integers(270, 900), most_rows=st.integers(1, 8))
-def test_every_row_is_packed_once_in_order_within_the_limits(groups: list[Group], longest: int, most_rows: int) -> None:
-    sequences = packed(groups, longest, most_rows)
-    found = [(row.sheet.chunk.id, row.index) for sequence in sequences for row in sequence.rows]
+@given(groups=several_groups, longest=st.integers(270, 900), max_rows=st.integers(1, 8))
+def test_every_row_is_packed_once_in_order_within_the_limits(groups: list[Group], longest: int, max_rows: int) -> None:
+    sequences = packed(groups, longest, max_rows)
+    found = [(row.buffer.chunk.id, row.index) for sequence in sequences for row in sequence.rows]
     assert found == [(n, i) for n, group in enumerate(groups) for i in range(len(group.items))]
-    assert all(sequence.length <= longest and len(sequence.rows) <= most_rows for sequence in sequences)
+    assert all(sequence.length <= longest and len(sequence.rows) <= max_rows for sequence in sequences)
 
 
 @given(groups=several_groups)
 def test_a_prefix_is_shared_by_all_rows_behind_it_but_the_first(groups: list[Group]) -> None:
     sequences = packed(groups, longest=10_000)
     assert len(sequences) == 1
-    sheets = {row.sheet.chunk.id: row.sheet for row in sequences[0].rows}
-    for n, sheet in sheets.items():
-        assert sheet.cached_tokens == sum(sheet.chunk.rows.prefix_ends[1:].tolist()), groups[n]
+    buffers = {row.buffer.chunk.id: row.buffer for row in sequences[0].rows}
+    for n, buffer in buffers.items():
+        assert buffer.cached_tokens == sum(buffer.chunk.rows.prefix_ends[1:].tolist()), groups[n]
 
 
 def test_padding_sees_nothing() -> None:
-    (sequence,) = packed([Group((1, 2, 3), ())]) or [Packed()]
-    sequence.put_prefix(np.array([1, 2, 3], np.int32))
+    (sequence,) = packed([Group((1, 2, 3), ())]) or [PackedSequence()]
+    sequence.add_prefix(np.array([1, 2, 3], np.int32))
     _, _, ranges, places = sequence.arrays(8, 4)
     assert not ranges[3:].any()
     assert not places.any()
@@ -77,6 +78,6 @@ def test_padding_sees_nothing() -> None:
 @pytest.mark.parametrize("limit", ["tokens", "rows"])
 def test_a_prefix_is_repeated_where_its_rows_go_on(limit: str) -> None:
     group = Group((1, 2, 3, 4), tuple(Item((n, n)) for n in range(5)))
-    sequences = packed([group], longest=8) if limit == "tokens" else packed([group], most_rows=2)
+    sequences = packed([group], longest=8) if limit == "tokens" else packed([group], max_rows=2)
     assert [len(sequence.rows) for sequence in sequences] == [2, 2, 1]
     assert [sequence.tokens[0].tolist() for sequence in sequences] == [[1, 2, 3, 4]] * 3

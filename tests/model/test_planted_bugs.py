@@ -1,4 +1,4 @@
-"""Bugs of the kinds that shared prefixes and packed sequences invite, planted: the gates of the algorithms see each."""
+"""Planted bugs, of the kinds that shared prefixes and packed sequences invite, exceed the algorithms' tolerance."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from jax import Array
 
 from model import engine as engine_module
 from model import programs
-from model.attention.contract import Attended, PrefixBlocks
+from model.attention.contract import AttentionOutput, PrefixBlocks
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
-from model.packed_sequence import Packed
+from model.packed_sequence import PackedSequence
 from model.score_buffer import Row
 from model.steps import Extension, Step
 from scoring.layout import TokenIds
+from scoring.planning.algorithms import AlgorithmSetting
 from tests.model import engines
 from tests.model.geometries import Group, Item
 
@@ -31,78 +32,86 @@ GROUP = Group(
     tuple(RANDOM.randint(0, 90, 300).tolist()),
     tuple(Item(tuple(RANDOM.randint(0, 90, length).tolist())) for length in (5, 0, 8, 20, 40)),
 )
-"""Its prefix takes two blocks, the second in part; items of two spans share a step."""
+"""Its prefix takes two blocks, the second in part; items of two length_buckets share a step."""
 
 
 @pytest.fixture
-def differs(checkpoint: Callable[[str], Path]) -> Callable[[str], bool]:
-    """Whether an algorithm, as it is now, is further from serial scoring than the gate allows: fifty times as far."""
+def differs(checkpoint: Callable[[str], Path]) -> Callable[[AlgorithmSetting], bool]:
+    """Whether an algorithm differs from serial scoring by more than fifty times the tolerance."""
 
-    def scores(algorithm: str) -> np.ndarray:
+    def scores(algorithm: AlgorithmSetting) -> np.ndarray:
         engine: Engine = engines.load(checkpoint(NAME), "float32", step_tokens=64, multi_item_algorithm=algorithm)
         return engines.logprobs_of(engines.score(engine, [GROUP.work("group", 0)])[0])
 
-    def differ(algorithm: str) -> bool:
+    def differ(algorithm: AlgorithmSetting) -> bool:
         return bool(np.abs(scores(algorithm) - scores("serial")).max() > 50 * ROUNDING)
 
     return differ
 
 
 @pytest.mark.parametrize("algorithm", ["prefill_extend", "packed"])
-def test_without_a_bug_nothing_differs(algorithm: str, differs: Callable[[str], bool]) -> None:
+def test_without_a_bug_nothing_differs(
+    algorithm: AlgorithmSetting, differs: Callable[[AlgorithmSetting], bool]
+) -> None:
     assert not differs(algorithm)
 
 
-def test_an_item_that_sees_its_neighbours_last_token(
-    differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+def test_an_item_that_sees_its_neighbours_last_token_is_noticed(
+    differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = Packed._put
+    put = PackedSequence._add
 
-    def leaking(self: Packed, tokens: TokenIds, position: int, prefix_range: tuple[int, int], begin: int) -> None:
+    def leaking(
+        self: PackedSequence, tokens: TokenIds, position: int, prefix_range: tuple[int, int], begin: int
+    ) -> None:
         put(self, tokens, position, prefix_range, max(0, begin - 1) if position else begin)
 
-    monkeypatch.setattr(Packed, "_put", leaking)
+    monkeypatch.setattr(PackedSequence, "_add", leaking)
     assert differs("packed")
 
 
-def test_an_item_whose_tokens_are_taken_for_those_of_another_span(
-    differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+def test_tokens_taken_for_those_of_another_length_bucket_are_noticed(
+    differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay_out = Step.of
 
     def confused(*arguments: Any) -> Step:
         step = lay_out(*arguments)
-        return replace(step, own=tuple(replace(own, slots=np.maximum(own.slots, 0)) for own in step.own))
+        return replace(
+            step, self_attention=tuple(replace(own, slots=np.maximum(own.slots, 0)) for own in step.self_attention)
+        )
 
     monkeypatch.setattr(Step, "of", confused)
     assert differs("prefill_extend")
 
 
-def test_an_item_that_begins_one_position_late(differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    put = Packed._put
+def test_an_item_that_begins_one_position_late_is_noticed(
+    differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = PackedSequence._add
 
-    def late(self: Packed, tokens: TokenIds, position: int, prefix_range: tuple[int, int], begin: int) -> None:
+    def late(self: PackedSequence, tokens: TokenIds, position: int, prefix_range: tuple[int, int], begin: int) -> None:
         put(self, tokens, position + 1 if position else 0, prefix_range, begin)
 
-    monkeypatch.setattr(Packed, "_put", late)
+    monkeypatch.setattr(PackedSequence, "_add", late)
     assert differs("packed")
 
 
-def test_an_empty_item_read_off_its_predecessor(
-    differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+def test_an_empty_item_scored_at_its_predecessor_is_noticed(
+    differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_row = Packed.put_row
+    add_row = PackedSequence.add_row
 
-    def misread(self: Packed, row: Row, prefix_begin: int) -> None:
-        put_row(self, row, prefix_begin)
-        self.places[-1] = self.length - 1
+    def misread(self: PackedSequence, row: Row, prefix_begin: int) -> None:
+        add_row(self, row, prefix_begin)
+        self.logit_positions[-1] = self.length - 1
 
-    monkeypatch.setattr(Packed, "put_row", misread)
+    monkeypatch.setattr(PackedSequence, "add_row", misread)
     assert differs("packed")
 
 
-def test_an_extension_that_misses_the_prefixs_last_token(
-    differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+def test_an_extension_without_the_prefixs_last_token_is_noticed(
+    differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extension = engine_module._extension
 
@@ -114,10 +123,12 @@ def test_an_extension_that_misses_the_prefixs_last_token(
     assert differs("prefill_extend")
 
 
-def test_prefix_blocks_in_the_wrong_order(differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefix_blocks_in_the_wrong_order_are_noticed(
+    differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     attend_prefix = TiledAttention.attend_prefix
 
-    def swapped(self: TiledAttention, queries: Array, prefix: PrefixBlocks, ends: Array) -> Attended:
+    def swapped(self: TiledAttention, queries: Array, prefix: PrefixBlocks, ends: Array) -> AttentionOutput:
         table = prefix.table.at[:2].set(prefix.table[:2][::-1])
         return attend_prefix(self, queries, prefix._replace(table=table), ends)
 
@@ -125,11 +136,11 @@ def test_prefix_blocks_in_the_wrong_order(differs: Callable[[str], bool], monkey
     assert differs("prefill_extend")
 
 
-def test_two_parts_of_attention_added_without_their_weights(
-    differs: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+def test_attention_merged_without_weights_is_noticed(
+    differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def halves(one: Attended, other: Attended) -> Attended:
-        return Attended((one.out + other.out) / 2, one.log_sum_exp)
+    def halves(one: AttentionOutput, other: AttentionOutput) -> AttentionOutput:
+        return AttentionOutput((one.out + other.out) / 2, one.log_sum_exp)
 
     monkeypatch.setattr(programs, "merge", halves)
     assert differs("prefill_extend")

@@ -1,4 +1,4 @@
-"""What is decided by platform: here, in which dtype a model is served."""
+"""The dtype in which a model is served on each platform."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_x86_serves_bf16_where_its_products_are_faster(vendor: str, flags: st
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("wanted", ["bfloat16", "float32"])
-def test_a_dtype_that_is_asked_for_is_served(wanted: Literal["bfloat16", "float32"], platform: str) -> None:
+def test_an_explicit_dtype_is_served(wanted: Literal["bfloat16", "float32"], platform: str) -> None:
     assert serving_dtype(wanted, platform) == wanted
 
 
@@ -50,7 +50,7 @@ def test_a_dtype_that_is_asked_for_is_served(wanted: Literal["bfloat16", "float3
     [("avx2", "float32"), ("avx2 amx_bf16", "bfloat16"), (None, "bfloat16")],
     ids=["no gain", "a gain", "nothing to read"],
 )
-def test_a_cpu_serves_what_is_faster(
+def test_a_cpu_serves_the_faster_dtype(
     flags: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"

@@ -1,4 +1,4 @@
-"""Work that is scored between two steps of other work: neither changes a bit of the other's scores."""
+"""Work that preempts other work between two steps changes no bit of its scores, and the other way round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = EVERY["untied"]
 BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * STEP * 4
 ROOMY = 2**20 // BLOCK_BYTES
 LENGTHS = (5, 20, 60, 0, 33, 130)
-"""Of items: the first come in several steps, the last is longer than a step."""
+"""Tokens of items: most share steps, the last is longer than a step."""
 
 Load = Callable[..., Engine]
 
@@ -41,13 +41,13 @@ def load(checkpoint: Callable[[str], Path]) -> Load:
 
 @pytest.fixture(scope="module")
 def alone(load: Load) -> Callable[[Group], np.ndarray]:
-    """What a group scores undisturbed, float32 [N, M]."""
+    """The logits of a group without preemption, float32 [N, M]."""
     engine = load()
     return lambda of_group: logits(engine, of_group)
 
 
 def group(seed: int, prefix: int, lengths: tuple[int, ...] = LENGTHS) -> Group:
-    """A prefix of so many tokens, and items of these lengths."""
+    """A prefix of ``prefix`` tokens, and items of these lengths."""
     random = np.random.RandomState(seed)
     tokens = [tuple(random.randint(0, VOCABULARY, length).tolist()) for length in (prefix, *lengths)]
     return Group(tokens[0], tuple(map(Item, tokens[1:])))
@@ -70,47 +70,53 @@ PREFIX, QUERY = 150, 20
 
 @pytest.mark.parametrize(
     ("prefix", "blocks", "cache"),
-    [(PREFIX, ROOMY, True), (PREFIX, 3, True), (PREFIX, 6, False), (QUERY, 3, True)],
-    ids=["prefill and extend", "prefill and extend in a small pool", "keeping no prefix", "serial"],
+    [
+        pytest.param(PREFIX, ROOMY, True, id="prefill and extend", marks=pytest.mark.slow),
+        pytest.param(PREFIX, 3, True, id="prefill and extend in a small pool"),
+        pytest.param(PREFIX, 6, False, id="keeping no prefix", marks=pytest.mark.slow),
+        pytest.param(QUERY, 3, True, id="serial", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("inner", INNER)
-def test_let_in_at_any_step_it_scores_as_it_does_alone(
+def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
     inner: str, prefix: int, blocks: int, cache: bool, load: Load, alone: Callable[[Group], np.ndarray]
 ) -> None:
     engine = load(blocks, cache=cache)
     for place in count():
-        # Of another seed at every place: its prefix is not there yet, so it is let in beside prefilling, too.
+        # Another seed at every place: the prefix is not cached yet, so prefilling is preempted, too.
         outer_group = group(place, prefix)
         inner_group = INNER[inner](1_000 + place, outer_group)
         found: list[np.ndarray] = []
         steps = count()
 
-        def let_in(
+        def preempt(
             place: int = place, work: Group = inner_group, found: list[np.ndarray] = found, steps: Iterator[int] = steps
         ) -> None:
             if next(steps) == place:
                 found.append(logits(engine, work))
 
-        np.testing.assert_array_equal(logits(engine, outer_group, let_in), alone(outer_group))
+        np.testing.assert_array_equal(logits(engine, outer_group, preempt), alone(outer_group))
         if not found:
             break
         np.testing.assert_array_equal(found, [alone(inner_group)])
-    assert place >= 5, "so many steps it has"
+    assert place >= 5, "the outer work has at least five steps"
 
 
 @pytest.mark.parametrize("inner", INNER)
-@pytest.mark.parametrize("ended", [False, True], ids=["to its end", "ended in between"])
-def test_let_in_at_every_step_it_leaves_no_block_behind(
+@pytest.mark.parametrize(
+    "ended", [pytest.param(False, id="to its end", marks=pytest.mark.slow), pytest.param(True, id="ended in between")]
+)
+def test_work_that_preempts_at_every_step_releases_all_blocks(
     inner: str, ended: bool, load: Load, alone: Callable[[Group], np.ndarray]
 ) -> None:
-    """A pool that is too small for both grows once, and is large enough for as many times again."""
+    """A pool that is too small for both grows once, and is then large enough for all further times."""
     engine = load(3)
 
     def stop() -> None:
         if ended:
             raise InterruptedError
 
-    def let_in() -> None:
+    def preempt() -> None:
         try:
             logits(engine, inner_group, stop)
         except InterruptedError:
@@ -121,6 +127,6 @@ def test_let_in_at_every_step_it_leaves_no_block_behind(
         outer_group = group(seed, PREFIX)
         inner_group = INNER[inner](1_000 + seed, outer_group)
         with capture_logs() as logs:
-            np.testing.assert_array_equal(logits(engine, outer_group, let_in), alone(outer_group))
+            np.testing.assert_array_equal(logits(engine, outer_group, preempt), alone(outer_group))
         grown.append([entry["blocks"] for entry in logs if entry["event"] == "pool of prefixes grows"])
     assert grown[1:] == [[]] * 4, grown

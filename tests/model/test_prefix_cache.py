@@ -1,9 +1,10 @@
-"""The pool of prefixes under pressure, and what happens where an algorithm can't be had."""
+"""The prefix cache under pressure, and fallbacks to other algorithms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ CONFIG = EVERY[NAME]
 BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * 64 * 4
 
 
-def load(checkpoint: Callable[[str], Path], **settings: object) -> Engine:
+def load(checkpoint: Callable[[str], Path], **settings: Any) -> Engine:
     return engines.load(
         checkpoint(NAME), "float32", step_tokens=64, **{"multi_item_algorithm": "prefill_extend"} | settings
     )
@@ -36,7 +37,7 @@ def logits(engine: Engine, of_group: Group) -> np.ndarray:
     return engines.score(engine, [of_group.work("key", 0)])[0].logits
 
 
-def test_prefixes_that_push_one_another_out_score_as_they_do_alone(checkpoint: Callable[[str], Path]) -> None:
+def test_prefixes_that_evict_one_another_score_as_they_do_alone(checkpoint: Callable[[str], Path]) -> None:
     groups = [group(length, n) for n, length in enumerate((50, 90, 128, 64, 65, 10))]
     roomy, crowded = load(checkpoint), load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     expected = [logits(roomy, each) for each in groups]
@@ -44,19 +45,16 @@ def test_prefixes_that_push_one_another_out_score_as_they_do_alone(checkpoint: C
         np.testing.assert_array_equal(logits(crowded, groups[n]), expected[n])
 
 
-def test_what_becomes_of_prefixes_is_counted(checkpoint: Callable[[str], Path]) -> None:
+def test_prefills_hits_and_evictions_are_counted(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     for length in (50, 50, 60, 50, 70, 60):
         logits(engine, group(length, length))
-    prefixes = engine.prefixes
-    assert (prefixes.prefills, prefixes.hits, prefixes.evictions) == (4, 2, 3)
+    assert engine.prefix_cache.counts() == {"prefills": 4, "hits": 2, "evictions": 3, "expirations": 0}
 
 
-def test_a_prefix_that_nobody_uses_for_long_is_forgotten(
-    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unused_prefix_expires(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     engine, now = load(checkpoint, multi_item_prefill_extend_cache_timeout=60), 0.0
-    monkeypatch.setattr(engine.prefixes, "_clock", lambda: now)
+    monkeypatch.setattr(engine.prefix_cache, "_clock", lambda: now)
     for seconds in (0.0, 59.0, 61.0, 0.0):
         now += seconds
         expected = logits(engine, group(50, 1))
@@ -69,7 +67,7 @@ def test_a_prefix_that_nobody_uses_for_long_is_forgotten(
     assert told["tokens"] == 64
 
 
-def test_tokens_that_are_computed_are_counted_with_their_padding(checkpoint: Callable[[str], Path]) -> None:
+def test_computed_tokens_are_counted_with_their_padding(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint)
     logits(engine, group(100, 1))
     first = engine.computed_tokens
@@ -77,7 +75,7 @@ def test_tokens_that_are_computed_are_counted_with_their_padding(checkpoint: Cal
     assert (first, engine.computed_tokens - first) == (3 * 64, 64), "two steps of query, and items in one of their own"
 
 
-def test_work_that_is_ended_in_mid_prefill_takes_no_room(checkpoint: Callable[[str], Path]) -> None:
+def test_work_that_ends_during_a_prefill_releases_its_blocks(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     work = [group(128, 1).work("key", 0)]
 
@@ -92,6 +90,7 @@ def test_work_that_is_ended_in_mid_prefill_takes_no_room(checkpoint: Callable[[s
     assert "pool of prefixes grows" not in {entry["event"] for entry in logs}
 
 
+@pytest.mark.slow
 def test_items_longer_than_a_step_score_the_same_whatever_the_pool_has_room_for(
     checkpoint: Callable[[str], Path],
 ) -> None:
@@ -103,7 +102,9 @@ def test_items_longer_than_a_step_score_the_same_whatever_the_pool_has_room_for(
     of_group = group(150, 3).with_items(items)
     expected = logits(load(checkpoint, multi_item_algorithm="serial"), of_group)
     (scored,) = load(checkpoint).score([of_group.work("key", 0)], lambda: None)
-    assert scored.cached_tokens == 150 + 2 * 64 + 2 * 64 + 150, "of all but the first; of long items' whole blocks"
+    assert scored.cached_tokens == 150 + 2 * 64 + 2 * 64 + 150, (
+        "of all items but the first; long items share whole blocks alone"
+    )
     roomy = scored.scores.logits
     np.testing.assert_allclose(roomy, expected, rtol=0, atol=2e-5)
     for blocks in (1, 3, 5, 11):
@@ -124,7 +125,7 @@ def test_the_pool_grows_for_a_sequence_that_is_longer_and_keeps_what_it_had(chec
     np.testing.assert_array_equal(logits(engine, small), before)
 
 
-def test_a_key_alone_does_not_make_two_prefixes_the_same(checkpoint: Callable[[str], Path]) -> None:
+def test_two_prefixes_of_one_owner_are_told_apart(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint)
     one, other = (logits(engine, group(70, seed)) for seed in (1, 2))
     assert not np.array_equal(one, other)
@@ -143,7 +144,7 @@ def test_a_key_alone_does_not_make_two_prefixes_the_same(checkpoint: Callable[[s
         ),
     ],
 )
-def test_where_an_algorithm_cant_be_had_another_one_scores_and_it_is_logged_and_counted(
+def test_a_fallback_to_another_algorithm_scores_and_is_logged(
     settings: dict[str, object],
     length: int,
     falls_back_to: Algorithm,
@@ -154,13 +155,11 @@ def test_where_an_algorithm_cant_be_had_another_one_scores_and_it_is_logged_and_
     with capture_logs() as logs:
         found = logits(engine, group(length, 1))
     np.testing.assert_allclose(found, logits(load(checkpoint), group(length, 1)), rtol=0, atol=2e-5)
-    assert engine.scored_rows == {falls_back_to: 3}
-    assert engine.fallbacks == {reason: 3}
     (told,) = [entry for entry in logs if entry["event"] == "fallback"]
     assert (told["algorithm"], told["reason"], told["rows"]) == (falls_back_to, reason, 3)
 
 
-def test_without_batch_invariance_the_engine_packs_what_is_estimated_to_be_faster_packed(
+def test_without_batch_invariance_the_engine_packs_where_that_is_estimated_faster(
     checkpoint: Callable[[str], Path],
 ) -> None:
     engine = load(checkpoint, multi_item_algorithm="auto", batch_invariant=False)
@@ -168,7 +167,6 @@ def test_without_batch_invariance_the_engine_packs_what_is_estimated_to_be_faste
     with capture_logs() as logs:
         found = logits(engine, small)
     np.testing.assert_allclose(found, logits(load(checkpoint), small), rtol=0, atol=2e-5)
-    assert engine.scored_rows == {Algorithm.PACKED_SEGMENT: 9}
     (told,) = [entry for entry in logs if entry["event"] == "planned"]
     assert (told["algorithm"], told["rows"]) == (Algorithm.PACKED_SEGMENT, 9)
     assert told["reason"] == "estimated to be the fastest"

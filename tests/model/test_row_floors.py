@@ -1,6 +1,6 @@
-"""From the row floor up, how many rows a product has does not show in any row's bits.
+"""From the row floor up, the number of rows of a product does not change the bits of any row.
 
-That is measured, not promised by anybody, so it is measured here for every program that a step's size is a shape of.
+No library promises that. So it is measured here for every program whose shape depends on the size of a step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flax import nnx
 
 from benchmarks.shapes import QWEN3_06B, SHAPES
 from model.attention.tiles import TiledAttention
-from model.buckets import ROW_FLOOR, BeforeKey, Buckets, EnterKey, LeaveKey, ProjectKey
+from model.buckets import ROW_FLOOR, Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
@@ -34,22 +34,26 @@ BUCKETS = Buckets.of(256)
 BLOCKS = 3
 
 
-def test_steps_that_were_not_found_equal_have_one_size() -> None:
+def test_platforms_and_steps_without_equal_bits_have_one_step_size() -> None:
     assert has_row_floor("cpu", 256)
     assert not has_row_floor("cpu", 512)
     assert not has_row_floor("gpu", 256)
 
 
-@pytest.mark.skipif(not has_row_floor(jax.devices()[0].platform, BUCKETS.step), reason="steps have one size here")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("name", [pytest.param("untied", marks=pytest.mark.slow), "demonstration", "qwen3-0.6b"])
-def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_one(name: str, dtype: DType) -> None:
+@pytest.mark.skipif(
+    not has_row_floor(jax.devices()[0].platform, BUCKETS.step_tokens), reason="steps have one size here"
+)
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "float32"])
+@pytest.mark.parametrize(
+    "name", ["demonstration", *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", "qwen3-0.6b"))]
+)
+def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str, dtype: DType) -> None:
     config = replace(MODELS[name], layers=1)
     programs = Programs(Decoder(config, dtype=dtype, rngs=nnx.Rngs(3)), TiledAttention(), BUCKETS)
-    table = Executables(programs, BUCKETS, longest=BLOCKS, check=unchecked)
+    table = Executables(programs, BUCKETS, max_prefix_blocks=BLOCKS, check=unchecked)
     random = np.random.RandomState(0)
-    tokens = random.randint(0, config.vocabulary, BUCKETS.step).astype(np.int32)
-    ends = random.randint(0, BLOCKS * BUCKETS.step, BUCKETS.step).astype(np.int32)
+    tokens = random.randint(0, config.vocabulary, BUCKETS.step_tokens).astype(np.int32)
+    ends = random.randint(0, BLOCKS * BUCKETS.step_tokens, BUCKETS.step_tokens).astype(np.int32)
     pool = [jnp.asarray(random.randint(15_000, 16_500, part.shape).astype(np.uint16)) for part in programs.pool(BLOCKS)]
     if dtype == "float32":
         pool = [jnp.asarray(random.standard_normal(part.shape), jnp.float32) for part in programs.pool(BLOCKS)]
@@ -58,11 +62,11 @@ def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_one(name: str, dtyp
 
     def outputs(size: int) -> dict[str, np.ndarray]:
         layer = programs.layers[0]
-        entered = table[EnterKey(size)](*programs.embedding, tokens[:size], ends[:size])
-        projected = table[ProjectKey(size)](*layer, *entered)
-        reading = table[ProjectKey(size, BUCKETS.reads)](*layer, *entered, read)
-        seen = table[BeforeKey(size, BLOCKS)](projected[0], *pool, blocks, ends[:size])
-        left = table[LeaveKey(size)](*layer, entered[0], seen[0])
+        entered = table[EmbedKey(size)](*programs.embedding, tokens[:size], ends[:size])
+        projected = table[QKVKey(size)](*layer, *entered)
+        reading = table[QKVKey(size, BUCKETS.logit_rows)](*layer, *entered, read)
+        seen = table[PrefixAttentionKey(size, BLOCKS)](projected[0], *pool, blocks, ends[:size])
+        left = table[OutputMLPKey(size)](*layer, entered[0], seen[0])
         found = {"entered": entered, "projected": projected, "reading": reading, "seen": seen, "left": left}
         return {
             f"{what} {n}": np.asarray(part).astype(np.float32)[:ROW_FLOOR]
@@ -70,7 +74,7 @@ def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_one(name: str, dtyp
             for n, part in enumerate(parts)
         }
 
-    whole = outputs(BUCKETS.step)
-    for size in BUCKETS.sizes[:-1]:
+    whole = outputs(BUCKETS.step_tokens)
+    for size in BUCKETS.step_sizes[:-1]:
         for what, found in outputs(size).items():
             np.testing.assert_array_equal(found.view(np.int32), whole[what].view(np.int32), err_msg=f"{what} at {size}")

@@ -1,4 +1,4 @@
-"""A row's bits follow from its own tokens alone: not from its place, its company or how the work was cut."""
+"""A row's bits depend on its own tokens alone, not on its place, on other rows, or on the cut of the work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDE = replace(
 )
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def dtype(request: pytest.FixtureRequest) -> DType:
     found: DType = request.param
     return found
@@ -39,7 +39,7 @@ def engine(request: pytest.FixtureRequest, dtype: DType, tmp_path_factory: pytes
 
 
 def bits(engine: Engine, rows: list[np.ndarray], head: Head = Head.LOGPROBS) -> np.ndarray:
-    """What one chunk of whole sequences scores when nobody else is there: int32 [outputs, N, M], the bits."""
+    """The bits of the scores of one chunk of whole sequences by itself: int32 [outputs, N, M]."""
     return _bits(engine, [GroupWork("g", NO_PREFIX, (chunk(0, rows, 0, LABELS, head),))])
 
 
@@ -56,17 +56,17 @@ def test_a_row_alone_has_the_bits_it_has_among_others(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("head", Head)
-def test_order_does_not_matter(head: Head, engine: Engine) -> None:
+def test_the_order_of_rows_does_not_change_a_bit(head: Head, engine: Engine) -> None:
     rows = sequences(CONFIGS["untied"], 4, tuple(np.random.RandomState(0).choice(LENGTHS[:7], 24)))
     order = np.random.RandomState(1).permutation(len(rows))
     shuffled = bits(engine, [rows[n] for n in order], head)
     assert np.array_equal(shuffled, bits(engine, rows, head)[:, order])
 
 
-def test_strangers_in_the_same_step_do_not_matter(engine: Engine) -> None:
+def test_rows_of_other_groups_in_a_step_do_not_change_a_bit(engine: Engine) -> None:
     rows = sequences(CONFIGS["untied"], 5, (3, 30, 60, 64))
     work = GroupWork("g", NO_PREFIX, (chunk(0, rows, 0, LABELS, Head.LOGPROBS),))
-    strangers = [
+    others = [
         chunk(
             n,
             sequences(CONFIGS["untied"], 50 + n, (3, 32, 60)),
@@ -76,11 +76,11 @@ def test_strangers_in_the_same_step_do_not_matter(engine: Engine) -> None:
         )
         for n in range(1, 8)
     ]
-    company = [GroupWork("a", NO_PREFIX, tuple(strangers[:4])), work, GroupWork("b", NO_PREFIX, tuple(strangers[4:]))]
-    assert np.array_equal(_bits(engine, company), _bits(engine, [work]))
+    groups = [GroupWork("a", NO_PREFIX, tuple(others[:4])), work, GroupWork("b", NO_PREFIX, tuple(others[4:]))]
+    assert np.array_equal(_bits(engine, groups), _bits(engine, [work]))
 
 
-def test_where_prefix_and_item_meet_does_not_matter(engine: Engine) -> None:
+def test_the_boundary_between_prefix_and_item_does_not_change_a_bit(engine: Engine) -> None:
     row = sequences(CONFIGS["untied"], 6, (60,))[0]
     whole = bits(engine, [row])
     for cut in (1, 20, 59, 60):
@@ -89,7 +89,7 @@ def test_where_prefix_and_item_meet_does_not_matter(engine: Engine) -> None:
         assert np.array_equal(_bits(engine, [GroupWork("g", longer_prefix, (work,))]), whole)
 
 
-def test_another_items_content_does_not_matter(engine: Engine) -> None:
+def test_another_rows_content_does_not_change_a_bit(engine: Engine) -> None:
     rows = sequences(CONFIGS["untied"], 7, (29, 32, 30))
     changed = [rows[0], sequences(CONFIGS["untied"], 8, (32,))[0], rows[2]]
     before, after = bits(engine, rows), bits(engine, changed)
@@ -97,12 +97,12 @@ def test_another_items_content_does_not_matter(engine: Engine) -> None:
     assert not np.array_equal(before[:, 1], after[:, 1])
 
 
-def test_asking_again_gives_the_same_bits(engine: Engine) -> None:
+def test_scoring_again_gives_the_same_bits(engine: Engine) -> None:
     rows = sequences(CONFIGS["untied"], 9, LENGTHS)
     assert np.array_equal(bits(engine, rows), bits(engine, rows))
 
 
-def test_items_that_fill_up_a_step_do_not_matter(engine: Engine) -> None:
+def test_items_that_fill_up_a_step_do_not_change_a_bit(engine: Engine) -> None:
     prefix, *items = sequences(CONFIGS["untied"], 10, (300, 1, 8, 9, 20, 40, 70, 100, 56, 130, 200))
 
     def behind(rows: list[np.ndarray]) -> np.ndarray:
@@ -111,7 +111,7 @@ def test_items_that_fill_up_a_step_do_not_matter(engine: Engine) -> None:
     alone_first = behind(items[:1])
     computed = engine.computed_tokens
     together = behind(items)
-    assert engine.computed_tokens - computed <= 3 * 256, "more than the fewest steps that hold them"
+    assert engine.computed_tokens - computed <= 3 * 256, "more steps than necessary"
     assert np.array_equal(together[:, :1], alone_first)
     for n, item in enumerate(items):
         assert np.array_equal(behind([item]), together[:, n : n + 1]), f"{len(item)} tokens"

@@ -10,59 +10,61 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.buckets import Buckets
-from model.steps import Extension, Own, Step, steps
+from model.steps import Extension, SelfAttentionBatch, Step, steps
 
 BUCKETS = Buckets.of(256)
 several = st.builds(
-    Buckets.of, st.sampled_from([64, 256, 1024]), one_size=st.booleans(), most_rows=st.sampled_from([None, 1, 5])
+    Buckets.of, st.sampled_from([64, 256, 1024]), one_size=st.booleans(), max_rows=st.sampled_from([None, 1, 5])
 )
 some_lengths = st.lists(st.integers(1, 1024), min_size=1, max_size=40)
 
 
 def extensions(lengths: list[int]) -> list[Extension]:
-    """Each token is told apart from every other one by its id."""
+    """Extensions whose token ids are all different."""
     ids = np.split(np.arange(1, sum(lengths) + 1, dtype=np.int32), np.cumsum(lengths)[:-1])
     return [Extension(tokens, 1_000 * number) for number, tokens in enumerate(ids)]
 
 
-def items(own: Own, buckets: Buckets) -> Iterator[tuple[int, int, int]]:
-    """Where in its step each item begins, its tokens, and its read."""
-    for start, length, read in zip(own.starts.tolist(), own.lengths.tolist(), own.reads.tolist(), strict=True):
-        if read < buckets.step:
-            yield start, length, read
+def items(own: SelfAttentionBatch, buckets: Buckets) -> Iterator[tuple[int, int, int]]:
+    """Where in its step each item begins, its tokens, and its logit_index."""
+    for start, length, logit_index in zip(
+        own.starts.tolist(), own.lengths.tolist(), own.logit_indices.tolist(), strict=True
+    ):
+        if logit_index < buckets.step_tokens:
+            yield start, length, logit_index
 
 
 @given(lengths=some_lengths, buckets=several)
 def test_every_extension_is_in_one_step_and_its_tokens_are_beside_one_another(
     lengths: list[int], buckets: Buckets
 ) -> None:
-    asked = extensions([min(length, buckets.step) for length in lengths])
+    asked = extensions([min(length, buckets.step_tokens) for length in lengths])
     laid_out = list(steps(asked, buckets))
     laid = [extension for step in laid_out for extension in step.extensions]
     assert sorted(map(id, laid)) == sorted(map(id, asked))
     for step in laid_out:
-        assert len(step.tokens) in buckets.sizes
-        assert len(step.extensions) <= buckets.most_rows
-        found = [item for own in step.own for item in items(own, buckets)]
-        assert sorted(read for _, _, read in found) == list(range(len(step.extensions)))
-        for start, length, read in found:
-            extension = step.extensions[read]
+        assert len(step.tokens) in buckets.step_sizes
+        assert len(step.extensions) <= buckets.max_rows
+        found = [item for batch in step.self_attention for item in items(batch, buckets)]
+        assert sorted(logit_index for _, _, logit_index in found) == list(range(len(step.extensions)))
+        for start, length, logit_index in found:
+            extension = step.extensions[logit_index]
             assert np.array_equal(step.tokens[start : start + length], extension.tokens)
             assert np.array_equal(step.positions[start : start + length], extension.start + np.arange(length))
-            assert (step.ends[start : start + length] == extension.start).all()
-            assert step.places[read] == start + length - 1
+            assert (step.prefix_ends[start : start + length] == extension.start).all()
+            assert step.logit_positions[logit_index] == start + length - 1
 
 
 @given(lengths=some_lengths, buckets=several)
-def test_every_token_has_a_place_in_its_own_item_alone(lengths: list[int], buckets: Buckets) -> None:
-    for step in steps(extensions([min(length, buckets.step) for length in lengths]), buckets):
-        assert len({own.span for own in step.own}) == len(step.own)
-        for own in step.own:
-            expected = np.full(buckets.step, -1)
-            for row, (start, length, _) in enumerate(items(own, buckets)):
-                assert buckets.span(length) == own.span
-                expected[start : start + length] = row * own.span.length + np.arange(length)
-            assert np.array_equal(own.slots, expected)
+def test_every_token_has_a_slot_in_its_own_item_alone(lengths: list[int], buckets: Buckets) -> None:
+    for step in steps(extensions([min(length, buckets.step_tokens) for length in lengths]), buckets):
+        assert len({batch.bucket for batch in step.self_attention}) == len(step.self_attention)
+        for batch in step.self_attention:
+            expected = np.full(buckets.step_tokens, -1)
+            for row, (start, length, _) in enumerate(items(batch, buckets)):
+                assert buckets.length_bucket(length) == batch.bucket
+                expected[start : start + length] = row * batch.bucket.length + np.arange(length)
+            assert np.array_equal(batch.slots, expected)
 
 
 def test_items_of_different_lengths_share_steps() -> None:
@@ -77,8 +79,8 @@ def test_items_of_one_length_keep_their_order(length: int) -> None:
     assert [extension for step in steps(asked, BUCKETS) for extension in step.extensions] == asked
 
 
-def test_a_piece_of_a_prefix_is_a_step_by_itself() -> None:
+def test_a_piece_of_a_prefix_is_a_step_of_its_own() -> None:
     (piece,) = extensions([200])
     step = Step.of([piece], BUCKETS)
     assert len(step.tokens) == 256
-    assert [own.span.length for own in step.own] == [256]
+    assert [batch.bucket.length for batch in step.self_attention] == [256]

@@ -1,4 +1,4 @@
-"""Loading is strict both ways, streams, and says what it loaded; saving is its inverse."""
+"""Checkpoints are loaded strictly and in pieces, and saved."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shard(directory: Path, found: Tensors) -> None:
     (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
 
 
-def test_kernels_are_turned_and_stacked(tmp_path: Path) -> None:
+def test_kernels_are_transposed_and_stacked(tmp_path: Path) -> None:
     found = tensors(CONFIG, 0)
     decoder, _ = load(write(tmp_path, CONFIG, found))
     stack = np.asarray(decoder.model.layers.self_attn.q_proj.weight[...])
@@ -52,7 +52,7 @@ def test_kernels_are_turned_and_stacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", EVERY.values(), ids=EVERY)
-def test_what_is_saved_is_what_was_loaded(config: DecoderConfig, tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_is_saved_unchanged(config: DecoderConfig, tmp_path: Path) -> None:
     found = tensors(config, 0)
     decoder, fingerprint = load(write(tmp_path / "in", config, found), config)
     weights.save(decoder, tmp_path / "out")
@@ -64,7 +64,7 @@ def test_what_is_saved_is_what_was_loaded(config: DecoderConfig, tmp_path: Path)
     assert load(tmp_path / "out", config)[1] == fingerprint
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_a_checkpoint_are_reported_at_once(tmp_path: Path) -> None:
     found = tensors(CONFIG, 0)
     del found["model.norm.weight"]
     found["model.layers.0.self_attn.q_proj.bias"] = np.zeros(4, np.float32)
@@ -98,14 +98,14 @@ def test_a_tied_checkpoint_may_carry_its_head_all_the_same(tmp_path: Path) -> No
     np.testing.assert_array_equal(decoder.head_kernel(), found["model.embed_tokens.weight"].T)
 
 
-def test_the_rotary_frequencies_of_old_checkpoints_are_passed_over(tmp_path: Path) -> None:
+def test_the_rotary_frequencies_of_old_checkpoints_are_ignored(tmp_path: Path) -> None:
     found = tensors(CONFIG, 0)
     fingerprint = load(write(tmp_path / "new", CONFIG, found))[1]
     found["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(8, np.float32)
     assert load(write(tmp_path / "old", CONFIG, found))[1] == fingerprint
 
 
-def test_progress_is_told_in_bytes_and_ends_at_the_total(tmp_path: Path) -> None:
+def test_progress_is_reported_in_bytes_up_to_the_total(tmp_path: Path) -> None:
     found = tensors(CONFIG, 0)
     told: list[tuple[int, int]] = []
     weights.load(write(tmp_path, CONFIG, found), CONFIG, "bfloat16", lambda done, total: told.append((done, total)))
@@ -131,7 +131,7 @@ def test_a_missing_shard_is_one_clear_error(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_the_fingerprint_is_of_the_values_not_of_the_files(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_values_and_not_on_files_or_dtype(tmp_path: Path) -> None:
     found = tensors(CONFIG, 0)
     directory = write(tmp_path, CONFIG, found)
     single = load(directory)[1]
@@ -176,10 +176,10 @@ weights.load(directory, DecoderConfig.from_directory(directory), "float32")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on private memory is Linux's")
-def test_a_model_is_never_held_twice(tmp_path: Path) -> None:
+def test_a_model_is_never_in_memory_twice(tmp_path: Path) -> None:
     config = replace(CONFIG, width=512, mlp_width=2048, layers=10, query_heads=8, kv_heads=4, head_dim=64)
     directory = write(tmp_path, config, tensors(config, 0))
     size = (directory / "model.safetensors").stat().st_size
     assert size > 150e6
-    load_it = [sys.executable, "-c", LOAD_WITH_LITTLE_ROOM, directory, str(int(1.2 * size))]
+    load_it = [sys.executable, "-c", LOAD_WITH_LITTLE_ROOM, str(directory), str(int(1.2 * size))]
     subprocess.run(load_it, check=True, timeout=120)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from jobs.invariants import CHECKS
 from jobs.store.database import Database
 from settings.jobs import StoreSettings
+from tests.databases import quick_on
 from tests.jobs.work import finish_all, submit, take
 from tests.services import free_port
 
@@ -19,7 +21,7 @@ COMMAND = "from scoreline.command import main; main()"
 
 
 def check(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run it from a folder that has nothing to do with the project."""
+    """Run ``scoreline check`` from a folder outside the project."""
     return subprocess.run(
         [sys.executable, "-c", COMMAND, "check"],
         cwd=folder,
@@ -31,7 +33,8 @@ def check(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_says_of_every_rule_whether_it_holds(store_url: str, tmp_path: Path) -> None:
+@quick_on("sqlite")
+def test_every_invariant_is_reported_as_held_or_violated(store_url: str, tmp_path: Path) -> None:
     database = Database.open(StoreSettings(database_url=store_url))
     submit(database, chunks=2)
     finish_all(database, take(database))
@@ -54,7 +57,8 @@ def test_it_says_of_every_rule_whether_it_holds(store_url: str, tmp_path: Path) 
     assert lines[-1] == f"1 of {len(CHECKS)} rules are broken"
 
 
-def test_a_store_that_can_not_be_looked_at_is_another_matter(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_store_that_can_not_be_read_has_an_exit_status_of_its_own(tmp_path: Path) -> None:
     nowhere = f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"
     for url in (nowhere, f"sqlite:///{tmp_path / 'empty.db'}", "mysql://a/b", "no url"):
         outcome = check(url, tmp_path)

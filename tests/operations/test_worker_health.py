@@ -1,4 +1,4 @@
-"""A container's health check says whether its worker is live, and costs little."""
+"""The health check of a worker's container: what it reports, and that it loads no accelerator library."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from checkpoints.card import ModelCard
 from jobs.queue.worker_registry import register
 from jobs.store.database import Database
 from jobs.store.records import WorkerRecord
 from settings.jobs import StoreSettings
+from tests.databases import quick_on
+from tests.jobs.conftest import use_clock
 from tests.services import free_port
 from workers.engine_loop.heartbeat import host_of, new_worker_id
 
@@ -21,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def check_health(url: str, *before: str) -> subprocess.CompletedProcess[str]:
-    """Run the check on a store; ``before`` is Python that runs it instead of ``-m``."""
+    """Run the check on a store. before: arguments of Python that replace ``-m operations.worker_health``."""
     return subprocess.run(
         [sys.executable, *(before or ("-m", "operations.worker_health"))],
         cwd=ROOT,
@@ -33,8 +37,9 @@ def check_health(url: str, *before: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def make_known(url: str, worker_id: str, *, seen_seconds_ago: float = 0.0) -> None:
-    database = Database.open(StoreSettings(database_url=url), clock=lambda: time.time() - seen_seconds_ago)
+def register_worker(url: str, worker_id: str, *, seen_seconds_ago: float = 0.0) -> None:
+    database = Database.open(StoreSettings(database_url=url))
+    use_clock(database, lambda: time.time() - seen_seconds_ago)
     register(database, WorkerRecord(worker_id, ModelCard("demo", 64, 1000, "tokenizer"), "weights", "none", "float32"))
     database.close()
 
@@ -45,21 +50,23 @@ def assert_unhealthy(outcome: subprocess.CompletedProcess[str], reason: str) -> 
     assert reason in line
 
 
+@quick_on("postgres")
 def test_a_worker_of_this_host_is_found_on_either_database(store_url: str) -> None:
     assert_unhealthy(check_health(store_url), "no live worker")
-    make_known(store_url, new_worker_id())
+    register_worker(store_url, new_worker_id())
     outcome = check_health(store_url)
     assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
 def test_the_workers_of_other_hosts_and_those_long_silent_do_not_count(sqlite_url: str) -> None:
-    make_known(sqlite_url, "elsewhere-7-0a1b2c3d")
-    make_known(sqlite_url, f"{socket.gethostname()}-2-7-0a1b2c3d")  # its host's name begins with this one's
-    make_known(sqlite_url, new_worker_id(), seen_seconds_ago=60.0)
+    register_worker(sqlite_url, "elsewhere-7-0a1b2c3d")
+    register_worker(sqlite_url, f"{socket.gethostname()}-2-7-0a1b2c3d")  # its host's name begins with this one's
+    register_worker(sqlite_url, new_worker_id(), seen_seconds_ago=60.0)
     assert_unhealthy(check_health(sqlite_url), "no live worker")
 
 
-def test_a_store_that_can_not_be_asked_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_store_that_can_not_be_read_is_reported_in_one_line(tmp_path: Path) -> None:
     absent = f"postgresql+psycopg://scoreline@127.0.0.1:{free_port()}/scoreline"
     assert_unhealthy(check_health(absent), "can't look")
     assert_unhealthy(check_health(f"sqlite:///{tmp_path}/never-migrated.db"), "can't look")
@@ -67,13 +74,11 @@ def test_a_store_that_can_not_be_asked_is_one_line(tmp_path: Path) -> None:
 
 
 def test_it_loads_no_accelerator_library(sqlite_url: str) -> None:
-    code = (
-        "import sys, operations.worker_health; operations.worker_health.main(); "
-        "print(sorted({'jax', 'flax', 'model'} & set(sys.modules)))"
-    )
+    loaded = "print(sorted({'jax', 'flax', 'model'} & set(sys.modules)))"
+    code = f"import sys, operations.worker_health; operations.worker_health.main(); {loaded}"
     assert check_health(sqlite_url, "-c", code).stdout == "[]\n"
 
 
-def test_a_host_may_have_dashes() -> None:
+def test_the_host_in_a_worker_id_may_contain_dashes() -> None:
     assert host_of(new_worker_id()) == socket.gethostname()
     assert host_of("gpu-7-west-1234-0a1b2c3d") == "gpu-7-west"

@@ -1,4 +1,4 @@
-"""Live comparison with HuggingFace: collected where torch is installed, and demanded by ``-m parity`` (make parity)."""
+"""Live comparison with HuggingFace: collected where torch is installed, or with ``-m parity`` (make parity)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without torch there is nothing to compare with; asked for by name, these tests fail rather than vanish."""
+    """Without torch these tests are not collected, unless they are asked for: then they fail."""
     wanted = config.getoption("markexpr") == "parity"
     return True if find_spec("torch") is None and not wanted else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -32,7 +33,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_stored_references_are_what_huggingface_says_now(name: str, tmp_path: Path) -> None:
+def test_stored_references_agree_with_huggingface(name: str, tmp_path: Path) -> None:
     config = EVERY[name]
     directory = write(tmp_path, config, tensors(config, SEED))
     found = huggingface.logprobs(directory, references.rows(name), "float32")
@@ -54,8 +55,8 @@ def test_bfloat16_scores_are_as_close_as_huggingfaces_own(shape: str, tmp_path: 
     config = SHAPES[shape]
     directory = write(tmp_path, config, tensors(config, 13))
     rows = sequences(config, 13, FRESH_LENGTHS)
-    theirs = [huggingface.logprobs(directory, rows, dtype) for dtype in ("float32", "bfloat16")]
-    assert_bfloat16(engines.logprobs(engines.load(directory, "bfloat16"), rows), *theirs, LABELS)
+    float32, bfloat16 = (huggingface.logprobs(directory, rows, dtype) for dtype in ("float32", "bfloat16"))
+    assert_bfloat16(engines.logprobs(engines.load(directory, "bfloat16"), rows), float32, bfloat16, LABELS)
 
 
 def test_the_demonstration_model_scores_as_in_huggingface() -> None:
@@ -75,7 +76,7 @@ def test_every_familys_float32_logprobs_are_huggingfaces(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["qwen2 tied", "qwen2 yarn", "llama3 scaled", "llama biased", "mistral wide heads"])
-def test_what_huggingface_saves_in_shards_is_loaded_as_it_is(name: str, tmp_path: Path) -> None:
+def test_a_sharded_checkpoint_that_huggingface_saves_is_loaded(name: str, tmp_path: Path) -> None:
     config = VARIANTS[name]
     huggingface.resave(write(tmp_path / "ours", config, tensors(config, 17)), tmp_path / "theirs", "60KB")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
@@ -85,11 +86,11 @@ def test_what_huggingface_saves_in_shards_is_loaded_as_it_is(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_huggingface_loads_what_a_decoder_saves(name: str, tmp_path: Path) -> None:
+def test_huggingface_loads_a_checkpoint_that_a_decoder_saves(name: str, tmp_path: Path) -> None:
     config = EVERY[name]
     decoder = Decoder(config, rngs=nnx.Rngs(3))
     weights.save(decoder, tmp_path)
     row = sequences(config, 4, (40,))[0]
-    ours = nnx.log_softmax(decoder.logits(row[None])[0, -1])
+    ours = nnx.log_softmax(decoder.logits(jnp.asarray(row[None]))[0, -1])
     theirs = huggingface.logprobs(tmp_path, [row], "float32")[0]
     np.testing.assert_allclose(ours, theirs, atol=FLOAT32_LOGPROBS)

@@ -1,7 +1,7 @@
-"""The peers that benchmarks time do score what they are given."""
+"""The other implementations that benchmarks time compute right scores."""
 
 import numpy as np
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 from benchmarks.checkpoint import random_tensors
 from benchmarks.huggingface import HuggingFace
@@ -9,7 +9,7 @@ from benchmarks.shapes import SHAPES
 from benchmarks.workloads import Group, Workload
 
 BF16_NOISE = 1.0
-"""Of log-probabilities around -40, where a step of bf16 is a quarter."""
+"""Tolerance of log-probabilities around -40, where bf16 numbers are a quarter apart."""
 
 
 def test_huggingface_scores_the_same_behind_a_cached_query_and_serially() -> None:

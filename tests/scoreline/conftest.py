@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,10 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start_up(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Up]]:
-    """Start ``scoreline up``; whatever is left of it at the end is killed."""
+    """Return a function that starts ``scoreline up``. All that still run at the end of the test are killed."""
     started: list[Up] = []
 
-    def start(*arguments: str, cwd: Path = ROOT, stand_in: str = "", **variables: str) -> Up:
+    def start(*arguments: str, cwd: Path = ROOT, stand_in: str = "", **variables: Any) -> Up:
         folder = tmp_path / f"up-{len(started)}"
         started.append(Up(model_directory, folder, *arguments, cwd=cwd, stand_in=stand_in, **variables))
         return started[-1]

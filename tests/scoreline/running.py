@@ -1,4 +1,4 @@
-"""``scoreline up`` as a user's terminal would run it, with the stand-in worker or the real one."""
+"""Run ``scoreline up`` as in a user's terminal, with the stand-in worker or the real one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def gone(process_ids: list[int]) -> bool:
-    """Whether none of these processes runs any more (one that is dead but not yet collected does not)."""
+    """Whether all of these processes have ended. A zombie counts as ended."""
     for process_id in process_ids:
         try:
             state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
@@ -28,11 +28,11 @@ def gone(process_ids: list[int]) -> bool:
 
 STAND_IN = ("-m", "tests.scoreline.stand_in_up")
 REAL = ("-c", "from scoreline.command import main; main()")
-"""Python's arguments for the command with the stand-in worker, and as it is."""
+"""Python's arguments for the command with the real worker; STAND_IN has those with the stand-in."""
 
 
 class Up:
-    """A running ``scoreline up``; what it prints goes to a file."""
+    """A running ``scoreline up``, whose output goes to a file."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Up:
         wait_until(said, f"it says “{words}”", 60.0)
 
     def children(self) -> dict[str, int]:
-        """The process ids of the service's processes, by the module that each runs. They name their parent."""
+        """The ids of the child processes, by module. Each has its parent's id on its command line."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -104,7 +104,7 @@ class Up:
         return self.children()["tests.scoreline.stand_in_worker"]
 
     def end(self, with_signal: signal.Signals) -> int:
-        """Its exit status."""
+        """Send a signal and return the exit status."""
         self.process.send_signal(with_signal)
         return self.process.wait(40)
 

@@ -1,4 +1,4 @@
-"""``scoreline`` with the stand-in worker: ``python -m tests.command.stand_in_up up …``."""
+"""``scoreline`` with the stand-in worker: ``python -m tests.scoreline.stand_in_up up …``."""
 
 from __future__ import annotations
 

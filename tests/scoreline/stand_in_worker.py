@@ -1,4 +1,4 @@
-"""A worker of the embedded service whose engine makes its scores up. ``STAND_IN`` says how it misbehaves, if at all."""
+"""A worker of the embedded service with made-up scores. The variable ``STAND_IN`` makes it misbehave."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 
 import structlog
 
-from checkpoints.files import ModelFilesError, read_model_card
+from checkpoints.files import CheckpointError, read_model_card
 from checkpoints.source import Contents, find_checkpoint
 from jobs.store.records import WorkerRecord
 from scoring.tokenization import TextTokenizer
 from settings.bell import BellSettings
-from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
+from settings.worker import WorkerSettings
 from tests.workers.engines import MadeUpEngine
 from workers.engine_loop.heartbeat import new_worker_id
-from workers.engine_loop.serving import WorkerSettings, serve
-from workers.stopping import Stopping, end_process
+from workers.engine_loop.serving import WorkerSlices, serve
+from workers.stopping import StopSignals, end_process
 
 log = structlog.stdlib.get_logger("worker")
 
 
 def misbehave() -> None:
-    """Do what ``STAND_IN`` says; nothing if it says nothing."""
+    """Misbehave as ``STAND_IN`` says, if it is set."""
     match os.environ.get("STAND_IN", "").split(":"):
         case ["refuses"]:
             log.error("can't start", reason="the checkpoint is not to my taste")
@@ -36,7 +36,7 @@ def misbehave() -> None:
         case ["loads forever"]:
             for step in range(1, 4):
                 log.info("compiling", step=step, steps=100)
-            Stopping()
+            StopSignals()
             time.sleep(3600)
         case ["ignores signals"]:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -51,16 +51,21 @@ def misbehave() -> None:
 def main() -> int:
     configure_logs()
     misbehave()
-    stopping = Stopping()
+    stopping = StopSignals()
     scoring = ScoringSettings()
     try:
         directory = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION).directory
         card = read_model_card(directory, scoring.model_name, None, TextTokenizer.load(directory))
-    except ModelFilesError as error:
+    except CheckpointError as error:
         log.error("can't start", reason=str(error))
         return 1
     worker = WorkerRecord(new_worker_id(), card, "weights", "none", "float32")
-    return serve(MadeUpEngine(), worker, WorkerSettings(StoreSettings(), BellSettings(), EngineSettings()), stopping)
+    return serve(
+        MadeUpEngine(),
+        worker,
+        WorkerSlices(StoreSettings(), BellSettings(), WorkerSettings()),
+        stopping,
+    )
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from tests.services import free_port, wait_until
 
 
 def scoreline(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would. given: what comes from standard input."""
+    """Run the command as a user would. given: its standard input."""
     command = [sys.executable, "-c", "from scoreline.command import main; main()", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, input=given)
 
 
-def test_score_returns_a_row_an_item_and_a_column_a_label(client: Client) -> None:
+def test_score_returns_a_row_per_item_and_a_column_per_label(client: Client) -> None:
     result = client.score("The capital", [" of France", " of Japan"], label_token_ids=[5, 6, 7], return_logprobs=True)
     assert [len(row) for row in result.scores] == [3, 3]
     assert result.logprobs is not None
@@ -33,14 +33,14 @@ def test_score_returns_a_row_an_item_and_a_column_a_label(client: Client) -> Non
     assert result.raw["object"] == "scoring"
 
 
-def test_token_ids_are_scored_like_texts(client: Client) -> None:
+def test_token_ids_can_be_scored_instead_of_texts(client: Client) -> None:
     query, item = "The capital", " of France"
     by_text = client.score(query, [item], label_token_ids=[5])
     by_ids = client.score(client.tokenize(query), [client.tokenize(item)], label_token_ids=[5])
     assert by_text.scores == by_ids.scores
 
 
-def test_a_job_is_submitted_awaited_read_and_deleted(client: Client) -> None:
+def test_a_job_can_be_submitted_awaited_read_and_deleted(client: Client) -> None:
     job = client.submit("a", ["b", "c"], label_token_ids=[5], metadata={"run": "7"})
     job = client.wait(job.id, 30)
     assert (job.status, job.ended, job.scored_items, job.metadata) == ("succeeded", True, 2, {"run": "7"})
@@ -53,7 +53,7 @@ def test_a_job_is_submitted_awaited_read_and_deleted(client: Client) -> None:
     assert (missing.value.code, missing.value.status) == ("job_not_found", 404)
 
 
-def test_the_key_is_the_one_given_or_else_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_key_is_the_given_one_or_else_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str | None] = []
 
     class Listener(BaseHTTPRequestHandler):
@@ -86,12 +86,12 @@ def test_scores_are_read_in_pages(client: Client) -> None:
     assert [item.scores for item in paged] == job.result.scores
 
 
-def test_submitting_again_with_one_key_is_one_job(client: Client) -> None:
+def test_submitting_twice_with_one_idempotency_key_makes_one_job(client: Client) -> None:
     first, again = (client.submit("a", ["b"], label_token_ids=[5], idempotency_key="once") for _ in range(2))
     assert first.id == again.id
 
 
-def test_an_upload_is_the_job_that_submitting_would_have_made(client: Client) -> None:
+def test_an_upload_makes_the_same_job_as_submitting(client: Client) -> None:
     items = [f"item {n} é" for n in range(1_000)]
     options: dict[str, Any] = {"label_token_ids": [5, 6], "priority": "bulk", "metadata": {"run": "7"}}
     uploaded = client.wait(client.upload("a", iter(items), **options).id, 60)
@@ -102,12 +102,12 @@ def test_an_upload_is_the_job_that_submitting_would_have_made(client: Client) ->
     assert uploaded.result.scores == submitted.result.scores
 
 
-def test_uploading_again_with_one_key_is_one_job(client: Client) -> None:
+def test_uploading_twice_with_one_idempotency_key_makes_one_job(client: Client) -> None:
     first, again = (client.upload([1], iter([[2], [3]]), label_token_ids=[5], idempotency_key="up") for _ in range(2))
     assert first.id == again.id
 
 
-def test_an_upload_that_is_refused_in_the_middle_says_where(client: Client) -> None:
+def test_the_error_for_an_upload_names_the_line(client: Client) -> None:
     def items() -> Iterator[Any]:
         yield 5
         while True:
@@ -139,13 +139,13 @@ def test_models_are_listed(client: Client) -> None:
     assert (model.id, model.live_workers) == ("tiny", 1)
 
 
-def test_a_refused_request_says_why(client: Client) -> None:
+def test_an_error_of_the_service_is_raised_with_code_and_message(client: Client) -> None:
     with pytest.raises(ScorelineError, match="query") as refused:
         client.score("", ["a"], label_token_ids=[5])
     assert (refused.value.code, refused.value.status) == ("empty_query", 400)
 
 
-def test_an_absent_service_is_one_clear_error() -> None:
+def test_a_service_that_can_not_be_reached_is_a_clear_error() -> None:
     with (
         Client(f"http://127.0.0.1:{free_port()}") as client,
         pytest.raises(ScorelineError, match="no answer") as absent,
@@ -156,7 +156,7 @@ def test_an_absent_service_is_one_clear_error() -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """A server that is not ours."""
+    """Run a server that is not Scoreline."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -174,7 +174,7 @@ def stranger() -> Iterator[str]:
         server.shutdown()
 
 
-def test_another_server_is_not_mistaken_for_the_service(stranger: str) -> None:
+def test_an_answer_of_another_server_is_a_clear_error(stranger: str) -> None:
     with Client(stranger) as client, pytest.raises(ScorelineError, match="something else"):
         client.models()
 

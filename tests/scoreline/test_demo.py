@@ -18,20 +18,22 @@ from scoreline.server_process import DEMONSTRATION_JOBS
 from tests.scoreline.running import ROOT, gone
 from tests.services import wait_until
 
+pytestmark = pytest.mark.slow  # `make demo` shows the same
+
 DEMO = [sys.executable, "-c", "from scoreline.command import main; main()", "demo"]
 ENTRIES = json.loads(DEMONSTRATION_JOBS.read_text())
 ROW = re.compile(r"^ *(\d+) .*?((?: +[01]\.\d{4})+)$")
 
 
 def children(process_id: int) -> list[int]:
-    """The service's processes that a demo started."""
+    """Return the ids of the processes that a demo started."""
     found = subprocess.run(["pgrep", "-f", f"scoreline.child {process_id} "], capture_output=True, text=True)
     return [int(line) for line in found.stdout.split()]
 
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the demo prints, from a folder that is not the checkout."""
+    """The output of the demo, started in a folder that is not the checkout."""
     folder = tmp_path_factory.mktemp("demo")
     before = set(Path(tempfile.gettempdir()).glob("scoreline-demo-*"))
     started = time.monotonic()
@@ -68,11 +70,11 @@ def test_items_are_ranked_by_their_scores(output: str) -> None:
             assert all(abs(sum(row) - 1) < 0.001 for row in scores)
 
 
-def test_it_ends_by_saying_how_to_go_on(output: str) -> None:
+def test_the_demo_ends_with_the_command_to_run_next(output: str) -> None:
     assert output.splitlines()[-2] == "  scoreline up"
 
 
-def test_ctrl_c_leaves_nothing_behind() -> None:
+def test_ctrl_c_during_the_demo_leaves_no_process_behind() -> None:
     demo = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: len(children(demo.pid)) == 3, "its processes are there")
     processes = children(demo.pid)

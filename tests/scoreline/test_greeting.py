@@ -1,4 +1,4 @@
-"""What ``scoreline up`` says once it is ready, by what the key of its terminal may do."""
+"""What ``scoreline up`` prints when it is ready, depending on what the key in its environment may do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
 from scoreline.client import KEY_VARIABLE
-from scoreline.embedded import BOOTSTRAP_VARIABLE, EmbeddedService, EmbeddedSettings, StopRequest
-from scoreline.progress_display import Narrator
+from scoreline.embedded import BOOTSTRAP_KEY_VARIABLE, EmbeddedService, EmbeddedSettings, StopRequest
+from scoreline.progress_display import ProgressDisplay
 from scoreline.up import greet
 from tests.api.serving import KEY, RunningApi, running_api
 
@@ -23,7 +23,7 @@ HOST = "0.0.0.0"
 
 @pytest.fixture
 def api(model_directory: Path, sqlite_url: str, tmp_path: Path) -> Iterator[RunningApi]:
-    """What answers on an address that others reach, so that everybody needs a key."""
+    """An API on a public address, where everybody needs a key."""
     with running_api(model_directory, sqlite_url, tmp_path, with_worker=False, host=HOST) as (api, _):
         yield api
 
@@ -36,32 +36,32 @@ def store(api: RunningApi) -> Iterator[Database]:
 
 
 def greeting(api: RunningApi, monkeypatch: pytest.MonkeyPatch, folder: Path, **keys: str) -> str:
-    """What is said by a service with these keys in its environment."""
-    for name in (BOOTSTRAP_VARIABLE, KEY_VARIABLE):
+    """Return what is printed with these keys in the environment."""
+    for name in (BOOTSTRAP_KEY_VARIABLE, KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     for name, key in keys.items():
         monkeypatch.setenv(name, key)
     settings = EmbeddedSettings("model", folder, HOST, int(api.url.rpartition(":")[2]))
     said = io.StringIO()
-    greet(EmbeddedService(settings, StopRequest(), lambda *_: None), Narrator(Console(file=said)))
+    greet(EmbeddedService(settings, StopRequest(), lambda *_: None), ProgressDisplay(Console(file=said)))
     assert f"Scoreline is ready at {api.url}, " in said.getvalue()
     assert f"{api.url}/docs" in said.getvalue()
     return said.getvalue()
 
 
-def test_the_command_names_the_variable_that_the_key_is_in(
+def test_the_printed_curl_command_names_the_variable_that_holds_the_key(
     api: RunningApi, store: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key, _ = create_key(store, "acme", "terminal", list(Scope))
     named = '-H "Authorization: Bearer $%s" '
     assert named % KEY_VARIABLE in greeting(api, monkeypatch, tmp_path, **{KEY_VARIABLE: key})
-    bootstrap = greeting(api, monkeypatch, tmp_path, **{KEY_VARIABLE: key, BOOTSTRAP_VARIABLE: KEY})
-    assert named % BOOTSTRAP_VARIABLE in bootstrap
+    bootstrap = greeting(api, monkeypatch, tmp_path, **{KEY_VARIABLE: key, BOOTSTRAP_KEY_VARIABLE: KEY})
+    assert named % BOOTSTRAP_KEY_VARIABLE in bootstrap
     assert KEY not in bootstrap
 
 
 @pytest.mark.parametrize("scope", Scope)
-def test_a_key_that_may_not_try_it_keeps_nothing_from_starting(
+def test_up_starts_even_if_its_key_may_not_score(
     api: RunningApi, store: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scope: Scope
 ) -> None:
     key, _ = create_key(store, "acme", "terminal", [scope])
@@ -70,7 +70,7 @@ def test_a_key_that_may_not_try_it_keeps_nothing_from_starting(
     assert "curl" not in said
 
 
-def test_nor_does_one_without_a_key_or_one_of_which_too_much_was_asked(
+def test_up_starts_even_without_a_key_or_with_a_rate_limited_one(
     api: RunningApi, store: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "for those who have a key" in greeting(api, monkeypatch, tmp_path)

@@ -58,7 +58,11 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked(sqlite_url:
     assert everything is not None
     by_default = find_key(database, everything[0])
     assert by_default is not None
-    assert (by_default.tenant, by_default.scopes, by_default.usable_seconds) == (Tenant("default"), set(Scope), None)
+    assert (by_default.tenant, by_default.scopes, by_default.usable_seconds) == (
+        Tenant("default"),
+        frozenset(Scope),
+        None,
+    )
 
     revoked = scoreline(sqlite_url, "keys", "revoke", key_id)
     assert (revoked.returncode, revoked.stdout) == (0, "")
@@ -66,6 +70,7 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked(sqlite_url:
     database.close()
 
 
+@pytest.mark.slow
 def test_a_tenants_share_and_limits_are_set_one_by_one(sqlite_url: str) -> None:
     database = Database.open(StoreSettings(database_url=sqlite_url))
     first = scoreline(sqlite_url, "tenants", "set", "acme", "--weight", "3", "--max-waiting-tokens", "5000")
@@ -85,15 +90,20 @@ def test_a_tenants_share_and_limits_are_set_one_by_one(sqlite_url: str) -> None:
     [
         (("keys", "revoke", "aaaa"), "no key 'aaaa'"),
         (("keys", "revoke", "--help-me"), "help-me"),
-        (("keys", "create", "--name", "x", "--tenant", "Not A Name"), "tenant"),
-        (("keys", "create", "--name", "x", "--scopes", "everything"), "score,read,webhooks"),
-        (("keys", "create", "--name", "x", "--expires-in", "soon"), "90d"),
-        (("keys", "create", "--name", "x", "--expires-in", "999999999d"), "3650 days"),
         (("tenants", "set", "acme", "--weight", "0"), "weight"),
-        (("tenants", "set", "acme", "--requests-per-second", "many"), "requests-per-second"),
+        *(
+            pytest.param(arguments, says, marks=pytest.mark.slow)
+            for arguments, says in (
+                (("keys", "create", "--name", "x", "--tenant", "Not A Name"), "tenant"),
+                (("keys", "create", "--name", "x", "--scopes", "everything"), "score,read,webhooks"),
+                (("keys", "create", "--name", "x", "--expires-in", "soon"), "90d"),
+                (("keys", "create", "--name", "x", "--expires-in", "999999999d"), "3650 days"),
+                (("tenants", "set", "acme", "--requests-per-second", "many"), "requests-per-second"),
+            )
+        ),
     ],
 )
-def test_what_can_not_be_done_is_said(sqlite_url: str, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_of_the_keys_commands_are_printed(sqlite_url: str, arguments: tuple[str, ...], says: str) -> None:
     outcome = scoreline(sqlite_url, *arguments)
     assert outcome.returncode != 0
     assert says in outcome.stderr
@@ -101,7 +111,8 @@ def test_what_can_not_be_done_is_said(sqlite_url: str, arguments: tuple[str, ...
     assert outcome.stdout == ""
 
 
-def test_a_store_that_is_away_or_was_never_migrated_is_said(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_database_that_is_away_or_was_never_migrated_is_reported(tmp_path: Path) -> None:
     away = f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"
     for url in (away, f"sqlite:///{tmp_path / 'empty.db'}"):
         outcome = scoreline(url, "keys", "list")
@@ -109,7 +120,8 @@ def test_a_store_that_is_away_or_was_never_migrated_is_said(tmp_path: Path) -> N
         [_] = outcome.stderr.splitlines()
 
 
-def test_a_key_that_expires_in_no_year_of_ours_is_listed_all_the_same(sqlite_url: str) -> None:
+@pytest.mark.slow
+def test_a_key_whose_expiry_is_no_valid_date_is_still_listed(sqlite_url: str) -> None:
     database = Database.open(StoreSettings(database_url=sqlite_url))
     _, record = create_key(database, "acme", "old", [Scope.READ], expires_in=60.0)
     with database.write() as connection:

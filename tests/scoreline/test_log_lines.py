@@ -22,22 +22,22 @@ def test_a_line_is_shown_with_time_role_event_and_details() -> None:
     assert shown[8:] == " worker  scored  groups=1  items=2"
 
 
-def test_what_is_no_json_is_shown_as_it_is_and_counts_as_trouble() -> None:
+def test_a_line_that_is_not_json_is_shown_unchanged_and_counts_as_a_problem() -> None:
     for raw in ("Traceback (most recent call last):", "42", "[]", '{"event": "half"}', "{"):
         parsed = LogLine.parse(raw)
-        assert parsed.is_trouble
+        assert parsed.is_problem
         assert parsed.render("api").plain.endswith(raw)
 
 
-def test_libraries_are_heard_only_when_something_is_wrong() -> None:
-    assert line("x", "info", "worker").is_news
-    assert line("x", "info", "bell.redis_bell").is_news
-    assert not line("x", "info", "alembic.runtime.migration").is_news
-    assert line("x", "warning", "alembic.runtime.migration").is_news
-    assert not line("x", "info", "workersomething").is_news
+def test_logs_of_libraries_are_shown_only_from_level_warning_on() -> None:
+    assert line("x", "info", "worker").is_worth_showing
+    assert line("x", "info", "bell.redis_bell").is_worth_showing
+    assert not line("x", "info", "alembic.runtime.migration").is_worth_showing
+    assert line("x", "warning", "alembic.runtime.migration").is_worth_showing
+    assert not line("x", "info", "workersomething").is_worth_showing
 
 
-def test_markup_in_a_line_is_text() -> None:
+def test_markup_in_a_log_line_is_shown_as_text() -> None:
     assert line("[red]not red[/red]", "info", "api").render("api").plain.endswith("[red]not red[/red]")
 
 
@@ -47,6 +47,6 @@ def test_a_traceback_is_shown_and_its_last_line_is_the_reason() -> None:
     assert failed.plain == "it failed: ValueError: no"
 
 
-def test_progress_is_recognised() -> None:
+def test_steps_in_a_log_line_are_read_as_progress() -> None:
     assert line("compiling", "info", "worker", ', "step": 3, "steps": 14').progress == (3, 14)
     assert line("scored", "info", "worker", ', "step": 3').progress is None

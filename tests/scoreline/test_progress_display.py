@@ -1,4 +1,4 @@
-"""What a person sees while the service starts."""
+"""What the terminal shows while the service starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from scoreline.log_lines import LogLine
-from scoreline.progress_display import Narrator
+from scoreline.progress_display import ProgressDisplay
 
 
 def line(event: str, level: str = "info", logger: str = "scoring", **details: Any) -> LogLine:
@@ -17,15 +17,15 @@ def line(event: str, level: str = "info", logger: str = "scoring", **details: An
     return LogLine.parse(json.dumps(fields | details))
 
 
-def narrated(*lines: tuple[str, LogLine], terminal: bool) -> str:
+def shown_for(*lines: tuple[str, LogLine], terminal: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=160)
-    narrator = Narrator(console)
-    narrator.begin("Starting")
-    for role, said in lines:
-        narrator.line(role, said)
-        if narrator._progress is not None:
-            narrator._progress.refresh()
-    narrator.end()
+    display = ProgressDisplay(console)
+    display.begin("Starting")
+    for role, logged in lines:
+        display.on_log_line(role, logged)
+        if display._progress is not None:
+            display._progress.refresh()
+    display.end()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -36,21 +36,21 @@ DOWNLOADING = [
 ]
 
 
-def test_a_download_is_a_bar_with_how_much_there_is() -> None:
-    shown = narrated(*DOWNLOADING, terminal=True)
+def test_a_download_is_shown_as_a_bar_with_its_size() -> None:
+    shown = shown_for(*DOWNLOADING, terminal=True)
     assert "Starting: downloading 300.0 MB of 1.2 GB" in shown
     assert "Starting: downloading 900.0 MB of 1.5 GB" in shown
     assert "━" in shown
 
 
-def test_where_there_is_no_terminal_a_download_is_one_line() -> None:
+def test_without_a_terminal_a_download_is_one_line() -> None:
     compiling = ("worker", line("compiling", logger="worker", step=1, steps=14))
-    assert narrated(*DOWNLOADING, compiling, terminal=False) == (
+    assert shown_for(*DOWNLOADING, compiling, terminal=False) == (
         "Starting ...\ndownloading ...\ncompiling (14 steps) ...\n"
     )
 
 
-def test_a_warning_about_the_model_is_seen_once_and_before_the_service_is_ready() -> None:
+def test_a_warning_that_api_and_worker_log_about_the_model_is_shown_once() -> None:
     warning = line("using the cached copy of the model", "warning", why="no network")
-    shown = narrated(("api", warning), ("worker", warning), terminal=False)
+    shown = shown_for(("api", warning), ("worker", warning), terminal=False)
     assert shown.count("using the cached copy of the model  why=no network") == 1

@@ -1,4 +1,4 @@
-"""``scoreline up`` in a user's hands: it starts, says how to use it, and ends without leaving anything behind."""
+"""``scoreline up`` as a user runs it: it starts, prints how to use it, and ends without leaving anything behind."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ StartUp = Callable[..., Up]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_printed_curl_command_works_as_it_stands(shared_up: Up) -> None:
+def test_the_printed_curl_command_works_unchanged(shared_up: Up) -> None:
     command = next(line for line in shared_up.output.splitlines() if line.strip().startswith("curl"))
     answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, text=True)
     assert len(json.loads(answer.stdout)["scores"]) == 2, answer.stdout
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "stop", [signal.SIGINT, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_signal_stops_everything_cleanly(start_up: StartUp, stop: signal.Signals) -> None:
     up = start_up()
     up.wait_until_ready()
@@ -51,7 +53,7 @@ def test_a_signal_stops_everything_cleanly(start_up: StartUp, stop: signal.Signa
     assert "Traceback" not in up.output
 
 
-def test_what_waits_is_kept_and_scored_after_the_next_start(start_up: StartUp, tmp_path: Path) -> None:
+def test_jobs_and_scores_are_kept_over_a_restart(start_up: StartUp, tmp_path: Path) -> None:
     up = start_up("--data", str(tmp_path / "kept"))
     up.wait_until_ready()
     with Client(up.url) as client:
@@ -88,7 +90,8 @@ def test_webhooks_are_delivered_and_signed_with_the_secret_that_the_command_show
     assert up.end(signal.SIGTERM) == 0
 
 
-def test_a_killed_up_takes_its_processes_with_it(start_up: StartUp) -> None:
+@pytest.mark.slow
+def test_child_processes_end_when_up_is_killed(start_up: StartUp) -> None:
     up = start_up()
     up.wait_until_ready()
     children = list(up.children().values())
@@ -109,6 +112,7 @@ def test_ctrl_c_while_the_model_loads_stops_at_once(start_up: StartUp) -> None:
     assert gone(children)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_a_process_that_does_not_stop(start_up: StartUp) -> None:
     up = start_up(stand_in="ignores signals")
     up.wait_until_ready()
@@ -121,7 +125,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_process_that_does_not_stop(start_up
     assert gone(children)
 
 
-def test_a_worker_that_dies_is_started_again(start_up: StartUp) -> None:
+def test_a_killed_worker_is_restarted(start_up: StartUp) -> None:
     up = start_up()
     up.wait_until_ready()
     first = up.worker
@@ -133,7 +137,8 @@ def test_a_worker_that_dies_is_started_again(start_up: StartUp) -> None:
     assert up.end(signal.SIGTERM) == 0
 
 
-def test_a_worker_that_keeps_dying_is_given_up_with_its_own_words(start_up: StartUp, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_up_gives_up_on_a_worker_that_keeps_crashing_and_prints_its_error(start_up: StartUp, tmp_path: Path) -> None:
     curse = tmp_path / "curse"
     up = start_up(stand_in=f"crashes while there is:{curse}")
     up.wait_until_ready()
@@ -145,7 +150,7 @@ def test_a_worker_that_keeps_dying_is_given_up_with_its_own_words(start_up: Star
     assert gone(list(children.values()))
 
 
-def test_a_worker_that_refuses_to_start_is_reported_in_its_own_words(start_up: StartUp) -> None:
+def test_the_reason_of_a_worker_that_refuses_to_start_is_printed(start_up: StartUp) -> None:
     up = start_up(stand_in="refuses")
     assert up.process.wait(40) == 1
     last = up.output.splitlines()[-1]
@@ -168,7 +173,9 @@ def test_a_port_in_use_is_one_clear_line(start_up: StartUp) -> None:
     assert "Traceback" not in up.output
 
 
-def test_a_data_directory_in_use_is_one_clear_line_and_its_owner_goes_on(shared_up: Up, start_up: StartUp) -> None:
+def test_a_data_directory_in_use_is_one_clear_line_and_its_owner_keeps_running(
+    shared_up: Up, start_up: StartUp
+) -> None:
     second = start_up("--data", str(shared_up.data))
     assert second.process.wait(20) == 1
     line = second.output.splitlines()[-1]
@@ -194,6 +201,7 @@ def test_a_missing_model_directory_is_one_clear_line(start_up: StartUp) -> None:
     assert up.children() == {}
 
 
+@pytest.mark.slow
 def test_a_directory_that_holds_no_model_is_reported_and_leaves_no_process(start_up: StartUp, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -205,8 +213,9 @@ def test_a_directory_that_holds_no_model_is_reported_and_leaves_no_process(start
     assert up.children() == {}
 
 
+@pytest.mark.slow
 def test_a_data_directory_with_a_long_path_works(start_up: StartUp, tmp_path: Path) -> None:
-    """Longer than a Unix socket's path may be."""
+    """The path is longer than that of a Unix socket may be."""
     before = set(Path(tempfile.gettempdir()).glob("scoreline-*"))
     up = start_up("--data", str(tmp_path / ("long" * 30)))
     up.wait_until_ready()
@@ -218,6 +227,7 @@ def test_a_data_directory_with_a_long_path_works(start_up: StartUp, tmp_path: Pa
     assert not [path for path in left if (path / "bell").exists()]
 
 
+@pytest.mark.slow
 def test_packages_of_the_same_names_in_the_current_folder_are_not_taken_for_the_server(
     start_up: StartUp, tmp_path: Path
 ) -> None:
@@ -245,7 +255,7 @@ def test_without_a_checkout_the_server_commands_say_so(tmp_path: Path, role: str
 
 
 def test_a_process_that_watches_its_parent_ends_with_it() -> None:
-    """How it is done where the kernel does not do it."""
+    """The way used on systems whose kernel can't end a child with its parent."""
     watching = (
         # The parent is asked for first: once the id is printed, it may be killed.
         "import os; from scoreline.child import _watch; parent = os.getppid(); "
@@ -267,9 +277,8 @@ def test_a_process_that_watches_its_parent_ends_with_it() -> None:
     wait_until(lambda: gone([child]), "the child is gone")
 
 
-def test_on_an_address_that_others_reach_it_wants_a_key(
-    model_directory: Path, tmp_path: Path, start_up: StartUp
-) -> None:
+@pytest.mark.slow
+def test_on_a_public_address_up_requires_a_key(model_directory: Path, tmp_path: Path, start_up: StartUp) -> None:
     refused = start_up("--host", "0.0.0.0")
     assert refused.process.wait(60) == 1
     assert "the api did not start: there is no API key" in refused.output
@@ -289,6 +298,7 @@ def test_on_an_address_that_others_reach_it_wants_a_key(
         up.close()
 
 
+@pytest.mark.slow
 def test_the_default_data_directory_is_in_the_current_folder(start_up: StartUp, tmp_path: Path) -> None:
     up = start_up("--data", ".scoreline", cwd=tmp_path)
     up.wait_until_ready()

@@ -1,4 +1,4 @@
-"""ADR-001 and RFC-000, "Softmax as post-processing": from the engine's numbers to the client's."""
+"""The conversion of the engine's values to scores: ADR-001, and RFC-000 "Softmax as post-processing"."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def logprobs(*rows: list[float]) -> LabelScores:
 
 
 def adr_001(score_list: list[float]) -> list[float]:
-    """The decision's own formula, word for word."""
+    """The formula as written in ADR-001."""
     max_logprob = max(score_list)
     exp_scores = [math.exp(x - max_logprob) if x != float("-inf") else 0.0 for x in score_list]
     sum_exp = sum(exp_scores)
@@ -95,7 +95,7 @@ def test_scores_are_computed_in_float64() -> None:
 
 @pytest.mark.parametrize("apply_softmax", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, INF])
-def test_what_no_sound_model_says_is_an_error_and_not_a_score(bad: float, apply_softmax: bool) -> None:
+def test_nan_and_positive_infinity_are_errors_and_not_scores(bad: float, apply_softmax: bool) -> None:
     values = np.array([[0.0, bad]], np.float32)
     with pytest.raises(ValueError, match="NaN"):
         to_scores(LabelScores(values, values), apply_softmax)
@@ -107,7 +107,7 @@ def test_probabilities_need_log_probabilities() -> None:
 
 
 @pytest.mark.parametrize("apply_softmax", [True, False])
-def test_no_items_make_no_scores(apply_softmax: bool) -> None:
+def test_an_empty_list_of_items_has_no_scores(apply_softmax: bool) -> None:
     empty = np.zeros((0, 3), np.float32)
     assert to_scores(LabelScores(empty, empty), apply_softmax).shape == (0, 3)
 

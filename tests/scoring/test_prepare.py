@@ -1,4 +1,4 @@
-"""A prepared request is the sequences that were asked for, cut into chunks that hold all of them once."""
+"""A prepared request holds each requested sequence exactly once, in chunks within the limits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints.card import ModelCard
-from scoring.planning.algorithms import Wanted
-from scoring.prepare import Chunk, Limits, Preparation, Prepared, prepare
+from scoring.layout import Chunk
+from scoring.planning.algorithms import AlgorithmSetting
+from scoring.prepare import Limits, Preparation, PreparedRequest, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer
-from scoring.work import ATTENTION_TOKENS, work_of_each
+from scoring.work import ATTENTION_TOKENS, work_of_each_row
+from tests.packed_rows import whole_sequences
 from tests.scoring.tokenizers_under_test import llama3, qwen2
 
 LIMITS = Limits(max_labels=256, max_items=100_000, max_tokens=None, chunk_tokens=16_384, chunk_items=256)
@@ -36,19 +38,15 @@ def prepared(
     delimiter: int | None = None,
     limits: Limits = LIMITS,
     **fields: Any,
-) -> Prepared:
+) -> PreparedRequest:
     body = {"query": query, "items": items, "label_token_ids": LABELS, **fields}
     tokenizer = tokenizer or qwen2()
     return prepare(parse_score_request(body), card_of(tokenizer, delimiter), tokenizer, limits)
 
 
-def sequences(request: Prepared) -> list[list[int]]:
-    """The whole sequences, as the engine will see them."""
-    return [
-        [*request.prefix[: chunk.rows.prefix_ends[n]].tolist(), *chunk.rows.row(n).tolist()]
-        for chunk in request.chunks
-        for n in range(len(chunk.rows))
-    ]
+def sequences(request: PreparedRequest) -> list[list[int]]:
+    """Return the whole sequences, as the engine scores them."""
+    return [sequence for chunk in request.chunks for sequence in whole_sequences(request.prefix, chunk.rows)]
 
 
 @pytest.mark.parametrize("tokenizer", [qwen2(), llama3()], ids=["qwen2", "llama3"])
@@ -59,21 +57,21 @@ def test_text_is_concatenated_and_then_tokenised(tokenizer: TextTokenizer) -> No
     assert request.prefix.tolist() == tokenizer.encode("the answer")
 
 
-def test_ids_are_joined_as_they_are() -> None:
+def test_token_ids_are_joined_unchanged() -> None:
     request = prepared([1, 2], [[3], [], [4, 5]])
     assert sequences(request) == [[1, 2, 3], [1, 2], [1, 2, 4, 5]]
     assert request.prefix.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("tokenizer", [qwen2(), llama3()], ids=["qwen2", "llama3"])
-def test_item_first_puts_the_item_first_and_shares_nothing(tokenizer: TextTokenizer) -> None:
+def test_item_first_puts_the_item_before_the_query_and_shares_no_prefix(tokenizer: TextTokenizer) -> None:
     request = prepared(" a document", ["the", ""], item_first=True, tokenizer=tokenizer)
     assert sequences(request) == [tokenizer.encode("the a document"), tokenizer.encode(" a document")]
     assert len(request.prefix) == 0
     assert sequences(prepared([1, 2], [[3], []], item_first=True)) == [[3, 1, 2], [1, 2]]
 
 
-def test_rfc_008_delimiter_mode_tokenises_apart_and_puts_the_delimiter_between() -> None:
+def test_rfc_008_delimiter_mode_tokenizes_query_and_items_separately_with_the_delimiter_between() -> None:
     tokenizer = llama3()
     delimiter = tokenizer.encode("<|im_end|>", add_special_tokens=False)[0]
     request = prepared("the answer", [" is", ""], tokenizer=tokenizer, delimiter=delimiter)
@@ -87,7 +85,7 @@ def test_rfc_008_delimiter_mode_tokenises_apart_and_puts_the_delimiter_between()
 
 
 @pytest.mark.parametrize("wanted", ["packed", "prefill_extend"])
-def test_item_first_overrides_an_algorithm_that_is_asked_for_with_a_warning(wanted: Wanted) -> None:
+def test_item_first_overrides_an_algorithm_that_is_asked_for_with_a_warning(wanted: AlgorithmSetting) -> None:
     body = {"query": [1, 2], "items": [[3]], "label_token_ids": [5]}
     for item_first, expected in ((True, 1), (False, 0)):
         request = parse_score_request(body | {"item_first": item_first})
@@ -148,7 +146,7 @@ def test_prompt_tokens_sum_the_lengths_of_all_sequences() -> None:
 
 
 def test_prompt_tokens_of_a_large_job_do_not_wrap_around() -> None:
-    """More tokens in all than an int32 counts, in rows that are a few bytes each."""
+    """The sequences have more tokens than an int32 can count, though each row is only a few bytes."""
     tokenizer = qwen2()
     body = {"query": [1] * 30_000, "items": [[]] * 100_000, "label_token_ids": LABELS}
     request = prepare(parse_score_request(body), card_of(tokenizer, context_length=32_768), tokenizer, LIMITS)
@@ -156,7 +154,7 @@ def test_prompt_tokens_of_a_large_job_do_not_wrap_around() -> None:
     assert len(request.chunks) == -(-100_000 // LIMITS.chunk_items)
 
 
-def test_text_labels_become_the_tokens_they_are() -> None:
+def test_text_labels_become_token_ids() -> None:
     tokenizer = llama3()
     request = prepared("the answer", [], label_token_ids=None, labels=[" is", "<|im_end|>"], tokenizer=tokenizer)
     assert request.label_token_ids == (tokenizer.single_token(" is"), tokenizer.single_token("<|im_end|>"))
@@ -179,7 +177,7 @@ def test_chunks_hold_every_row_once_in_order_within_both_limits(
     for chunk in request.chunks:
         assert chunk.first_item == first
         assert 1 <= len(chunk.rows) <= chunk_items
-        assert len(chunk.rows) == 1 or work_of_each(chunk.rows).sum() <= chunk_tokens + 1e-6
+        assert len(chunk.rows) == 1 or work_of_each_row(chunk.rows).sum() <= chunk_tokens + 1e-6
         first += len(chunk.rows)
 
 
@@ -188,7 +186,7 @@ def test_chunks_are_as_full_as_the_limits_allow() -> None:
     assert [len(chunk.rows) for chunk in request.chunks] == [3, 1, 1]
 
 
-def test_a_query_that_all_items_share_makes_no_chunk_smaller_but_by_what_looking_back_at_it_costs() -> None:
+def test_a_long_query_makes_chunks_smaller_only_by_the_cost_of_attending_to_it() -> None:
     short, long = (prepared([1] * length, [[1] * 20] * 500) for length in (10, 2_000))
     assert [len(chunk.rows) for chunk in short.chunks] == [256, 244]
     assert [len(chunk.rows) for chunk in long.chunks] == [256, 244]
@@ -203,9 +201,10 @@ def test_arrays_are_int32_for_the_engine_and_the_store() -> None:
             assert array.dtype == np.int32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "ids"])
 def test_a_hundred_thousand_short_items_are_ready_in_seconds(kind: str) -> None:
-    """A bound that a loop over tokens in Python, or the query encoded again with each item, would break."""
+    """A Python loop over tokens, or encoding the query again with each item, would take longer than this limit."""
     query = "Which document answers the question? " * 40
     items = [f" item {n} of the list" for n in range(100_000)]
     body: tuple[Any, Any] = (query, items)
@@ -216,8 +215,10 @@ def test_a_hundred_thousand_short_items_are_ready_in_seconds(kind: str) -> None:
     assert time.process_time() - started < 30
 
 
-def prepared_bit_by_bit(body: dict[str, Any], sizes: list[int], delimiter: int | None, limits: Limits) -> Prepared:
-    """What :func:`prepared` gives, of items that come so many at a time."""
+def prepared_little_by_little(
+    body: dict[str, Any], sizes: list[int], delimiter: int | None, limits: Limits
+) -> PreparedRequest:
+    """Prepare a request whose items arrive in batches of these sizes."""
     request = parse_score_request(body)
     preparation = Preparation(replace(request, items=[]), card_of(qwen2(), delimiter), qwen2(), limits)
     chunks: list[Chunk] = []
@@ -228,7 +229,7 @@ def prepared_bit_by_bit(body: dict[str, Any], sizes: list[int], delimiter: int |
     return preparation.prepared((*chunks, *preparation.finish()))
 
 
-def as_data(request: Prepared) -> dict[str, Any]:
+def as_data(request: PreparedRequest) -> dict[str, Any]:
     return {
         "chunks": [(chunk.first_item, chunk.rows.to_bytes()) for chunk in request.chunks],
         "prefix": request.prefix.tolist(),
@@ -246,7 +247,7 @@ def as_data(request: Prepared) -> dict[str, Any]:
     chunk_tokens=st.integers(1, 60),
     chunk_items=st.integers(1, 7),
 )
-def test_items_that_come_bit_by_bit_are_prepared_like_all_of_them_at_once(
+def test_items_that_arrive_little_by_little_are_prepared_like_all_at_once(
     kind: str,
     lengths: list[int],
     sizes: list[int],
@@ -265,4 +266,4 @@ def test_items_that_come_bit_by_bit_are_prepared_like_all_of_them_at_once(
     }
     limits = replace(LIMITS, chunk_tokens=chunk_tokens, chunk_items=chunk_items)
     whole = prepare(parse_score_request(body), card_of(qwen2(), delimiter), qwen2(), limits)
-    assert as_data(prepared_bit_by_bit(body, sizes, delimiter, limits)) == as_data(whole)
+    assert as_data(prepared_little_by_little(body, sizes, delimiter, limits)) == as_data(whole)

@@ -1,4 +1,4 @@
-"""The short cut through a query gives the tokens of the plain way, and is taken only where that is proved."""
+"""Cutting a query does not change the tokens, and is done only where docs/tokenization.md shows that it is safe."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, proce
 from scoring import query_cut
 from scoring.query_cut import QueryCutter
 from scoring.tokenization import TextTokenizer
+from tests.packed_rows import whole_sequences
 from tests.scoring import tokenizers_under_test as under_test
 
 ANY_TOKENIZER = st.sampled_from([*under_test.CUTTABLE.values(), *under_test.UNCUTTABLE.values()])
@@ -28,7 +29,7 @@ QUERY = "Judge the answer. It's 42!\n\nQuestion: what is it? Document:"
 
 def assert_same_rows(tokenizer: TextTokenizer, query: str, items: list[str]) -> None:
     quick_ids, quick = tokenizer.encode_rows(query, items)
-    plain_ids, plain = tokenizer.encode_rows_plainly(query, items)
+    plain_ids, plain = under_test.encode_rows_plainly(tokenizer, query, items)
     assert quick_ids.tolist() == plain_ids.tolist() == tokenizer.encode(query)
     assert quick.prefix_ends.tolist() == plain.prefix_ends.tolist()
     assert quick.lengths.tolist() == plain.lengths.tolist()
@@ -48,7 +49,7 @@ def assert_same_everywhere(query: str, item: str) -> None:
 @example(build=under_test.qwen2, query="a<|im_end|> ", items=["<|im_end|>", " <|im_end|>"])
 @example(build=under_test.llama3, query="", items=["", "item"])
 @example(build=under_test.gpt2, query="a \n", items=["", "\n", "item"])
-def test_the_quick_way_gives_what_the_plain_way_gives(
+def test_encoding_with_a_cut_query_gives_the_same_rows_as_without(
     build: Callable[[], TextTokenizer], query: str, items: list[str]
 ) -> None:
     assert_same_rows(build(), query, items)
@@ -56,7 +57,7 @@ def test_the_quick_way_gives_what_the_plain_way_gives(
 
 @settings(max_examples=100)
 @given(build=ANY_TOKENIZER, text=TEXT, data=st.data())
-def test_the_quick_way_holds_wherever_a_text_is_split_into_query_and_item(
+def test_rows_with_and_without_a_cut_agree_wherever_a_text_is_split_into_query_and_item(
     build: Callable[[], TextTokenizer], text: str, data: st.DataObject
 ) -> None:
     boundary = data.draw(st.integers(0, len(text)))
@@ -65,15 +66,13 @@ def test_the_quick_way_holds_wherever_a_text_is_split_into_query_and_item(
 
 @settings(max_examples=60)
 @given(build=ANY_TOKENIZER, query=TEXT, items=st.lists(TEXT, max_size=4))
-def test_prefix_and_row_make_the_tokens_of_query_and_item_and_share_as_much_as_can_be(
+def test_prefix_and_row_are_the_tokens_of_query_and_item_with_the_longest_possible_prefix(
     build: Callable[[], TextTokenizer], query: str, items: list[str]
 ) -> None:
     tokenizer = build()
     ids, rows = tokenizer.encode_rows(query, items)
-    for n, item in enumerate(items):
-        whole = tokenizer.encode(query + item)
-        end = int(rows.prefix_ends[n])
-        assert [*ids[:end].tolist(), *rows.row(n).tolist()] == whole
+    assert whole_sequences(ids, rows) == [tokenizer.encode(query + item) for item in items]
+    for whole, end in zip(whole_sequences(ids, rows), rows.prefix_ends, strict=True):
         assert end in (len(ids), len(whole)) or ids[end] != whole[end]
 
 
@@ -96,7 +95,7 @@ def test_ordinary_queries_are_cut_near_their_end(build: Callable[[], TextTokeniz
 
 
 @pytest.mark.parametrize("query", ["", "word", "  ", "\n\n", " word", "?\n", "12\n", "é,", "ー。"])
-def test_a_query_without_a_proved_place_is_not_cut(query: str) -> None:
+def test_a_query_without_a_safe_place_is_not_cut(query: str) -> None:
     assert under_test.qwen2()._cutter.cut(query) is None
 
 
@@ -110,10 +109,10 @@ def test_a_query_without_a_proved_place_is_not_cut(query: str) -> None:
         (r"(?<= ) ", "a  ", "b"),  # through a run of whitespace
     ],
 )
-def test_a_cut_in_an_unproved_place_changes_the_tokens(
+def test_a_cut_in_an_unsafe_place_changes_the_tokens(
     unsafe: str, query: str, item: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bug, planted: were the comparison above blind to it, this would fail."""
+    """An unsafe cut is planted to show that the comparison above would notice it."""
     monkeypatch.setattr(query_cut, "_LAST_CUT", re.compile(rf"(?s).*(?:{unsafe})"))
     with pytest.raises(AssertionError):
         assert_same_everywhere(query, item)
@@ -174,13 +173,13 @@ BEYOND_THE_PROOF = {
 
 
 @pytest.mark.parametrize("change", BEYOND_THE_PROOF.values(), ids=BEYOND_THE_PROOF)
-def test_a_tokenizer_beyond_the_proof_is_encoded_the_plain_way(change: Callable[[Tokenizer], None]) -> None:
+def test_a_tokenizer_with_unknown_steps_never_has_its_queries_cut(change: Callable[[Tokenizer], None]) -> None:
     assert altered(lambda _: None)._cutter.cut(QUERY) is not None
     assert altered(change)._cutter.cut(QUERY) is None
 
 
 @pytest.mark.parametrize("build", under_test.UNCUTTABLE.values(), ids=under_test.UNCUTTABLE)
-def test_sentence_piece_style_tokenizers_are_encoded_the_plain_way(build: Callable[[], TextTokenizer]) -> None:
+def test_queries_of_sentence_piece_tokenizers_are_never_cut(build: Callable[[], TextTokenizer]) -> None:
     assert build()._cutter == QueryCutter(None)
 
 
@@ -193,5 +192,5 @@ def test_sentence_piece_style_tokenizers_are_encoded_the_plain_way(build: Callab
         (AddedToken("Answer:x", normalized=False), "Answer:", "x"),
     ],
 )
-def test_added_tokens_across_the_boundary_are_found(token: AddedToken, query: str, item: str) -> None:
+def test_added_tokens_across_the_boundary_of_query_and_item_are_found(token: AddedToken, query: str, item: str) -> None:
     assert_same_rows(altered(add(token)), query, [item, "", item + item])

@@ -1,4 +1,4 @@
-"""Well-formed bodies: what is accepted, and that nothing else is ever answered with a crash."""
+"""Well-formed bodies are accepted, and all others are refused with an error code."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from api.answers.error_responses import STATUS
 from api.requests.json_body import parse_json
 from checkpoints.card import ModelCard
 from scoring.error_codes import RequestError
 from scoring.layout import Head
 from scoring.options import ScoreOptions
-from scoring.prepare import Limits, Prepared, prepare
+from scoring.prepare import Limits, PreparedRequest, prepare
 from scoring.request import SCORE_FIELDS, ScoreRequest, check_text, parse_score_request
 from tests.scoring.tokenizers_under_test import qwen2
 
 TEXT: dict[str, Any] = {"query": "the answer", "items": [" is", " a"], "label_token_ids": [5, 6]}
 
 
-def test_rfc_000_text_and_token_inputs_are_taken_as_they_are() -> None:
+def test_rfc_000_text_and_token_inputs_are_parsed_unchanged() -> None:
     assert parse_score_request(TEXT) == ScoreRequest("the answer", [" is", " a"], (5, 6), None, ScoreOptions())
     ids = {"query": [450, 1234], "items": [[4874], [694]], "label_token_ids": [1]}
     assert parse_score_request(ids) == ScoreRequest([450, 1234], [[4874], [694]], (1,), None, ScoreOptions())
@@ -44,39 +45,39 @@ def test_a_single_text_or_flat_list_of_ids_is_one_item(query: Any, items: Any, e
     assert parse_score_request(TEXT | {"query": query, "items": items}).items == expected
 
 
-def test_text_labels_stand_in_for_ids() -> None:
+def test_labels_may_be_texts_instead_of_ids() -> None:
     request = parse_score_request({"query": "q", "items": [], "labels": ["Yes", " no"]})
     assert (request.label_token_ids, request.labels) == (None, ("Yes", " no"))
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_a_null_field_counts_as_absent() -> None:
     body = TEXT | {"labels": None, "apply_softmax": None, "item_first": None, "return_logits": None}
     assert parse_score_request(body) == parse_score_request(TEXT)
 
 
 @pytest.mark.parametrize("flag", ["apply_softmax", "return_logprobs", "return_logits", "item_first"])
-def test_each_option_is_its_own(flag: str) -> None:
+def test_each_option_sets_only_itself(flag: str) -> None:
     assert parse_score_request(TEXT | {flag: True}).options == ScoreOptions(**{flag: True})
 
 
-def test_the_cheapest_head_that_answers_is_chosen() -> None:
+def test_the_cheapest_sufficient_head_is_chosen() -> None:
     assert ScoreOptions().head is Head.LOGPROBS
     assert ScoreOptions(apply_softmax=True, return_logits=True).head is Head.LOGITS
     assert ScoreOptions(apply_softmax=True, return_logprobs=True).head is Head.LOGPROBS
 
 
-def test_other_fields_are_left_to_others() -> None:
+def test_unknown_fields_are_ignored_by_the_parser() -> None:
     assert parse_score_request(TEXT | {"model": 5, "anything": object()}) == parse_score_request(TEXT)
     assert set(TEXT) | {"labels", "apply_softmax", "item_first"} < SCORE_FIELDS
 
 
 @pytest.mark.parametrize("text", ["", "a\x00b", "日本語", "😀\U0010ffff", "\ufffe\uffff"])
-def test_every_unicode_text_is_text(text: str) -> None:
+def test_every_valid_unicode_text_is_accepted(text: str) -> None:
     check_text(text, "query")
     assert parse_score_request(TEXT | {"query": text, "items": [text, "a"]}).items == [text, "a"]
 
 
-def test_halves_of_a_pair_in_neighbouring_items_do_not_make_a_whole() -> None:
+def test_two_halves_of_a_surrogate_pair_in_neighbouring_items_are_refused() -> None:
     with pytest.raises(RequestError) as raised:
         parse_score_request(TEXT | {"items": ["ok", "\ud83d", "\ude00"]})
     assert raised.value.param == "items[1]"
@@ -106,7 +107,7 @@ BODY = st.fixed_dictionaries(
 )
 
 
-def attempt(body: dict[str, object], card: ModelCard) -> Prepared | RequestError:
+def attempt(body: dict[str, object], card: ModelCard) -> PreparedRequest | RequestError:
     limits = Limits(max_labels=3, max_items=3, max_tokens=40, chunk_tokens=8, chunk_items=2)
     try:
         parsed = parse_json(json.dumps(body).encode())
@@ -118,13 +119,11 @@ def attempt(body: dict[str, object], card: ModelCard) -> Prepared | RequestError
 
 @settings(max_examples=100)
 @given(body=BODY, delimiter=st.sampled_from([None, 0]))
-def test_any_json_object_is_prepared_or_refused_with_a_code_but_never_a_crash(
-    body: dict[str, object], delimiter: int | None
-) -> None:
+def test_any_json_object_is_prepared_or_refused_with_a_code(body: dict[str, object], delimiter: int | None) -> None:
     card = ModelCard("small", 16, qwen2().vocabulary, qwen2().fingerprint, delimiter)
     outcome = attempt(body, card)
     if isinstance(outcome, RequestError):
-        assert outcome.status in (400, 413)
+        assert STATUS[outcome.code] in (400, 413)
         return
     lengths = [length for chunk in outcome.chunks for length in chunk.rows.sequence_lengths.tolist()]
     assert len(lengths) == outcome.total_items

@@ -1,4 +1,4 @@
-"""Text to tokens: nothing is lost, labels are one token, and equal fingerprints mean equal tokens."""
+"""Tokenizing text: nothing is truncated, labels are single tokens, and equal fingerprints mean equal tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from checkpoints.files import ModelFilesError
+from checkpoints.files import CheckpointError
 from scoring import tokenization
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.tokenization import TextTokenizer
@@ -23,7 +23,8 @@ def small() -> Tokenizer:
 
 
 def saved(tokenizer: Tokenizer, directory: Path, **options: object) -> Path:
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", **options).save_pretrained(directory)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", **options)  # type: ignore[no-untyped-call]
+    wrapped.save_pretrained(directory)
     return directory
 
 
@@ -60,7 +61,7 @@ def test_nothing_is_truncated_or_padded_whatever_the_files_say(tmp_path: Path) -
     assert loaded.encode_rows(text, [text])[1].tokens.tolist() == plain.encode_rows(text, [text])[1].tokens.tolist()
 
 
-def test_a_tokenizer_shared_with_transformers_is_not_touched_by_its_truncation(tmp_path: Path) -> None:
+def test_truncation_set_in_transformers_does_not_affect_a_tokenizer_copied_from_it(tmp_path: Path) -> None:
     backend = small()
     tokenizer = TextTokenizer(backend)
     before = tokenizer.encode("The answer is a document")
@@ -68,7 +69,7 @@ def test_a_tokenizer_shared_with_transformers_is_not_touched_by_its_truncation(t
     assert tokenizer.encode("The answer is a document") == before
 
 
-def test_split_special_tokens_are_ordinary_text(tmp_path: Path) -> None:
+def test_with_split_special_tokens_special_tokens_in_text_are_ordinary_text(tmp_path: Path) -> None:
     whole = TextTokenizer.load(saved(small(), tmp_path / "whole"))
     split = TextTokenizer.load(saved(small(), tmp_path / "split", split_special_tokens=True))
     assert len(whole.encode("<|im_end|>")) == 1
@@ -93,12 +94,12 @@ def test_a_directory_without_a_usable_tokenizer_is_one_clear_line(
         directory.mkdir()
         for name, content in files.items():
             (directory / name).write_text(content)
-    with pytest.raises(ModelFilesError, match=reason) as raised:
+    with pytest.raises(CheckpointError, match=reason) as raised:
         TextTokenizer.load(directory)
     assert "\n" not in str(raised.value)
 
 
-def test_the_vocabulary_reaches_to_the_highest_id_added_tokens_included() -> None:
+def test_the_vocabulary_includes_the_highest_id_of_the_added_tokens() -> None:
     backend = small()
     size = TextTokenizer(backend).vocabulary
     assert size == backend.get_vocab_size(with_added_tokens=True)
@@ -108,7 +109,7 @@ def test_the_vocabulary_reaches_to_the_highest_id_added_tokens_included() -> Non
     assert grown.encode("<extra>") == [size]
 
 
-def test_equal_tokenizers_have_equal_fingerprints_and_any_other_behaviour_another() -> None:
+def test_fingerprints_are_equal_exactly_if_tokenizers_behave_equally() -> None:
     reference = TextTokenizer(small()).fingerprint
     truncating, added, bos, unnormalised = (
         small(),
@@ -126,14 +127,14 @@ def test_equal_tokenizers_have_equal_fingerprints_and_any_other_behaviour_anothe
     assert len(others | {reference}) == 4
 
 
-def test_a_label_of_one_token_is_its_id() -> None:
+def test_a_label_of_one_token_becomes_its_id() -> None:
     tokenizer = under_test.llama3()
     label = tokenizer.single_token(" is")
     assert tokenizer.pieces([label]) == [" is"]
 
 
 @pytest.mark.parametrize(("label", "pieces"), [("", "0 tokens"), ("xx", "['x', 'x']"), ("\x00\x00", "['Ā', 'Ā']")])
-def test_a_label_of_several_tokens_is_refused_with_its_pieces(label: str, pieces: str) -> None:
+def test_the_error_for_a_label_of_several_tokens_lists_them(label: str, pieces: str) -> None:
     tokenizer = under_test.qwen2()
     with pytest.raises(RequestError) as raised:
         tokenizer.single_token(label)
@@ -141,7 +142,7 @@ def test_a_label_of_several_tokens_is_refused_with_its_pieces(label: str, pieces
     assert pieces.replace("Ā", "\\x00") in raised.value.message
 
 
-def test_pieces_are_text_where_they_are_whole_characters_and_spelled_out_elsewhere() -> None:
+def test_pieces_are_text_if_they_are_whole_characters_and_vocabulary_spellings_if_not() -> None:
     tokenizer = under_test.qwen2()
     assert "".join(tokenizer.pieces(tokenizer.encode("The answer <|im_end|>"))) == "The answer <|im_end|>"
     broken = tokenizer.pieces(tokenizer.encode("\U0001f9ff"))
@@ -154,7 +155,7 @@ def test_pieces_of_a_sentence_piece_tokenizer_keep_the_word_marker() -> None:
     assert tokenizer.pieces(tokenizer.encode("the"))[0].startswith("▁")
 
 
-def test_an_item_that_takes_a_token_of_the_query_away_leaves_a_shorter_prefix_and_no_row() -> None:
+def test_an_item_that_removes_a_token_of_the_query_has_a_shorter_prefix_and_an_empty_row() -> None:
     tokenizer = TextTokenizer(
         under_test.train(under_test.split_by(under_test.QWEN2), normalizer=normalizers.Replace("zz", ""))
     )
@@ -164,13 +165,13 @@ def test_an_item_that_takes_a_token_of_the_query_away_leaves_a_shorter_prefix_an
     assert rows.lengths.tolist() == [0, 0]
 
 
-def test_no_items_make_no_rows() -> None:
+def test_an_empty_list_of_items_has_no_rows() -> None:
     ids, rows = under_test.qwen2().encode_rows("The answer", [])
     assert ids.tolist() == under_test.qwen2().encode("The answer")
     assert len(rows) == 0
 
 
-def test_batches_follow_one_another_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_sizes_do_not_change_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [f" item {n}" * (n % 7) for n in range(200)]
     whole = under_test.gpt2().encode_rows("The answer", items)[1]
     monkeypatch.setattr(tokenization, "_BATCH_ROWS", 7)
@@ -179,14 +180,14 @@ def test_batches_follow_one_another_without_a_seam(monkeypatch: pytest.MonkeyPat
     assert pieces.to_bytes() == whole.to_bytes()
 
 
-def test_rows_come_in_bounded_batches_so_that_a_hopeless_request_costs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_encoded_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 3400)
     for build, sizes in ((under_test.unsplit, [2, 2, 2]), (under_test.qwen2, [6])):
-        _, batches = build().iterate_rows("word " * 300, ["x"] * 6)
-        assert [len(batch) for batch in batches] == sizes
+        _, encode_rows = build().row_encoder("word " * 300)
+        assert [len(batch) for batch in encode_rows(["x"] * 6)] == sizes
 
 
-def test_a_normalised_added_token_is_found_in_either_spelling() -> None:
+def test_an_added_token_matched_after_normalisation_is_found_in_both_unicode_spellings() -> None:
     backend = small()
     backend.add_tokens([AddedToken("caf\u00e9", normalized=True)])
     tokenizer = TextTokenizer(backend)

@@ -1,4 +1,4 @@
-"""Every family's tokenizer gives what transformers gives, the quick way and the plain one, on any text."""
+"""The tokenizers of all families give the tokens that transformers gives, with and without cutting the query."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
-from checkpoints.files import ModelFilesError, read_model_card
+from checkpoints.files import CheckpointError, read_model_card
 from scoring import query_cut
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.tokenization import TextTokenizer
+from tests.packed_rows import whole_sequences
 from tests.scoring import tokenizer_families as families
 from tests.scoring.tokenizer_families import CUTTABLE, FAMILIES, SENTENCE_PIECE, Family, family
-from tests.scoring.tokenizers_under_test import FRAGMENTS
+from tests.scoring.tokenizers_under_test import FRAGMENTS, encode_rows_plainly
 
 MARKS = ("\u0301", "\u0308", "e\u0301", "E\u0301", "\u093c")
 LETTERS = ("A", "b", "C", "dé", "É", "ǅ", "ʰ", "日", "か", "ß", "İ")
@@ -29,7 +30,7 @@ NAMES = st.sampled_from(sorted(FAMILIES))
 
 
 def texts(replica: Family) -> st.SearchStrategy[str]:
-    """Text that is awkward for everybody, and for this tokenizer's own tokens."""
+    """Generate text that is difficult for all tokenizers, and for the special tokens of this one."""
     own = st.sampled_from(replica.fragments)
     return st.one_of(
         st.lists(PIECES | own, max_size=10).map("".join),
@@ -46,14 +47,12 @@ def reference(replica: Family, text: str) -> list[int]:
 
 
 def assert_as_transformers(replica: Family, query: str, items: list[str]) -> None:
-    """Both ways are the other's, token for token."""
+    """Check that the tokens with a cut query, those without, and those of transformers are the same."""
     ids, rows = replica.ours.encode_rows(query, items)
-    plain_ids, plain = replica.ours.encode_rows_plainly(query, items)
+    plain_ids, plain = encode_rows_plainly(replica.ours, query, items)
     assert ids.tolist() == plain_ids.tolist() == reference(replica, query)
     assert rows.to_bytes() == plain.to_bytes()
-    for n, item in enumerate(items):
-        whole = [*ids[: rows.prefix_ends[n]].tolist(), *rows.row(n).tolist()]
-        assert whole == reference(replica, query + item)
+    assert whole_sequences(ids, rows) == [reference(replica, query + item) for item in items]
 
 
 @settings(max_examples=100)
@@ -66,7 +65,9 @@ def test_rows_are_the_tokens_that_transformers_gives_to_query_and_item(name: str
 
 @settings(max_examples=60)
 @given(name=NAMES, data=st.data())
-def test_wherever_a_text_is_split_into_query_and_item(name: str, data: st.DataObject) -> None:
+def test_rows_agree_with_transformers_wherever_a_text_is_split_into_query_and_item(
+    name: str, data: st.DataObject
+) -> None:
     replica = family(name)
     text = data.draw(texts(replica))
     boundary = data.draw(st.integers(0, len(text)))
@@ -83,34 +84,34 @@ def test_wherever_a_text_is_split_into_query_and_item(name: str, data: st.DataOb
 @example(query="CamelCASE", item="case")
 @example(query="a//", item="\n/")
 @example(query="日本。", item="\u0301")
-def test_tekken_is_cut_where_capitals_and_small_letters_meet_as_anywhere(query: str, item: str) -> None:
+def test_tekken_queries_with_capitals_beside_the_cut_keep_their_tokens(query: str, item: str) -> None:
     assert_as_transformers(family("nemo"), query, [item])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_what_can_be_cut_is_cut_and_the_rest_takes_the_plain_way(name: str) -> None:
+def test_queries_are_cut_for_exactly_the_supported_families(name: str) -> None:
     cut = family(name).ours._cutter.cut("Judge the answer. Question: what is it? Document:")
     assert (cut is not None) == (name in CUTTABLE)
 
 
-def test_the_published_expressions_are_those_that_are_known() -> None:
+def test_the_patterns_of_published_tokenizers_are_known() -> None:
     assert families.TEKKEN in query_cut.KNOWN_PATTERNS
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_beginning_of_text_is_there_once_and_only_where_the_tokenizer_puts_it(name: str) -> None:
+def test_the_beginning_of_text_token_occurs_once_and_only_if_the_tokenizer_adds_it(name: str) -> None:
     replica = family(name)
     for text in ("", "Yes", " Yes", "\n", "日本"):
         ids = replica.ours.encode(text)
-        assert ids.count(replica.bos) == (0 if replica.bos is None else 1)
+        assert list[int | None](ids).count(replica.bos) == (0 if replica.bos is None else 1)
         assert replica.bos is None or ids[0] == replica.bos
-    ids, rows = replica.ours.encode_rows("The answer is", [" Yes", ""])
-    assert [*ids.tolist(), *rows.tokens.tolist()].count(replica.bos) == (0 if replica.bos is None else 1)
+    prefix, rows = replica.ours.encode_rows("The answer is", [" Yes", ""])
+    assert [*prefix.tolist(), *rows.tokens.tolist()].count(replica.bos) == (0 if replica.bos is None else 1)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("label", [" Yes", " No", " yes", " positive"])
-def test_a_label_is_the_token_that_follows_when_it_is_written_behind_a_text(name: str, label: str) -> None:
+def test_a_label_is_the_token_that_it_becomes_behind_other_text(name: str, label: str) -> None:
     replica = family(name)
     token = replica.ours.single_token(label)
     before = reference(replica, "The answer:")
@@ -118,8 +119,8 @@ def test_a_label_is_the_token_that_follows_when_it_is_written_behind_a_text(name
 
 
 @pytest.mark.parametrize("name", SENTENCE_PIECE)
-def test_a_label_without_a_space_is_not_the_one_with_a_space(name: str) -> None:
-    """SentencePiece would take ``"c"`` at the beginning of a text for ``" c"``."""
+def test_labels_with_and_without_a_leading_space_are_different_tokens(name: str) -> None:
+    """SentencePiece treats ``"c"`` at the beginning of a text like ``" c"``."""
     tokenizer = family(name).ours
     bare = tokenizer.single_token("c")
     assert tokenizer.pieces([bare]) == ["c"]
@@ -129,7 +130,7 @@ def test_a_label_without_a_space_is_not_the_one_with_a_space(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_special_token_is_a_label_and_several_tokens_are_not(name: str) -> None:
+def test_a_special_token_can_be_a_label_but_several_tokens_can_not(name: str) -> None:
     replica = family(name)
     eos = replica.transformers.eos_token
     assert replica.ours.single_token(eos) == replica.transformers.convert_tokens_to_ids(eos)
@@ -147,15 +148,15 @@ def test_pieces_of_sentence_piece_show_markers_and_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_files_make_a_card(name: str) -> None:
+def test_the_model_card_is_read_from_the_files_of_each_family(name: str) -> None:
     replica = family(name)
     card = read_model_card(replica.directory, None, None, replica.ours)
     assert card.vocabulary == len(replica.transformers)
     assert card.tokenizer_fingerprint == TextTokenizer.load(replica.directory).fingerprint
 
 
-def test_a_mistral_vocabulary_of_the_real_size_is_encoded_as_by_its_file(tmp_path: Path) -> None:
-    """Beyond 100,000 tokens, transformers looks for a wrong expression in Mistral's files, and may change it."""
+def test_a_mistral_vocabulary_of_real_size_is_encoded_with_the_pattern_of_its_file(tmp_path: Path) -> None:
+    """If there are more than 100,000 tokens, transformers may correct a wrong pattern in Mistral's files."""
     large = families.nemo(tmp_path / "large", padding=130_000)
     assert large.ours.vocabulary > 130_000
     for text in ("The answer is 42", "CamelCase//\n", "日本 🧿"):
@@ -165,7 +166,7 @@ def test_a_mistral_vocabulary_of_the_real_size_is_encoded_as_by_its_file(tmp_pat
 
 
 def broken(tmp_path: Path, name: str, **files: bytes | None) -> Path:
-    """A copy of a replica with some files changed or, where None, removed."""
+    """Return a copy of a replica with some files changed, or removed if the content is None."""
     directory = shutil.copytree(family(name).directory, tmp_path / "model")
     for file, content in files.items():
         path = directory / file.replace("__", ".")
@@ -201,12 +202,12 @@ ONLY_SENTENCE_PIECE: dict[str, Any] = {"tokenizer__json": None, "tokenizer__mode
     ],
 )
 @pytest.mark.parametrize("name", ["mistral_v01", "llama3"])
-def test_a_tokenizer_that_can_not_be_had_is_one_line_that_names_file_and_remedy(
+def test_the_error_for_an_unusable_tokenizer_names_file_and_remedy_on_one_line(
     tmp_path: Path, name: str, files: dict[str, bytes | None], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks whoever sits at the terminal"))
     directory = broken(tmp_path, name, **files)
-    with pytest.raises(ModelFilesError) as raised:
+    with pytest.raises(CheckpointError) as raised:
         TextTokenizer.load(directory)
     message = str(raised.value)
     assert says in message
@@ -214,8 +215,8 @@ def test_a_tokenizer_that_can_not_be_had_is_one_line_that_names_file_and_remedy(
     assert "\n" not in message
 
 
-def test_a_tokenizer_of_vocabulary_and_merges_alone_is_taken(tmp_path: Path) -> None:
-    """As Qwen's first repositories have it."""
+def test_a_tokenizer_of_vocab_json_and_merges_txt_is_loaded(tmp_path: Path) -> None:
+    """The first repositories of Qwen have these files."""
     replica = family("qwen2_5")
     model = json.loads((replica.directory / "tokenizer.json").read_text())["model"]
     merges = "\n".join(" ".join(merge) for merge in model["merges"])
@@ -229,7 +230,7 @@ def test_a_tokenizer_of_vocabulary_and_merges_alone_is_taken(tmp_path: Path) -> 
     assert TextTokenizer.load(directory).encode("The answer is Yes") == replica.ours.encode("The answer is Yes")
 
 
-def test_a_tokenizer_that_is_normalised_otherwise_is_not_taken_for_its_family(tmp_path: Path) -> None:
+def test_a_family_tokenizer_with_another_normaliser_never_has_its_queries_cut(tmp_path: Path) -> None:
     tokenizer = families.byte_level(families.TEKKEN)
     tokenizer.normalizer = normalizers.Lowercase()
     families.write(tmp_path, tokenizer, "mistral", "PreTrainedTokenizerFast")

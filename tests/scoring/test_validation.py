@@ -1,4 +1,4 @@
-"""The validation table: raw body in, code and place out, for every row that needs no HTTP.
+"""The validation table: for each invalid body, the error code and the place, as far as no HTTP is needed.
 
 Each case goes the whole way a body goes: strict JSON, shapes and types, then tokens against the model.
 """
@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
+from api.answers.error_responses import STATUS
 from api.requests.json_body import parse_json
 from checkpoints.card import ModelCard
 from scoring.error_codes import RequestError
-from scoring.prepare import Limits, Preparation, Prepared, prepare
+from scoring.prepare import Limits, Preparation, PreparedRequest, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer
 from tests.scoring.tokenizers_under_test import QWEN2, llama3, qwen2, split_by, train
@@ -31,7 +32,7 @@ HUGE = 10**400
 MISSING = object()
 
 
-def submit(body: dict[str, Any], card: ModelCard = CARD, limits: Limits = LIMITS) -> Prepared:
+def submit(body: dict[str, Any], card: ModelCard = CARD, limits: Limits = LIMITS) -> PreparedRequest:
     written = {field: value for field, value in body.items() if value is not MISSING}
     parsed = parse_json(json.dumps(written).encode())
     assert isinstance(parsed, dict)
@@ -154,7 +155,7 @@ def test_a_request_that_breaks_a_rule_gets_its_code_and_place(
 ) -> None:
     error = refusal(body)
     assert (error.code, error.param) == (code, param)
-    assert error.status == (413 if code == "request_too_large" else 400)
+    assert STATUS[error.code] == (413 if code == "request_too_large" else 400)
     assert error.message == str(error) != ""
     assert len(error.message) < 300
 
@@ -179,17 +180,17 @@ DELIMITER_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(
     ("body", "code", "param"), [row[1:] for row in DELIMITER_ROWS], ids=[row[0] for row in DELIMITER_ROWS]
 )
-def test_delimiter_mode_refuses_by_id(body: dict[str, Any], code: str, param: str) -> None:
+def test_delimiter_mode_refuses_the_delimiters_id_in_the_input(body: dict[str, Any], code: str, param: str) -> None:
     error = refusal(body, DELIMITED)
     assert (error.code, error.param) == (code, param)
 
 
-def test_the_delimiter_is_ordinary_input_where_the_mode_is_off() -> None:
+def test_without_delimiter_mode_the_delimiters_id_is_ordinary_input() -> None:
     assert submit(IDS | {"query": [0], "items": [[0]]}).prefix.tolist() == [0]
 
 
-def test_the_delimiters_text_in_pieces_is_not_the_delimiter() -> None:
-    """By id, never by text: the query ends with one half and the item begins with the other."""
+def test_the_delimiters_text_divided_between_query_and_item_is_not_the_delimiter() -> None:
+    """The delimiter is recognised by its id alone. Here the query ends with half of its text."""
     assert submit(TEXT | {"query": "a<|endof", "items": ["text|>"]}, DELIMITED).total_items == 1
 
 
@@ -212,7 +213,7 @@ PRECEDENCE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "code"), [row[1:] for row in PRECEDENCE], ids=[row[0] for row in PRECEDENCE])
-def test_of_several_errors_the_same_one_is_always_reported(body: dict[str, Any], code: str) -> None:
+def test_of_several_errors_the_first_in_the_fixed_order_is_reported(body: dict[str, Any], code: str) -> None:
     assert refusal(body).code == code
 
 
@@ -232,7 +233,7 @@ def test_of_several_errors_the_same_one_is_always_reported(body: dict[str, Any],
         ),
     ],
 )
-def test_places_count_from_the_first_item_however_the_items_are_batched(
+def test_indexes_in_errors_count_from_the_first_item_of_the_request_in_every_batch(
     body: dict[str, Any], card: ModelCard, code: str, param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scoring.tokenization._BATCH_ROWS", 2)
@@ -248,7 +249,7 @@ def test_places_count_from_the_first_item_however_the_items_are_batched(
     assert (raised.value.code, raised.value.param, raised.value.message) == (code, param, error.message)
 
 
-def test_a_sequence_that_normalises_away_has_nothing_to_score() -> None:
+def test_a_sequence_without_tokens_after_normalisation_is_refused() -> None:
     backend = train(split_by(QWEN2), normalizer=normalizers.Replace("ab", ""))
     tokenizer = TextTokenizer(backend)
     card = replace(CARD, tokenizer_fingerprint=tokenizer.fingerprint)
@@ -257,37 +258,37 @@ def test_a_sequence_that_normalises_away_has_nothing_to_score() -> None:
     assert (raised.value.code, raised.value.param) == ("empty_query", "items[1]")
 
 
-def test_too_large_says_what_to_do_instead() -> None:
+def test_the_error_for_a_request_that_is_too_large_says_what_to_do_instead() -> None:
     assert refusal(TEXT | {"items": ["a"] * 9}).message.endswith("; submit it to /v1/jobs")
     assert refusal(IDS | {"items": [[1] * 20] * 3}).message.endswith("; submit it to /v1/jobs")
     unadvised = replace(LIMITS, advice="")
     assert ";" not in refusal(TEXT | {"items": ["a"] * 9}, limits=unadvised).message
 
 
-def test_context_length_names_item_length_and_limit() -> None:
+def test_the_error_for_a_sequence_that_is_too_long_names_item_length_and_limit() -> None:
     message = refusal(IDS | {"items": [[1], [1] * 31]}).message
     assert "items[1]" in message
     assert "33 tokens" in message
     assert "32" in message
 
 
-def test_a_label_that_is_not_one_token_is_shown_in_pieces() -> None:
+def test_the_error_for_a_label_of_several_tokens_shows_them() -> None:
     error = refusal(TEXT | {"label_token_ids": None, "labels": ["xx"]})
     assert "['x', 'x']" in error.message
 
 
-def test_the_limits_themselves_are_allowed() -> None:
+def test_requests_exactly_at_the_limits_are_accepted() -> None:
     assert submit(IDS | {"items": [[1] * 30]}).prompt_tokens == CARD.context_length
     assert submit(IDS | {"items": [[1]] * 8}).total_items == LIMITS.max_items
     assert submit(IDS | {"items": [[1] * 18] * 3}).prompt_tokens == LIMITS.max_tokens
     assert submit(IDS | {"label_token_ids": [0, 0, V - 1, 1]}).label_token_ids == (0, 0, V - 1, 1)
 
 
-def test_no_limit_on_tokens_is_no_limit() -> None:
+def test_without_a_limit_on_tokens_any_number_is_accepted() -> None:
     assert submit(IDS | {"items": [[1] * 30] * 8}, limits=replace(LIMITS, max_tokens=None)).prompt_tokens == 256
 
 
-def test_text_that_a_narrow_model_has_no_rows_for_is_refused_and_not_looked_up() -> None:
+def test_text_whose_tokens_are_outside_the_models_vocabulary_is_refused() -> None:
     narrow = replace(CARD, vocabulary=qwen2().single_token("a"))
     error = refusal(TEXT | {"query": "!", "items": ["", "a"], "label_token_ids": [1]}, narrow)
     assert (error.code, error.param) == ("token_id_exceeds_vocab", "items[1]")
@@ -296,7 +297,7 @@ def test_text_that_a_narrow_model_has_no_rows_for_is_refused_and_not_looked_up()
 
 
 def test_a_query_of_special_tokens_alone_is_not_empty() -> None:
-    """RFC-008: text inputs get their beginning-of-text token."""
+    """RFC-008: the beginning-of-text token is added to text inputs."""
     card = ModelCard("llama", 32, llama3().vocabulary, llama3().fingerprint)
     prepared = submit(TEXT | {"query": "", "items": ["", "a"]}, card)
     assert prepared.prefix.tolist() == [0]

@@ -1,4 +1,4 @@
-"""What scoring takes, in tokens."""
+"""The measure of work, in tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from benchmarks.shapes import QWEN3_06B
 from benchmarks.workloads import Group, Workload
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
-from scoring.work import ATTENTION_TOKENS, prefill_work, rows_work, work, work_done
+from scoring.work import ATTENTION_TOKENS, work, work_done, work_of_prefix, work_of_rows
 
 
 def group(prefix: int, *chunks: int, item: int = 20) -> GroupWork:
-    """Chunks of so many items behind a prefix."""
+    """Return a group with one chunk for each number of items."""
     works = (
         ChunkWork(n, Rows.pack([[1] * item] * items, [prefix] * items), (0,), Head.LOGPROBS)
         for n, items in enumerate(chunks)
@@ -21,25 +21,25 @@ def group(prefix: int, *chunks: int, item: int = 20) -> GroupWork:
 
 
 @pytest.mark.parametrize("asked", [(2_000, 500, 20), (300, 100, 20), (16_000, 200, 60), (50, 400, 30)], ids=str)
-def test_it_is_in_proportion_to_the_operations_of_the_model_that_it_was_set_by(asked: tuple[int, int, int]) -> None:
+def test_work_is_proportional_to_the_operations_of_qwen3_0_6b(asked: tuple[int, int, int]) -> None:
     prefix, items, length = asked
     flop = Workload((Group(prefix, (length,) * items),)).necessary_flop(QWEN3_06B)
     expected = (flop.linear + flop.attention) / (2 * 440e6)
     assert work_done([group(prefix, items, item=length)], {0: 0}) == pytest.approx(expected, rel=0.02)
 
 
-def test_a_token_that_looks_back_at_a_long_prefix_counts_for_more() -> None:
+def test_a_token_behind_a_long_prefix_counts_as_more_work() -> None:
     assert work(0.0, 20.0) == 20.0
     assert work(float(ATTENTION_TOKENS), 20.0) == 40.0
-    assert rows_work(Rows.pack([[1] * 20] * 3, [0, ATTENTION_TOKENS, 2 * ATTENTION_TOKENS])) == 20 + 40 + 60
+    assert work_of_rows(Rows.pack([[1] * 20] * 3, [0, ATTENTION_TOKENS, 2 * ATTENTION_TOKENS])) == 20 + 40 + 60
 
 
-def test_an_empty_item_is_not_nothing() -> None:
-    assert rows_work(Rows.pack([[], []], [5, 5])) == 2
+def test_an_empty_item_counts_as_one_token() -> None:
+    assert work_of_rows(Rows.pack([[], []], [5, 5])) == 2
 
 
-def test_a_prefix_counts_once_and_not_at_all_where_it_was_there() -> None:
-    chunks = rows_work(group(1_000, 3).chunks[0].rows) + rows_work(group(1_000, 2).chunks[0].rows)
+def test_a_prefix_counts_once_or_not_at_all_if_it_was_cached() -> None:
+    chunks = work_of_rows(group(1_000, 3).chunks[0].rows) + work_of_rows(group(1_000, 2).chunks[0].rows)
     one = group(1_000, 3, 2)
-    assert work_done([one], {0: 2_000, 1: 2_000}) == chunks + prefill_work(1_000)
+    assert work_done([one], {0: 2_000, 1: 2_000}) == chunks + work_of_prefix(1_000)
     assert work_done([one], {0: 3_000, 1: 2_000}) == chunks

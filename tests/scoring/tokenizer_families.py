@@ -1,4 +1,4 @@
-"""The tokenizers of the supported families as their repositories hold them, with a small vocabulary of our own.
+"""Replicas of the supported families' tokenizers: the files of their repositories, with a small vocabulary.
 
 Everything but the vocabulary is what is published: normaliser, pre-tokeniser, model options, post-processor, decoder,
 flags of added tokens, ``tokenizer_config.json``, and of ``config.json`` what decides how transformers loads them.
@@ -76,7 +76,7 @@ def write(
     added: Sequence[AddedToken] = (),
     **options: Any,
 ) -> Path:
-    """The files of a repository. added: further tokens, as a user's fine-tuning adds them."""
+    """Return the files of a repository. added: further tokens, such as a fine-tuning adds."""
     for token in added:
         (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
     directory.mkdir(parents=True, exist_ok=True)
@@ -196,12 +196,12 @@ def llama3(directory: Path, added: Sequence[AddedToken] = (), **options: Any) ->
 
 
 def llama3_told_no_bos(directory: Path) -> Family:
-    """The same where the configuration denies the beginning of text: transformers goes by the post-processor."""
+    """Llama 3 with a configuration without beginning of text: transformers follows the post-processor."""
     return llama3(directory, add_bos_token=False)
 
 
 def llama3_with_awkward_tokens(directory: Path) -> Family:
-    """The same with added tokens that absorb whitespace, ask for word boundaries or are matched after normalising."""
+    """Llama 3 with added tokens that absorb whitespace, ask for word boundaries or are matched after normalising."""
     tokens = [
         AddedToken("[L]", lstrip=True, special=True, normalized=False),
         plain("[R]", rstrip=True),
@@ -215,8 +215,9 @@ def _llama2(directory: Path, model_type: str, *, begins: bool = True, **options:
     tokenizer = sentence_piece()
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.post_processor = _begin(tokenizer, "<s>") if begins else processors.TemplateProcessing(single="$A")
-    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": None, "sp_model_kwargs": {}}
-    flags = {"add_bos_token": True, "add_eos_token": False, "legacy": True, "use_default_system_prompt": False}
+    named: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": None}
+    flags: dict[str, Any] = {"add_bos_token": True, "add_eos_token": False, "legacy": True}
+    flags |= {"use_default_system_prompt": False, "sp_model_kwargs": {}}
     write(directory, tokenizer, model_type, "LlamaTokenizer", **named | flags | options)
     return Family(directory, 1 if begins else None, ("<s>", "</s>", "<unk>", "▁", "<0x41>"))
 
@@ -227,7 +228,7 @@ def mistral_v01(directory: Path) -> Family:
 
 
 def mistral_v01_without_bos(directory: Path) -> Family:
-    """The same with a post-processor that adds nothing, whatever the configuration says."""
+    """Mistral 7B with a post-processor that adds nothing, though the configuration asks for it."""
     return _llama2(directory, "mistral", begins=False)
 
 
@@ -242,8 +243,15 @@ def mistral_v03(directory: Path) -> Family:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
     tokenizer.post_processor = _begin(tokenizer, "<s>")
     tokenizer.add_special_tokens([special("[INST]"), special("[/INST]"), special("[TOOL_CALLS]")])
-    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": None, "legacy": False}
-    flags = {"add_bos_token": True, "add_eos_token": False, "add_prefix_space": None, "sp_model_kwargs": {}}
+    named: dict[str, Any] = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "pad_token": None,
+        "legacy": False,
+    }
+    flags: dict[str, Any] = {"add_bos_token": True, "add_eos_token": False, "add_prefix_space": None}
+    flags["sp_model_kwargs"] = {}
     write(directory, tokenizer, "mistral", "LlamaTokenizer", **named | flags)
     return Family(directory, 1, ("<s>", "</s>", "[INST]", "[/INST]", " [INST] ", "▁", "<0x41>"))
 
@@ -265,7 +273,7 @@ def nemo(directory: Path, padding: int = 0) -> Family:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([special(name) for name in names])
     tokenizer.post_processor = _begin(tokenizer, "<s>")
-    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    named: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     flags = {"add_bos_token": True, "add_eos_token": False, "add_prefix_space": False}
     write(directory, tokenizer, "mistral", "GPT2Tokenizer", **named | flags)
     return Family(directory, 1, ("<s>", "[INST]", "[/INST]", "CamelCase", "ABc", "//", "/\n", "Éa", "ǅ"))
@@ -287,7 +295,7 @@ FAMILIES: dict[str, Callable[[Path], Family]] = {
     )
 }
 CUTTABLE = ("qwen2_5", "qwen3", "llama3", "llama3_told_no_bos", "nemo")
-"""Those whose query can be cut. The others have no pre-tokenisation, or added tokens that the proof leaves out."""
+"""The families whose queries are cut. The others have no pre-tokenizer, or added tokens that rule it out."""
 SENTENCE_PIECE = ("llama2", "mistral_v01", "mistral_v01_without_bos", "mistral_v03")
 
 _folder: list[tempfile.TemporaryDirectory[str]] = []
@@ -295,7 +303,7 @@ _folder: list[tempfile.TemporaryDirectory[str]] = []
 
 @cache
 def family(name: str) -> Family:
-    """A replica, written once a process."""
+    """Return a replica, which is written once per process."""
     if not _folder:
         _folder.append(tempfile.TemporaryDirectory(prefix="tokenizer-families-"))
     return FAMILIES[name](Path(_folder[0].name) / name)

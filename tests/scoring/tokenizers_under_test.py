@@ -1,18 +1,21 @@
-"""Small tokenizers with the real pre-tokenisers, trained here on text as awkward as the one they are tested with."""
+"""Small tokenizers with the real pre-tokenizers, trained on text as difficult as that of the tests."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from scoring.layout import Rows, TokenIds
 from scoring.tokenization import TextTokenizer
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-# As the checkpoints spell them; scoring.query_cut must recognise exactly these.
+# As spelled in the checkpoints; scoring.query_cut must recognise exactly these.
 QWEN2 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN3_5 = (
@@ -96,12 +99,12 @@ FRAGMENTS = (
     *("😀", "👨\u200d👩\u200d👧", "\u200d", "\ufe0f", "🇩🇪", "\U0001f1e9", "𝒳", "\U0002f800", "ไทย", "עברית", "العربية"),
     *("<|im_end|>", "<|im_start|>", "<|im", "_end|>", "<think>", "<thi", "</think>", "|>", "\x00", "\ufffd", "\ufeff"),
 )
-"""Pieces that meet in every order: what a cut in the wrong place would split or join."""
+"""Pieces of text to combine in every order, which an unsafe cut would split or merge."""
 
 
 @cache
 def corpus() -> tuple[str, ...]:
-    """Lines of fragments, so that merges across every kind of boundary are learnt where the splitting allows them."""
+    """Lines of fragments to train on, so that merges across every kind of boundary are learnt."""
     chance = random.Random(0)
     return tuple("".join(chance.choices(FRAGMENTS, k=40)) for _ in range(400))
 
@@ -114,7 +117,7 @@ def train(
     dropout: float | None = None,
     ignore_merges: bool = False,
 ) -> Tokenizer:
-    """A BPE of about a thousand tokens, ``<|endoftext|>`` being 0."""
+    """Train a BPE tokenizer of about a thousand tokens, in which ``<|endoftext|>`` is 0."""
     tokenizer = Tokenizer(models.BPE(dropout=dropout, ignore_merges=ignore_merges))
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -133,7 +136,7 @@ def train(
 
 
 def split_by(pattern: str, *, prefix_space: bool = False) -> pre_tokenizers.PreTokenizer:
-    """Split by a regular expression, then to bytes: the layout of Llama 3 and Qwen."""
+    """Return a pre-tokenizer that splits by a regular expression and maps to bytes, as in Llama 3 and Qwen."""
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=False)])
 
@@ -195,3 +198,17 @@ def unsplit() -> TextTokenizer:
 
 CUTTABLE = {"qwen2": qwen2, "qwen3_5": qwen3_5, "llama3": llama3, "gpt2": gpt2}
 UNCUTTABLE = {"metaspace": metaspace, "unsplit": unsplit}
+
+
+def encode_rows_plainly(tokenizer: TextTokenizer, query: str, items: Sequence[str]) -> tuple[TokenIds, Rows]:
+    """Do what :meth:`TextTokenizer.encode_rows` does, but encode the whole query again with every item."""
+    ids = tokenizer.encode(query)
+    encoded = [tokenizer.encode(query + item) for item in items]
+    ends = [
+        next(
+            (n for n, pair in enumerate(zip(ids, whole, strict=False)) if pair[0] != pair[1]), min(len(ids), len(whole))
+        )
+        for whole in encoded
+    ]
+    rows = Rows.pack([whole[end:] for whole, end in zip(encoded, ends, strict=True)], ends)
+    return np.array(ids, np.int32), rows

@@ -1,7 +1,7 @@
-"""``python -m tests.soak --minutes 10``: random faults under load; the last line says what was lost.
+"""Random faults under load: ``python -m tests.soak --minutes 10``. The last line of the output says what was lost.
 
-The exit status is 1 unless that is nothing. The same seed gives the same jobs and much the same faults; how they fall
-together is up to the machine.
+The exit status is 0 if nothing was lost, else 1. The same seed gives the same jobs and nearly the same faults, but not
+the same timing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.soak.soak import Plan, soak
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long things go wrong")
-    parser.add_argument("--seed", type=int, default=None, help="of the jobs and the faults; default: the time")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long faults happen")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the jobs and the faults; default: the time")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")

@@ -1,4 +1,4 @@
-"""The independent checker: what clients were promised against what can be read over HTTP."""
+"""Compares what clients were promised with what can be read over HTTP, without a look at the store."""
 
 from __future__ import annotations
 
@@ -19,20 +19,15 @@ PAGE = 1_000
 
 @dataclass
 class Verdict:
-    """What was found.
+    """What the checks found: a line for each fault."""
 
-    lost: accepted jobs that are gone, did not end in time or failed; duplicated: keys with more than one job; wrong:
-    jobs with an end that changed, or with scores other than the tokens say; untold: ended jobs that no webhook told of;
-    misdelivered: webhooks that were unsigned, under a second id, or not so; ends: how each job ended.
-    """
-
-    accepted: int = 0
-    lost: list[str] = field(default_factory=list)
-    duplicated: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    untold: list[str] = field(default_factory=list)
-    misdelivered: list[str] = field(default_factory=list)
-    ends: dict[str, str] = field(default_factory=dict)
+    accepted: int = 0  # number of accepted jobs
+    lost: list[str] = field(default_factory=list)  # jobs that are gone, have failed, or did not end in time
+    duplicated: list[str] = field(default_factory=list)  # keys with more than one job
+    wrong: list[str] = field(default_factory=list)  # jobs whose end changed, or with wrong scores
+    untold: list[str] = field(default_factory=list)  # ended jobs without a delivered webhook
+    misdelivered: list[str] = field(default_factory=list)  # webhooks that are unsigned, untrue, or have a second id
+    ends: dict[str, str] = field(default_factory=dict)  # the status with which each job ended, by job id
 
     @property
     def clean(self) -> bool:
@@ -40,7 +35,7 @@ class Verdict:
 
     @property
     def faults(self) -> list[str]:
-        """Everything that was found."""
+        """All faults that were found."""
         return [*self.lost, *self.duplicated, *self.wrong, *self.untold, *self.misdelivered]
 
     def __str__(self) -> str:
@@ -50,7 +45,7 @@ class Verdict:
 
 
 def check(url: str, submitted: Sequence[Submitted], seconds: float) -> Verdict:
-    """Judge what became of every accepted job. seconds: in which all of them must have ended."""
+    """Check what became of every accepted job. seconds: time within which all of them have to end."""
     verdict = Verdict(accepted=len(submitted))
     deadline = time.monotonic() + seconds
     with httpx2.Client(base_url=url, timeout=30.0, trust_env=False, headers=AUTHORIZATION) as client:
@@ -86,7 +81,7 @@ def _ended(client: httpx2.Client, job_id: str, deadline: float) -> dict[str, Any
 
 
 def _fault_of_scores(client: httpx2.Client, one: Submitted, job: dict[str, Any]) -> str | None:
-    """What is wrong with a job's scores. A job that was cancelled may have some of them, and those must be right."""
+    """Return what is wrong with a job's scores, or None. A cancelled job may have some scores, which must be right."""
     rows: dict[int, list[float]] = {}
     for offset in range(0, len(one.work.items), PAGE):
         page = client.get(f"/v1/jobs/{one.id}/scores", params={"offset": offset, "limit": PAGE}).json()
@@ -106,7 +101,7 @@ def _fault_of_scores(client: httpx2.Client, one: Submitted, job: dict[str, Any])
 
 
 def _keys(client: httpx2.Client) -> list[str]:
-    """The key of every job there is."""
+    """Return the idempotency keys of all jobs."""
     keys: list[str] = []
     after: dict[str, str] = {}
     while True:

@@ -1,4 +1,4 @@
-"""Clients as they should be: every request carries a key, and is sent again until it is answered."""
+"""Well-behaved clients: every submission has an idempotency key, and every request is repeated until it is answered."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ ENDED = {"succeeded", "failed", "cancelled", "expired"}
 
 @dataclass
 class Submitted:
-    """A job that was answered with 202, as its client saw it.
-
-    ids: what was answered each time it was sent, which must be the same; end: its status and time when it was first
-    seen to have ended, or None; cancelled: whether its client meant to cancel it.
-    """
+    """A job that was answered with 202, as its client saw it."""
 
     work: Work
-    ids: list[str] = field(default_factory=list)
-    end: tuple[str, float] | None = None
-    cancelled: bool = False
+    ids: list[str] = field(default_factory=list)  # the id in each answer; all have to be the same
+    end: tuple[str, float] | None = None  # status and time of the end when the client first saw it
+    cancelled: bool = False  # whether the client has cancelled the job
 
     @property
     def id(self) -> str:
@@ -36,36 +32,37 @@ class Submitted:
 
 
 def end_of(job: dict[str, Any]) -> tuple[str, float] | None:
-    """What of a job must never change once it is there."""
+    """Return the status and time of a job's end, which must never change; None if it has not ended."""
     return (job["status"], job["finished_at"]) if job["status"] in ENDED else None
 
 
 class Client(threading.Thread):
-    """Submits jobs whose ends are told to a webhook, a bounded number of which are under way, until told to stop. Some
-    it sends twice or cancels.
+    """Submits jobs until told to stop, with a bounded number of them unfinished. Sends some twice, and cancels some.
 
-    refusals: statuses of answers that were neither success nor 503; there should be none.
+    Every job has a webhook if there is a ``webhook_url``.
     """
 
-    def __init__(self, url: str, number: int, seed: int, webhook_url: str, *, under_way: int = 24) -> None:
+    def __init__(
+        self, url: str, number: int, seed: int, webhook_url: str | None = None, *, under_way: int = 24
+    ) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self._http = httpx2.Client(base_url=url, timeout=30.0, trust_env=False, headers=AUTHORIZATION)
         self._number = number
-        self._webhook = {"webhook": {"url": webhook_url}}
+        self._webhook = {"webhook": {"url": webhook_url}} if webhook_url else {}
         self._chance = random.Random(f"{seed} client {number}")
         self._under_way = under_way
         self._stopped = threading.Event()
         self.submitted: list[Submitted] = []
-        self.refusals: list[str] = []
+        self.refusals: list[str] = []  # answers that were neither success nor 503; there should be none
         self.retries = 0
         self.failure: BaseException | None = None
 
     def stop(self) -> None:
-        """Submit no more. What was sent is sent until it is answered."""
+        """Submit no further jobs. The present request is repeated until it is answered."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Until stopped."""
+        """Submit jobs until stopped."""
         try:
             while not self._stopped.is_set():
                 self._submit()

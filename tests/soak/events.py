@@ -1,4 +1,4 @@
-"""A receiver of webhooks that often fails, and what must have come to it all the same."""
+"""A receiver of webhooks that often fails, and a check of what it has received."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ from types import TracebackType
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 FAILURES = 0.3
-"""The share of requests that fail: refused, cut off, or left without an answer."""
+"""The share of requests that fail: they are refused, cut off, or never answered."""
 
 
 class EventReceiver:
-    """Verifies and notes what comes, then takes it or fails, by chance.
-
-    secret: of the tenant, to be set before anything comes; ids: of each job, the ids that its event came under; taken:
-    the jobs and types of events that were answered with 200; forged: what could not be verified.
-    """
+    """Verifies and records each webhook, then accepts it or fails at random."""
 
     def __init__(self, seed: int, hang_seconds: float) -> None:
-        self.secret = ""
-        self.ids: defaultdict[str, set[str]] = defaultdict(set)
-        self.taken: set[tuple[str, str]] = set()
-        self.forged: list[str] = []
+        self.secret = ""  # of the tenant; to be set before a webhook comes
+        self.ids: defaultdict[str, set[str]] = defaultdict(set)  # webhook ids by job id
+        self.accepted: set[tuple[str, str]] = set()  # job ids and types of events that were answered with 200
+        self.unverified: list[str] = []
         self.requests = 0
         self._chance = random.Random(f"{seed} receiver")
         self._hang_seconds = hang_seconds
@@ -67,7 +63,7 @@ class EventReceiver:
         self._thread.join()
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> int | None:
-        """Note a request. Returns what to answer it with; None: nothing at all."""
+        """Record a request. Return the status to answer it with; None: close the connection without an answer."""
         with self._lock:
             self.requests += 1
             try:
@@ -75,35 +71,38 @@ class EventReceiver:
                 event = json.loads(body)
                 job_id, kind = event["data"]["id"], event["type"]
             except (WebhookVerificationError, ValueError, KeyError) as error:
-                self.forged.append(f"{headers.get('webhook-id')}: {error!r}")
+                self.unverified.append(f"{headers.get('webhook-id')}: {error!r}")
                 return 400
             self.ids[job_id].add(headers["webhook-id"])
             luck = self._chance.random() / FAILURES
             if luck >= 1:
-                self.taken.add((job_id, kind))
+                self.accepted.add((job_id, kind))
                 return 200
         if luck < 0.1:
             self._closing.wait(self._hang_seconds)
         return 500 if luck < 0.6 else None
 
-    def has_taken(self, job_id: str, status: str) -> bool:
-        """Whether it was told, and took it, that a job ended with a status."""
+    def has_accepted(self, job_id: str, status: str) -> bool:
+        """Return whether the webhook about the end of a job with this status was accepted."""
         with self._lock:
-            return (job_id, f"job.{status}") in self.taken
+            return (job_id, f"job.{status}") in self.accepted
 
 
 def check_events(receiver: EventReceiver, ends: Mapping[str, str], seconds: float) -> tuple[list[str], list[str]]:
-    """What did not come within so many seconds, and what should not have come. ends: the status of every ended job."""
+    """Return the webhooks that did not come within so many seconds, and those that should not have come.
+
+    ends: the status of every ended job, by its id.
+    """
     deadline = time.monotonic() + seconds
     untold = dict(ends)
     while untold and time.monotonic() < deadline:
-        untold = {job_id: status for job_id, status in untold.items() if not receiver.has_taken(job_id, status)}
+        untold = {job_id: status for job_id, status in untold.items() if not receiver.has_accepted(job_id, status)}
         time.sleep(0.05)
-    misdelivered = [f"unsigned: {what}" for what in receiver.forged]
+    misdelivered = [f"unsigned: {what}" for what in receiver.unverified]
     misdelivered += [f"{job_id} came as {sorted(ids)}" for job_id, ids in receiver.ids.items() if len(ids) > 1]
     misdelivered += [
         f"{job_id} was told to have ended with {kind}, and has {ends.get(job_id)}"
-        for job_id, kind in sorted(receiver.taken)
+        for job_id, kind in sorted(receiver.accepted)
         if kind != f"job.{ends.get(job_id)}"
     ]
     return [f"{job_id} has {status}, and nobody was told" for job_id, status in untold.items()], misdelivered

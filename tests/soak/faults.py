@@ -1,4 +1,4 @@
-"""What happens to a deployment in a soak: one fault after the other, chosen by chance and a seed."""
+"""The faults of a soak: one after the other, at random from a seed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from tests.services import PostgresServer, RedisServer
 
 
 class Faults:
-    """Kills, freezes and restarts. All of it in one thread: the kernel ends a server with the thread that started it.
+    """Kills, freezes and restarts the processes of a deployment.
 
-    lease_seconds: freezes last up to twice as long, so that some workers come back to batches that are another's.
+    All in one thread, because the kernel ends a server together with the thread that started it. Freezes last up to
+    twice ``lease_seconds``, so some workers are thawed after their batches were given to others.
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class Faults:
         self._frozen: dict[str, float] = {}
         self.counts = Counter[str]()
 
-    def go_on(self, seconds: float, pause: float) -> None:
-        """One fault after another for so long, with pauses of about ``pause`` seconds."""
+    def cause(self, seconds: float, pause: float) -> None:
+        """Cause one fault after another for so many seconds, with pauses of about ``pause`` seconds."""
         kinds = {
             self._kill_worker: 6,
             self._freeze_worker: 8,
@@ -67,7 +68,7 @@ class Faults:
             self._thaw()
 
     def settle(self) -> None:
-        """Let everything that is frozen go on, and see to it that all that must run does."""
+        """Thaw all processes, and check that all of them run."""
         self._thaw(everyone=True)
         self._assert_none_ended()
         self._deployment.wait_for_api()
@@ -125,7 +126,7 @@ class Faults:
         return True
 
     def _working(self) -> Launched | None:
-        """One of the workers that have got as far as to work; none if another one would not be left."""
+        """Return a random worker that is ready; None if no other ready worker would be left."""
         self._assert_none_ended()
         ready = [worker for worker in self._workers if worker.logged("ready")]
         return self._chance.choice(ready) if len(ready) > 1 else None

@@ -1,4 +1,4 @@
-"""A deployment under load while things go wrong, and the verdict on what was accepted."""
+"""Runs a deployment under load while faults happen, and checks what became of the accepted jobs."""
 
 from __future__ import annotations
 
@@ -19,35 +19,33 @@ from tests.soak.faults import Faults
 LEASE_SECONDS = 2.0
 DELIVERERS = 2
 SETTLE_SECONDS = 300.0
-HANG_SECONDS = 2.0
-"""For which a receiver may not answer: longer than is waited for."""
+HANG_SECONDS = 2.0  # how long the receiver delays an answer; longer than deliverers wait
 
 SETTINGS = {
     "lease_seconds": LEASE_SECONDS,
     "poll_seconds": 0.5,
     "sweep_seconds": 0.5,
     "chunk_items": 8,
-    # More workers are lost here in a minute than elsewhere in a year, and a chunk that is alone in its batch each time
-    # would be taken for poison.
+    # So many workers are lost here that a chunk could be alone in several lost batches, and be taken for poison.
     "max_attempts": 1_000,
     "webhook_allowed_networks": LOOPBACK,
     "webhook_timeout_seconds": HANG_SECONDS / 2,
     "delivery_poll_seconds": 0.1,
     "delivery_host_concurrency": 16,
-    # So many attempts that a receiver that fails now and then never fails all of them.
+    # With so many attempts, a receiver that fails at random does not fail all of them.
     "webhook_retry_seconds": ",".join(["0.3"] * 60),
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how hard. seconds: of faults; pause: seconds between two of them, about."""
+    """How long a soak takes, and how hard it is."""
 
-    seconds: float
+    seconds: float  # how long faults happen
     seed: int
     workers: int = 4
     clients: int = 3
-    pause: float = 1.5
+    pause: float = 1.5  # mean seconds between two faults
 
 
 def soak(
@@ -58,7 +56,7 @@ def soak(
     redis_server: RedisServer,
     say: Callable[[str], None],
 ) -> Verdict:
-    """Run it on a database that is there, and need not be migrated. postgres: restarted now and then, if given."""
+    """Run a soak on a database, which need not be migrated. postgres: restarted now and then, if given."""
     with (
         EventReceiver(plan.seed, HANG_SECONDS) as receiver,
         FaultyDeployment(folder, database_url, redis_server.url, **SETTINGS) as deployment,
@@ -80,7 +78,7 @@ def soak(
         clients = [Client(url, number, plan.seed, receiver.url) for number in range(plan.clients)]
         for client in clients:
             client.start()
-        faults.go_on(plan.seconds, plan.pause)
+        faults.cause(plan.seconds, plan.pause)
         for client in clients:
             client.stop()
         faults.settle()

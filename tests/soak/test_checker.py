@@ -1,4 +1,4 @@
-"""The checker of a soak finds what it is there to find."""
+"""The checker of a soak finds the faults that it looks for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def deployment(tmp_path: Path, sqlite_url: str) -> Iterator[FaultyDeployment]:
 
 
 @pytest.mark.faults
-def test_what_is_lost_duplicated_or_wrong_is_found(deployment: FaultyDeployment) -> None:
+def test_the_checker_finds_lost_duplicated_and_wrong_jobs(deployment: FaultyDeployment) -> None:
     deployment.launch_worker(for_api=True, wait=False)
     deployment.launch_api()
     url = f"http://127.0.0.1:{deployment.port}"
@@ -37,14 +37,14 @@ def test_what_is_lost_duplicated_or_wrong_is_found(deployment: FaultyDeployment)
     verdict = check(url, good, SECONDS)
     assert verdict.clean
     assert str(verdict) == "accepted 3 lost 0 duplicated 0 wrong 0 untold 0 misdelivered 0"
-    assert not check(url, [], SECONDS).clean, "nothing was shown"
+    assert not check(url, [], SECONDS).clean, "without any job, nothing was shown"
 
     deleted = submit("deleted")
     deployment.client.delete(f"/v1/jobs/{deleted.id}")
     cancelled = submit("cancelled")
     deployment.client.post(f"/v1/jobs/{cancelled.id}/cancel")
     if deployment.job(cancelled.id)["status"] == "cancelled":
-        assert any(cancelled.id in line for line in check(url, [cancelled], SECONDS).lost), "its client did not ask"
+        assert any(cancelled.id in line for line in check(url, [cancelled], SECONDS).lost), "unasked"
 
     twice = submit("twice")
     deployment.submit(twice.work.body)

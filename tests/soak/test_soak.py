@@ -1,4 +1,4 @@
-"""The soak itself, for some seconds; ``make soak`` takes its time."""
+"""Short soaks. ``make soak`` runs a long one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(plan: Plan, folder: Path, url: str, postgres: PostgresServer | None, red
 
 
 @pytest.mark.faults
-def test_some_seconds_of_faults_on_postgresql(
+def test_a_short_soak_on_postgresql_loses_nothing(
     tmp_path: Path, own_postgres: PostgresServer, own_redis: RedisServer
 ) -> None:
     url = own_postgres.url(own_postgres.create_database())
@@ -43,6 +43,6 @@ def test_some_seconds_of_faults_on_postgresql(
 
 
 @pytest.mark.faults
-def test_some_seconds_of_faults_on_sqlite(tmp_path: Path, own_redis: RedisServer) -> None:
+def test_a_short_soak_on_sqlite_loses_nothing(tmp_path: Path, own_redis: RedisServer) -> None:
     plan = Plan(seconds=10, seed=2, workers=2, clients=2, pause=1.0)
     assert run(plan, tmp_path, f"sqlite:///{tmp_path / 'scoreline.db'}", None, own_redis).accepted > 5

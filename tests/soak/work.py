@@ -1,4 +1,4 @@
-"""Jobs to submit, made up by chance, and what their scores must be: computed from the tokens, apart from any engine."""
+"""Random jobs, and their expected scores, computed from the tokens without an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRIORITIES = ["bulk", "normal", "normal", "interactive"]
 
 @dataclass(frozen=True)
 class Work:
-    """A job of which its key says which it is."""
+    """A job, identified by its idempotency key."""
 
     key: str
     query: list[int]
@@ -23,7 +23,7 @@ class Work:
 
     @classmethod
     def by_chance(cls, chance: random.Random, key: str) -> Work:
-        """Most are small and some are large; a few queries are shared by many."""
+        """Create a random job. Most jobs are small and some are large; many share one of a few queries."""
 
         def tokens(most: int) -> list[int]:
             return [chance.choice(TOKENS) for _ in range(chance.randint(1, most))]
@@ -40,7 +40,7 @@ class Work:
 
     @property
     def body(self) -> dict[str, object]:
-        """Of ``POST /v1/jobs``."""
+        """The body of ``POST /v1/jobs``."""
         return {
             "query": self.query,
             "items": self.items,
@@ -51,5 +51,5 @@ class Work:
         }
 
     def logits(self, index: int) -> list[float]:
-        """What item ``index`` must be given, label by label."""
+        """Compute the expected logits of item ``index``, one for each label."""
         return [expected_logit(self.query + self.items[index], label) for label in self.labels]

@@ -1,4 +1,4 @@
-"""Receivers of webhooks on real sockets, which behave as badly as they are told to."""
+"""Receivers of webhooks on real sockets, each with a script of how to misbehave."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Receiver:
             assert not thread.is_alive(), "a receiver did not stop"
 
     def url(self, host: str = LOOPBACK, scheme: str = "http") -> str:
-        """Where it listens, under a name of one's choice."""
+        """Return the URL of the receiver, with any name for its host."""
         return f"{scheme}://{host}:{self.port}/hook?from=scoreline"
 
     def _accept(self) -> None:
@@ -101,24 +101,24 @@ def read_request(connection: socket.socket) -> bytes:
 
 
 def answering(response: bytes) -> Script:
-    """Says this, and that was it."""
+    """Send this response and close."""
     return lambda connection: connection.sendall(response)
 
 
 def status(code: int, *headers: str, body: bytes = b"") -> Script:
-    """Answers in form."""
+    """Send a well-formed response."""
     lines = [f"HTTP/1.1 {code} Whatever", *headers, f"Content-Length: {len(body)}", "", ""]
     return answering("\r\n".join(lines).encode() + body)
 
 
 def hang(connection: socket.socket) -> None:
-    """Says nothing until the other side hangs up."""
+    """Send nothing until the other side closes the connection."""
     while connection.recv(65_536):
         pass
 
 
 def dribbling(start: bytes, pause: float = 0.02) -> Script:
-    """Says this, and then one byte after the other, for ever."""
+    """Send this, and then one byte after another without end."""
 
     def dribble(connection: socket.socket) -> None:
         connection.sendall(start)
@@ -130,7 +130,7 @@ def dribbling(start: bytes, pause: float = 0.02) -> Script:
 
 
 class Endless:
-    """Says something, and then more, for ever. sent: bytes of it that the connection took."""
+    """Sends a start, and then more without end. sent: bytes that the connection took."""
 
     def __init__(self, start: bytes, more: bytes) -> None:
         self._start = start

@@ -1,4 +1,4 @@
-"""What a webhook's URL may be, and what its host may stand for."""
+"""Which URLs webhooks may have, and which addresses their hosts may resolve to."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
-def test_no_special_address(address: str) -> None:
+def test_special_addresses_are_forbidden(address: str) -> None:
     with pytest.raises(ForbiddenUrl):
         check_addresses(NAME, [address], STRICT)
     literal = address.partition("%")[0]
@@ -54,7 +54,7 @@ def test_no_special_address(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_any_public_address(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert [str(found) for found in check_addresses(NAME, [address], STRICT)] == [address]
     assert check_url(f"https://{f'[{address}]' if ':' in address else address}/", STRICT).host == address
 
@@ -66,7 +66,7 @@ def test_one_forbidden_address_forbids_all(others: list[str]) -> None:
     assert not any(address in str(caught.value) for address in others), "an inner network is not told of"
 
 
-def test_each_address_counts_once_and_in_the_resolvers_order() -> None:
+def test_duplicate_addresses_are_removed_and_the_resolvers_order_is_kept() -> None:
     found = check_addresses(NAME, ["8.8.8.8", "1.1.1.1", "8.8.8.8"], STRICT)
     assert [str(address) for address in found] == ["8.8.8.8", "1.1.1.1"]
 
@@ -86,7 +86,7 @@ def test_each_address_counts_once_and_in_the_resolvers_order() -> None:
         ("https://receiver.example/" + "a" * (2_048 - 25), "receiver.example", 443),
     ],
 )
-def test_what_a_url_may_be(url: str, host: str, port: int) -> None:
+def test_valid_urls_are_accepted(url: str, host: str, port: int) -> None:
     assert check_url(url, STRICT) == Target("https", host, port, in_allowed_networks=False)
 
 
@@ -138,12 +138,12 @@ def test_what_a_url_may_be(url: str, host: str, port: int) -> None:
         *("https://receiver.example/\\evil", "https://receiver.example/" + "a" * (2_049 - 25)),
     ],
 )
-def test_what_a_url_may_not_be(url: str) -> None:
+def test_invalid_and_ambiguous_urls_are_refused(url: str) -> None:
     with pytest.raises(ForbiddenUrl):
         check_url(url, STRICT)
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_the_error_says_what_is_wrong_with_a_url() -> None:
     for url, message in {
         "https://user:pass@receiver.example/": "names a user",
         "https://receiver.example/#fragment": "has a fragment",
@@ -169,7 +169,7 @@ def _in_one_form(host: str) -> str:
 
 
 @given(url=NEARLY, odd=st.one_of(st.just(""), ODD), at=st.integers(0, 40))
-def test_whatever_is_let_through_is_read_in_one_way(url: str, odd: str, at: int) -> None:
+def test_an_accepted_url_has_the_same_host_for_the_check_and_for_the_request(url: str, odd: str, at: int) -> None:
     """The URL that was checked, and the one that the request is made of, lead to the same place."""
     url = url[:at] + odd + url[at:]
     try:
@@ -200,7 +200,7 @@ class TestAllowedNetworks:
             ("https://8.8.8.8/", False),
         ],
     )
-    def test_they_are_open(self, url: str, opened: bool) -> None:
+    def test_urls_in_allowed_networks_are_accepted(self, url: str, opened: bool) -> None:
         assert check_url(url, self.RULES).in_allowed_networks is opened
 
     @pytest.mark.parametrize(
@@ -218,18 +218,18 @@ class TestAllowedNetworks:
             *("https://[::ffff:127.0.0.1]/", "https://[64:ff9b::a9fe:a9fe]/", "http://[64:ff9b::8.8.8.8]/"),
         ],
     )
-    def test_and_no_others(self, url: str) -> None:
+    def test_urls_in_other_private_networks_are_refused(self, url: str) -> None:
         with pytest.raises(ForbiddenUrl):
             check_url(url, self.RULES)
 
-    def test_a_name_without_tls_leads_into_them_and_nowhere_else(self) -> None:
+    def test_a_name_without_tls_may_resolve_only_into_allowed_networks(self) -> None:
         target = check_url("http://receiver.example/", self.RULES)
         assert [str(found) for found in check_addresses(target, ["127.0.0.1"], self.RULES)] == ["127.0.0.1"]
         for address in ("8.8.8.8", "10.0.0.1"):
             with pytest.raises(ForbiddenUrl):
                 check_addresses(target, [address, "127.0.0.1"], self.RULES)
 
-    def test_behind_a_translator_the_address_behind_it_counts(self) -> None:
+    def test_the_ipv4_address_behind_nat64_is_checked_too(self) -> None:
         """A network that has IPv6 alone reaches IPv4 receivers through its NAT64, if its operator opens that."""
         target = check_url("https://receiver.example/", self.RULES)
         check_addresses(target, ["64:ff9b::8.8.8.8"], self.RULES)
@@ -247,7 +247,7 @@ class TestAllowedNetworks:
             ("::/0", "::ffff:10.0.0.1", False),
         ],
     )
-    def test_and_in_a_tunnel_too(self, network: str, address: str, opened: bool) -> None:
+    def test_the_ipv4_address_in_a_tunnel_is_checked_too(self, network: str, address: str, opened: bool) -> None:
         rules = AddressRules(allowed=(ip_network(network),))
         if opened:
             check_addresses(NAME, [address], rules)
@@ -256,17 +256,17 @@ class TestAllowedNetworks:
                 check_addresses(NAME, [address], rules)
 
 
-def test_rules_are_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert AddressRules.of(WebhookSettings()) == STRICT
+def test_address_rules_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert AddressRules.from_settings(WebhookSettings()) == STRICT
     monkeypatch.setenv("SCORELINE_WEBHOOK_PORTS", "443,8443")
     monkeypatch.setenv("SCORELINE_WEBHOOK_ALLOWED_NETWORKS", "127.0.0.0/8, fd00::/8")
-    rules = AddressRules.of(WebhookSettings())
+    rules = AddressRules.from_settings(WebhookSettings())
     assert rules == AddressRules(frozenset({443, 8443}), (ip_network("127.0.0.0/8"), ip_network("fd00::/8")))
     assert check_url("https://receiver.example:8443/", rules).port == 8443
 
 
 @pytest.mark.parametrize("networks", ["127.0.0.1/8", "localhost", "10.0.0.0/33", "*"])
-def test_a_network_that_is_none_is_refused_at_the_start(networks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_network_in_the_settings_is_refused(networks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCORELINE_WEBHOOK_ALLOWED_NETWORKS", networks)
     with pytest.raises(ValueError, match="webhook_allowed_networks"):
         WebhookSettings()

@@ -1,4 +1,4 @@
-"""What ``docs/webhooks.md`` shows works as it stands there."""
+"""The examples in ``docs/webhooks.md`` work as they are printed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def by_hand(secret: str, headers: dict[str, str], body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("verified", [by_package, by_hand])
-def test_python_tells_right_from_wrong(verified: Callable[[str, dict[str, str], bytes], bool]) -> None:
+def test_the_python_example_accepts_right_signatures_and_refuses_wrong_ones(
+    verified: Callable[[str, dict[str, str], bytes], bool],
+) -> None:
     assert verified(SECRET, signed(SECRET), BODY)
     assert not verified(new_secret(), signed(SECRET), BODY)
     assert not verified(SECRET, signed(SECRET), BODY.replace(b"failed", b"succeeded"))
@@ -58,7 +60,7 @@ def test_python_tells_right_from_wrong(verified: Callable[[str, dict[str, str], 
 @pytest.mark.parametrize("verified", [by_package, by_hand])
 @pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp", "webhook-signature"])
 @pytest.mark.parametrize("value", [None, "", "x", "v1", "v1,\xe9", "v1,x", "\udcff", "9" * 400, "9" * 5_000])
-def test_python_refuses_headers_that_make_no_sense(
+def test_the_python_example_refuses_malformed_headers(
     verified: Callable[[str, dict[str, str], bytes], bool], name: str, value: str | None
 ) -> None:
     headers = signed(SECRET)
@@ -67,7 +69,7 @@ def test_python_refuses_headers_that_make_no_sense(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_a_shell_computes_the_same_signature(tmp_path: Path) -> None:
+def test_the_shell_example_computes_the_same_signature(tmp_path: Path) -> None:
     (tmp_path / "body.json").write_bytes(BODY)
     shell = subprocess.run(
         ["sh", "-eu", "-c", shown("sh", "openssl")],

@@ -1,4 +1,4 @@
-"""The receiver in ``examples/`` lets in what is signed, and each event once: run for real, as a newcomer would."""
+"""The receiver in ``examples/``, run as a process: it accepts signed webhooks and stores each event once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
 from queue import Queue
+from typing import IO
 
 import pytest
 from standardwebhooks.webhooks import Webhook
@@ -64,9 +65,12 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     assert process.stdout is not None
     first = process.stdout.readline()
     lines: Queue[str] = Queue()
-    reader = threading.Thread(
-        target=lambda stdout: [lines.put(line.strip()) for line in stdout], args=(process.stdout,)
-    )
+
+    def read(stdout: IO[str]) -> None:
+        for line in stdout:
+            lines.put(line.strip())
+
+    reader = threading.Thread(target=read, args=(process.stdout,))
     reader.start()
     assert first.startswith("receiving at http://127.0.0.1:")
     yield Running(int(first.strip().strip("/").rpartition(":")[2]), lines, events)
@@ -85,7 +89,7 @@ def signed(message_id: str, *secrets: str, at: float | None = None, body: bytes 
     }
 
 
-def test_what_the_service_sends_is_stored_once_however_often_it_comes(receiver: Running) -> None:
+def test_an_event_that_is_sent_several_times_is_stored_once(receiver: Running) -> None:
     settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.0/8"),))
     with Sender(settings) as sender:
         for said in ("new", "again", "again"):
@@ -96,7 +100,7 @@ def test_what_the_service_sends_is_stored_once_however_often_it_comes(receiver: 
     assert ("msg_sent", BODY.decode()) in receiver.stored()
 
 
-def test_what_the_standard_package_signs_is_taken(receiver: Running) -> None:
+def test_a_webhook_signed_by_the_standard_package_is_accepted(receiver: Running) -> None:
     now = datetime.now(UTC)
     signature = Webhook(OLD).sign("msg_package", now, BODY.decode())
     headers = {
@@ -109,7 +113,9 @@ def test_what_the_standard_package_signs_is_taken(receiver: Running) -> None:
 
 
 @pytest.mark.parametrize("secrets", [(OLD,), (NEW,), (OTHER, NEW)])
-def test_either_secret_does_and_one_of_several_signatures(secrets: tuple[str, ...], receiver: Running) -> None:
+def test_either_secret_verifies_and_one_of_several_signatures_is_enough(
+    secrets: tuple[str, ...], receiver: Running
+) -> None:
     message_id = f"msg_rotated_{len(secrets)}_{secrets.count(OLD)}"
     assert receiver.post(signed(message_id, *secrets)) == 204
     assert receiver.said() == f"new: {message_id} job.succeeded job_1"
@@ -128,20 +134,22 @@ def test_either_secret_does_and_one_of_several_signatures(secrets: tuple[str, ..
         (signed("msg_bad", NEW) | {"webhook-signature": "v1, v1,\xe9 v2,x"}, BODY),
     ],
 )
-def test_what_is_not_signed_for_it_is_refused(headers: dict[str, str], body: bytes, receiver: Running) -> None:
+def test_a_webhook_without_a_valid_signature_is_refused(
+    headers: dict[str, str], body: bytes, receiver: Running
+) -> None:
     assert receiver.post(headers, body) == 401
     assert receiver.said().startswith("refused: ")
     assert not {"msg_bad", "msg_other"} & {message_id for message_id, _ in receiver.stored()}
 
 
 @pytest.mark.parametrize("seconds", [-301, 400])
-def test_what_was_recorded_is_refused_later(seconds: int, receiver: Running) -> None:
+def test_a_replayed_webhook_is_refused(seconds: int, receiver: Running) -> None:
     assert receiver.post(signed("msg_replayed", NEW, at=time.time() + seconds)) == 401
     assert receiver.said() == "refused: webhook-timestamp is not about now"
 
 
 @pytest.mark.parametrize("headers", [{"content-length": "65537"}, {"transfer-encoding": "chunked"}])
-def test_what_is_too_large_is_not_read(headers: dict[str, str], receiver: Running) -> None:
+def test_a_body_that_is_too_large_is_not_read(headers: dict[str, str], receiver: Running) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=30)) as connection:
         connection.putrequest("POST", "/")
         for name, value in headers.items():
@@ -151,7 +159,7 @@ def test_what_is_too_large_is_not_read(headers: dict[str, str], receiver: Runnin
 
 
 @pytest.mark.parametrize("secret", [None, "", "secret", f"{NEW},"], ids=["none", "empty", "no secret", "half a pair"])
-def test_without_a_secret_it_does_not_start(secret: str | None) -> None:
+def test_the_example_receiver_does_not_start_without_a_secret(secret: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "WEBHOOK_SECRET"}
     outcome = subprocess.run(
         [sys.executable, EXAMPLE, "--port", "0"],

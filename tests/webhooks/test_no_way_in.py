@@ -1,6 +1,6 @@
-"""No webhook is a way into a network: what may not be connected to is not, by any spelling or trick.
+"""Webhooks can't be used to reach a private network (SSRF), whatever the spelling of an address.
 
-Python's own audit events tell of each connection that is tried; and where loopback is meant, somebody listens there.
+Every attempt to connect is seen through Python's audit events. Where loopback is meant, a receiver listens there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -21,11 +22,11 @@ from tests.webhooks.test_addresses import FORBIDDEN
 from webhooks.sending import Failed, Sender, Sent
 
 PUBLIC = "93.184.215.14"
-HASTY = WebhookSettings(webhook_connect_seconds=0.2, webhook_timeout_seconds=0.4)
+IMPATIENT = WebhookSettings(webhook_connect_seconds=0.2, webhook_timeout_seconds=0.4)
 
 
 class Connections:
-    """The addresses that this thread tried to connect to. Beyond loopback it does not get."""
+    """Records the addresses that this thread tries to connect to, and prevents connections beyond loopback."""
 
     def __init__(self) -> None:
         self.tried: list[str] = []
@@ -61,9 +62,9 @@ def inside() -> Iterator[Receiver]:
         yield receiver
 
 
-def test_no_special_address_is_connected_to(connections: list[str]) -> None:
+def test_special_addresses_are_never_connected_to(connections: list[str]) -> None:
     answers: list[str] = []
-    with Sender(HASTY, look_up=lambda name: answers) as sender:
+    with Sender(IMPATIENT, lookup=lambda name: answers) as sender:
         for address in FORBIDDEN:
             answers[:] = [address]
             literal = address.partition("%")[0]
@@ -98,7 +99,7 @@ LOOPBACK_SPELT = [
 
 
 def test_no_spelling_of_loopback_is_connected_to(inside: Receiver, connections: list[str]) -> None:
-    settings = HASTY.model_copy(update={"webhook_ports": (inside.port,)})
+    settings = IMPATIENT.model_copy(update={"webhook_ports": (inside.port,)})
     with Sender(settings) as sender:
         for host, scheme in itertools.product(LOOPBACK_SPELT, ("https", "http")):
             outcome = sender.send(f"{scheme}://{host}:{inside.port}/", {}, b"{}")
@@ -109,8 +110,8 @@ def test_no_spelling_of_loopback_is_connected_to(inside: Receiver, connections: 
     assert inside.accepted == 0
 
 
-def test_no_other_port_is_connected_to(connections: list[str]) -> None:
-    with Sender(HASTY, look_up=lambda name: [PUBLIC]) as sender:
+def test_forbidden_ports_are_never_connected_to(connections: list[str]) -> None:
+    with Sender(IMPATIENT, lookup=lambda name: [PUBLIC]) as sender:
         for port in (1, 22, 25, 80, 444, 5432, 6379, 8000, 65_535):
             outcome = sender.send(f"https://receiver.example:{port}/", {}, b"{}")
             assert isinstance(outcome, Failed), port
@@ -118,27 +119,27 @@ def test_no_other_port_is_connected_to(connections: list[str]) -> None:
     assert connections == []
 
 
-def test_one_address_inside_among_others_is_enough_to_refuse_all(connections: list[str]) -> None:
+def test_one_forbidden_address_of_a_name_refuses_all_of_them(connections: list[str]) -> None:
     for found in ([PUBLIC, "127.0.0.1"], ["127.0.0.1", PUBLIC], [PUBLIC] * 5 + ["fd00::1"]):
-        with Sender(HASTY, look_up=lambda name, found=found: found) as sender:
+        with Sender(IMPATIENT, lookup=partial(lambda found, name: found, found)) as sender:
             outcome = sender.send("https://receiver.example/", {}, b"{}")
         assert isinstance(outcome, Failed)
         assert outcome.reason == "resolution"
     assert connections == []
 
 
-def test_whether_a_name_exists_inside_is_not_told(connections: list[str]) -> None:
+def test_the_error_does_not_tell_whether_a_private_name_exists(connections: list[str]) -> None:
     """Whoever may submit jobs could else ask for the names of the network, one after the other."""
 
-    def look_up(name: str) -> list[str]:
+    def lookup(name: str) -> list[str]:
         if name == "nobody.example":
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
         return {"inside.example": ["10.0.0.1"], "both.example": [PUBLIC, "fd00::1"]}.get(name, [])
 
     told: set[tuple[str, str]] = set()
     for networks in ((), (ip_network("127.0.0.0/8"),)):
-        settings = HASTY.model_copy(update={"webhook_allowed_networks": networks})
-        with Sender(settings, look_up) as sender:
+        settings = IMPATIENT.model_copy(update={"webhook_allowed_networks": networks})
+        with Sender(settings, lookup) as sender:
             for name in ("nobody.example", "empty.example", "inside.example", "both.example"):
                 outcome = sender.send(f"https://{name}/", {}, b"{}")
                 assert isinstance(outcome, Failed)
@@ -147,26 +148,26 @@ def test_whether_a_name_exists_inside_is_not_told(connections: list[str]) -> Non
     assert connections == []
 
 
-def test_a_resolver_that_changes_its_mind_is_asked_once(connections: list[str]) -> None:
+def test_a_name_is_looked_up_only_once_per_request(connections: list[str]) -> None:
     """The first answer is checked and passes, and any later one would be loopback."""
     answers = iter([PUBLIC, "127.0.0.1", "127.0.0.1"])
-    with Sender(HASTY, look_up=lambda name: [next(answers)]) as sender:
+    with Sender(IMPATIENT, lookup=lambda name: [next(answers)]) as sender:
         outcome = sender.send("https://receiver.example/", {}, b"{}")
     assert isinstance(outcome, Failed)
     assert connections == [PUBLIC]
     assert next(answers) == "127.0.0.1", "there was no second look-up"
 
 
-def test_what_is_connected_to_is_what_was_checked(inside: Receiver) -> None:
+def test_the_connection_goes_to_the_address_that_was_checked(inside: Receiver) -> None:
     """The same with somebody who answers: only 127.0.0.2 is open, and the name is rebound to 127.0.0.1 in between."""
     settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.2/32"),))
     answers = ["127.0.0.2"]
 
-    def look_up(name: str) -> list[str]:
+    def lookup(name: str) -> list[str]:
         return [answers.pop(0) if answers else "127.0.0.1"]
 
     with Receiver(status(200, body=b"open"), host="127.0.0.2", port=inside.port) as outside:
-        with Sender(settings, look_up) as sender:
+        with Sender(settings, lookup) as sender:
             first = sender.send(outside.url("receiver.example"), {}, b"{}")
             second = sender.send(outside.url("receiver.example"), {}, b"{}")
         assert isinstance(first, Sent)
@@ -177,7 +178,7 @@ def test_what_is_connected_to_is_what_was_checked(inside: Receiver) -> None:
     assert inside.accepted == 0
 
 
-def test_a_redirect_leads_nowhere(inside: Receiver) -> None:
+def test_a_redirect_into_a_private_network_is_not_followed(inside: Receiver) -> None:
     settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.2/32"),))
     with (
         Receiver(status(307, f"Location: {inside.url()}"), host="127.0.0.2") as outside,
@@ -189,7 +190,7 @@ def test_a_redirect_leads_nowhere(inside: Receiver) -> None:
     assert inside.accepted == 0
 
 
-def test_the_environment_names_no_proxy_and_no_password(
+def test_proxies_and_passwords_of_the_environment_are_not_used(
     inside: Receiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
@@ -206,7 +207,7 @@ def test_the_environment_names_no_proxy_and_no_password(
     assert inside.accepted == 0
 
 
-def test_what_a_receiver_sets_is_not_sent_to_another(inside: Receiver) -> None:
+def test_cookies_are_not_sent_back(inside: Receiver) -> None:
     """A cookie, for one: receivers of all tenants may share a host's name."""
     settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.0/8"),))
     with Receiver(status(200, "Set-Cookie: session=1; Path=/")) as receiver, Sender(settings) as sender:
@@ -216,7 +217,7 @@ def test_what_a_receiver_sets_is_not_sent_to_another(inside: Receiver) -> None:
         assert b"cookie" not in receiver.requests[1].lower()
 
 
-def test_named_networks_are_opened_for_development(inside: Receiver, connections: list[str]) -> None:
+def test_allowed_networks_can_be_reached_and_others_can_not(inside: Receiver, connections: list[str]) -> None:
     settings = WebhookSettings(webhook_allowed_networks=(ip_network("127.0.0.1/32"), ip_network("::1/128")))
     with Sender(settings) as sender:
         outcome = sender.send(inside.url("localhost"), {}, b"{}")

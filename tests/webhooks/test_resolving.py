@@ -1,4 +1,4 @@
-"""A name that can't be looked up costs no more time than a receiver that hangs, and every address of one is tried."""
+"""Looking up names with limits on time and number, and trying the addresses of a name in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import webhooks.resolving
 from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status
-from tests.webhooks.senders import BODY, HASTY, HEADERS, MANY_SECONDS, OPENED
+from tests.webhooks.senders import BODY, HEADERS, IMPATIENT, MANY_SECONDS, OPENED
 from webhooks.sending import Failed, Sender, Sent
 
 
@@ -19,7 +19,7 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_name_without_an_address() -> None:
+def test_a_name_without_an_address_is_a_resolution_failure() -> None:
     with Sender(OPENED) as sender:
         outcome = sender.send("https://receiver.invalid/", HEADERS, BODY)
     assert isinstance(outcome, Failed)
@@ -27,30 +27,30 @@ def test_a_name_without_an_address() -> None:
 
 
 @pytest.mark.parametrize("name", ["0xn--_.example", "xn--a.example", "xn--zzzzz.example", "a_b.example"])
-def test_a_name_that_is_hardly_one(name: str) -> None:
-    with Receiver(status(200)) as receiver, Sender(OPENED, look_up=lambda name: ["127.0.0.1"]) as sender:
+def test_a_name_with_an_unusual_form_is_sent_to_as_it_is_written(name: str) -> None:
+    with Receiver(status(200)) as receiver, Sender(OPENED, lookup=lambda name: ["127.0.0.1"]) as sender:
         outcome = sender.send(receiver.url(name), HEADERS, BODY)
     assert isinstance(outcome, Sent)
     assert f"host: {name}:{receiver.port}".encode() in receiver.requests[0].lower()
 
 
-def test_an_empty_answer() -> None:
-    with Sender(OPENED, look_up=lambda name: []) as sender:
+def test_an_empty_list_of_addresses_is_a_resolution_failure() -> None:
+    with Sender(OPENED, lookup=lambda name: []) as sender:
         outcome = sender.send("https://receiver.example/", HEADERS, BODY)
     assert isinstance(outcome, Failed)
     assert outcome.reason == "resolution"
 
 
-def test_a_name_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_that_hangs_times_out_and_occupies_its_slot_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up, its place stays taken until it ends, and then it is free again."""
-    monkeypatch.setattr(webhooks.resolving, "PLACES", 1)
+    monkeypatch.setattr(webhooks.resolving, "MAX_LOOKUPS", 1)
     answered = threading.Event()
 
-    def look_up(name: str) -> list[str]:
+    def lookup(name: str) -> list[str]:
         answered.wait(MANY_SECONDS)
         return ["127.0.0.1"]
 
-    with Receiver(status(200)) as receiver, Sender(HASTY, look_up) as sender:
+    with Receiver(status(200)) as receiver, Sender(IMPATIENT, lookup) as sender:
         outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
         assert isinstance(outcome, Failed)
         assert (outcome.reason, outcome.detail) == ("timeout", "the look-up of the host's name took too long")
@@ -66,10 +66,10 @@ def test_a_name_server_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_a_place_is_not_waited_for_as_long_as_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_lookup_slot_is_shorter_than_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the names that hang would take the senders, too, and not only the places."""
-    monkeypatch.setattr(webhooks.resolving, "PLACES", 0)
-    monkeypatch.setattr(webhooks.resolving, "PLACE_SECONDS", 0.1)
+    monkeypatch.setattr(webhooks.resolving, "MAX_LOOKUPS", 0)
+    monkeypatch.setattr(webhooks.resolving, "MAX_WAIT_SECONDS", 0.1)
     patient = OPENED.model_copy(update={"webhook_timeout_seconds": 60.0, "webhook_connect_seconds": 60.0})
     with Sender(patient) as sender:
         outcome = sender.send("https://receiver.example/", HEADERS, BODY)
@@ -78,9 +78,9 @@ def test_a_place_is_not_waited_for_as_long_as_a_name(monkeypatch: pytest.MonkeyP
     assert 0.1 <= outcome.seconds < MANY_SECONDS
 
 
-def test_a_place_is_free_again_if_no_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks.resolving, "PLACES", 1)
-    with Receiver(status(200)) as receiver, Sender(OPENED, look_up=lambda name: ["127.0.0.1"]) as sender:
+def test_a_lookup_slot_is_freed_if_no_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks.resolving, "MAX_LOOKUPS", 1)
+    with Receiver(status(200)) as receiver, Sender(OPENED, lookup=lambda name: ["127.0.0.1"]) as sender:
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", no_thread)
             outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
@@ -89,21 +89,21 @@ def test_a_place_is_free_again_if_no_thread_starts(monkeypatch: pytest.MonkeyPat
         assert isinstance(sender.send(receiver.url("receiver.example"), HEADERS, BODY), Sent)
 
 
-def test_the_next_address_is_tried_where_one_does_not_answer() -> None:
+def test_the_next_address_is_tried_if_one_refuses() -> None:
     with (
         Receiver(status(200), host="127.0.0.3") as receiver,
-        Sender(OPENED, look_up=lambda name: ["127.0.0.1", "127.0.0.2", "127.0.0.3"]) as sender,
+        Sender(OPENED, lookup=lambda name: ["127.0.0.1", "127.0.0.2", "127.0.0.3"]) as sender,
     ):
         outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
     assert isinstance(outcome, Sent)
     assert outcome.status == 200
 
 
-def test_but_not_one_after_the_other_for_ever() -> None:
+def test_the_number_of_addresses_tried_is_limited() -> None:
     many = [f"127.0.0.{last}" for last in range(10, 100)]
     with (
         Receiver(status(200), host="127.0.0.99") as receiver,
-        Sender(OPENED, look_up=lambda name: many) as sender,
+        Sender(OPENED, lookup=lambda name: many) as sender,
     ):
         outcome = sender.send(receiver.url("receiver.example"), HEADERS, BODY)
     assert isinstance(outcome, Failed)
@@ -111,7 +111,7 @@ def test_but_not_one_after_the_other_for_ever() -> None:
     assert receiver.accepted == 0
 
 
-def test_a_host_that_does_not_answer_at_all() -> None:
+def test_connecting_to_a_host_that_does_not_answer_times_out() -> None:
     """A listener whose queue is full leaves connections without an answer, as a firewall does."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         port = listener.getsockname()[1]
@@ -119,7 +119,7 @@ def test_a_host_that_does_not_answer_at_all() -> None:
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
-        with Sender(HASTY) as sender:
+        with Sender(IMPATIENT) as sender:
             outcome = sender.send(f"http://127.0.0.1:{port}/", HEADERS, BODY)
         for one in waiting:
             one.close()

@@ -1,4 +1,4 @@
-"""What comes of a webhook, whatever its receiver does: real sockets, and never an exception."""
+"""The result of sending a webhook, whatever its receiver does. Uses real sockets; nothing may raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from settings.webhooks import WebhookSettings
 from tests.services import free_port
 from tests.webhooks.receivers import Endless, Receiver, Script, answering, dribbling, hang, status
-from tests.webhooks.senders import BODY, HASTY, HEADERS, MANY_SECONDS, OPENED
+from tests.webhooks.senders import BODY, HEADERS, IMPATIENT, MANY_SECONDS, OPENED
 from webhooks.sending import Failed, Sender, Sent
 
 
@@ -51,14 +51,14 @@ def test_a_webhook_is_sent_as_it_was_signed() -> None:
 
 
 @pytest.mark.parametrize("code", [200, 299, 400, 404, 410, 429, 500, 503, 599])
-def test_any_answer_is_an_answer(code: int) -> None:
+def test_a_response_with_any_status_is_returned(code: int) -> None:
     with Receiver(status(code, body=b"so it is")) as receiver:
         outcome = deliver(receiver)
     assert isinstance(outcome, Sent)
     assert (outcome.status, outcome.body_start) == (code, "so it is")
 
 
-def test_what_comes_before_the_answer_is_read_past() -> None:
+def test_informational_responses_are_skipped() -> None:
     answer = (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     )
@@ -115,7 +115,7 @@ def test_a_date_without_a_zone_is_in_utc_wherever_the_service_runs(monkeypatch: 
         "Fri, 31 Dec 9999 23:59:59 -9999",
     ],
 )
-def test_a_retry_after_that_is_none_is_none(value: str) -> None:
+def test_an_invalid_retry_after_is_ignored(value: str) -> None:
     answer = f"HTTP/1.1 503 No\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n".encode("latin-1")
     with Receiver(answering(answer)) as receiver:
         outcome = deliver(receiver)
@@ -154,7 +154,7 @@ def test_a_redirect_to_a_metadata_service_is_a_failure_like_any_other() -> None:
     ],
 )
 def test_a_receiver_that_does_not_answer_is_cut_off_in_time(script: Script) -> None:
-    settings = HASTY.model_copy(update={"webhook_max_response_bytes": 2**40})
+    settings = IMPATIENT.model_copy(update={"webhook_max_response_bytes": 2**40})
     with Receiver(script) as receiver:
         outcome = deliver(receiver, settings)
     assert isinstance(outcome, Failed)
@@ -163,9 +163,9 @@ def test_a_receiver_that_does_not_answer_is_cut_off_in_time(script: Script) -> N
 
 
 @pytest.mark.parametrize("framing", ["", "Content-Length: 1000000\r\n"])
-def test_an_answer_that_dribbles_counts_and_is_cut_off_in_time(framing: str) -> None:
+def test_a_body_that_dribbles_is_cut_off_in_time_and_its_status_counts(framing: str) -> None:
     with Receiver(dribbling(f"HTTP/1.1 200 OK\r\n{framing}\r\nstart".encode())) as receiver:
-        outcome = deliver(receiver, HASTY)
+        outcome = deliver(receiver, IMPATIENT)
     assert isinstance(outcome, Sent)
     assert (outcome.status, outcome.cut) == (200, "timeout")
     assert outcome.body_start.startswith("startx")
@@ -178,7 +178,7 @@ def test_a_receiver_that_does_not_read_is_cut_off_in_time() -> None:
     def stare(connection: socket.socket) -> None:
         stopped.wait(MANY_SECONDS)
 
-    with Receiver(stare, reads=False) as receiver, Sender(HASTY) as sender:
+    with Receiver(stare, reads=False) as receiver, Sender(IMPATIENT) as sender:
         outcome = sender.send(receiver.url(), HEADERS, bytes(2**26))
         stopped.set()
     assert isinstance(outcome, Failed)
@@ -195,7 +195,7 @@ def test_a_receiver_that_does_not_read_is_cut_off_in_time() -> None:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 10_000),
     ],
 )
-def test_of_a_gigabyte_little_is_read_and_the_answer_counts(start: bytes, more: bytes) -> None:
+def test_only_the_start_of_a_huge_body_is_read_and_its_status_counts(start: bytes, more: bytes) -> None:
     endless = Endless(start, more)
     with Receiver(endless) as receiver:
         outcome = deliver(receiver)
@@ -213,7 +213,7 @@ def test_of_a_gigabyte_little_is_read_and_the_answer_counts(start: bytes, more: 
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000),
     ],
 )
-def test_of_endless_headers_little_is_read(start: bytes, more: bytes) -> None:
+def test_endless_headers_are_cut_off(start: bytes, more: bytes) -> None:
     endless = Endless(start, more)
     with Receiver(endless) as receiver:
         outcome = deliver(receiver)
@@ -222,7 +222,7 @@ def test_of_endless_headers_little_is_read(start: bytes, more: bytes) -> None:
     assert endless.sent < 2**26
 
 
-def test_what_is_packed_stays_packed() -> None:
+def test_a_compressed_body_is_not_decompressed() -> None:
     packed = gzip.compress(b"a" * 2**24)
     with Receiver(status(200, "Content-Encoding: gzip", body=packed)) as receiver:
         outcome = deliver(receiver)
@@ -274,7 +274,7 @@ def test_a_connection_that_is_reset_is_a_failure() -> None:
     assert outcome.reason == "connection"
 
 
-def test_who_refuses_without_reading_has_answered() -> None:
+def test_a_response_sent_before_the_request_was_read_counts() -> None:
     """The rest of the request can't be sent any more; what was said before is there to be read."""
 
     with Receiver(status(413), reads=False) as receiver, Sender(OPENED) as sender:
@@ -283,7 +283,7 @@ def test_who_refuses_without_reading_has_answered() -> None:
     assert outcome.status == 413
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection_is_a_failure() -> None:
     with Sender(OPENED) as sender:
         outcome = sender.send(f"http://127.0.0.1:{free_port()}/", HEADERS, BODY)
     assert isinstance(outcome, Failed)
@@ -306,7 +306,7 @@ def test_nobody_listens() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: magic\r\n\r\n",
     ],
 )
-def test_garbage_is_a_failure(answer: bytes) -> None:
+def test_a_response_that_is_not_http_is_a_failure(answer: bytes) -> None:
     with Receiver(answering(answer)) as receiver:
         outcome = deliver(receiver)
     assert isinstance(outcome, Failed)
@@ -344,7 +344,7 @@ FUZZED = Sender(OPENED)
 
 @hypothesis_settings(max_examples=150)
 @given(start=STARTS, rest=st.lists(st.one_of(st.binary(max_size=20), FRAGMENTS), max_size=8).map(b"".join))
-def test_nothing_that_a_receiver_says_raises(start: bytes, rest: bytes) -> None:
+def test_no_response_makes_the_sender_raise(start: bytes, rest: bytes) -> None:
     with Receiver(answering(start + rest)) as receiver:
         outcome = FUZZED.send(receiver.url(), HEADERS, BODY)
     assert isinstance(outcome, Sent | Failed)
@@ -365,7 +365,7 @@ DATES = st.builds(
 
 @hypothesis_settings(max_examples=300)
 @given(value=st.one_of(DATES, NUMBERS, st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=40)))
-def test_no_retry_after_raises(value: str) -> None:
+def test_no_retry_after_makes_the_sender_raise(value: str) -> None:
     answer = f"HTTP/1.1 503 No\r\nRetry-After: {value}\r\nContent-Length: 0\r\n\r\n".encode("latin-1")
     with Receiver(answering(answer)) as receiver:
         outcome = FUZZED.send(receiver.url(), HEADERS, BODY)

@@ -1,4 +1,4 @@
-"""Signatures are those of Standard Webhooks, as its specification and its own package have them."""
+"""Signatures agree with the specification of Standard Webhooks and with its Python package."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_a_receiver_with_the_standard_package_verifies_it() -> None:
 
 
 @given(body=st.text(), message_id=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True))
-def test_whatever_is_sent_is_verified(body: str, message_id: str) -> None:
+def test_every_body_and_id_is_verified_by_the_standard_package(body: str, message_id: str) -> None:
     secret = new_secret()
     given = headers([secret], body.encode(), message_id)
     Webhook(secret).verify(body.encode(), given, json_parse=False)
 
 
 @pytest.mark.parametrize("change", ["body", "webhook-id", "webhook-timestamp", "secret"])
-def test_nothing_else_is_verified(change: str) -> None:
+def test_a_changed_message_or_secret_is_not_verified(change: str) -> None:
     secret = new_secret()
     given = headers([secret])
     changed = given | ({change: given[change][:-1] + "7"} if change in given else {})
@@ -59,7 +59,7 @@ def test_nothing_else_is_verified(change: str) -> None:
         receiver.verify(BODY + b" " if change == "body" else BODY, changed)
 
 
-def test_while_secrets_are_rotated_either_verifies_it() -> None:
+def test_a_message_signed_with_two_secrets_is_verified_by_either() -> None:
     old, new, other = new_secret(), new_secret(), new_secret()
     given = headers([new, old])
     for secret in (old, new):
@@ -88,7 +88,7 @@ def test_secrets_are_long_and_never_the_same() -> None:
         "whsec_" + base64.b64encode(bytes(65)).decode(),
     ],
 )
-def test_a_secret_of_another_form_is_refused_and_not_told(secret: str) -> None:
+def test_a_malformed_secret_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(ValueError, match="a secret is whsec_") as caught:
         sign([secret], "msg_1", 1, BODY)
     assert len(secret) < 8 or secret[6:] not in str(caught.value)
@@ -100,6 +100,6 @@ def test_an_id_that_could_be_read_in_two_ways_is_refused(message_id: str) -> Non
         sign([new_secret()], message_id, 1, BODY)
 
 
-def test_nothing_goes_out_unsigned() -> None:
+def test_signing_without_a_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="no secret"):
         sign([], "msg_1", 1, BODY)

@@ -1,4 +1,4 @@
-"""TLS is for the name that the URL has, whatever address it leads to, and nothing else is trusted."""
+"""TLS verifies the name in the URL, whatever address it resolves to, and trusts only configured authorities."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def serving(authority: trustme.CA, *names: str) -> ssl.SSLContext:
 
 
 def deliver(receiver: Receiver, settings: WebhookSettings, host: str = NAME) -> Sent | Failed:
-    with Sender(settings, look_up=lambda name: ["127.0.0.1"]) as sender:
+    with Sender(settings, lookup=lambda name: ["127.0.0.1"]) as sender:
         return sender.send(receiver.url(host, "https"), HEADERS, b"{}")
 
 
-def test_the_name_is_kept_though_the_connection_is_to_an_address(
+def test_tls_and_the_host_header_use_the_name_and_not_the_address(
     authority: trustme.CA, settings: WebhookSettings
 ) -> None:
     asked_for: list[str | None] = []
@@ -57,7 +57,7 @@ def test_the_name_is_kept_though_the_connection_is_to_an_address(
     assert f"host: {NAME}:{receiver.port}".encode() in receiver.requests[0].lower()
 
 
-def test_a_certificate_may_be_an_addresses(authority: trustme.CA, settings: WebhookSettings) -> None:
+def test_a_certificate_for_an_address_is_accepted(authority: trustme.CA, settings: WebhookSettings) -> None:
     with Receiver(status(200), tls=serving(authority, "127.0.0.1")) as receiver:
         outcome = deliver(receiver, settings, "127.0.0.1")
     assert isinstance(outcome, Sent), outcome
@@ -67,7 +67,7 @@ def test_many_threads_share_a_sender(authority: trustme.CA, settings: WebhookSet
     outcomes: list[Sent | Failed] = []
     with (
         Receiver(status(200), tls=serving(authority, NAME)) as receiver,
-        Sender(settings, look_up=lambda name: ["127.0.0.1"]) as sender,
+        Sender(settings, lookup=lambda name: ["127.0.0.1"]) as sender,
     ):
         url = receiver.url(NAME, "https")
         threads = [threading.Thread(target=lambda: outcomes.append(sender.send(url, HEADERS, b"{}"))) for _ in range(8)]
@@ -90,7 +90,7 @@ def test_a_certificate_for_another_name_is_refused(
     assert receiver.requests == [], "nothing was sent"
 
 
-def test_an_authority_that_nobody_named_is_refused(settings: WebhookSettings) -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused(settings: WebhookSettings) -> None:
     with Receiver(status(200), tls=serving(trustme.CA(), NAME)) as receiver:
         outcome = deliver(receiver, settings)
     assert isinstance(outcome, Failed)
@@ -98,7 +98,7 @@ def test_an_authority_that_nobody_named_is_refused(settings: WebhookSettings) ->
     assert receiver.requests == []
 
 
-def test_the_environment_makes_nobody_trusted(
+def test_authorities_named_in_the_environment_are_not_trusted(
     authority: trustme.CA, settings: WebhookSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert settings.webhook_ca_file is not None
@@ -151,7 +151,7 @@ def test_a_handshake_that_is_slow_is_cut_off_in_time(script: Script, settings: W
     assert 0.3 <= outcome.seconds < 10.0
 
 
-def test_an_authority_file_that_is_none_is_an_error_at_the_start(settings: WebhookSettings, tmp_path: Path) -> None:
+def test_an_invalid_authority_file_is_an_error_at_the_start(settings: WebhookSettings, tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.touch()
     for file in (empty, tmp_path / "nowhere.pem"):

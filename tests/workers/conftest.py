@@ -1,9 +1,10 @@
-"""A store, and a scoring loop that runs in a thread."""
+"""A store with shorthands, and a scoring loop that runs in a thread."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,25 +13,25 @@ from jobs.queue.accept import accept
 from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.records import JobStatus, Submission
-from scoring.layout import Rows
+from scoring.layout import Chunk, Rows
 from scoring.options import Priority
 from settings.jobs import StoreSettings
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine
-from workers.engine_loop.loop import Pace, ScoringLoop
-from workers.engine_loop.watchdog import Progress
+from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.watchdog import Watchdog
 
 MODEL = "demo"
 CARD = ModelCard(MODEL, context_length=64, vocabulary=1000, tokenizer_fingerprint="tokenizer")
-"""What the workers here serve, unless told otherwise."""
+"""What the workers of the tests serve, unless told otherwise."""
 LABELS = (3, 5)
-EAGER = Pace(claim_seconds=4.0, poll_seconds=0.05)
-SLEEPY = Pace(claim_seconds=4.0, poll_seconds=600.0)
-"""Looks for work only when it is rung."""
+EAGER = LoopTiming(claim_seconds=4.0, poll_seconds=0.05)
+SLEEPY = LoopTiming(claim_seconds=4.0, poll_seconds=600.0)
+"""Looks for work only when the bell rings."""
 
 
 class RecordingBell:
-    """Writes down what is said."""
+    """Records rings and announcements."""
 
     def __init__(self) -> None:
         self.rings: list[str] = []
@@ -47,9 +48,9 @@ class RecordingBell:
 
 
 class Store:
-    """A database with shorthands."""
+    """A database, with shorthands for what tests do with it."""
 
-    def __init__(self, url: str, **settings: float) -> None:
+    def __init__(self, url: str, **settings: Any) -> None:
         self.database = Database.open(StoreSettings(database_url=url, **settings))
 
     def submit(
@@ -61,15 +62,15 @@ class Store:
         tokenizer: str = CARD.tokenizer_fingerprint,
         priority: Priority = Priority.NORMAL,
     ) -> str:
-        """A job of so many chunks of two items each; ``token`` is in all of them."""
-        rows = [(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
+        """Accept a job of so many chunks of two items each, and return its id. Every item begins with ``token``."""
+        given = [Chunk(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
         submission = Submission(
             model=MODEL,
             tokenizer_fingerprint=tokenizer,
             prefix=Rows.pack([prefix], [0]).tokens,
-            chunks=rows,
+            chunks=given,
             label_token_ids=LABELS,
-            prompt_tokens=sum(int(r.sequence_lengths.sum()) for _, r in rows),
+            prompt_tokens=sum(int(chunk.rows.sequence_lengths.sum()) for chunk in given),
             total_items=2 * chunks,
             priority=priority,
         )
@@ -86,16 +87,16 @@ class Store:
 
 
 class Worker:
-    """A scoring loop in a thread, and all that a test needs to look at and to turn."""
+    """A scoring loop in a thread, with its engine and its bell in the hands of a test."""
 
-    def __init__(self, store: Store, pace: Pace = EAGER, engine: MadeUpEngine | None = None) -> None:
+    def __init__(self, store: Store, timing: LoopTiming = EAGER, engine: MadeUpEngine | None = None) -> None:
         self.engine = engine or MadeUpEngine()
         self.bell = RecordingBell()
         self.stuck = threading.Event()
-        self.progress = Progress(30.0, self.stuck.set)
+        self.watchdog = Watchdog(30.0, self.stuck.set)
         self.failure: BaseException | None = None
         self.loop = ScoringLoop(
-            store.database, self.bell, self.engine, self.progress, pace, worker_id="worker", card=CARD
+            store.database, self.bell, self.engine, self.watchdog, timing, worker_id="worker", card=CARD
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -111,15 +112,15 @@ class Worker:
 
     def stop(self) -> None:
         self.loop.stop()
-        self.engine.let_go()
+        self.engine.go_on()
         self._thread.join(30)
-        self.progress.close()
+        self.watchdog.close()
         assert self.ended(), "the loop did not stop"
 
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[Store]:
-    """A store on either database."""
+    """A store, once on each database."""
     store = Store(store_url)
     yield store
     store.database.close()
@@ -127,11 +128,11 @@ def store(store_url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def start_worker() -> Iterator[Callable[..., Worker]]:
-    """Start a worker on a store; it is stopped at the end."""
+    """Start a worker on a store. It is stopped at the end of the test."""
     workers: list[Worker] = []
 
-    def start(store: Store, pace: Pace = EAGER, engine: MadeUpEngine | None = None) -> Worker:
-        workers.append(Worker(store, pace, engine))
+    def start(store: Store, timing: LoopTiming = EAGER, engine: MadeUpEngine | None = None) -> Worker:
+        workers.append(Worker(store, timing, engine))
         return workers[-1]
 
     yield start

@@ -1,4 +1,4 @@
-"""Engines without a model: scores made up from the tokens, and steps that a test holds in its hand."""
+"""An engine without a model: it computes its scores from the tokens by a formula, and tests control its steps."""
 
 from __future__ import annotations
 
@@ -7,45 +7,42 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from scoring.layout import ChunkWork, GroupWork, LabelScores, Scored, TokenIds
+from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk, TokenIds
+from tests.packed_rows import whole_sequences
 
 POISON = 666
-"""An engine fails at a sequence that holds this token."""
+"""The engine raises an error at a sequence that contains this token."""
 
 
 class MadeUpEngine:
-    """Scores one chunk a step. Scores depend on the sequence and the label alone, as a real engine's do.
-
-    hold: while this is set, the engine waits at the next step until it is let go on; broken: it fails at anything;
-    steps: the first token of the chunk of each step so far; before: what to do in front of the step of a number.
-    """
+    """Scores one chunk a step. As with a real engine, a score depends only on the sequence and the label."""
 
     def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.before: dict[int, Callable[[], None]] = {}
-        self.batches: list[list[GroupWork]] = []
-        self.holding = threading.Event()
+        self.steps: list[int] = []  # for each step so far, the first token of its chunk
+        self.before: dict[int, Callable[[], None]] = {}  # what to call before the step with this number
+        self.batches: list[list[GroupWork]] = []  # what each call of score was given
+        self.holding = threading.Event()  # set once the engine waits before a step
         self._go_on = threading.Event()
         self._go_on.set()
-        self.broken = False
+        self.broken = False  # whether it fails at any work
 
     @classmethod
     def held(cls) -> MadeUpEngine:
-        """One that stops in front of its first step."""
+        """Create an engine that waits before its first step."""
         engine = cls()
         engine.hold()
         return engine
 
     def hold(self) -> None:
-        """Stop in front of the next step."""
+        """Wait before the next step until :meth:`go_on`."""
         self.holding.clear()
         self._go_on.clear()
 
-    def let_go(self) -> None:
-        """Go on."""
+    def go_on(self) -> None:
+        """Wait no longer."""
         self._go_on.set()
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         self.batches.append(list(groups))
         for group in groups:
             for chunk in group.chunks:
@@ -56,7 +53,7 @@ class MadeUpEngine:
                 if self.broken:
                     raise RuntimeError("the device is gone")
                 self.steps.append(int(chunk.rows.tokens[0]))
-                scored = Scored(chunk.id, made_up_scores(group.prefix, chunk), cached_tokens=0)
+                scored = ScoredChunk(chunk.id, made_up_scores(group.prefix, chunk), cached_tokens=0)
                 yield scored
                 on_step()
 
@@ -66,10 +63,9 @@ def _nothing() -> None:
 
 
 def made_up_scores(prefix: TokenIds, chunk: ChunkWork) -> LabelScores:
-    """float32 [N, M], from the tokens of each sequence and the label."""
+    """Compute float32 [N, M] from the tokens of each sequence and the label."""
     logits = np.zeros((len(chunk.rows), len(chunk.label_token_ids)), np.float32)
-    for n, end in enumerate(chunk.rows.prefix_ends):
-        sequence = np.concatenate([prefix[:end], chunk.rows.row(n)])
+    for n, sequence in enumerate(whole_sequences(prefix, chunk.rows)):
         if POISON in sequence:
             raise RuntimeError("the engine chokes on this")
         for m, label in enumerate(chunk.label_token_ids):

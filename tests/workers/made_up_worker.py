@@ -1,7 +1,7 @@
-"""A scoring worker as a process, whose engine makes its scores up.
+"""The process of a scoring worker whose engine computes its scores by a formula instead of a model.
 
-``python -m tests.workers.made_up_worker MODE`` serves the tests' own model, and with ``MODE DIRECTORY`` that of the
-tokenizer in a folder, as the API does.
+``python -m tests.workers.made_up_worker MODE`` serves the tests' own model card. With ``MODE DIRECTORY`` it serves the
+card of the model in a folder, as the API does. MODE is a key of :data:`ENGINES`, or ``loading``, which never serves.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from pathlib import Path
 from checkpoints.card import ModelCard
 from checkpoints.files import read_model_card
 from jobs.store.records import WorkerRecord
-from scoring.layout import GroupWork, LabelScores, Scored
+from scoring.layout import GroupWork, LabelScores, ScoredChunk
 from scoring.tokenization import TextTokenizer
 from settings.bell import BellSettings
-from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
+from settings.worker import WorkerSettings
 from tests.workers.conftest import CARD
 from tests.workers.engines import POISON, MadeUpEngine
 from workers.engine_loop.heartbeat import new_worker_id
-from workers.engine_loop.serving import WorkerSettings, serve
-from workers.stopping import Stopping, end_process
+from workers.engine_loop.serving import WorkerSlices, serve
+from workers.stopping import StopSignals, end_process
 
 
 class HangingEngine(MadeUpEngine):
-    """Never comes back, as a device call may."""
+    """Never returns from scoring, as with a device call that hangs."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         while True:
             time.sleep(3600)
         yield
 
 
-class SettledEngine(MadeUpEngine):
-    """Fails where the collector looks at what start-up left."""
+class FrozenGarbageEngine(MadeUpEngine):
+    """Fails unless the objects from start-up are hidden from the garbage collector."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         assert gc.get_freeze_count() > 0
         return super().score(groups, on_step)
 
 
 class SlowEngine(MadeUpEngine):
-    """Takes a moment for every chunk."""
+    """Takes 50 ms for every chunk."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         def slowly() -> None:
             time.sleep(0.05)
             on_step()
@@ -60,7 +60,7 @@ class SlowEngine(MadeUpEngine):
 
 
 class BrokenEngine(MadeUpEngine):
-    """Fails at anything."""
+    """Fails at any work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,9 +68,9 @@ class BrokenEngine(MadeUpEngine):
 
 
 class DyingEngine(MadeUpEngine):
-    """Takes its process down at a sequence that holds the poison, as a fault in a device's library may."""
+    """Kills its process at a chunk that contains the poison, as a fault in a device's library may."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         for group in groups:
             for chunk in group.chunks:
                 if POISON in chunk.rows.tokens:
@@ -79,9 +79,9 @@ class DyingEngine(MadeUpEngine):
 
 
 class StrangeEngine(MadeUpEngine):
-    """Its scores can be told from everybody else's."""
+    """Computes scores that differ from those of every other engine here."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         for scored in super().score(groups, on_step):
             yield replace(scored, scores=LabelScores(scored.scores.logits + 100, scored.scores.logprobs))
 
@@ -91,14 +91,14 @@ ENGINES = {
     "dying": DyingEngine,
     "hang": HangingEngine,
     "quick": MadeUpEngine,
-    "settled": SettledEngine,
+    "frozen-garbage": FrozenGarbageEngine,
     "slow": SlowEngine,
     "strange": StrangeEngine,
 }
 
 
 def served_card() -> ModelCard:
-    """What to say that is served."""
+    """Return the model card that this process serves."""
     if len(sys.argv) < 3:
         return CARD
     directory = Path(sys.argv[2])
@@ -107,11 +107,11 @@ def served_card() -> ModelCard:
 
 def main() -> int:
     configure_logs()
-    stopping = Stopping()
+    stopping = StopSignals()
     if sys.argv[1] == "loading":
         time.sleep(3600)
     worker = WorkerRecord(new_worker_id(), served_card(), "weights", "none", "float32")
-    settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
+    settings = WorkerSlices(StoreSettings(), BellSettings(), WorkerSettings())
     return serve(ENGINES[sys.argv[1]](), worker, settings, stopping)
 
 

@@ -1,7 +1,7 @@
-"""The delivering loop: claim what is due, send it, write down what came of it. SQL alone tells it what to do.
+"""The delivery loop: claim deliveries that are due, send them, and store the results. It finds work by polling SQL.
 
-A request is sent outside of any transaction, in a thread of its own, of which there is a bounded number. What is
-claimed is sent at once, so that a lease need only cover one attempt, which the sender bounds.
+Requests are sent outside of any transaction, by a bounded number of threads. A claimed delivery is sent at once, so its
+lease has to cover only one attempt, and the sender limits how long that takes.
 """
 
 from __future__ import annotations
@@ -17,83 +17,78 @@ import structlog
 from jobs.store.database import Database, StorageUnavailable
 from jobs.webhooks.deliveries import (
     Attempt,
-    Claim,
+    ClaimedDeliveries,
     ClaimedDelivery,
-    Patience,
-    Settled,
+    RetryPolicy,
     claim_deliveries,
     give_back,
     has_due,
-    settle_delivery,
+    record_attempt,
 )
 from jobs.webhooks.secrets import live_secrets
 from jobs.webhooks.tables import DeliveryState
 from settings.delivery import DeliverySettings
-from webhooks.sending import Failed, Outcome
+from webhooks.sending import Failed, SendResult
 from webhooks.signing import new_secret, sign
+from workers.database_outage import OutageLog
 from workers.delivery.metrics import DeliveryMetrics
 
 LEASE_SLACK_SECONDS = 15.0
-"""What a claim outlasts its attempt by, to write down what came of it through a restart of the database."""
+"""How much longer than an attempt its lease is, so that its result can be stored after a restart of the database."""
 
 RETRY_SECONDS = 0.5
 
-BUSY = "busy"
-"""The sender's reason where it had no place for a request: nothing was sent."""
-BUSY_SECONDS = 5.0
-"""After which it is asked again."""
+BUSY = "busy"  # the sender's reason if it could not start a request: nothing was sent
+BUSY_SECONDS = 5.0  # until such a delivery is due again
 INTERNAL = Attempt("internal", 0.0, detail="a fault of the sender, which its own log tells")
-"""An attempt of which an exception came."""
+"""The result of an attempt that raised an exception."""
 
 Result = TypeVar("Result")
 
 log = structlog.stdlib.get_logger("delivery")
 
 
-class Sending(Protocol):
-    """What the loop asks of a sender: see :class:`webhooks.sending.Sender`."""
+class WebhookSender(Protocol):
+    """What the loop needs of :class:`webhooks.sending.Sender`."""
 
-    def send(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        """POST the body, and wait for the answer, for so long as was set."""
+    def send(self, url: str, headers: dict[str, str], body: bytes) -> SendResult:
+        """POST the body and wait for the response, with a time limit."""
 
 
 class _LeaseOverError(Exception):
-    """The delivery is another's by now."""
+    """The lease of the delivery is over, so another process may have claimed it."""
 
 
 class DeliveryLoop:
-    """Delivers until stopped. :meth:`stop` may be called from any thread.
-
-    attempt_seconds: that the sender takes at most.
-    """
+    """Delivers until stopped. :meth:`stop` may be called from any thread."""
 
     def __init__(
         self,
         database: Database,
-        sender: Sending,
+        sender: WebhookSender,
         settings: DeliverySettings,
-        attempt_seconds: float,
+        attempt_seconds: float,  # the longest time that the sender takes for one request
         metrics: DeliveryMetrics | None = None,
     ) -> None:
         self._database = database
         self._sender = sender
         self._settings = settings
-        self._patience = Patience(settings.webhook_retry_seconds, settings.webhook_disable_seconds)
+        self._retry_policy = RetryPolicy(settings.webhook_retry_seconds, settings.webhook_disable_seconds)
         self._lease_seconds = attempt_seconds + LEASE_SLACK_SECONDS
         self._metrics = metrics or DeliveryMetrics()
         self._changed = threading.Event()
         self._counting = threading.Lock()
         self._under_way = 0
-        self._database_away = False
+        self._outage = OutageLog(log, "the database is away; looking for deliveries until it is back")
         self.stopping = threading.Event()
 
     def stop(self) -> None:
-        """Claim nothing more; what is being sent is waited for."""
+        """Claim no more deliveries. :meth:`run` returns when the requests under way have ended."""
         self.stopping.set()
         self._changed.set()
 
     def run(self) -> None:
-        """Deliver until stopped. Returns once all that was claimed is written down, or its lease is over."""
+        """Deliver until stopped. Returns once the result of every claimed delivery is stored, or its lease is over."""
         with ThreadPoolExecutor(self._settings.delivery_concurrency, "delivering") as threads:
             while not self.stopping.is_set():
                 self._changed.clear()
@@ -108,8 +103,8 @@ class DeliveryLoop:
 
     def _claim(self) -> list[ClaimedDelivery]:
         free = self._settings.delivery_concurrency - self._under_way
-        claimed = Claim([], 0)
-        try:
+        claimed = ClaimedDeliveries([], 0)
+        with self._outage:
             if free > 0 and has_due(self._database):
                 claimed = claim_deliveries(
                     self._database,
@@ -117,28 +112,20 @@ class DeliveryLoop:
                     per_host=self._settings.delivery_host_concurrency,
                     lease_seconds=self._lease_seconds,
                 )
-        except StorageUnavailable as error:
-            if not self._database_away:
-                log.warning("the database is away; looking for deliveries until it is back", error=str(error))
-            self._database_away = True
-            return []
-        self._metrics.looked()
-        if self._database_away:
-            log.info("the database is back")
-        self._database_away = False
+            self._metrics.looked()
         self._metrics.settled(DeliveryState.SKIPPED, claimed.skipped)
         return claimed.deliveries
 
     def _deliver(self, delivery: ClaimedDelivery, lease_until: float) -> None:
         try:
             try:
-                self._send_and_settle(delivery, lease_until)
+                self._send_and_record(delivery, lease_until)
             except _LeaseOverError:
                 raise
             except Exception:
-                # Whatever it is, it would be the same the next time: it goes by the schedule, not round and round.
+                # It would probably fail again at once, so it counts as a failed attempt and is retried by the schedule.
                 log.exception("an attempt failed", delivery_id=delivery.id, host=delivery.host)
-                self._settle(delivery, INTERNAL, lease_until)
+                self._record_attempt(delivery, INTERNAL, lease_until)
         except _LeaseOverError:
             self._metrics.attempted("lost")
             log.warning("what came of an attempt could not be stored", delivery_id=delivery.id, host=delivery.host)
@@ -149,49 +136,21 @@ class DeliveryLoop:
                 self._under_way -= 1
             self._changed.set()
 
-    def _send_and_settle(self, delivery: ClaimedDelivery, lease_until: float) -> None:
+    def _send_and_record(self, delivery: ClaimedDelivery, lease_until: float) -> None:
         attempt = self._attempt(delivery, lease_until)
         if attempt.reason == BUSY:
-            # Nothing was sent, and it is not the receiver's fault.
-            self._while_held(lease_until, lambda: give_back(self._database, delivery, BUSY_SECONDS))
+            # Nothing was sent, so this does not count as an attempt.
+            self._retry_while_claimed(lease_until, lambda: give_back(self._database, delivery, BUSY_SECONDS))
             self._metrics.attempted(BUSY)
             log.warning("too busy for an attempt", delivery_id=delivery.id, host=delivery.host, reason=attempt.detail)
         else:
-            self._settle(delivery, attempt, lease_until)
+            self._record_attempt(delivery, attempt, lease_until)
 
-    def _settle(self, delivery: ClaimedDelivery, attempt: Attempt, lease_until: float) -> None:
-        settled = self._while_held(
-            lease_until, lambda: settle_delivery(self._database, delivery, attempt, self._patience)
+    def _record_attempt(self, delivery: ClaimedDelivery, attempt: Attempt, lease_until: float) -> None:
+        """Store, count and log an attempt. The URL is not logged: its path and query may hold a secret."""
+        settled = self._retry_while_claimed(
+            lease_until, lambda: record_attempt(self._database, delivery, attempt, self._retry_policy)
         )
-        self._say(delivery, attempt, settled)
-
-    def _attempt(self, delivery: ClaimedDelivery, lease_until: float) -> Attempt:
-        # Looked up for every attempt: from a rotation on, the new secret signs.
-        secrets = self._while_held(
-            lease_until - self._lease_seconds + LEASE_SLACK_SECONDS,
-            lambda: live_secrets(self._database, delivery.tenant, new_secret),
-        )
-        timestamp = int(time.time())
-        headers = {
-            "content-type": "application/json",
-            "webhook-id": delivery.id,
-            "webhook-timestamp": str(timestamp),
-            "webhook-signature": sign([one.secret for one in secrets], delivery.id, timestamp, delivery.body),
-        }
-        return to_attempt(self._sender.send(delivery.url, headers, delivery.body))
-
-    def _while_held(self, until: float, action: Callable[[], Result]) -> Result:
-        """Do something through an outage of the database. Raises _LeaseOverError at ``until`` (monotonic seconds)."""
-        while True:
-            try:
-                return action()
-            except StorageUnavailable as error:
-                if time.monotonic() + RETRY_SECONDS > until:
-                    raise _LeaseOverError from error
-                time.sleep(RETRY_SECONDS)
-
-    def _say(self, delivery: ClaimedDelivery, attempt: Attempt, settled: Settled | None) -> None:
-        """Count and log an attempt. No URL: what it has behind its host may be its owner's secret."""
         if settled is None:
             self._metrics.attempted("lost")
             log.warning("an attempt took longer than its lease", delivery_id=delivery.id, host=delivery.host)
@@ -220,9 +179,34 @@ class DeliveryLoop:
                 status=attempt.status,
             )
 
+    def _attempt(self, delivery: ClaimedDelivery, lease_until: float) -> Attempt:
+        # Read for every attempt, so that a new secret signs from its rotation on.
+        secrets = self._retry_while_claimed(
+            lease_until - self._lease_seconds + LEASE_SLACK_SECONDS,
+            lambda: live_secrets(self._database, delivery.tenant, new_secret),
+        )
+        timestamp = int(time.time())
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": delivery.id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": sign([one.secret for one in secrets], delivery.id, timestamp, delivery.body),
+        }
+        return attempt_from_result(self._sender.send(delivery.url, headers, delivery.body))
 
-def to_attempt(outcome: Outcome) -> Attempt:
-    """What a sender's outcome is to the log. Only a 2xx is a success."""
+    def _retry_while_claimed(self, until: float, action: Callable[[], Result]) -> Result:
+        """Repeat an action while the database is away. Raises _LeaseOverError at ``until`` (monotonic seconds)."""
+        while True:
+            try:
+                return action()
+            except StorageUnavailable as error:
+                if time.monotonic() + RETRY_SECONDS > until:
+                    raise _LeaseOverError from error
+                time.sleep(RETRY_SECONDS)
+
+
+def attempt_from_result(outcome: SendResult) -> Attempt:
+    """Convert what the sender returned into what is stored. Only a status of 2xx is a success."""
     if isinstance(outcome, Failed):
         return Attempt(outcome.reason, outcome.seconds, detail=outcome.detail)
     delivered = 200 <= outcome.status < 300

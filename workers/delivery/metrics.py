@@ -1,4 +1,4 @@
-"""What a delivering process counts, in Prometheus's text format."""
+"""The metrics of a process that delivers webhooks, in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -13,23 +13,19 @@ log = structlog.stdlib.get_logger("delivery")
 
 
 class DeliveryMetrics:
-    """The metrics of one delivering process. Safe to use from threads. No label names a tenant or a host."""
+    """The metrics of one process. Safe to use from several threads. No label names a tenant or a host."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(namespace="scoreline", registry=self._registry)
-        self._attempts = Counter(
-            "scoreline_delivery_attempts",
-            "Attempts to deliver a webhook, by what came of them: delivered, or why not.",
-            ("outcome",),
-            registry=self._registry,
-        )
-        self._ended = Counter(
-            "scoreline_deliveries_ended", "Deliveries, by how they ended.", ("state",), registry=self._registry
-        )
-        self._disabled = Counter(
-            "scoreline_endpoints_disabled", "Endpoints that were disabled.", registry=self._registry
-        )
+
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(name, help_text, labels, registry=self._registry)
+
+        attempts = "Attempts to deliver a webhook, by what came of them: delivered, or why not."
+        self._attempts = counter("scoreline_delivery_attempts", attempts, "outcome")
+        self._ended = counter("scoreline_deliveries_ended", "Deliveries, by how they ended.", "state")
+        self._disabled = counter("scoreline_endpoints_disabled", "Endpoints that were disabled.")
         self._looked_at = Gauge(
             LAST_LOOK, "When deliveries that are due were last looked for, in Unix seconds.", registry=self._registry
         )
@@ -38,7 +34,7 @@ class DeliveryMetrics:
             self._ended.labels(state.value)
 
     def looked(self) -> None:
-        """Note that deliveries were looked for, with the database there."""
+        """Record that deliveries were looked for successfully."""
         self._looked_at.set_to_current_time()
 
     def attempted(self, outcome: str) -> None:
@@ -46,16 +42,16 @@ class DeliveryMetrics:
         self._attempts.labels(outcome).inc()
 
     def settled(self, state: DeliveryState, deliveries: int = 1) -> None:
-        """Count deliveries, if they have ended."""
+        """Count deliveries that have ended; pending ones are not counted."""
         if state is not DeliveryState.PENDING:
             self._ended.labels(state.value).inc(deliveries)
 
     def disabled(self) -> None:
-        """Count an endpoint."""
+        """Count an endpoint that was disabled."""
         self._disabled.inc()
 
     def serve(self, host: str, port: int) -> None:
-        """Offer all of it over HTTP, in a thread. A port that can't be bound is said, and no reason not to deliver."""
+        """Serve the metrics over HTTP in a thread. If the port can't be bound, that is logged and nothing is served."""
         try:
             start_http_server(port, host, self._registry)
         except OSError as error:

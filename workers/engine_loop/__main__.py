@@ -1,4 +1,4 @@
-"""The scoring worker as a process, which owns a device: ``python -m workers.engine_loop``."""
+"""The process of a scoring worker, which owns a device: ``python -m workers.engine_loop``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.unknown import warn_of_unknown_variables
+from settings.worker import WorkerSettings
 from workers.engine_loop.heartbeat import new_worker_id
-from workers.engine_loop.serving import WorkerSettings, serve
-from workers.stopping import BROKEN, Stopping, end_process
+from workers.engine_loop.serving import WorkerSlices, serve
+from workers.stopping import BROKEN, StopSignals, end_process
 
 if TYPE_CHECKING:
     from model.engine import Engine
@@ -27,49 +28,44 @@ log = structlog.stdlib.get_logger("worker")
 
 
 def main() -> int:
-    """Load the model, then score until stopped.
-
-    Returns the exit status: 1, after one line, if it can't be loaded, or would compute something wrong here.
-    """
+    """Score until stopped. Returns 1, with one line in the log, if the model can't be loaded or is computed wrongly."""
     configure_logs()
     warn_of_unknown_variables(os.environ)
-    # It would advise to install PyTorch, which has no business here, in lines that are no JSON.
+    # Otherwise transformers advises to install PyTorch, which is not needed, in log lines that are not JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    stopping = Stopping()
-    # Here, because they take seconds: by now a signal ends the process in good order, and the log says what it does.
-    from checkpoints.files import ModelFilesError, read_model_card
+    stopping = StopSignals()
+    # These imports take seconds. They come after the signals are handled, so that the process can be stopped meanwhile.
+    from checkpoints.files import CheckpointError
     from checkpoints.progress import ByteProgress
     from checkpoints.source import Contents, find_checkpoint
     from model.config import DecoderConfig
-    from scoring.tokenization import TextTokenizer
+    from scoring.served_checkpoint import ServedCheckpoint
 
     try:
-        scoring = ScoringSettings()
-        settings = WorkerSettings(StoreSettings(), BellSettings(), EngineSettings())
+        scoring, engine_settings = ScoringSettings(), EngineSettings()
+        settings = WorkerSlices(StoreSettings(), BellSettings(), WorkerSettings())
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
         log.info("loading", model=scoring.model, commit=checkpoint.commit)
-        # What can be refused at once is, before anything large is imported or read.
+        # A configuration that is not supported is refused here, before anything large is imported or read.
         DecoderConfig.from_directory(checkpoint.directory)
-        tokenizer = TextTokenizer.load(checkpoint.directory)
-        card = read_model_card(
-            checkpoint.directory,
-            checkpoint.name if scoring.model_name is None else scoring.model_name,
-            scoring.multi_item_scoring_delimiter,
-            tokenizer,
-            scoring.context_length,
-        )
+        card = ServedCheckpoint.load(
+            checkpoint,
+            name=scoring.model_name,
+            delimiter=scoring.multi_item_scoring_delimiter,
+            context_length=scoring.context_length,
+        ).card
         from model.checks.known_answer import KnownAnswerError
         from model.engine import Engine
 
         loading = ByteProgress(
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
         )
-        engine = Engine.load(checkpoint.directory, settings.engine, card, loading.advance, scoring.multi_item_algorithm)
+        engine = Engine.load(checkpoint.directory, engine_settings, card, loading.advance, scoring.multi_item_algorithm)
         log.info("loaded", device=engine.device, dtype=engine.dtype)
-    except (ModelFilesError, ValidationError) as error:
+    except (CheckpointError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN
-    if settings.engine.multi_item_enable_startup_warmup:
+    if engine_settings.multi_item_enable_startup_warmup:
         try:
             engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
         except KnownAnswerError as error:
@@ -77,7 +73,7 @@ def main() -> int:
             return BROKEN
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
     worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
-    return serve(engine, worker, settings, stopping, engine.prefixes.counts)
+    return serve(engine, worker, settings, stopping, engine.prefix_cache.counts, lambda: engine.estimate_ratio)
 
 
 def _warm_up_rest(engine: Engine) -> None:
@@ -87,10 +83,10 @@ def _warm_up_rest(engine: Engine) -> None:
         engine.warm_up_rest(lambda done, total, what: log.debug("compiling", step=done, steps=total, program=what))
         log.info("compiled")
     except KnownAnswerError as error:
-        # Nobody has used that program, but what else the device gets wrong is anyone's guess.
+        # No request has used this program yet, but the device may compute others wrongly, too.
         end_process(BROKEN, str(error))
     except Exception:
-        # Whoever needs a program compiles it, and is told what is wrong with it.
+        # The request that needs the program compiles it, and reports the error.
         log.exception("compiling ahead failed")
 
 

@@ -1,9 +1,9 @@
-"""Garbage collection, kept out of the steps of a batch.
+"""Runs Python's garbage collector between batches instead of between the steps of a batch.
 
-Between two steps the device waits for Python, and a collection stops all of its threads for as long as it takes to walk
-what is alive: in a process that has compiled a model's programs these are millions of objects. LinkedIn saw pauses of
-100 to 300 ms in their ranking work on SGLang; a step may take a few. So what start-up left is put out of the
-collector's sight, and the rest is collected where nobody waits: between batches what is young, all of it in quiet.
+Between two steps the device waits for Python. A collection stops all threads while it walks the live objects, of which
+a process that has compiled a model's programs has millions. LinkedIn measured pauses of 100 to 300 ms in their ranking
+on SGLang; a step may take only a few milliseconds. So the objects from start-up are frozen, which hides them from the
+collector, and the others are collected while no step waits: young ones after each batch, all of them once in a while.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-IDLE_SECONDS = 10.0
-BUSY_SECONDS = 60.0
-"""All is collected when so long has passed since the last time: of an idle worker, and of one that never is."""
+IDLE_SECONDS = 10.0  # between two full collections of an idle worker
+BUSY_SECONDS = 60.0  # between two full collections of a worker that is never idle
 
-_YOUNG, _ALL = 1, 2
+_YOUNG, _ALL = 1, 2  # the generations that a collection covers
 
 
-def settle() -> None:
-    """Take what is alive by now for what stays alive: it is not looked at again."""
+def freeze() -> None:
+    """Exempt every object that is alive now from all later collections."""
     gc.collect()
     gc.freeze()
 
 
-class Garbage:
-    """Of one worker: the collector is the process's, so its other threads go without for as long as a batch takes."""
+class GarbageCollector:
+    """Controls the garbage collector of a worker's process, which all of its threads share."""
 
     def __init__(self) -> None:
-        self._all_at = time.monotonic()
+        self._last_full = time.monotonic()
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Nothing is collected inside this block; at its end it is. Within another one, it is left to that."""
+    def paused(self) -> Iterator[None]:
+        """Collect nothing inside this block, and collect at its end. Inside another such block this does nothing."""
         if not gc.isenabled():
             yield
             return
@@ -45,13 +44,14 @@ class Garbage:
             gc.enable()
             self._collect(BUSY_SECONDS)
 
-    def idle(self) -> None:
-        """Say that nobody waits."""
+    def collect_idle(self) -> None:
+        """Collect now, because the worker has nothing to do."""
         self._collect(IDLE_SECONDS)
 
-    def _collect(self, seconds: float) -> None:
-        if time.monotonic() - self._all_at < seconds:
+    def _collect(self, full_seconds: float) -> None:
+        """Collect everything if the last full collection was ``full_seconds`` ago, else young objects only."""
+        if time.monotonic() - self._last_full < full_seconds:
             gc.collect(_YOUNG)
             return
         gc.collect(_ALL)
-        self._all_at = time.monotonic()
+        self._last_full = time.monotonic()

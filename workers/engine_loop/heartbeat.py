@@ -1,4 +1,4 @@
-"""Being known: the front end takes a model for served while a worker of it has been seen lately."""
+"""Registers a worker and keeps its row fresh. The API takes a model for served if a worker of it was seen lately."""
 
 from __future__ import annotations
 
@@ -7,64 +7,59 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 import structlog
 
 from jobs.queue.worker_registry import register, touch, unregister
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import WorkerRecord
-from workers.periodic import Repeating
+from workers.database_outage import wait_for_database
+from workers.periodic import PeriodicTask
 
-TOUCH_SECONDS = 5.0
-RETRY_SECONDS = 2.0
+HEARTBEAT_SECONDS = 5.0  # between two updates of the worker's row
 
 log = structlog.stdlib.get_logger("worker")
 
 
 def new_worker_id() -> str:
-    """An id no other worker has, that says where it runs."""
+    """Return a unique id, ``<host>-<process>-<random>``."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def host_of(worker_id: str) -> str:
-    """The host in an id of :func:`new_worker_id`. It may hold dashes itself."""
+    """Return the host part of an id from :func:`new_worker_id`. The host's name may contain dashes."""
     return worker_id.rsplit("-", 2)[0]
 
 
-class Presence:
-    """A worker's row in the store: there from :meth:`make_known` to leaving the context, and kept fresh in between.
+class Heartbeat:
+    """Holds a worker's row in the store from :meth:`register` to the end of its context, and keeps it fresh.
 
-    rate: how fast it scores, in tokens per second, if that is known yet.
+    rate: returns how fast the worker scores, in tokens per second, or None if that is not measured yet.
     """
 
     def __init__(self, database: Database, worker: WorkerRecord, rate: Callable[[], float | None]) -> None:
         self._database = database
         self._worker = worker
         self._rate = rate
-        self._touching: Repeating | None = None
+        self._touching: PeriodicTask | None = None
 
-    def make_known(self, stopping: threading.Event) -> bool:
-        """Register as soon as the store is there with a schema that will do. False once ``stopping``, without it."""
-        while not stopping.is_set():
-            try:
-                self._database.check()
-                register(self._database, self._worker)
-            except StorageUnavailable as error:
-                log.warning("waiting for the database", error=str(error))
-                stopping.wait(RETRY_SECONDS)
-            else:
-                self._touching = Repeating("touching", TOUCH_SECONDS, self._touch)
-                return True
-        return False
+    def register(self, stopping: threading.Event) -> bool:
+        """Register once the database is there with the right schema. Return False if ``stopping`` is set before."""
 
-    def __enter__(self) -> Presence:
+        def register_once() -> None:
+            self._database.check()
+            register(self._database, self._worker)
+
+        if not wait_for_database(register_once, stopping, log):
+            return False
+        self._touching = PeriodicTask("touching", HEARTBEAT_SECONDS, self._touch)
+        return True
+
+    def __enter__(self) -> Heartbeat:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Forget the worker. If the store is away, the row goes stale by itself."""
+    def __exit__(self, *_: object) -> None:
+        """Unregister the worker. If the database is away, the row becomes stale by itself."""
         if self._touching is None:
             return
         self._touching.close()

@@ -1,14 +1,15 @@
-"""The scoring loop: claim, score, finish, again. SQL alone tells it what to do; the bell only tells it when to look.
+"""The scoring loop: claim a batch, score it, commit its scores, and begin again.
 
-Between two steps of a batch that nobody waits for, interactive work is let in: a batch of its own within the other.
+The loop learns only from SQL what to do; the bell only says when to look. A batch that is not interactive can be
+preempted between two of its steps: the loop then claims a second batch, of interactive work, and scores it before the
+first batch goes on.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,74 +22,68 @@ from jobs.queue.claim import claim
 from jobs.queue.lease import abandon, release
 from jobs.queue.read import has_waiting
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.records import Claim, Returned
-from scoring.layout import ChunkWork, GroupWork, Head, Rows, Scored
+from jobs.store.records import Claim
+from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from scoring.work import work_done
-from workers.engine_loop.garbage import Garbage
-from workers.engine_loop.lease_renewal import Lease
-from workers.engine_loop.metrics import Outcome, WorkerMetrics
-from workers.engine_loop.poll_gate import Looks
-from workers.engine_loop.score_committer import Finishing
+from workers.database_outage import OutageLog
+from workers.engine_loop.garbage import GarbageCollector
+from workers.engine_loop.lease_renewal import LeaseRenewal
+from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
+from workers.engine_loop.poll_gate import PollGate
+from workers.engine_loop.score_committer import ScoreCommitter
 from workers.engine_loop.throughput import Throughput
-from workers.engine_loop.watchdog import Progress
+from workers.engine_loop.watchdog import Watchdog
 
-SCORING_FAILED = "scoring it failed"
-"""What the owner of a job is told; the log has the details."""
-
-LET_IN_SHARE = 0.25
-"""Of a claim's seconds, what is let in at a time: the batch around it goes on by a step at least before the next."""
+SCORING_FAILED = "scoring it failed"  # what the owner of a job is told; the log has the details
+PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
 
 log = structlog.stdlib.get_logger("worker")
 
 
 class ScoringEngine(Protocol):
-    """What the loop asks of an engine: see :mod:`model.engine`."""
+    """What the loop needs of an engine: see :mod:`model.engine`."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[Scored]:
-        """Yield each chunk once it is scored; call ``on_step`` after each step, which may raise to end the work."""
+    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+        """Yield each chunk once it is scored. Call ``on_step`` after each step; it raises an error to end the work."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How much a claim takes, in estimated seconds, and how often an idle worker looks for work, in seconds."""
+class LoopTiming:
+    """How much the loop claims at a time, and how often it polls."""
 
-    claim_seconds: float
-    poll_seconds: float
+    claim_seconds: float  # estimated scoring time of the work that one claim takes
+    poll_seconds: float  # between two polls for work
 
 
 class EngineBrokenError(Exception):
-    """The engine is of no more use: only a new process has a chance."""
+    """The engine fails at any work. A new process may be able to score again."""
 
 
-class _StoppingError(Exception):
-    """The worker is being stopped, and has come to the end of an engine step."""
+class _InterruptedError(Exception):
+    """The scoring of a batch ends early: the worker is stopping, or the batch was taken away."""
 
 
-class _BatchLostError(Exception):
-    """The batch being scored is another's by now."""
+class _PreemptionError(Exception):
+    """Work between two steps failed in a way that ends the loop. The preempted batch is not to blame."""
+
+    def __init__(self, reason: Exception) -> None:
+        self.reason = reason
 
 
-class _LetInError(Exception):
-    """What was let in between two steps ended the loop: no fault of the batch around it. The cause says why."""
-
-
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 class ScoringLoop:
-    """Works until stopped on what a worker of ``card`` can score.
-
-    :meth:`wake` and :meth:`stop` may be called from any thread.
-    """
+    """Scores work that a worker of ``card`` can score. :meth:`wake` and :meth:`stop` may be called from any thread."""
 
     def __init__(
         self,
         database: Database,
         bell: Bell,
         engine: ScoringEngine,
-        progress: Progress,
-        pace: Pace,
+        watchdog: Watchdog,
+        timing: LoopTiming,
         *,
         worker_id: str,
         card: ModelCard,
@@ -97,29 +92,29 @@ class ScoringLoop:
         self._database = database
         self._bell = bell
         self._engine = engine
-        self._progress = progress
-        self._pace = pace
+        self._watchdog = watchdog
+        self._timing = timing
         self._worker_id = worker_id
         self._card = card
         self._metrics = metrics or WorkerMetrics()
         self._throughput = Throughput()
-        self._garbage = Garbage()
+        self._garbage = GarbageCollector()
         self._woken = threading.Event()
-        self._database_away = False
+        self._outage = OutageLog(log, "the database is away; looking for work until it is back")
         self.stopping = threading.Event()
 
     def wake(self) -> None:
-        """Say that there may be work."""
+        """Look for work now."""
         self._woken.set()
 
     def stop(self) -> None:
-        """End after the present engine step: what is scored is finished, the rest is given back."""
+        """Stop after the present engine step. Scores are committed; chunks without scores are given back."""
         self.stopping.set()
         self._woken.set()
 
     @property
     def tokens_per_second(self) -> float | None:
-        """How fast it scores; None before anything was measured."""
+        """How fast this worker scores; None before anything was measured."""
         return self._throughput.measured_rate
 
     def run(self) -> None:
@@ -131,124 +126,115 @@ class ScoringLoop:
             claimed_at = time.monotonic()
             claimed = self._claim()
             if claimed is None:
-                self._garbage.idle()
-                self._woken.wait(self._pace.poll_seconds)
+                self._garbage.collect_idle()
+                self._woken.wait(self._timing.poll_seconds)
             else:
-                self._ring_for_the_rest()
-                with self._garbage.kept():
-                    self._work_on(claimed, claimed_at, _nothing if claimed.interactive else self._letting_in())
+                if claimed.work_left:
+                    self._bell.ring(self._card.name)  # another worker may score the rest
+                with self._garbage.paused():
+                    self._work_on(claimed, claimed_at, _do_nothing if claimed.interactive else self._preemption())
 
-    def _letting_in(self) -> Callable[[], None]:
-        """What to do between the steps of a batch to have interactive work scored there."""
-        looks = Looks(self._woken, self._pace.poll_seconds)
+    def _preemption(self) -> Callable[[], None]:
+        """Return what a batch calls between its steps, to have interactive work scored there."""
+        gate = PollGate(self._woken, self._timing.poll_seconds)
 
-        def let_in() -> None:
-            # While the database is away, a look could last longer than many steps.
-            if self.stopping.is_set() or self._database_away or not looks.due():
+        def preempt() -> None:
+            # While the database is away, a poll could take longer than many steps.
+            if self.stopping.is_set() or self._outage.is_away or not gate.due():
                 return
             claimed_at = time.monotonic()
             claimed = self._claim(interactive_only=True)
             if claimed is not None:
-                looks.again()  # there may be more of it
-                self._work_on(claimed, claimed_at, _nothing)
+                gate.poll_again()  # there may be more interactive work
+                self._work_on(claimed, claimed_at, _do_nothing)
 
-        return let_in
+        return preempt
 
     def _claim(self, *, interactive_only: bool = False) -> Claim | None:
-        budget = self._throughput.budget(self._pace.claim_seconds * (LET_IN_SHARE if interactive_only else 1.0))
-        claimed = None
-        try:
-            # A claim that finds nothing costs more than to see that, and on SQLite waits for whoever writes.
+        budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))
+        with self._outage:
+            # This query is cheaper than a claim that finds nothing: on SQLite, such a claim waits for whoever writes.
             if not interactive_only or has_waiting(self._database, self._card, interactive_only=True):
-                claimed = claim(self._database, self._worker_id, self._card, budget, interactive_only=interactive_only)
-        except StorageUnavailable as error:
-            if not self._database_away:
-                log.warning("the database is away; looking for work until it is back", error=str(error))
-            self._database_away = True
-            return None
-        if self._database_away:
-            log.info("the database is back")
-        self._database_away = False
-        return claimed
-
-    def _ring_for_the_rest(self) -> None:
-        """Ring if a claim left work behind: someone else can begin with it.
-
-        Work that this worker can't take does not count: it would be rung for again and again.
-        """
-        with contextlib.suppress(StorageUnavailable):
-            if has_waiting(self._database, self._card):
-                self._bell.ring(self._card.name)
+                return claim(self._database, self._worker_id, self._card, budget, interactive_only=interactive_only)
+        return None
 
     def _work_on(self, claimed: Claim, claimed_at: float, between_steps: Callable[[], None]) -> None:
-        unfinished = True
-        failed = False
-        ended_by: BaseException | None = None
-        with Lease(self._database, claimed.batch_id, claimed_at) as lease:
-            finishing = Finishing(self._database, self._bell, claimed.batch_id, lease, self.stopping)
-            with self._progress.expected(), finishing:
-                try:
-                    self._score(claimed, lease, finishing, between_steps)
-                    unfinished = False
-                except _StoppingError:
-                    log.info("stopping in mid-batch: the rest is given back", batch_id=claimed.batch_id)
-                except _BatchLostError:
-                    log.warning("dropping a lost batch", batch_id=claimed.batch_id)
-                except _LetInError as error:
-                    ended_by = error.__cause__
-                except Exception:
-                    failed = True
-                    log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
-            if failed and not self._engine_works():
-                ended_by = EngineBrokenError("the engine fails at anything")
-            if ended_by is None and (failed or finishing.failed):
-                outcome = Outcome.FAILED
-            elif lease.lost:
-                outcome = Outcome.LOST
-            elif ended_by is not None or unfinished or finishing.gave_up:
-                outcome = Outcome.GIVEN_BACK
-            else:
-                outcome = Outcome.FINISHED
-            self._metrics.ended(outcome)
-            if outcome is Outcome.FAILED:
-                self._give_back(claimed, lambda: abandon(self._database, claimed.batch_id, SCORING_FAILED))
-            elif outcome is not Outcome.FINISHED:
-                self._give_back(claimed, lambda: release(self._database, claimed.batch_id))
-            if ended_by is not None:
-                raise ended_by
+        """Score a batch and commit its scores, then give back what is left of it.
 
-    def _score(self, claimed: Claim, lease: Lease, finishing: Finishing, between_steps: Callable[[], None]) -> None:
-        """Score a batch and hand its chunks on to be finished.
-
-        Raises _StoppingError, _BatchLostError or _LetInError.
+        Raises EngineBrokenError, or the error that ended work between two steps. Both end the loop.
         """
+        with LeaseRenewal(self._database, claimed.batch_id, claimed_at) as lease:
+            try:
+                outcome = self._process(claimed, lease, between_steps)
+            except Exception:
+                self._end(claimed, BatchOutcome.LOST if lease.lost else BatchOutcome.GIVEN_BACK)
+                raise
+            self._end(claimed, outcome)
+
+    def _process(self, claimed: Claim, lease: LeaseRenewal, between_steps: Callable[[], None]) -> BatchOutcome:
+        """Score a batch and commit its scores. Return the outcome of both."""
+        committer = ScoreCommitter(self._database, self._bell, claimed.batch_id, lease, self.stopping)
+        with self._watchdog.armed(), committer:
+            scoring = self._score(claimed, lease, committer, between_steps)
+        if scoring is BatchOutcome.FAILED and not self._engine_works():
+            raise EngineBrokenError("the engine fails at anything")
+        if scoring is BatchOutcome.FAILED or committer.failed:
+            return BatchOutcome.FAILED
+        if lease.lost:
+            return BatchOutcome.LOST
+        return BatchOutcome.GIVEN_BACK if committer.gave_up else scoring
+
+    def _score(
+        self, claimed: Claim, lease: LeaseRenewal, committer: ScoreCommitter, between_steps: Callable[[], None]
+    ) -> BatchOutcome:
+        """Score a batch and hand its chunks to the committer. Return the outcome of the scoring alone."""
+        try:
+            self._score_chunks(claimed, lease, committer, between_steps)
+        except _InterruptedError:
+            return BatchOutcome.GIVEN_BACK
+        except _PreemptionError as error:
+            raise error.reason from error.reason.__cause__
+        except Exception:
+            log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
+            return BatchOutcome.FAILED
+        return BatchOutcome.FINISHED
+
+    def _score_chunks(
+        self, claimed: Claim, lease: LeaseRenewal, committer: ScoreCommitter, between_steps: Callable[[], None]
+    ) -> None:
+        """Score a batch. Raises _InterruptedError, _PreemptionError, or any error of the engine."""
         seconds_between = 0.0
 
         def on_step() -> None:
             nonlocal seconds_between
-            self._progress.beat()
+            self._watchdog.feed()
             stopped_at = time.monotonic()
             try:
                 between_steps()
             except Exception as error:
-                raise _LetInError from error
+                raise _PreemptionError(error) from error
             seconds_between += time.monotonic() - stopped_at
             if self.stopping.is_set():
-                raise _StoppingError
+                log.info("stopping in mid-batch: the rest is given back", batch_id=claimed.batch_id)
+                raise _InterruptedError
             if lease.lost:
-                raise _BatchLostError
+                log.warning("dropping a lost batch", batch_id=claimed.batch_id)
+                raise _InterruptedError
 
         started = time.monotonic()
         cached_tokens: dict[int, int] = {}
         for scored in self._engine.score(claimed.groups, on_step):
             cached_tokens[scored.id] = scored.cached_tokens
-            finishing.put(scored)
-        seconds = time.monotonic() - started - seconds_between
+            committer.put(scored)
+        self._record(claimed, cached_tokens, time.monotonic() - started - seconds_between)
+
+    def _record(self, claimed: Claim, cached_tokens: Mapping[int, int], seconds: float) -> None:
+        """Measure and log the work on a batch that was scored to its end."""
         rows = [chunk.rows for group in claimed.groups for chunk in group.chunks]
-        computed = work_done(claimed.groups, cached_tokens)
-        self._throughput.measured(computed, seconds)
         items = sum(map(len, rows))
-        self._metrics.scored(items, computed, seconds)
+        computed = work_done(claimed.groups, cached_tokens)
+        self._throughput.record(computed, seconds)
+        self._metrics.count_scored(items, computed, seconds)
         log.info(
             "scored",
             groups=len(claimed.groups),
@@ -261,21 +247,32 @@ class ScoringLoop:
         )
 
     def _engine_works(self) -> bool:
-        """Whether it was the batch's fault. If not, a broken device would fail one job of the backlog after another."""
+        """Return whether the engine can score the smallest possible work.
+
+        If it can't, the failed batch is not to blame, and the worker must end: with a broken device, it would make one
+        job after another fail.
+        """
         chunk = ChunkWork(0, Rows.pack([[0]], [1]), (0,), Head.LOGPROBS)
         smallest = [GroupWork("check", np.zeros(1, np.int32), (chunk,))]
         try:
-            with self._progress.expected():
-                return len(list(self._engine.score(smallest, _nothing))) == 1
+            with self._watchdog.armed():
+                return len(list(self._engine.score(smallest, _do_nothing))) == 1
         except Exception:
             log.exception("the engine fails at the smallest work, too")
             return False
 
-    def _give_back(self, claimed: Claim, give_back: Callable[[], Returned]) -> None:
-        """Have the unfinished chunks wait again; if the store is away, the end of their lease does it."""
+    def _end(self, claimed: Claim, outcome: BatchOutcome) -> None:
+        """Count the batch, and have its unfinished chunks wait again."""
+        self._metrics.count_batch(outcome)
+        if outcome is BatchOutcome.FINISHED:
+            return
         try:
-            returned = give_back()
+            if outcome is BatchOutcome.FAILED:
+                returned = abandon(self._database, claimed.batch_id, SCORING_FAILED)
+            else:
+                returned = release(self._database, claimed.batch_id)
         except StorageUnavailable as error:
+            # The chunks wait again once their lease has run out.
             log.warning("could not give a batch back", batch_id=claimed.batch_id, error=str(error))
             return
         if returned.job_ids:

@@ -1,4 +1,4 @@
-"""What a scoring worker counts, in Prometheus's text format."""
+"""The metrics of a scoring worker, offered in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -6,58 +6,70 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 log = structlog.stdlib.get_logger("worker")
 
 
-class Outcome(StrEnum):
-    """What became of a batch."""
+class BatchOutcome(StrEnum):
+    """How the work on a batch ended."""
 
-    FINISHED = "finished"
-    LOST = "lost"
-    """Its lease ran out: another worker has it."""
-    GIVEN_BACK = "given_back"
-    """Not to its end, and nobody is to blame."""
-    FAILED = "failed"
+    FINISHED = "finished"  # all of its scores are committed
+    LOST = "lost"  # its lease ran out, so its chunks belong to other workers now
+    GIVEN_BACK = "given_back"  # it was not scored to its end, for a reason that is not its fault
+    FAILED = "failed"  # the engine failed at it, or its scores could not be stored
 
 
 class WorkerMetrics:
-    """The metrics of one worker. Safe to use from threads."""
+    """The metrics of one worker. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(namespace="scoreline", registry=self._registry)
 
-        def counter(name: str, says: str, *labels: str) -> Counter:
-            return Counter(f"scoreline_worker_{name}", says, labels, registry=self._registry)
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"scoreline_worker_{name}", help_text, labels, registry=self._registry)
 
         self._items = counter("scored_items", "Items of batches that were scored to their end.")
-        self._tokens = counter("computed_tokens", "What that took, in tokens, a token behind a long query for more.")
-        self._seconds = counter("scoring_seconds", "What that took, without the work that was let in between.")
-        self._batches = counter("batches", "Batches, by what became of them.", "outcome")
-        for outcome in Outcome:
+        self._tokens = counter("computed_tokens", "Tokens computed for them; behind a long query, one counts more.")
+        self._seconds = counter("scoring_seconds", "Seconds of this work, without batches that preempted it.")
+        self._batches = counter("batches", "Batches, by how the work on them ended.", "outcome")
+        for outcome in BatchOutcome:
             self._batches.labels(outcome.value)
 
-    def scored(self, items: int, tokens: int, seconds: float) -> None:
-        """Count a batch that was scored to its end."""
+    def count_scored(self, items: int, tokens: int, seconds: float) -> None:
+        """Count the work of a batch that was scored to its end."""
         self._items.inc(items)
         self._tokens.inc(tokens)
         self._seconds.inc(seconds)
 
-    def ended(self, outcome: Outcome) -> None:
-        """Count a batch."""
+    def count_batch(self, outcome: BatchOutcome) -> None:
+        """Count a batch by its outcome."""
         self._batches.labels(outcome.value).inc()
 
-    def serve(self, host: str, port: int, prefix_counts: Callable[[], Mapping[str, int]] | None) -> None:
-        """Offer all of it over HTTP, in a thread. A port that can't be bound is said, and no reason not to score.
+    def serve(
+        self,
+        host: str,
+        port: int,
+        prefix_counts: Callable[[], Mapping[str, int]] | None = None,
+        estimate_ratio: Callable[[], float] | None = None,
+    ) -> None:
+        """Offer the metrics over HTTP in a thread. A port that can't be bound is logged; scoring goes on without it.
 
-        prefix_counts: what has become of prefixes so far, where the engine keeps them.
+        prefix_counts: returns the events of the engine's prefix cache, counted so far; None if it has no such cache.
+        estimate_ratio: returns measured over estimated seconds of recent work; None if the engine makes no estimates.
         """
         if prefix_counts is not None:
             self._registry.register(_PrefixCache(prefix_counts))
+        if estimate_ratio is not None:
+            gauge = Gauge(
+                "scoreline_worker_estimate_ratio",
+                "Measured over estimated seconds of recent work, by rates that were measured elsewhere.",
+                registry=self._registry,
+            )
+            gauge.set_function(estimate_ratio)
         try:
             start_http_server(port, host, self._registry)
         except OSError as error:
@@ -70,7 +82,7 @@ class _PrefixCache(Collector):
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
-            "scoreline_worker_prefix_cache", "What became of the work on queries.", labels=("event",)
+            "scoreline_worker_prefix_cache", "Events of the cache of prefixes.", labels=("event",)
         )
         for event, count in self._counts().items():
             family.add_metric((event,), count)

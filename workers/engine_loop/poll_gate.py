@@ -1,4 +1,4 @@
-"""When a busy worker looks for interactive work, between two steps of its batch."""
+"""Limits how often a busy worker queries for interactive work between the steps of its batch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import threading
 import time
 
 
-class Looks:
-    """Of one batch. A look is a query, and a step of a small model takes no longer than one. So not every step looks,
-    but the first, the next one whenever the bell has rung, and one every ``seconds`` in case it did not.
+class PollGate:
+    """Decides for each step of one batch whether the worker polls for interactive work after it.
 
-    woken: set by the bell; cleared by a look. Nobody else misses it: after its batch, a worker looks for work anyway.
+    A poll is a query, which takes as long as a step of a small model. So a poll follows the first step, the next step
+    after the bell has rung, and one step every ``seconds`` because rings can be lost. A poll clears ``woken``. The
+    worker misses no ring because of that: after its batch, it looks for work in any case.
     """
 
     def __init__(self, woken: threading.Event, seconds: float) -> None:
-        self._woken = woken
+        self._woken = woken  # set by the bell
         self._seconds = seconds
-        self._next = 0.0
+        self._next = 0.0  # on the clock of time.monotonic
 
     def due(self) -> bool:
-        """Whether this step looks."""
+        """Return whether to poll after this step. If so, the next interval begins now."""
         now = time.monotonic()
         if now < self._next and not self._woken.is_set():
             return False
@@ -27,6 +28,6 @@ class Looks:
         self._next = now + self._seconds
         return True
 
-    def again(self) -> None:
-        """Have the next step look, too."""
+    def poll_again(self) -> None:
+        """Have the next step followed by a poll, too."""
         self._next = 0.0

@@ -1,65 +1,62 @@
-"""Committing scores beside the scoring, so that the device never waits for the database.
+"""Commits scores in a thread beside the scoring, so that the device never waits for the database.
 
-What is scored while a commit is under way goes into the next one: many small jobs share a commit, and a single one
-waits for nobody.
+Chunks that are scored during a commit go into the next one. So many small jobs share a commit, and a single small job
+does not wait for others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from types import TracebackType
 
 import structlog
 
 from bell.interfaces import Bell
 from jobs.queue.finish import finish
 from jobs.store.database import Database, StorageUnavailable
-from scoring.layout import Scored
-from workers.engine_loop.lease_renewal import Lease
+from scoring.layout import ScoredChunk
+from workers.engine_loop.lease_renewal import LeaseRenewal
 
-RETRY_SECONDS = 0.5
+RETRY_SECONDS = 0.5  # between two tries to commit while the database is away
 
 log = structlog.stdlib.get_logger("worker")
 
 
-class Finishing:
-    """Finishes the chunks of one batch, in a thread, and announces the jobs that end with them.
+class ScoreCommitter:
+    """Finishes the chunks of one batch in a thread, and announces the jobs that end with them.
 
-    Through an outage of the database it tries again for as long as the lease lasts, or until ``stopping``: what is not
-    committed then is scored again by someone.
-
-    gave_up: something was not committed; failed: for another reason than an outage or a lost lease.
+    While the database is away it tries again until the lease is over or ``stopping`` is set. Chunks that are not
+    committed by then are scored again, by this worker or another.
     """
 
-    def __init__(self, database: Database, bell: Bell, batch_id: str, lease: Lease, stopping: threading.Event) -> None:
+    def __init__(
+        self, database: Database, bell: Bell, batch_id: str, lease: LeaseRenewal, stopping: threading.Event
+    ) -> None:
         self._database = database
         self._bell = bell
         self._batch_id = batch_id
         self._lease = lease
         self._stopping = stopping
-        self._scored: list[Scored] = []
+        self._scored: list[ScoredChunk] = []  # what the next commit takes
         self._changed = threading.Condition()
-        self._complete = False
-        self._thread = threading.Thread(target=self._run, name="finishing", daemon=True)
-        self.failed = False
-        self.gave_up = False
+        self._complete = False  # nothing more will be put
+        self._thread = threading.Thread(target=self._run, name="committing", daemon=True)
+        self.gave_up = False  # scores were dropped: the lease was over, or the worker stopped during an outage
+        self.failed = False  # scores were dropped after an unexpected error
 
-    def __enter__(self) -> Finishing:
+    def __enter__(self) -> ScoreCommitter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Return once all that was put is committed, or given up."""
+    def __exit__(self, *_: object) -> None:
+        """Return once everything that was put is committed or given up."""
         with self._changed:
             self._complete = True
             self._changed.notify()
         self._thread.join()
 
-    def put(self, scored: Scored) -> None:
-        """Have a chunk finished soon."""
+    def put(self, scored: ScoredChunk) -> None:
+        """Have a chunk committed soon."""
         with self._changed:
             self._scored.append(scored)
             self._changed.notify()
@@ -72,14 +69,14 @@ class Finishing:
             self.failed = True
             log.exception("could not store scores", batch_id=self._batch_id)
 
-    def _take(self) -> list[Scored]:
-        """All that was put since; empty once there will be no more."""
+    def _take(self) -> list[ScoredChunk]:
+        """Wait for chunks, and return all that were put since the last call; an empty list after the last of them."""
         with self._changed:
             self._changed.wait_for(lambda: self._scored or self._complete)
             taken, self._scored = self._scored, []
         return taken
 
-    def _commit(self, scored: list[Scored]) -> None:
+    def _commit(self, scored: list[ScoredChunk]) -> None:
         while not self._lease.over:
             try:
                 finished = finish(self._database, self._batch_id, scored)
@@ -91,7 +88,7 @@ class Finishing:
             if finished.job_ids:
                 self._bell.announce(finished.job_ids)
             if finished.fenced:
-                # Of jobs that were cancelled meanwhile, or of a batch that is lost: a renewal tells.
+                # Either their jobs were cancelled meanwhile, or the batch is lost. A renewal finds out which.
                 log.info("scores came too late", chunks=finished.fenced, batch_id=self._batch_id)
                 with contextlib.suppress(StorageUnavailable):
                     self._lease.renew()

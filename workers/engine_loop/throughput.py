@@ -1,26 +1,24 @@
-"""How fast this worker scores, measured as it goes: a claim takes what can be done in a few seconds."""
+"""Measures how fast this worker scores, so that a claim takes an amount of work that lasts a few seconds."""
 
 from __future__ import annotations
 
 import math
 
-FIRST_RATE = 2_000.0
-"""Tokens per second to begin with. Modest: a first claim that is too small costs little, one too large a long wait."""
-
-MEMORY_SECONDS = 12.0
-"""Work this long ago weighs 1/e of what is done now."""
+INITIAL_RATE = 2_000.0  # tokens per second; low, because a first claim that is too large delays its jobs for long
+TIME_CONSTANT_SECONDS = 12.0  # work done this long ago has 1/e of the weight of recent work
 
 
 class Throughput:
-    """Tokens computed (as :mod:`scoring.work` counts) per second of work, recent work weighing more.
+    """Exponentially weighted tokens per second of scoring, in tokens as :mod:`scoring.work` counts them.
 
-    Time is what is averaged over, so many tiny batches, which are slow for their size, weigh no more than they last.
+    The weights are over time, not over batches, so many tiny batches, which are slow for their size, count only for as
+    long as they took.
     """
 
-    def __init__(self, first_rate: float = FIRST_RATE) -> None:
-        self._tokens = first_rate
+    def __init__(self, initial_rate: float = INITIAL_RATE) -> None:
+        self._tokens = initial_rate
         self._seconds = 1.0
-        self._guessed = True
+        self._is_guess = True  # nothing was recorded yet
 
     @property
     def tokens_per_second(self) -> float:
@@ -29,16 +27,16 @@ class Throughput:
 
     @property
     def measured_rate(self) -> float | None:
-        """The same once there is something measured in it: a first guess is nothing to tell others."""
-        return None if self._guessed else self.tokens_per_second
+        """The present estimate; None as long as it is only the initial guess, which is not worth reporting."""
+        return None if self._is_guess else self.tokens_per_second
 
-    def measured(self, tokens: int, seconds: float) -> None:
-        """Take in that so many tokens took so long."""
-        self._guessed = False
-        kept = math.exp(-seconds / MEMORY_SECONDS)
+    def record(self, tokens: int, seconds: float) -> None:
+        """Add a measurement: so many tokens took so many seconds."""
+        self._is_guess = False
+        kept = math.exp(-seconds / TIME_CONSTANT_SECONDS)
         self._tokens = self._tokens * kept + tokens
         self._seconds = self._seconds * kept + seconds
 
     def budget(self, seconds: float) -> int:
-        """Tokens that take about so long; at least one."""
+        """Return the number of tokens that take about ``seconds``; at least one."""
         return max(1, round(self.tokens_per_second * seconds))

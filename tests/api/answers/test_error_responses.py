@@ -1,4 +1,4 @@
-"""The table of errors, over HTTP: every case has its status, its code and the place of the mistake."""
+"""Error responses: each has its status, its code and the path of the error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from api.answers.error_responses import STATUS
 from jobs.store.database import Database
-from scoring.error_codes import STATUS, ErrorCode
+from scoring.error_codes import ErrorCode
 from tests.api.serving import RunningApi, running_api
 from tests.api.tiny_model import CONTEXT, TinyModel
 
@@ -25,7 +26,7 @@ def without(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent and what it is answered with."""
+    """A request and its expected error."""
 
     name: str
     body: Any
@@ -130,7 +131,7 @@ ROUTED = [("/v1/score", case) for case in CASES + CALL_CASES] + [("/v1/jobs", ca
 
 
 @pytest.mark.parametrize(("path", "case"), ROUTED, ids=[f"{path[4:]}: {case.name}" for path, case in ROUTED])
-def test_a_refused_body_is_answered_with_its_code_and_the_place_of_the_mistake(
+def test_an_invalid_body_is_answered_with_its_error_code_and_the_path_of_the_error(
     api: RunningApi, path: str, case: Case
 ) -> None:
     headers = {"content-type": "application/json"} | case.headers
@@ -143,14 +144,14 @@ def test_a_refused_body_is_answered_with_its_code_and_the_place_of_the_mistake(
     assert response.headers["x-request-id"]
 
 
-def test_nothing_of_a_refused_body_is_stored(api: RunningApi) -> None:
+def test_a_refused_body_stores_no_job(api: RunningApi) -> None:
     before = api.client.get("/v1/jobs?limit=100").json()["data"]
     for path, case in ROUTED:
         api.client.post(path, content=case.content, headers={"content-type": "application/json"} | case.headers)
     assert api.client.get("/v1/jobs?limit=100").json()["data"] == before
 
 
-def test_a_label_of_several_tokens_is_shown_in_its_pieces(api: RunningApi, model: TinyModel) -> None:
+def test_the_error_for_a_label_of_several_tokens_shows_its_pieces(api: RunningApi, model: TinyModel) -> None:
     error = api.client.post("/v1/score", json=without("label_token_ids") | {"labels": ["xyz"]}).json()["error"]
     assert len(model.encode("xyz")) == 3
     assert all(repr(piece) in error["message"] or f'"{piece}"' in error["message"] for piece in "xyz"), error
@@ -182,7 +183,7 @@ def test_a_label_of_several_tokens_is_shown_in_its_pieces(api: RunningApi, model
         ("DELETE", "/v1/jobs/job_01890000-0000-7000-8000-000000000000", E.JOB_NOT_FOUND, None),
     ],
 )
-def test_a_path_that_leads_nowhere_is_answered_in_the_envelope(
+def test_unknown_paths_methods_and_ids_are_answered_with_the_envelope(
     api: RunningApi, method: str, path: str, code: ErrorCode, param: str | None
 ) -> None:
     response = api.client.request(method, path)
@@ -191,21 +192,21 @@ def test_a_path_that_leads_nowhere_is_answered_in_the_envelope(
     assert response.headers["x-request-id"]
 
 
-def test_a_wrong_method_is_told_all_the_right_ones(api: RunningApi) -> None:
+def test_the_answer_to_a_wrong_method_lists_all_allowed_ones(api: RunningApi) -> None:
     response = api.client.put("/v1/jobs/job_1")
     assert response.headers["allow"] == "DELETE, GET"
     assert api.client.delete("/v1/jobs").headers["allow"] == "GET, POST"
 
 
 @pytest.mark.parametrize("text", [None, 5, ["a"]])
-def test_tokenizing_what_is_no_text_is_refused(api: RunningApi, text: object) -> None:
+def test_tokenizing_a_value_that_is_no_text_is_refused(api: RunningApi, text: object) -> None:
     response = api.client.post("/v1/tokenize", json={"text": text})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
     assert response.json()["error"]["param"] == "text"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_past_the_limit_is_refused_declared_or_not(
+def test_too_large_a_body_is_refused_with_and_without_a_declared_length(
     model: TinyModel, sqlite_url: str, tmp_path: Any, chunked: bool
 ) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, max_body_bytes=1000) as (api, _):
@@ -218,7 +219,9 @@ def test_a_body_past_the_limit_is_refused_declared_or_not(
         assert response.status_code == 202
 
 
-def test_more_tokens_than_a_call_takes_are_sent_to_jobs(model: TinyModel, sqlite_url: str, tmp_path: Any) -> None:
+def test_the_error_for_a_call_with_too_many_tokens_points_to_jobs(
+    model: TinyModel, sqlite_url: str, tmp_path: Any
+) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, max_tokens_per_call=20) as (api, _):
         body = GOOD | {"items": [" France is"] * 20}
         error = api.client.post("/v1/score", json=body).json()["error"]
@@ -227,7 +230,7 @@ def test_more_tokens_than_a_call_takes_are_sent_to_jobs(model: TinyModel, sqlite
         assert api.client.post("/v1/jobs", json=body).status_code == 202
 
 
-def test_the_delimiter_inside_the_input_is_refused_by_id(model: TinyModel, sqlite_url: str, tmp_path: Any) -> None:
+def test_the_delimiter_token_in_the_input_is_refused(model: TinyModel, sqlite_url: str, tmp_path: Any) -> None:
     delimiter = model.token(" Paris")
     settings = {"multi_item_scoring_delimiter": delimiter}
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
@@ -243,7 +246,7 @@ def test_the_delimiter_inside_the_input_is_refused_by_id(model: TinyModel, sqlit
             assert error["param"].startswith(param)
 
 
-def test_a_call_without_a_live_worker_is_turned_away_at_once_and_a_job_is_taken(
+def test_without_a_live_worker_a_call_is_refused_at_once_and_a_job_is_accepted(
     model: TinyModel, sqlite_url: str, tmp_path: Any
 ) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
@@ -256,9 +259,7 @@ def test_a_call_without_a_live_worker_is_turned_away_at_once_and_a_job_is_taken(
         assert api.score(**GOOD | {"items": []})["scores"] == []
 
 
-def test_a_call_that_runs_out_of_time_names_its_job_which_goes_on(
-    model: TinyModel, store_url: str, tmp_path: Any
-) -> None:
+def test_a_call_that_times_out_names_its_job_which_continues(model: TinyModel, store_url: str, tmp_path: Any) -> None:
     with running_api(model.directory, store_url, tmp_path) as (api, worker):
         assert worker is not None
         worker.gate.clear()
@@ -271,7 +272,7 @@ def test_a_call_that_runs_out_of_time_names_its_job_which_goes_on(
         assert api.wait(job_id)["status"] == "succeeded"
 
 
-def test_a_call_that_asks_for_it_is_cancelled_when_its_time_is_up(fresh: Any) -> None:
+def test_a_call_with_on_timeout_cancel_is_cancelled_when_it_times_out(fresh: Any) -> None:
     api, worker = fresh
     worker.gate.clear()
     response = api.client.post("/v1/score", json=GOOD | {"timeout": 0.05, "on_timeout": "cancel"})
@@ -279,7 +280,7 @@ def test_a_call_that_asks_for_it_is_cancelled_when_its_time_is_up(fresh: Any) ->
     assert api.client.get(response.headers["location"]).json()["status"] in ("cancelled", "expired")
 
 
-def test_a_call_whose_job_fails_or_is_cancelled_says_so(fresh: Any) -> None:
+def test_a_call_whose_job_fails_gets_the_error_of_the_job(fresh: Any) -> None:
     api, worker = fresh
     worker.fails = True
     response = api.client.post("/v1/score", json=GOOD)
@@ -287,7 +288,7 @@ def test_a_call_whose_job_fails_or_is_cancelled_says_so(fresh: Any) -> None:
     assert api.client.get(response.headers["location"]).json()["status"] == "failed"
 
 
-def test_an_unexpected_exception_is_answered_without_details(
+def test_the_answer_to_an_unexpected_exception_has_no_details(
     model: TinyModel, sqlite_url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(_: Database) -> None:

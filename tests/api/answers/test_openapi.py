@@ -1,18 +1,20 @@
-"""The OpenAPI document says what is so: every operation, every field, every error."""
+"""The OpenAPI document is correct: every operation, every field and every error."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from api.answers.schemas import ErrorEnvelope, JobBody, ScoreBody, ScoreLine
-from scoring.error_codes import STATUS, ErrorCode
-from tests.api.every_route import BODY, OPERATIONS, TOLD_BODY, Operation, request
+from api.answers.error_responses import STATUS
+from api.answers.schemas import ErrorEnvelope, Event, JobBody, ScoreBody, ScoreLine
+from jobs.store import webhook_events
+from scoring.error_codes import ErrorCode
+from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
 from tests.api.serving import RunningApi
 
 FRAMEWORK = {ErrorCode.METHOD_NOT_ALLOWED}
-"""What is answered where there is no route."""
+"""Errors that only the framework reports, before a route is reached."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def document(api: RunningApi) -> dict[str, Any]:
     return document
 
 
-def test_every_operation_is_known_to_these_tests(document: dict[str, Any]) -> None:
+def test_these_tests_cover_every_operation(document: dict[str, Any]) -> None:
     documented = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert documented == {(operation.method, operation.path) for operation in OPERATIONS}
 
@@ -30,7 +32,7 @@ def test_every_operation_is_known_to_these_tests(document: dict[str, Any]) -> No
 def test_an_answer_has_the_documented_status_and_shape(
     api: RunningApi, document: dict[str, Any], operation: Operation
 ) -> None:
-    job = api.wait(api.submit(**TOLD_BODY)["id"])
+    job = api.wait(api.submit(**WEBHOOK_BODY)["id"])
     response = request(api, operation, job["id"])
     assert response.status_code == operation.status, response.text
     operation.shape.model_validate(response.json(), strict=True)
@@ -39,14 +41,14 @@ def test_an_answer_has_the_documented_status_and_shape(
     assert reference == f"#/components/schemas/{operation.shape.__name__}"
 
 
-def test_lines_have_the_documented_shape(api: RunningApi) -> None:
+def test_score_lines_have_the_documented_shape(api: RunningApi) -> None:
     job = api.wait(api.submit(**BODY)["id"])
     response = api.client.get(job["urls"]["scores"], headers={"accept": "application/x-ndjson"})
     lines = [ScoreLine.model_validate_json(line, strict=True) for line in response.text.splitlines()]
     assert [line.index for line in lines] == [0, 1]
 
 
-def test_error_responses_are_documented_in_the_envelope_under_their_status(document: dict[str, Any]) -> None:
+def test_errors_are_documented_with_the_envelope_under_their_status(document: dict[str, Any]) -> None:
     seen: set[str] = set()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -63,7 +65,7 @@ def test_error_responses_are_documented_in_the_envelope_under_their_status(docum
     assert seen == set(ErrorCode) - FRAMEWORK
 
 
-def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_reference_in_the_document_can_be_resolved(document: dict[str, Any]) -> None:
     def references(node: Any) -> set[str]:
         if isinstance(node, dict):
             own = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
@@ -78,7 +80,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
             node = node[step]
 
 
-def test_bodies_are_documented_with_examples_that_work(api: RunningApi, document: dict[str, Any]) -> None:
+def test_the_documented_examples_of_bodies_are_accepted(api: RunningApi, document: dict[str, Any]) -> None:
     for path, shape in (("/v1/score", ScoreBody), ("/v1/jobs", JobBody)):
         content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         for example in content["examples"].values():
@@ -86,13 +88,17 @@ def test_bodies_are_documented_with_examples_that_work(api: RunningApi, document
             assert api.client.post(path, json=example["value"]).status_code < 300
 
 
-def test_what_webhooks_are_sent_is_documented(document: dict[str, Any]) -> None:
+def test_the_requests_to_webhooks_are_documented(document: dict[str, Any]) -> None:
     operation = document["webhooks"]["job.ended"]["post"]
     body = operation["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/JobEvent"}
     headers = {parameter["name"] for parameter in operation["parameters"]}
     assert headers == {"webhook-id", "webhook-timestamp", "webhook-signature"}
     assert set(operation["responses"]) == {"204"}
+
+
+def test_the_documented_events_are_those_that_webhooks_tell_of() -> None:
+    assert get_args(Event) == tuple(webhook_events.Event)
 
 
 def test_the_interactive_documentation_is_served(api: RunningApi) -> None:

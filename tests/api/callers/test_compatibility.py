@@ -1,4 +1,4 @@
-"""API and workers must serve the same: what the API says and does where they do not."""
+"""What the API answers and logs if the workers do not serve the same as the API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.store.records import WorkerRecord
 from scoring.error_codes import RequestError
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
-from tests.jobs.conftest import HandClock
+from tests.jobs.conftest import HandClock, use_clock
 
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
 PATHS = ["/v1/jobs", "/v1/score"]
@@ -35,14 +35,14 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 
 class Workers:
-    """Rows of workers that say they are live, as far as an API can tell."""
+    """Adds and removes rows of live workers, without any worker."""
 
     def __init__(self, database: Database, card: ModelCard) -> None:
         self.database = database
         self.card = card
 
-    def add(self, name: str, change: Change = lambda card: card, **facts: str) -> None:
-        values = {"weights_fingerprint": "w" * 64, "device": "none", "dtype": "float32"} | facts
+    def add(self, name: str, change: Change = lambda card: card, **facts: Any) -> None:
+        values: dict[str, Any] = {"weights_fingerprint": "w" * 64, "device": "none", "dtype": "float32"} | facts
         register(self.database, WorkerRecord(name, change(self.card), **values))
 
     def remove(self, name: str) -> None:
@@ -84,7 +84,7 @@ def test_work_is_refused_while_the_workers_serve_something_else(
     assert api.client.get("/v1/models").json()["data"][0]["live_workers"] == 0
 
 
-def test_what_differs_is_logged_once_a_change_and_not_once_a_request(alone: tuple[RunningApi, Workers]) -> None:
+def test_differences_are_logged_once_per_change_and_not_per_request(alone: tuple[RunningApi, Workers]) -> None:
     api, workers = alone
     workers.add("other", CHANGES["tokenizer"][0])
     with capture_logs() as logs:
@@ -112,14 +112,14 @@ def test_what_differs_is_logged_once_a_change_and_not_once_a_request(alone: tupl
         assert lines()[2:] == [("info", None)]
 
 
-def test_one_worker_that_serves_the_same_is_enough(alone: tuple[RunningApi, Workers]) -> None:
+def test_one_matching_worker_is_enough(alone: tuple[RunningApi, Workers]) -> None:
     api, workers = alone
     workers.add("other", CHANGES["tokenizer"][0])
     assert api.client.post("/v1/jobs", json=BODY).status_code == 503
     worker = api.worker()
     worker.start()
     try:
-        # At once: a refusal is never from memory.
+        # Immediately after a refusal, because refusals are not cached.
         assert api.wait(api.submit(**BODY)["id"])["status"] == "succeeded"
         assert api.score(**BODY)["scores"]
         ready = api.client.get("/readyz")
@@ -131,7 +131,7 @@ def test_one_worker_that_serves_the_same_is_enough(alone: tuple[RunningApi, Work
         worker.stop()
 
 
-def test_without_workers_jobs_are_taken_and_the_server_is_ready(alone: tuple[RunningApi, Workers]) -> None:
+def test_without_workers_jobs_are_accepted_and_the_server_is_ready(alone: tuple[RunningApi, Workers]) -> None:
     api, _ = alone
     assert api.submit(**BODY)["status"] == "queued"
     response = api.client.post("/v1/score", json=BODY)
@@ -152,24 +152,25 @@ def test_without_workers_jobs_are_taken_and_the_server_is_ready(alone: tuple[Run
     }
 
 
-def test_a_caller_is_told_to_wait_as_long_as_it_has_lasted_already(
+def test_retry_after_grows_with_the_time_without_a_matching_worker(
     alone: tuple[RunningApi, Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, workers = alone
-    handshake, now = api.app.state.service.handshake, HandClock()
+    compatibility, now = api.app.state.service.compatibility, HandClock()
     monkeypatch.setattr("api.callers.compatibility.time.monotonic", now)
+    monkeypatch.setattr(compatibility._throttled, "_clock", now)
 
     def told_after(seconds: float) -> float | None:
         now.turn(seconds)
         with pytest.raises(RequestError) as refusal:
-            handshake.check(waits=False)
+            compatibility.check(waits=False)
         return refusal.value.retry_after
 
     assert [told_after(seconds) for seconds in (0, 4, 16, 1_000)] == [5.0, 5.0, 20.0, 60.0]
     workers.add("same")
-    handshake.check(waits=False)
+    compatibility.check(waits=False)
     workers.remove("same")
-    assert told_after(10) == 5.0, "it has begun anew"
+    assert told_after(10) == 5.0, "a matching worker resets the time"
 
 
 def test_workers_of_other_models_do_not_count(alone: tuple[RunningApi, Workers]) -> None:
@@ -179,27 +180,28 @@ def test_workers_of_other_models_do_not_count(alone: tuple[RunningApi, Workers])
     assert api.client.get("/readyz").json()["workers"] == {"live": 0, "matching": 0}
 
 
-def test_a_worker_that_is_gone_does_not_count(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_a_worker_that_was_not_seen_lately_does_not_count(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, worker_fresh_seconds=20.0) as (api, _):
         service = api.app.state.service
         workers = Workers(service.database, service.card)
-        service.database.clock = lambda: 1_000.0
+        clock = HandClock()
+        use_clock(service.database, clock)
         workers.add("other", CHANGES["tokenizer"][0])
         assert api.client.get("/readyz").status_code == 503
-        service.database.clock = lambda: 1_021.0
+        clock.turn(21.0)
         assert api.client.get("/readyz").status_code == 200
         assert api.submit(**BODY)["status"] == "queued"
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_request_without_items_needs_no_worker(alone: tuple[RunningApi, Workers], path: str) -> None:
-    """There is nothing that could be scored wrongly."""
+    """Without items, nothing can be scored wrongly."""
     api, workers = alone
     workers.add("other", CHANGES["tokenizer"][0])
     assert api.client.post(path, json=BODY | {"items": []}).is_success
 
 
-def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(
+def test_a_burst_of_submissions_shares_one_query_for_the_workers(
     alone: tuple[RunningApi, Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, workers = alone
@@ -210,12 +212,14 @@ def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(
         if "FROM workers" in statement and statement.startswith("SELECT") and "started_at" in statement:
             asked.append(statement)
 
-    monkeypatch.setattr("api.callers.compatibility.GOOD_FOR_SECONDS", 3600.0)
+    throttled = api.app.state.service.compatibility._throttled
+    monkeypatch.setattr(throttled, "_max_seconds", 3600.0)
+    monkeypatch.setattr(throttled, "_seconds", 3600.0)
     event.listen(workers.database.engine, "before_cursor_execute", record)
     for _ in range(20):
         api.submit(**BODY)
     assert len(asked) == 1
-    monkeypatch.setattr("api.callers.compatibility.GOOD_FOR_SECONDS", 0.0)
+    monkeypatch.setattr(throttled, "_entry", None)
     api.submit(**BODY)
     assert len(asked) == 2
 
@@ -227,8 +231,8 @@ def test_a_burst_of_submissions_asks_for_the_workers_once_in_a_while(
         ({"dtype": "bfloat16"}, "dtypes differ among workers (bfloat16, float32)"),
     ],
 )
-def test_workers_with_two_versions_of_the_weights_are_warned_of(
-    alone: tuple[RunningApi, Workers], facts: dict[str, str], says: str
+def test_different_weights_or_dtypes_of_workers_cause_a_warning(
+    alone: tuple[RunningApi, Workers], facts: dict[str, Any], says: str
 ) -> None:
     api, workers = alone
     workers.add("one")
@@ -253,10 +257,10 @@ def test_weights_of_workers_that_serve_something_else_are_not_compared() -> None
     assert "tokenizer" in warning
 
 
-def test_a_worker_with_another_tokenizer_is_kept_from_what_was_accepted(
+def test_a_worker_with_another_tokenizer_does_not_get_accepted_jobs(
     fresh: tuple[RunningApi, StandInWorker], model: TinyModel
 ) -> None:
-    """Accepted while the right worker was live; when it is gone, the job waits, and is right once it is back."""
+    """The job is accepted while a matching worker is live, and waits for that worker afterwards."""
     api, right = fresh
     right.gate.clear()
     job = api.submit(**BODY)
@@ -273,7 +277,7 @@ def test_a_worker_with_another_tokenizer_is_kept_from_what_was_accepted(
     wrong._work = counted  # type: ignore[method-assign]
     wrong.start()
     try:
-        eventually(lambda: len(claims) >= 3, "it has looked for work")
+        eventually(lambda: len(claims) >= 3, "the other worker has looked for work")
         assert not any(claims)
         assert api.client.get(job["urls"]["self"]).json()["status"] == "queued"
         right.gate.set()

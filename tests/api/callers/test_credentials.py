@@ -1,7 +1,8 @@
-"""Who is let in, who is not, and that nobody learns why not."""
+"""Authentication: valid keys are accepted, and all others get the same answer."""
 
 from __future__ import annotations
 
+import hmac
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,15 +16,15 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from api import application
+from api import background
 from api.callers import authentication
 from api.callers.authentication import is_keyless
 from jobs.store.database import Database
 from jobs.store.identifiers import new_job_id
 from jobs.store.tables import api_keys
-from jobs.tenancy.keys import Scope, create_key, list_keys, revoke_key
+from jobs.tenancy.keys import Scope, create_key, find_key, list_keys, revoke_key
 from settings.jobs import StoreSettings
-from tests.api.every_route import OPERATIONS, TOLD_BODY, Operation, delivery_of, request
+from tests.api.every_route import OPERATIONS, WEBHOOK_BODY, Operation, delivery_of, request
 from tests.api.serving import DEADLINE_SECONDS, KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.services import PostgresServer
@@ -34,7 +35,7 @@ ALL = frozenset(Scope)
 
 @dataclass(frozen=True)
 class Guarded:
-    """A server that nobody calls without a key, its store, and keys by name."""
+    """A server that requires keys, its database, and keys by name."""
 
     api: RunningApi
     store: Database
@@ -68,7 +69,7 @@ def send(api: RunningApi, *authorization: str | bytes, path: str = "/v1/jobs") -
         return client.get(path, headers=[(b"authorization", value) for value in values])
 
 
-def test_a_good_key_is_let_in_however_its_scheme_is_written(guarded: Guarded) -> None:
+def test_a_valid_key_is_accepted_with_any_spelling_of_its_scheme(guarded: Guarded) -> None:
     for scheme in ("Bearer", "bearer", "BEARER", "Bearer  "):
         assert send(guarded.api, f"{scheme} {guarded.keys['good']}").status_code == 200
     assert send(guarded.api, f"Bearer {KEY}").status_code == 200
@@ -104,7 +105,7 @@ BAD: dict[str, tuple[str | bytes, ...]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_whatever_is_wrong_with_a_credential_is_answered_alike(guarded: Guarded, case: str) -> None:
+def test_all_invalid_credentials_get_the_same_response(guarded: Guarded, case: str) -> None:
     good, other = guarded.keys["good"], guarded.keys["read"]
     names = guarded.keys | {
         "mixed": good[:23] + other[23:],
@@ -126,22 +127,22 @@ def test_whatever_is_wrong_with_a_credential_is_answered_alike(guarded: Guarded,
     assert (error["code"], error["type"]) == ("invalid_api_key", "authentication_error")
 
 
-def test_a_key_in_the_query_is_none(guarded: Guarded) -> None:
+def test_a_key_in_the_query_string_is_ignored(guarded: Guarded) -> None:
     for name in ("api_key", "key", "access_token", "authorization"):
         assert send(guarded.api, path=f"/v1/jobs?{name}={guarded.keys['good']}").status_code == 401
 
 
-def test_secrets_are_compared_in_constant_time_also_where_there_is_no_such_key(
+def test_hashes_of_secrets_are_compared_in_constant_time_even_for_an_unknown_key(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[tuple[str, str]] = []
-    compare = authentication.hmac.compare_digest
+    compare = hmac.compare_digest
 
-    def noted(one: str, other: str) -> bool:
+    def recorded(one: str, other: str) -> bool:
         compared.append((one, other))
         return compare(one, other)
 
-    monkeypatch.setattr(authentication.hmac, "compare_digest", noted)
+    monkeypatch.setattr(hmac, "compare_digest", recorded)
     counts = []
     for key in (guarded.keys["good"], "sk_sl_" + "a" * 16 + "_" + "a" * 52, guarded.keys["revoked"]):
         compared.clear()
@@ -149,7 +150,7 @@ def test_secrets_are_compared_in_constant_time_also_where_there_is_no_such_key(
         assert {len(text) for pair in compared for text in pair} == {64}
         assert not any(key.rpartition("_")[2] in pair for pair in compared), "hashes, not secrets"
         counts.append(len(compared))
-    assert counts == [2, 2, 2], "with the bootstrap key, and with the stored one or a stand-in"
+    assert counts == [2, 2, 2], "once with the bootstrap key, once with the stored key or a stand-in"
 
 
 def document_of(api: RunningApi) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def document_of(api: RunningApi) -> dict[str, Any]:
     return document
 
 
-def test_every_route_is_guarded_or_known_to_be_open(guarded: Guarded) -> None:
+def test_every_route_requires_a_key_or_is_listed_as_open(guarded: Guarded) -> None:
     scopes = {(operation.method, operation.path): operation.scope for operation in OPERATIONS}
     document = document_of(guarded.api)
     assert document["components"]["securitySchemes"]["ApiKey"]["scheme"] == "bearer"
@@ -174,12 +175,12 @@ def test_every_route_is_guarded_or_known_to_be_open(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/metrics", "/openapi.json", "/docs"])
-def test_what_is_open_is_open(guarded: Guarded, path: str) -> None:
+def test_open_routes_need_no_key_and_ignore_an_invalid_one(guarded: Guarded, path: str) -> None:
     assert send(guarded.api, path=path).status_code == 200
     assert send(guarded.api, "Bearer nonsense", path=path).status_code == 200
 
 
-def test_metrics_name_no_tenant_and_no_key(guarded: Guarded) -> None:
+def test_metrics_contain_no_tenant_and_no_key(guarded: Guarded) -> None:
     send(guarded.api, f"Bearer {guarded.keys['good']}")
     text = send(guarded.api, path="/metrics").text
     assert "scoreline_" in text
@@ -192,9 +193,9 @@ def test_metrics_name_no_tenant_and_no_key(guarded: Guarded) -> None:
     [operation for operation in OPERATIONS if operation.scope is not None],
     ids=lambda operation: f"{operation.method} {operation.path}",
 )
-def test_a_key_without_the_scope_is_refused_and_one_with_it_is_not(guarded: Guarded, operation: Operation) -> None:
+def test_each_route_requires_the_scope_that_it_documents(guarded: Guarded, operation: Operation) -> None:
     with guarded.api.client_with(guarded.keys["good"]) as client:
-        job_id = client.post("/v1/jobs", json=TOLD_BODY | {"items": []}).json()["id"]
+        job_id = client.post("/v1/jobs", json=WEBHOOK_BODY | {"items": []}).json()["id"]
         delivery_id = delivery_of(client, job_id)
     for scope in Scope:
         with guarded.api.client_with(guarded.keys[scope.value]) as client:
@@ -208,24 +209,23 @@ def test_a_key_without_the_scope_is_refused_and_one_with_it_is_not(guarded: Guar
             assert f"`{operation.scope}`" in error["message"]
 
 
-def test_a_refused_request_is_refused_before_its_body_is_looked_at(guarded: Guarded) -> None:
+def test_a_request_without_a_key_is_refused_before_its_body_is_parsed(guarded: Guarded) -> None:
     with guarded.api.client_with(None) as client:
         for headers in ({}, {"Content-Type": "application/x-ndjson"}):
             assert client.post("/v1/jobs", content=b"{" * 100_000, headers=headers).status_code == 401
 
 
-def test_a_key_is_looked_up_once_for_many_requests(
+def test_many_requests_share_one_look_up_of_their_key(
     model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[str] = []
-    look = authentication.find_key
 
     def counted(database: Database, key_id: str) -> Any:
         found.append(key_id)
-        return look(database, key_id)
+        return find_key(database, key_id)
 
     monkeypatch.setattr(authentication, "find_key", counted)
-    settings = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 1_000.0}
+    settings: dict[str, Any] = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 1_000.0}
     with running_api(model.directory, sqlite_url, tmp_path, **settings) as (api, _):
         key = _make_key(sqlite_url)
         for _ in range(20):
@@ -233,8 +233,10 @@ def test_a_key_is_looked_up_once_for_many_requests(
     assert len(found) == 1
 
 
-def test_a_revoked_key_stops_within_the_time_it_is_remembered(model: TinyModel, store_url: str, tmp_path: Path) -> None:
-    settings = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 0.2}
+def test_a_revoked_key_stops_working_within_its_time_in_the_cache(
+    model: TinyModel, store_url: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 0.2}
     with running_api(model.directory, store_url, tmp_path, **settings) as (api, _):
         key = _make_key(store_url)
         assert send(api, f"Bearer {key}").status_code == 200
@@ -244,24 +246,24 @@ def test_a_revoked_key_stops_within_the_time_it_is_remembered(model: TinyModel, 
         eventually(lambda: send(api, f"Bearer {key}").status_code == 401, "the key is refused")
 
 
-def test_when_a_key_was_used_last_is_written_down_beside_the_requests(
+def test_the_last_use_of_a_key_is_recorded_in_the_background(
     model: TinyModel, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(application, "USED_SECONDS", 0.05)
+    monkeypatch.setattr(background, "LAST_USED_RESOLUTION_SECONDS", 0.05)
     with running_api(model.directory, store_url, tmp_path, with_worker=False, host="0.0.0.0") as (api, _):
         key = _make_key(store_url)
         _make_key(store_url)
         assert send(api, f"Bearer {key}").status_code == 200
         store = Database.open(StoreSettings(database_url=store_url))
-        eventually(lambda: any(one.last_used_at for one in list_keys(store)), "it is written down")
+        eventually(lambda: any(one.last_used_at for one in list_keys(store)), "the use is recorded")
         assert [one.last_used_at is not None for one in list_keys(store)] == [True, False]
         store.close()
 
 
-def test_without_the_database_a_key_works_for_as_long_as_it_is_remembered(
+def test_a_cached_key_works_without_the_database(
     model: TinyModel, postgres_url: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    settings = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 1_000.0}
+    settings: dict[str, Any] = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 1_000.0}
     with running_api(model.directory, postgres_url, tmp_path, **settings) as (api, _):
         known, unknown = (_make_key(postgres_url) for _ in range(2))
 
@@ -273,7 +275,7 @@ def test_without_the_database_a_key_works_for_as_long_as_it_is_remembered(
         postgres.stop()
         try:
             assert tokenize(known).status_code == 200
-            assert tokenize(KEY).status_code == 200, "the bootstrap key is in no database"
+            assert tokenize(KEY).status_code == 200, "the bootstrap key needs no database"
             refused = tokenize(unknown)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_unavailable")
             assert int(refused.headers["retry-after"]) >= 1
@@ -310,7 +312,7 @@ def test_only_embedded_mode_on_a_loopback_address_is_keyless(host: str, bell_soc
     assert is_keyless(host, bell_socket) is keyless
 
 
-def test_where_no_key_is_needed_a_bad_one_is_refused_all_the_same(api: RunningApi) -> None:
+def test_an_invalid_key_is_refused_even_where_no_key_is_required(api: RunningApi) -> None:
     assert send(api).status_code == 200
     assert send(api, "Bearer nonsense").status_code == 401
 
@@ -320,7 +322,7 @@ def without_a_key(api: RunningApi, headers: dict[str, str]) -> httpx2.Response:
         return client.post("/v1/webhook-secrets/rotate", headers=headers)
 
 
-OWN: dict[str, dict[str, str]] = {
+SAME_SITE: dict[str, dict[str, str]] = {
     "curl": {},
     "by name": {"Host": "localhost:{port}"},
     "by name without a port": {"Host": "LocalHost"},
@@ -330,7 +332,7 @@ OWN: dict[str, dict[str, str]] = {
     "typed into a browser": {"Sec-Fetch-Site": "none"},
 }
 
-FOREIGN: dict[str, dict[str, str]] = {
+OTHER_SITE: dict[str, dict[str, str]] = {
     "a page": {"Origin": "https://pages.example", "Sec-Fetch-Site": "cross-site"},
     "a page in an old browser": {"Origin": "https://pages.example"},
     "a page in a sandbox": {"Origin": "null"},
@@ -345,39 +347,41 @@ FOREIGN: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", [*OWN, *FOREIGN])
-def test_where_no_key_is_needed_pages_of_other_sites_need_one(api: RunningApi, case: str) -> None:
+@pytest.mark.parametrize("case", [*SAME_SITE, *OTHER_SITE])
+def test_requests_from_pages_of_other_sites_need_a_key_even_where_none_is_required(api: RunningApi, case: str) -> None:
     port = api.url.rpartition(":")[2]
-    headers = {name: value.format(port=port) for name, value in (OWN | FOREIGN)[case].items()}
+    headers = {name: value.format(port=port) for name, value in (SAME_SITE | OTHER_SITE)[case].items()}
     answer = without_a_key(api, headers)
-    if case in OWN:
+    if case in SAME_SITE:
         assert answer.status_code == 200, answer.text
     else:
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
         assert "localhost" in answer.json()["error"]["message"]
     assert without_a_key(api, headers | {"Authorization": f"Bearer {KEY}"}).status_code == 200, (
-        "with a key, anybody may"
+        "a valid key is accepted from anywhere"
     )
 
 
-def test_made_up_keys_leave_threads_to_those_with_a_good_one(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_ups_of_invented_keys_leave_threads_for_callers_with_a_cached_key(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert send(guarded.api, f"Bearer {guarded.keys['good']}").status_code == 200
-    look, held, waiting = authentication.find_key, threading.Event(), threading.Semaphore(0)
+    held, waiting = threading.Event(), threading.Semaphore(0)
 
     def slow(database: Database, key_id: str) -> Any:
         if key_id.startswith("stranger"):
             waiting.release()
             held.wait(DEADLINE_SECONDS)
-        return look(database, key_id)
+        return find_key(database, key_id)
 
     monkeypatch.setattr(authentication, "find_key", slow)
     made_up = [f"Bearer sk_sl_stranger{letter * 8}_{'a' * 52}" for letter in "abcdefghijklmnopqrstuvwx"]
     with ThreadPoolExecutor(len(made_up)) as pool:
         refused = [pool.submit(send, guarded.api, key) for key in made_up]
         try:
-            assert all(waiting.acquire(timeout=DEADLINE_SECONDS) for _ in range(authentication.STRANGERS))
+            assert all(waiting.acquire(timeout=DEADLINE_SECONDS) for _ in range(authentication.UNKNOWN_KEY_LOOKUPS))
             assert send(guarded.api, f"Bearer {guarded.keys['good']}").status_code == 200
-            assert not waiting.acquire(blocking=False), "no more of them are looked up at a time"
+            assert not waiting.acquire(blocking=False), "no further key is looked up at the same time"
         finally:
             held.set()
         assert {one.result().status_code for one in refused} == {401}

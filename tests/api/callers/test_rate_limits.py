@@ -1,4 +1,4 @@
-"""Rate limits: counted together where there is a Redis, by each process where there is none, and never in the way."""
+"""Rate limits with Redis, without it, and with a Redis that is unavailable or slow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICY = f'"minute";q={LIMIT};w=60'
 
 @pytest.fixture
 def limited_url(sqlite_url: str) -> str:
-    """A store whose default tenant may make so many requests in a minute."""
+    """A database whose default tenant may send ``LIMIT`` requests per minute."""
     store = Database.open(StoreSettings(database_url=sqlite_url))
     set_tenant(store, DEFAULT_TENANT, requests_per_minute=LIMIT)
     store.close()
@@ -51,7 +51,7 @@ def ask(api: RunningApi) -> httpx2.Response:
 
 
 def until_refused(*apis: RunningApi) -> tuple[list[httpx2.Response], httpx2.Response]:
-    """What was answered by turns until one was refused, and that."""
+    """Send requests to the APIs in turn until one is refused. Returns the answers before, and the refusal."""
     answers: list[httpx2.Response] = []
     while len(answers) < 10 * LIMIT:
         answer = ask(apis[len(answers) % len(apis)])
@@ -62,8 +62,8 @@ def until_refused(*apis: RunningApi) -> tuple[list[httpx2.Response], httpx2.Resp
     raise AssertionError("it is never refused")
 
 
-def assert_tells(answers: list[httpx2.Response], refused: httpx2.Response) -> None:
-    """The fields say what is left, and of a refusal when to come again."""
+def assert_headers(answers: list[httpx2.Response], refused: httpx2.Response) -> None:
+    """Check that the header fields show the remaining requests, and when a refused client may retry."""
     left = []
     for answer in (*answers, refused):
         assert answer.headers["ratelimit-policy"] == POLICY
@@ -77,7 +77,7 @@ def assert_tells(answers: list[httpx2.Response], refused: httpx2.Response) -> No
     assert refused.headers["ratelimit"].endswith(f";t={refused.headers['retry-after']}")
 
 
-def test_processes_with_one_redis_count_together(
+def test_processes_that_share_a_redis_share_their_counts(
     model: TinyModel, limited_url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with (
@@ -85,19 +85,19 @@ def test_processes_with_one_redis_count_together(
         serving(model, limited_url, tmp_path / "a", redis_server.url) as other,
     ):
         answers, refused = until_refused(one, other)
-        assert_tells(answers, refused)
-        assert one.client.post("/v1/jobs", json={}).status_code == 429, "whatever is asked"
-        assert one.client.get("/livez").status_code == 200, "but what is open"
+        assert_headers(answers, refused)
+        assert one.client.post("/v1/jobs", json={}).status_code == 429, "all routes count"
+        assert one.client.get("/livez").status_code == 200, "open routes are not limited"
 
 
-def test_in_embedded_mode_the_process_counts_for_itself(model: TinyModel, limited_url: str, tmp_path: Path) -> None:
+def test_in_embedded_mode_the_process_counts_by_itself(model: TinyModel, limited_url: str, tmp_path: Path) -> None:
     with serving(model, limited_url, tmp_path, None) as api:
         answers, refused = until_refused(api)
-        assert LIMIT <= len(answers) <= LIMIT + 1, "one more where a window of the clock begins"
+        assert LIMIT <= len(answers) <= LIMIT + 1, "one more if a new window begins"
         assert refused.headers["ratelimit-policy"] == POLICY
 
 
-def test_while_redis_is_away_each_process_counts_for_itself_and_nobody_waits(
+def test_without_its_redis_a_process_counts_by_itself_and_no_request_waits(
     model: TinyModel, limited_url: str, tmp_path: Path
 ) -> None:
     with serving(model, limited_url, tmp_path, f"redis://127.0.0.1:{free_port()}/0") as api:
@@ -108,20 +108,20 @@ def test_while_redis_is_away_each_process_counts_for_itself_and_nobody_waits(
         assert refused.headers["ratelimit-policy"] == POLICY
 
 
-def test_nor_does_anybody_for_a_redis_that_does_not_answer(model: TinyModel, limited_url: str, tmp_path: Path) -> None:
+def test_few_requests_wait_for_a_redis_that_does_not_answer(model: TinyModel, limited_url: str, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         with serving(model, limited_url, tmp_path, url) as api:
             began = time.monotonic()
             with ThreadPoolExecutor(40) as pool:
                 statuses = Counter(answer.status_code for answer in pool.map(ask, [api] * 40))
-            assert time.monotonic() - began < 4.0, "no more than those for whom there were threads have waited"
+            assert time.monotonic() - began < 4.0, "only the requests in the threads have waited"
             assert statuses.keys() == {200, 429}
             assert LIMIT <= statuses[200] <= LIMIT + 1
 
 
 class SlowRedis:
-    """A Redis whose answers take so many seconds longer; counts the scripts that it is asked to run."""
+    """A proxy that delays the answers of Redis by ``seconds``, and counts the scripts that are run."""
 
     def __init__(self, port: int) -> None:
         self._upstream_port = port
@@ -132,7 +132,7 @@ class SlowRedis:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self._server.close()
 
     def _accept(self) -> None:
@@ -153,7 +153,7 @@ class SlowRedis:
                 client.sendall(answer)
 
 
-def test_a_redis_that_is_slow_but_never_too_late_is_left_alone_too(
+def test_a_redis_whose_answers_add_up_to_too_long_is_not_used(
     model: TinyModel, limited_url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     store = Database.open(StoreSettings(database_url=limited_url))
@@ -168,12 +168,14 @@ def test_a_redis_that_is_slow_but_never_too_late_is_left_alone_too(
         before, slow.seconds = slow.asked, REDIS_SECONDS * 0.7
         assert ask(api).status_code == 200
         asked = slow.asked - before
-        assert 1 <= asked <= 2, "not for each limit, and what is left of it"
-        assert ask(api).headers["ratelimit-policy"].count("q=1000") == 2, "it counts all the same"
-        assert slow.asked - before == asked, "and asks no more"
+        assert 1 <= asked <= 2, "not all of the four scripts were run"
+        assert ask(api).headers["ratelimit-policy"].count("q=1000") == 2, "the requests are still counted"
+        assert slow.asked - before == asked, "Redis is not used any more"
 
 
-def test_a_tenant_without_limits_is_told_of_none(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_responses_to_a_tenant_without_limits_have_no_rate_limit_headers(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
     with serving(model, sqlite_url, tmp_path, None) as api:
         for _ in range(3 * LIMIT):
             answer = ask(api)
@@ -181,7 +183,7 @@ def test_a_tenant_without_limits_is_told_of_none(model: TinyModel, sqlite_url: s
             assert not {"ratelimit", "ratelimit-policy"} & set(answer.headers)
 
 
-def test_two_limits_are_told_side_by_side(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_the_headers_show_both_limits_of_a_tenant(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     store = Database.open(StoreSettings(database_url=sqlite_url))
     set_tenant(store, DEFAULT_TENANT, requests_per_second=100, requests_per_minute=1_000)
     store.close()

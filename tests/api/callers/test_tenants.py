@@ -1,4 +1,4 @@
-"""Tenants do not see one another: another's job is a missing one, to the byte, on every route there is."""
+"""Tenants can't see each other: every route answers for a job of another tenant exactly as for a missing one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from jobs.store.database import Database
 from jobs.store.identifiers import new_job_id
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
-from tests.api.every_route import BODY, TOLD_BODY, delivery_of
+from tests.api.every_route import BODY, WEBHOOK_BODY, delivery_of
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import body as lines
+from tests.databases import quick_on
 
 ROOT = Path(__file__).parents[3]
 CHANGING = {"x-request-id", "date"}
-"""Headers that differ between any two answers."""
+"""Headers that differ in every response."""
 
 Fresh = tuple[RunningApi, StandInWorker]
 
@@ -43,17 +44,18 @@ def tenants(fresh: Fresh) -> Iterator[dict[str, httpx2.Client]]:
 
 
 def seen(response: httpx2.Response) -> tuple[int, bytes, list[tuple[str, str]]]:
-    """All of an answer that could tell two of them apart."""
+    """Return all parts of a response by which it could be told from another."""
     headers = [(name, value) for name, value in response.headers.multi_items() if name not in CHANGING]
     return response.status_code, response.content, headers
 
 
-def test_another_tenants_id_is_a_missing_one_on_every_route_that_takes_one(
+@quick_on("sqlite")
+def test_a_job_of_another_tenant_is_answered_like_a_missing_one_on_every_route(
     fresh: Fresh, tenants: dict[str, httpx2.Client]
 ) -> None:
     api, worker = fresh
     acme, bolt = tenants["acme"], tenants["bolt"]
-    done = acme.post("/v1/jobs", json=TOLD_BODY).json()["id"]
+    done = acme.post("/v1/jobs", json=WEBHOOK_BODY).json()["id"]
     assert acme.get(f"/v1/jobs/{done}", headers={"Prefer": "wait=10"}).json()["status"] == "succeeded"
     worker.gate.clear()
     waiting = acme.post("/v1/jobs", json=BODY).json()["id"]
@@ -78,20 +80,21 @@ def test_another_tenants_id_is_a_missing_one_on_every_route_that_takes_one(
             walked += 1
     assert walked >= 6
     for job_id, status in ((done, "succeeded"), (waiting, "queued"), (call, "queued")):
-        assert acme.get(f"/v1/jobs/{job_id}").json()["status"] == status, "nothing was done to it"
+        assert acme.get(f"/v1/jobs/{job_id}").json()["status"] == status, "the job is unchanged"
     assert bolt.get("/v1/jobs").json()["data"] == []
     assert {job["id"] for job in acme.get("/v1/jobs").json()["data"]} == {done, waiting}
     worker.gate.set()
 
 
-def test_the_same_idempotency_key_of_two_tenants_is_two(fresh: Fresh, tenants: dict[str, httpx2.Client]) -> None:
+def test_an_idempotency_key_is_separate_for_each_tenant(fresh: Fresh, tenants: dict[str, httpx2.Client]) -> None:
     key = {"Idempotency-Key": "of-both"}
     answers = [client.post("/v1/jobs", json=BODY, headers=key) for client in tenants.values()]
     assert len({answer.json()["id"] for answer in answers}) == 2
     assert not any("idempotency-replayed" in answer.headers for answer in answers)
 
 
-def test_a_quota_refuses_jobs_calls_and_uploads_of_its_tenant_alone(
+@quick_on("sqlite")
+def test_a_quota_limits_the_jobs_calls_and_uploads_of_its_tenant_only(
     fresh: Fresh, tenants: dict[str, httpx2.Client]
 ) -> None:
     api, worker = fresh
@@ -114,7 +117,7 @@ def test_a_quota_refuses_jobs_calls_and_uploads_of_its_tenant_alone(
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "quota_exceeded"), refused.text
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["type"] == "rate_limit_error"
-    assert acme.get("/v1/jobs?status=receiving").json()["data"] == [], "the refused upload left nothing"
+    assert acme.get("/v1/jobs?status=receiving").json()["data"] == [], "the refused upload left nothing behind"
     assert bolt.post("/v1/jobs", json=big).status_code == 202
     worker.gate.set()
 
@@ -125,7 +128,7 @@ def _called_with_a_job_id(module: Any) -> dict[str, inspect.Signature]:
     return {name: signature for name, signature in own.items() if "job_id" in signature.parameters}
 
 
-def test_whatever_the_routes_ask_of_one_job_takes_its_tenant() -> None:
+def test_every_function_that_reads_or_changes_one_job_takes_its_tenant() -> None:
     for module in (jobs.queue.read, jobs.queue.ending, jobs.webhooks.delivery_log):
         found = _called_with_a_job_id(module)
         assert found
@@ -133,17 +136,17 @@ def test_whatever_the_routes_ask_of_one_job_takes_its_tenant() -> None:
             assert "tenant" in signature.parameters, f"{module.__name__}.{name}"
 
 
-def test_whose_a_job_is_is_asked_in_one_place() -> None:
-    """A condition on ``jobs.c.tenant`` elsewhere would be a second rule."""
+def test_only_one_module_checks_the_tenant_of_a_job() -> None:
+    """Any other condition on ``jobs.c.tenant`` would be a second rule."""
     askers = set()
     for path in (ROOT / "jobs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare) and ast.unparse(node.left) == "jobs.c.tenant":
                 askers.add(path.stem)
-    assert askers == {"ownership", "quotas"}, "and what a tenant has waiting is counted"
+    assert askers == {"ownership", "quotas"}, "quotas count the waiting work of a tenant"
 
 
-def test_nothing_in_a_request_but_its_key_says_whose_it_is(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_only_the_key_of_a_request_decides_its_tenant(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, host="0.0.0.0") as (api, _):
         job = api.submit(**BODY, tenant="acme", metadata={"tenant": "acme"})
         store = Database.open(api.store)

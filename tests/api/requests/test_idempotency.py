@@ -1,4 +1,4 @@
-"""Sending a request again with its Idempotency-Key does its work once (P4)."""
+"""A request that is repeated with its Idempotency-Key does its work once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.api.serving import RunningApi, StandInWorker
+from tests.databases import quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 
@@ -16,7 +17,7 @@ BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "lab
 KEY = {"Idempotency-Key": "8e03978e-40d5-43dd-bc93-6894a57f9324"}
 
 
-def test_the_same_key_and_body_is_the_same_job(fresh: Fresh) -> None:
+def test_repeating_a_submission_with_its_key_returns_the_same_job(fresh: Fresh) -> None:
     api, _ = fresh
     first = api.client.post("/v1/jobs", json=BODY, headers=KEY)
     assert "idempotency-replayed" not in first.headers
@@ -29,7 +30,7 @@ def test_the_same_key_and_body_is_the_same_job(fresh: Fresh) -> None:
     assert len(api.client.get("/v1/jobs").json()["data"]) == 1
 
 
-def test_the_same_call_is_scored_once_and_answered_alike(fresh: Fresh) -> None:
+def test_a_repeated_call_is_scored_once_and_gets_the_same_answer(fresh: Fresh) -> None:
     api, _ = fresh
     first = api.client.post("/v1/score", json=BODY, headers=KEY)
     again = api.client.post("/v1/score", json=BODY, headers=KEY)
@@ -47,7 +48,7 @@ def test_the_same_call_is_scored_once_and_answered_alike(fresh: Fresh) -> None:
     ],
     ids=["another label", "another byte", "another route"],
 )
-def test_the_same_key_with_another_request_is_refused(fresh: Fresh, path: str, content: str) -> None:
+def test_a_key_with_a_different_request_is_refused(fresh: Fresh, path: str, content: str) -> None:
     api, _ = fresh
     headers = KEY | {"content-type": "application/json"}
     first = api.client.post("/v1/jobs", content=json.dumps(BODY), headers=headers)
@@ -56,7 +57,8 @@ def test_the_same_key_with_another_request_is_refused(fresh: Fresh, path: str, c
     assert api.client.get("/v1/jobs").json()["data"][0]["id"] == first.json()["id"]
 
 
-def test_fifty_at_once_with_one_key_make_one_job(fresh: Fresh) -> None:
+@quick_on("postgres")
+def test_fifty_concurrent_requests_with_one_key_make_one_job(fresh: Fresh) -> None:
     api, _ = fresh
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: api.client.post("/v1/jobs", json=BODY, headers=KEY), range(50)))
@@ -71,6 +73,6 @@ def test_a_refused_body_does_not_use_up_its_key(fresh: Fresh) -> None:
     assert api.client.post("/v1/jobs", json=BODY, headers=KEY).status_code == 202
 
 
-def test_without_a_key_every_submission_is_a_job(fresh: Fresh) -> None:
+def test_every_submission_without_a_key_is_a_new_job(fresh: Fresh) -> None:
     api, _ = fresh
     assert api.submit(**BODY)["id"] != api.submit(**BODY)["id"]

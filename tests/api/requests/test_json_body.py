@@ -1,4 +1,4 @@
-"""Strict JSON: hostile bodies get a code, never a crash."""
+"""Strict JSON: every invalid body gets an error code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.booleans())
-def test_json_comes_back_as_it_was(value: object, escaped: bool) -> None:
+def test_valid_json_is_parsed_to_its_value(value: object, escaped: bool) -> None:
     assert parse_json(json.dumps(value, ensure_ascii=escaped).encode()) == value
 
 
@@ -57,23 +57,23 @@ def test_json_comes_back_as_it_was(value: object, escaped: bool) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else repr(value[:20]),
 )
-def test_what_is_not_sound_json_is_refused(body: bytes, code: str) -> None:
+def test_invalid_json_is_refused_with_its_code(body: bytes, code: str) -> None:
     with pytest.raises(RequestError) as raised:
         parse_json(body)
     assert raised.value.code == code
     assert len(raised.value.message) < 300
 
 
-def test_nesting_to_the_limit_is_taken() -> None:
+def test_nesting_up_to_the_limit_is_accepted() -> None:
     body = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     assert json.dumps(parse_json(body)).encode() == body
 
 
-def test_a_null_character_and_escaped_pairs_are_text() -> None:
+def test_null_characters_and_escaped_surrogate_pairs_are_accepted() -> None:
     assert parse_json(rb'["\u0000", "\ud83d\ude00", "\\ud800"]') == ["\x00", "😀", "\\ud800"]
 
 
-def test_large_integers_stay_whole() -> None:
+def test_large_integers_stay_exact() -> None:
     assert parse_json(b"[1" + b"0" * 400 + b"]") == [10**400]
 
 
@@ -89,7 +89,7 @@ def test_large_integers_stay_whole() -> None:
         (rb'{"\ud800": 1}', None),
     ],
 )
-def test_half_a_surrogate_pair_is_refused_wherever_it_stands(body: bytes, param: str | None) -> None:
+def test_a_lone_surrogate_is_refused_with_its_path(body: bytes, param: str | None) -> None:
     with pytest.raises(RequestError) as raised:
         parse_json(body)
     assert raised.value.code is ErrorCode.INVALID_REQUEST

@@ -1,4 +1,4 @@
-"""What the body of an upload may be: the same as the JSON body would give, or a clear error and nothing left behind."""
+"""The bodies of uploads: valid ones give the same as a JSON body, invalid ones a clear error and no job."""
 
 from __future__ import annotations
 
@@ -30,21 +30,24 @@ from tests.api.uploading import (
     rows_of,
     send,
 )
+from tests.databases import quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 
 
-def packed_in_members(data: bytes) -> bytes:
-    """As `cat a.gz b.gz` gives."""
+def compress_in_members(data: bytes) -> bytes:
+    """Return a gzip file of several members, as `cat a.gz b.gz` does."""
     return gzip.compress(data[:30]) + gzip.compress(b"") + gzip.compress(data[30:])
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, packed_in_members], ids=["one member", "several members"])
+@pytest.mark.parametrize("compress", [gzip.compress, compress_in_members], ids=["one member", "several members"])
 @pytest.mark.parametrize("step", [7, 2**18])
-def test_gzip_is_unpacked(api: RunningApi, monkeypatch: pytest.MonkeyPatch, pack: Any, step: int) -> None:
+def test_a_gzip_body_is_decompressed(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, compress: Any, step: int
+) -> None:
     monkeypatch.setattr(lines, "STEP_BYTES", step)
     items = ["a" * 100, *map(str, range(100))]
-    response = send(api, pack(body(items)), GZIP)
+    response = send(api, compress(body(items)), GZIP)
     assert response.status_code == 202, response.text
     scores = api.wait(response.json()["id"])["result"]["scores"]
     assert scores == api.wait(api.submit(**JOB, items=items)["id"])["result"]["scores"]
@@ -66,7 +69,7 @@ def test_items_may_be_token_ids(api: RunningApi, model: TinyModel) -> None:
     ],
     ids=["blank lines", "carriage returns", "no end of the last line"],
 )
-def test_blank_lines_and_ends_of_lines_do_not_matter(api: RunningApi, content: bytes) -> None:
+def test_blank_lines_and_the_kind_of_line_ends_do_not_matter(api: RunningApi, content: bytes) -> None:
     response = send(api, content)
     assert response.status_code == 202, response.text
     scores = api.wait(response.json()["id"])["result"]["scores"]
@@ -74,7 +77,7 @@ def test_blank_lines_and_ends_of_lines_do_not_matter(api: RunningApi, content: b
 
 
 @pytest.mark.parametrize("content", [body([]), body([]).removesuffix(b"\n")])
-def test_an_upload_without_items_has_succeeded(api: RunningApi, content: bytes) -> None:
+def test_an_upload_without_items_succeeds_at_once(api: RunningApi, content: bytes) -> None:
     response = send(api, content)
     assert (response.status_code, response.json()["status"]) == (202, "succeeded")
 
@@ -114,7 +117,7 @@ def test_an_upload_without_items_has_succeeded(api: RunningApi, content: bytes) 
         (body([[5]] * 9 + [[-1]], JOB | {"query": [5]}), 400, "negative_token_id", "items[9][0]", "line 11"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line_and_leaves_nothing(
+def test_an_error_names_its_line_and_leaves_no_job_behind(
     api: RunningApi, content: bytes, status: int, code: str, param: str | None, line: str
 ) -> None:
     before = rows_of(api), rows_of(api, chunks)
@@ -124,7 +127,7 @@ def test_what_is_wrong_is_named_with_its_line_and_leaves_nothing(
         assert (rows_of(api), rows_of(api, chunks)) == before
 
 
-def test_a_single_error_is_the_one_that_the_json_body_would_get(api: RunningApi) -> None:
+def test_an_invalid_item_gets_the_same_error_in_an_upload_as_in_a_json_body(api: RunningApi) -> None:
     for item in ("word " * CONTEXT, [1], 5, None, {"a": 1}, [1.5]):
         items = ["good"] * 9 + [item]
         of_json = error(api.client.post("/v1/jobs", json=JOB | {"items": items}))
@@ -133,7 +136,7 @@ def test_a_single_error_is_the_one_that_the_json_body_would_get(api: RunningApi)
 
 
 @pytest.mark.parametrize(("item_first", "most"), [(False, 20), (True, 3)])
-def test_a_batch_is_bounded_in_bytes_and_a_query_that_is_not_shared_counts_each_time(
+def test_the_bytes_of_a_batch_are_bounded_including_a_query_repeated_in_each_item(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, item_first: bool, most: int
 ) -> None:
     sizes: list[int] = []
@@ -152,6 +155,7 @@ def test_a_batch_is_bounded_in_bytes_and_a_query_that_is_not_shared_counts_each_
     assert max(sizes) == most
 
 
+@quick_on("sqlite")
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -180,7 +184,7 @@ def test_other_encodings_and_charsets_are_refused(api: RunningApi) -> None:
 LIMITS: dict[str, Any] = {"max_upload_bytes": 100_000, "max_line_bytes": 10_000, "max_items_per_upload": 20}
 
 
-def test_what_is_larger_than_the_limits_is_refused(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_an_upload_above_the_limits_is_refused(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **LIMITS) as (api, _):
         assert send(api, body(["a"] * 20)).status_code == 202
         too_many = error(send(api, body(["a"] * 21)))
@@ -194,23 +198,23 @@ def test_what_is_larger_than_the_limits_is_refused(model: TinyModel, sqlite_url:
 
 
 @pytest.mark.parametrize("bomb", [b"\n" * 2**26, b'"' + b"a" * 2**26], ids=["of blank lines", "of one line"])
-def test_a_small_body_that_unpacks_to_a_large_one_is_stopped_at_the_limit(
+def test_a_gzip_bomb_is_decompressed_only_up_to_the_limit(
     model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bomb: bytes
 ) -> None:
-    unpacked = 0
+    decompressed = 0
     decompressobj = zlib.decompressobj
 
     class Counting:
-        """What is unpacked, counted, and never more in a step than the bound."""
+        """Counts the decompressed bytes, and checks the limit of each step."""
 
         def __init__(self, *arguments: Any) -> None:
             self._inner = decompressobj(*arguments)
 
         def decompress(self, data: bytes, most: int) -> bytes:
-            nonlocal unpacked
+            nonlocal decompressed
             found = self._inner.decompress(data, most)
             assert len(found) <= most == lines.STEP_BYTES
-            unpacked += len(found)
+            decompressed += len(found)
             return found
 
         def __getattr__(self, name: str) -> Any:
@@ -222,10 +226,12 @@ def test_a_small_body_that_unpacks_to_a_large_one_is_stopped_at_the_limit(
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **LIMITS) as (api, _):
         assert error(send(api, content, GZIP))[:2] == (413, "request_too_large")
         assert nothing_is_left(api)
-    assert 0 < unpacked <= 100_000 + lines.STEP_BYTES
+    assert 0 < decompressed <= 100_000 + lines.STEP_BYTES
 
 
-def test_a_body_that_says_it_is_too_large_is_refused_unread(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_an_upload_with_too_large_a_declared_length_is_refused_unread(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
     with (
         running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **LIMITS) as (api, _),
         closing(connect(api, {"Content-Length": "100001"})) as connection,

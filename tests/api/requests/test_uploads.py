@@ -1,4 +1,4 @@
-"""The life of an upload: scored like any job, or ended by whoever may, and nothing of it left behind."""
+"""Uploads that succeed, stall, are slow, fail, or are ended from outside."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from tests.api.uploading import (
     rows_of,
     send,
 )
+from tests.databases import quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 
@@ -52,16 +53,18 @@ def test_an_upload_is_scored_like_the_same_job_in_one_body(fresh: Fresh, model: 
     assert uploaded["result"]["scores"] == pytest.approx(model.text_scores(JOB["query"], items, [70, 71]))
 
 
+@quick_on("postgres")
 @pytest.mark.usefixtures("small_steps")
-def test_a_client_that_hangs_up_in_the_middle_leaves_nothing(fresh: Fresh) -> None:
+def test_an_upload_whose_client_disconnects_leaves_nothing_behind(fresh: Fresh) -> None:
     api, _ = fresh
     with closing(connect(api, {"Content-Length": "100000", **KEY})) as connection:
         connection.sendall(body(["a"] * 600))
-        eventually(lambda: rows_of(api, chunks), "something is staged")
+        eventually(lambda: rows_of(api, chunks), "chunks are staged")
     eventually(lambda: nothing_is_left(api), "the upload is removed")
 
 
-def test_a_client_that_stalls_is_given_up(model: TinyModel, store_url: str, tmp_path: Path) -> None:
+@quick_on("sqlite")
+def test_an_upload_whose_client_stalls_is_given_up(model: TinyModel, store_url: str, tmp_path: Path) -> None:
     with running_api(
         model.directory, store_url, tmp_path, with_worker=False, upload_timeout_seconds=0.6, sweep_seconds=3600.0
     ) as (api, _):
@@ -74,8 +77,9 @@ def test_a_client_that_stalls_is_given_up(model: TinyModel, store_url: str, tmp_
             assert nothing_is_left(api)
 
 
-def test_a_client_that_is_slow_is_not_given_up(model: TinyModel, store_url: str, tmp_path: Path) -> None:
-    """Ten bytes at a time, for longer than the timeout, with sweeps all the while."""
+@quick_on("sqlite")
+def test_a_slow_upload_is_not_given_up(model: TinyModel, store_url: str, tmp_path: Path) -> None:
+    """The client sends ten bytes at a time for longer than the timeout, while sweeps run."""
     with running_api(
         model.directory, store_url, tmp_path, with_worker=False, upload_timeout_seconds=0.8, sweep_seconds=0.1
     ) as (api, _):
@@ -94,8 +98,11 @@ def test_a_client_that_is_slow_is_not_given_up(model: TinyModel, store_url: str,
         assert set(seen) == {0}
 
 
-def test_a_pause_in_which_nothing_comes_counts_for_itself(model: TinyModel, store_url: str, tmp_path: Path) -> None:
-    """Two pauses that are longer than the timeout together, too close for bytes between them to be a sign of life."""
+@quick_on("sqlite")
+def test_the_timeout_applies_to_each_pause_of_an_upload_by_itself(
+    model: TinyModel, store_url: str, tmp_path: Path
+) -> None:
+    """Two pauses exceed the timeout together; the bytes between them come too soon for a heartbeat."""
     with running_api(
         model.directory, store_url, tmp_path, with_worker=False, upload_timeout_seconds=4.0, sweep_seconds=0.1
     ) as (api, _):
@@ -110,24 +117,24 @@ def test_a_pause_in_which_nothing_comes_counts_for_itself(model: TinyModel, stor
         assert response.status_code == 202, response.text
 
 
-def test_waiting_for_bytes_holds_no_thread_and_no_connection(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
-    """More stalled uploads than there are threads or connections, and everything else is still served."""
+def test_stalled_uploads_occupy_no_thread_and_no_connection(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    """There are more stalled uploads than threads or connections, and other requests are still served."""
     with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
         connections = [connect(api, {"Content-Length": "100000"}) for _ in range(40)]
         for connection in connections:
             connection.sendall(body(["a"] * 5))
-        eventually(lambda: rows_of(api) == 40, "they are all being received")
+        eventually(lambda: rows_of(api) == 40, "all uploads are being received")
         assert len(api.score(**JOB, items=["b"])["scores"]) == 1
         assert len(receiving(api)) == 20
         for connection in connections:
             connection.close()
-        eventually(lambda: rows_of(api) == 1, "they are all removed")
+        eventually(lambda: rows_of(api) == 1, "all uploads are removed")
 
 
 @pytest.mark.parametrize(
     ("end", "status", "code"), [("cancel", 409, "job_cancelled"), ("delete", 404, "job_not_found")]
 )
-def test_a_job_that_is_ended_while_it_comes_ends_its_upload(fresh: Fresh, end: str, status: int, code: str) -> None:
+def test_cancelling_or_deleting_a_job_ends_its_upload(fresh: Fresh, end: str, status: int, code: str) -> None:
     api, _ = fresh
     held = HeldUpload(api, [body(["a"] * 5), b'"b"\n' * 100], LINES | KEY)
     assert held.job["status"] == "receiving"
@@ -143,14 +150,14 @@ def test_a_job_that_is_ended_while_it_comes_ends_its_upload(fresh: Fresh, end: s
     assert send(api, body(["a"]), LINES | KEY).status_code == 202
 
 
-def test_a_deadline_may_end_an_upload(fresh: Fresh) -> None:
+def test_the_expiry_of_a_job_ends_its_upload(fresh: Fresh) -> None:
     api, _ = fresh
     held = HeldUpload(api, [body(["a"] * 5, JOB | {"expires_in": 0.1}), b'"b"\n'])
     assert api.wait(held.job["id"])["status"] == "expired"
     assert error(held.finish())[:2] == (409, "job_failed")
 
 
-def test_a_key_is_in_use_while_its_upload_comes(fresh: Fresh) -> None:
+def test_an_idempotency_key_is_in_use_during_its_upload(fresh: Fresh) -> None:
     api, _ = fresh
     held = HeldUpload(api, [body(["a"] * 5), b'"b"\n'], LINES | KEY)
     whole = body([*["a"] * 5, "b"])
@@ -179,8 +186,8 @@ def test_a_failed_upload_does_not_use_up_its_key(fresh: Fresh) -> None:
     assert send(api, body(["a"]), LINES | KEY).status_code == 202
 
 
-def test_a_client_that_sends_on_after_an_error_is_answered_and_cut_off(api: RunningApi) -> None:
-    """It need not send gigabytes to learn of an error in its second line."""
+def test_a_client_that_keeps_sending_after_an_error_gets_its_answer_and_is_disconnected(api: RunningApi) -> None:
+    """The client need not send gigabytes to learn of an error in its second line."""
     pieces = 0
 
     def content() -> Iterator[bytes]:
@@ -195,7 +202,7 @@ def test_a_client_that_sends_on_after_an_error_is_answered_and_cut_off(api: Runn
     assert pieces < 1_000_000
 
 
-def test_a_client_that_sends_on_for_a_moment_still_gets_its_answer(api: RunningApi) -> None:
+def test_a_client_that_finishes_sending_after_an_error_gets_its_answer(api: RunningApi) -> None:
     with closing(connect(api, {"Content-Length": str(2**24)})) as connection:
         connection.sendall(FIRST + b"5\n" * 2_000)
         connection.recv(1, socket.MSG_PEEK)

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submit, look, wait, page, stream, cancel, delete."""
+"""Jobs over HTTP: submit, read, wait, page, stream, list, cancel and delete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from numpy.testing import assert_allclose
 
-from scoring.layout import ChunkWork, GroupWork, Scored
+from scoring.layout import ChunkWork, GroupWork, ScoredChunk
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api, score_chunk
 from tests.api.tiny_model import TinyModel
 
@@ -50,7 +50,7 @@ def test_a_job_is_accepted_scored_and_read(fresh: Fresh, model: TinyModel) -> No
     assert done["result"]["usage"] == done["usage"]
 
 
-def test_a_job_is_what_the_synchronous_call_answers(fresh: Fresh) -> None:
+def test_the_result_of_a_job_equals_the_answer_of_a_call(fresh: Fresh) -> None:
     api, _ = fresh
     body = BODY | {"return_logprobs": True, "return_logits": True}
     result = api.wait(api.submit(**body)["id"])["result"]
@@ -60,7 +60,7 @@ def test_a_job_is_what_the_synchronous_call_answers(fresh: Fresh) -> None:
     assert result == call
 
 
-def test_a_job_without_items_has_succeeded_at_once(fresh: Fresh) -> None:
+def test_a_job_without_items_succeeds_at_once(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
     job = api.submit(**BODY | {"items": []})
@@ -69,13 +69,13 @@ def test_a_job_without_items_has_succeeded_at_once(fresh: Fresh) -> None:
     assert api.client.get(job["urls"]["scores"]).json() == {"object": "list", "data": [], "has_more": False}
 
 
-def test_unknown_fields_and_null_options_of_a_job_are_fine(api: RunningApi) -> None:
+def test_unknown_fields_and_null_options_of_a_job_are_accepted(api: RunningApi) -> None:
     job = api.submit(**BODY, model=None, metadata=None, priority=None, expires_in=None, webhook=None, timeout=5)
     assert [warning for warning in job["warnings"] if "timeout" in warning]
     assert job["priority"] == "normal"
 
 
-def test_a_job_of_more_items_than_fit_in_its_object_is_read_in_pages(fresh: Fresh, model: TinyModel) -> None:
+def test_a_result_too_large_for_the_job_object_is_read_in_pages_and_lines(fresh: Fresh, model: TinyModel) -> None:
     api, _ = fresh
     items = [f" item {n}" for n in range(1001)]
     job = api.wait(api.submit(query="The", items=items, label_token_ids=[70])["id"])
@@ -95,16 +95,16 @@ def test_a_job_of_more_items_than_fit_in_its_object_is_read_in_pages(fresh: Fres
         assert [json.loads(line) for line in response.iter_lines()] == lines
 
 
-def test_a_job_of_exactly_as_many_items_as_fit_has_them_in_its_object(api: RunningApi) -> None:
+def test_the_job_object_includes_a_result_of_exactly_the_most_items(api: RunningApi) -> None:
     job = api.wait(api.submit(query="The", items=[""] * 1000, label_token_ids=[70])["id"])
     assert len(job["result"]["scores"]) == 1000
 
 
-def test_pages_hold_what_is_scored_so_far_and_lines_wait_for_the_end(fresh: Fresh) -> None:
+def test_pages_of_a_running_job_show_its_scores_so_far_and_lines_are_refused(fresh: Fresh) -> None:
     api, worker = fresh
     scored = threading.Semaphore(1)
 
-    def one_then_wait(group: GroupWork, chunk: ChunkWork) -> Scored:
+    def one_then_wait(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         scored.acquire()
         return score_chunk(group, chunk)
 
@@ -128,7 +128,7 @@ def test_pages_hold_what_is_scored_so_far_and_lines_wait_for_the_end(fresh: Fres
     scored.release(100)
 
 
-def test_a_failed_job_says_why(fresh: Fresh) -> None:
+def test_a_failed_job_shows_its_error(fresh: Fresh) -> None:
     api, worker = fresh
     worker.fails = True
     job = api.wait(api.submit(**BODY)["id"])
@@ -138,7 +138,7 @@ def test_a_failed_job_says_why(fresh: Fresh) -> None:
     assert (lines.status_code, lines.json()["error"]["code"]) == (409, "job_failed")
 
 
-def test_a_job_past_its_time_expires(fresh: Fresh) -> None:
+def test_a_job_past_its_deadline_expires(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
     job = api.submit(**BODY, expires_in=0.1)
@@ -146,7 +146,7 @@ def test_a_job_past_its_time_expires(fresh: Fresh) -> None:
     assert api.wait(job["id"])["status"] == "expired"
 
 
-def test_cancelling_twice_and_cancelling_what_has_ended_change_nothing(fresh: Fresh) -> None:
+def test_cancelling_a_job_that_has_ended_changes_nothing(fresh: Fresh) -> None:
     api, worker = fresh
     done = api.wait(api.submit(**BODY)["id"])
     assert api.client.post(done["urls"]["cancel"]).json()["status"] == "succeeded"
@@ -159,7 +159,7 @@ def test_cancelling_twice_and_cancelling_what_has_ended_change_nothing(fresh: Fr
     assert first.json()["status"] == "cancelled"
 
 
-def test_a_deleted_job_is_gone_with_its_scores_running_or_not(fresh: Fresh) -> None:
+def test_a_deleted_job_and_its_scores_are_gone_whether_it_had_ended_or_not(fresh: Fresh) -> None:
     api, worker = fresh
     done = api.wait(api.submit(**BODY)["id"])
     worker.gate.clear()
@@ -200,7 +200,7 @@ def test_a_read_that_prefers_to_wait_is_answered_when_the_job_ends(fresh: Fresh)
     assert response.headers["preference-applied"] == "wait=15"
 
 
-def test_a_read_whose_wait_is_over_is_answered_with_the_job_as_it_is(fresh: Fresh) -> None:
+def test_a_read_whose_wait_times_out_is_answered_with_the_unfinished_job(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
     job = api.submit(**BODY)
@@ -222,7 +222,7 @@ def test_a_read_whose_wait_is_over_is_answered_with_the_job_as_it_is(fresh: Fres
         ("wait=0", "wait=0"),
     ],
 )
-def test_a_preference_is_clamped_or_ignored_and_never_an_error(
+def test_a_wait_preference_is_limited_or_ignored_and_never_an_error(
     api: RunningApi, prefer: str, applied: str | None
 ) -> None:
     job = api.submit(**BODY | {"items": []})
@@ -240,10 +240,10 @@ def test_a_preference_is_clamped_or_ignored_and_never_an_error(
     ],
     ids=["cancelled", "deleted", "expired"],
 )
-def test_whoever_waits_for_a_job_is_told_at_once_how_it_ended_without_a_worker(
+def test_a_wait_ends_at_once_when_its_job_is_cancelled_deleted_or_expires(
     model: TinyModel, sqlite_url: str, tmp_path: Path, end: Callable[[RunningApi, Any], Any], status: str | None
 ) -> None:
-    """Lookups are far apart here, so it is the one who ends the job that must tell."""
+    """Polling is rare here, so whatever ends the job must announce it."""
     settings = {"waiter_poll_seconds": 1000.0}
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
         job = api.submit(**BODY, expires_in=1 if status == "expired" else None)
@@ -252,17 +252,17 @@ def test_whoever_waits_for_a_job_is_told_at_once_how_it_ended_without_a_worker(
         waiting = threading.Thread(target=lambda: answers.append(read()))
         started = time.monotonic()
         waiting.start()
-        eventually(lambda: api.app.state.service.waiters.job_ids, "somebody waits")
+        eventually(lambda: api.app.state.service.waiters.job_ids, "a request waits")
         end(api, job)
         waiting.join()
         assert time.monotonic() - started < 12
         assert [answer.json().get("status") for answer in answers] == [status]
 
 
-def test_a_wait_ends_without_any_notice_because_jobs_are_looked_up(
+def test_a_wait_ends_without_a_notice_because_waiting_jobs_are_polled(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
-    """The worker can't be heard here: it announces on a socket of its own."""
+    """The worker announces on another socket, so the API gets no notice."""
     settings = {"waiter_poll_seconds": 0.1}
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
         worker = api.worker(bell_socket=str(tmp_path / "nowhere"))
@@ -291,7 +291,7 @@ def test_models_are_listed_with_their_live_workers(model: TinyModel, sqlite_url:
         )
 
 
-def test_tokenizing_shows_what_scoring_sees(api: RunningApi, model: TinyModel) -> None:
+def test_tokenize_returns_the_tokens_that_scoring_uses(api: RunningApi, model: TinyModel) -> None:
     answer = api.client.post("/v1/tokenize", json={"text": "The capital of Paris"}).json()
     assert answer["tokens"] == model.encode("The capital of Paris")
     assert answer["count"] == len(answer["tokens"]) == len(answer["pieces"])

@@ -1,8 +1,8 @@
-"""What /v1/score answers: the four patterns of RFC-000, RFC-008's cases by name, and ADR-001's softmax.
+"""The answers of /v1/score: the four patterns of RFC-000, the cases of RFC-008 by name, and the softmax of ADR-001.
 
-The model is made up, and its scores depend on every token of a sequence and on nothing else. So these tests hold what
-the front end and the store make of a request: which sequences are scored, for which labels, in which order, and how
-scores are converted. That a real model's scores are right is tested where the model is.
+The scores of the made-up model depend on every token of a sequence and on nothing else. So these tests show how the
+front end and the store process a request: which sequences are scored, for which labels, in which order, and how scores
+are converted. The scores of real models, and the isolation of items from each other, are tested in tests/model.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sqlalchemy import event
 
-from scoring.layout import ChunkWork, GroupWork, LabelScores, Scored
+from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk
 from tests.api import tiny_model
 from tests.api.serving import RunningApi, StandInWorker, running_api, score_chunk
 from tests.api.tiny_model import TinyModel
 
-EXACT = {"rtol": 1e-6, "atol": 0.0}
-"""Made-up logits are float32, so their exponentials agree to its precision."""
+EXACT: dict[str, Any] = {"rtol": 1e-6, "atol": 0.0}
+"""The tolerance of float32, because the made-up logits are float32."""
 
 
 # RFC-000: four patterns
@@ -61,7 +62,7 @@ def test_pattern_4_continuation_quality(api: RunningApi, model: TinyModel) -> No
     assert_allclose(answer["scores"], model.text_scores(query, items, labels), **EXACT)
 
 
-# RFC-008: "Testing strategy", what an API can hold
+# RFC-008, "Testing strategy": the cases that concern the API
 
 
 def test_multi_item_equals_single_item(api: RunningApi, model: TinyModel) -> None:
@@ -69,15 +70,6 @@ def test_multi_item_equals_single_item(api: RunningApi, model: TinyModel) -> Non
     together = api.score(query=query, items=items, label_token_ids=labels)["scores"]
     apart = [api.score(query=query, items=[item], label_token_ids=labels)["scores"][0] for item in items]
     assert together == apart
-
-
-def test_attention_isolation(api: RunningApi) -> None:
-    def scores(*items: str) -> Any:
-        return api.score(query="The capital is", items=list(items), label_token_ids=[70, 71])["scores"]
-
-    abc, xbc = scores(" A", " B", " C"), scores(" X", " B", " C")
-    assert abc[1:] == xbc[1:]
-    assert abc[0] != xbc[0]
 
 
 def test_single_item(api: RunningApi) -> None:
@@ -97,7 +89,7 @@ def test_unicode_items(api: RunningApi, model: TinyModel) -> None:
 
 
 def test_apply_softmax_false(api: RunningApi, model: TinyModel) -> None:
-    """exp(logprob) over the whole vocabulary: probabilities, and a row need not sum to 1."""
+    """Scores are exp(logprob) over the whole vocabulary, so a row need not sum to 1."""
     everything = list(range(256))
     scores = api.score(query="Query", items=[" a", " b"], label_token_ids=everything)["scores"]
     assert all(0 <= score <= 1 for row in scores for score in row)
@@ -139,7 +131,7 @@ def test_softmax_rows_sum_to_one(api: RunningApi) -> None:
 
 
 @pytest.mark.parametrize("apply_softmax", [False, True])
-def test_labels_without_any_chance_score_zero_and_their_logprobs_are_null(fresh: Any, apply_softmax: bool) -> None:
+def test_labels_of_probability_zero_score_zero_and_have_null_logprobs(fresh: Any, apply_softmax: bool) -> None:
     api, worker = fresh
     worker.score_chunk = _impossible
     response = api.client.post(
@@ -158,18 +150,18 @@ def test_labels_without_any_chance_score_zero_and_their_logprobs_are_null(fresh:
     assert answer["logprobs"] == answer["logits"] == [[None, None], [None, None]]
 
 
-def _impossible(_: GroupWork, chunk: ChunkWork) -> Scored:
+def _impossible(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
     nothing = np.full((len(chunk.rows), len(chunk.label_token_ids)), -np.inf, np.float32)
-    return Scored(chunk.id, LabelScores(nothing, nothing), 0)
+    return ScoredChunk(chunk.id, LabelScores(nothing, nothing), 0)
 
 
-def test_softmax_is_taken_in_float64(fresh: Any) -> None:
-    """A label 50 below the other would vanish in bfloat16 and lose most digits in float32."""
+def test_softmax_is_computed_in_float64(fresh: Any) -> None:
+    """The smaller of two probabilities would be 0 in bfloat16 and lose most digits in float32."""
     api, worker = fresh
 
-    def far_apart(_: GroupWork, chunk: ChunkWork) -> Scored:
+    def far_apart(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         logits = np.tile(np.array([0.0, -50.0], np.float32), (len(chunk.rows), 1))
-        return Scored(chunk.id, LabelScores(logits, None), 0)
+        return ScoredChunk(chunk.id, LabelScores(logits, None), 0)
 
     worker.score_chunk = far_apart
     (row,) = api.score(query="Query", items=[""], label_token_ids=[70, 71], apply_softmax=True)["scores"]
@@ -194,7 +186,7 @@ def test_the_response_has_the_documented_fields(api: RunningApi, model: TinyMode
 
 
 @pytest.mark.parametrize("apply_softmax", [False, True])
-def test_logprobs_and_logits_come_beside_the_scores_when_asked_for(
+def test_logprobs_and_logits_are_returned_beside_the_scores_if_requested(
     api: RunningApi, model: TinyModel, apply_softmax: bool
 ) -> None:
     body = {"query": "Query", "items": [" a", " b"], "label_token_ids": [70, 71], "apply_softmax": apply_softmax}
@@ -208,14 +200,14 @@ def test_logprobs_and_logits_come_beside_the_scores_when_asked_for(
     assert "logits" not in plain
 
 
-def test_text_labels_are_their_tokens(api: RunningApi, model: TinyModel) -> None:
+def test_text_labels_score_like_their_token_ids(api: RunningApi, model: TinyModel) -> None:
     body = {"query": "The capital of France is", "items": [""]}
     by_text = api.score(**body, labels=[" Paris", " London"])
     by_id = api.score(**body, label_token_ids=[model.token(" Paris"), model.token(" London")])
     assert by_text["scores"] == by_id["scores"]
 
 
-def test_repeated_labels_have_a_column_each(api: RunningApi) -> None:
+def test_each_repeated_label_has_a_column_of_its_own(api: RunningApi) -> None:
     ((first, second, again),) = api.score(query="Query", items=[""], label_token_ids=[70, 71, 70])["scores"]
     assert first == again != second
 
@@ -233,7 +225,7 @@ def test_item_first_scores_the_item_before_the_query(api: RunningApi, model: Tin
     assert_allclose(answer["scores"], model.scores(sequences, [70]), **EXACT)
 
 
-def test_delimiter_mode_scores_query_delimiter_item_and_says_that_it_ignores_item_first(
+def test_delimiter_mode_scores_query_delimiter_item_and_warns_that_it_ignores_item_first(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, multi_item_scoring_delimiter=0) as (api, _):
@@ -255,11 +247,11 @@ def test_unknown_fields_are_ignored_with_a_warning(api: RunningApi) -> None:
     assert len(many["warnings"]) < 20
 
 
-def test_a_call_survives_its_worker_being_slow_to_hear(fresh: tuple[RunningApi, StandInWorker]) -> None:
+def test_a_call_of_several_chunks_has_each_chunk_scored_once(fresh: tuple[RunningApi, StandInWorker]) -> None:
     api, worker = fresh
     scored = []
 
-    def count(group: GroupWork, chunk: ChunkWork) -> Scored:
+    def count(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         scored.append(chunk.id)
         return score_chunk(group, chunk)
 
@@ -267,3 +259,21 @@ def test_a_call_survives_its_worker_being_slow_to_hear(fresh: tuple[RunningApi, 
     items = [f" item{n}" for n in range(1000)]
     assert len(api.score(query="Query", items=items, label_token_ids=[70])["scores"]) == 1000
     assert len(scored) == len(set(scored)) > 1
+
+
+def test_the_answer_to_a_repeated_call_reads_its_job_once(api: RunningApi) -> None:
+    body = {"query": "Query", "items": [" read once"], "label_token_ids": [70]}
+    headers = {"Idempotency-Key": "read-once"}
+    first = api.client.post("/v1/score", json=body, headers=headers)
+    reads: list[str] = []
+
+    def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT") and "jobs.label_token_ids" in statement:
+            reads.append(statement)
+
+    engine = api.app.state.service.database.engine
+    event.listen(engine, "before_cursor_execute", record)
+    again = api.client.post("/v1/score", json=body, headers=headers)
+    event.remove(engine, "before_cursor_execute", record)
+    assert again.json() == first.json()
+    assert len(reads) == 1

@@ -1,4 +1,4 @@
-"""Webhooks over the API: what receivers do, and what the log then says."""
+"""Webhooks end to end: the behaviour of receivers, and what the API then shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.api.delivering import (
     delivery_when,
     parse_request,
     secrets,
-    told,
+    submit_with_webhook,
     verified,
 )
 from tests.api.every_route import BODY
@@ -36,7 +36,7 @@ GIGABYTE = 2**30
 
 @pytest.fixture(scope="module")
 def api(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApi]:
-    """Shared: every test has receivers, and so endpoints, of its own."""
+    """A server shared by all tests here, since every test has receivers, and so endpoints, of its own."""
     folder = tmp_path_factory.mktemp("webhooks")
     path = folder / "scoreline.db"
     shutil.copy(sqlite_template, path)
@@ -44,7 +44,7 @@ def api(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.TempPa
         yield api
 
 
-def test_an_event_is_signed_and_says_what_became_of_the_job(api: RunningApi) -> None:
+def test_an_event_is_signed_and_names_the_status_of_its_job(api: RunningApi) -> None:
     with Receiver(status(200, body=b"thanks")) as receiver:
         job = api.submit(**BODY, webhook={"url": receiver.url()})
         delivery = delivery_when(api, job["id"], lambda one: one["state"] == "delivered", "delivered")
@@ -67,9 +67,9 @@ def test_an_event_is_signed_and_says_what_became_of_the_job(api: RunningApi) -> 
     assert delivery["endpoint"] == {"failing_since": None, "disabled_at": None}
 
 
-def test_the_signature_is_of_the_secret_and_the_bytes(api: RunningApi) -> None:
+def test_the_signature_depends_on_the_secret_and_the_bytes(api: RunningApi) -> None:
     with Receiver(status(204)) as receiver:
-        after_attempts(api, told(api, receiver.url()))
+        after_attempts(api, submit_with_webhook(api, receiver.url()))
     (request,) = receiver.requests
     with pytest.raises(WebhookVerificationError):
         verified("whsec_" + "A" * 32, request)
@@ -90,11 +90,11 @@ BAD_RECEIVERS: dict[str, tuple[Script, str, int | None, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD_RECEIVERS)
-def test_the_log_says_what_a_bad_receiver_did_and_when_it_is_tried_again(api: RunningApi, kind: str) -> None:
+def test_the_delivery_log_shows_the_failure_of_a_receiver_and_the_next_attempt(api: RunningApi, kind: str) -> None:
     script, outcome, code, detail = BAD_RECEIVERS[kind]
     before = time.time()
     with Receiver(script) as receiver:
-        delivery = after_attempts(api, told(api, receiver.url()))
+        delivery = after_attempts(api, submit_with_webhook(api, receiver.url()))
     (attempt,) = delivery["attempts"]
     assert (attempt["outcome"], attempt["status"]) == (outcome, code)
     assert detail in attempt["detail"]
@@ -119,18 +119,18 @@ OVERLONG: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("kind", OVERLONG)
-def test_a_2xx_counts_whatever_becomes_of_the_rest_of_the_answer(api: RunningApi, kind: str) -> None:
+def test_a_2xx_counts_as_delivered_even_if_the_response_body_is_cut_off_or_endless(api: RunningApi, kind: str) -> None:
     with Receiver(OVERLONG[kind]) as receiver:
-        delivery = after_attempts(api, told(api, receiver.url()))
+        delivery = after_attempts(api, submit_with_webhook(api, receiver.url()))
     (attempt,) = delivery["attempts"]
     assert (delivery["state"], attempt["outcome"], attempt["status"]) == ("delivered", "delivered", 200)
     assert "the rest of the response was not read" in attempt["detail"]
     assert len(attempt["response"]) <= 1_024
 
 
-def test_a_receiver_that_is_gone_is_disabled_and_its_owner_is_told(api: RunningApi) -> None:
+def test_a_410_disables_the_endpoint_and_later_jobs_get_a_warning(api: RunningApi) -> None:
     with Receiver(status(410)) as receiver:
-        delivery = after_attempts(api, told(api, receiver.url()))
+        delivery = after_attempts(api, submit_with_webhook(api, receiver.url()))
         assert (delivery["state"], delivery["attempts"][0]["status"]) == ("failed", 410)
         assert delivery["endpoint"]["disabled_at"] is not None
         job = api.submit(**EMPTY_JOB, webhook={"url": receiver.url()})
@@ -140,10 +140,10 @@ def test_a_receiver_that_is_gone_is_disabled_and_its_owner_is_told(api: RunningA
         assert receiver.accepted == 1
 
 
-def test_redelivery_sends_the_same_again_and_its_success_enables_the_endpoint(api: RunningApi) -> None:
+def test_a_redelivery_sends_the_same_event_and_its_success_enables_the_endpoint(api: RunningApi) -> None:
     answers = [status(410), status(200)]
     with Receiver(lambda connection: answers.pop(0)(connection)) as receiver:
-        job_id = told(api, receiver.url())
+        job_id = submit_with_webhook(api, receiver.url())
         first = after_attempts(api, job_id)
         response = api.client.post(f"/v1/jobs/{job_id}/deliveries/{first['id']}/redeliver")
         assert response.status_code == 202, response.text
@@ -156,27 +156,27 @@ def test_redelivery_sends_the_same_again_and_its_success_enables_the_endpoint(ap
     assert api.submit(**EMPTY_JOB, webhook={"url": receiver.url()})["warnings"] == []
 
 
-def test_an_address_that_is_forbidden_by_now_is_not_connected_to(
+def test_an_address_that_was_allowed_when_the_job_was_accepted_is_checked_again_before_sending(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
-    """Accepted while it was allowed, or by an API that was set otherwise."""
+    """The API accepted the URL, but the delivery process has other settings by now."""
     with (
         Receiver(status(200)) as receiver,
         delivering_api(model.directory, sqlite_url, tmp_path, webhook_allowed_networks=()) as api,
     ):
-        delivery = after_attempts(api, told(api, receiver.url()))
+        delivery = after_attempts(api, submit_with_webhook(api, receiver.url()))
         assert delivery["attempts"][0]["outcome"] == "forbidden_address"
         assert receiver.accepted == 0
 
 
-def test_a_rotation_rejects_no_delivery(api: RunningApi) -> None:
-    """A receiver knows the old secret before, either while both sign, and the new one when only that does."""
+def test_receivers_can_verify_every_delivery_during_a_rotation_of_the_secret(api: RunningApi) -> None:
+    """A receiver has the old secret before the rotation, and either of the two after it."""
     verdicts: list[Json] = []
     known: list[str] = secrets(api)[:1]
     with Receiver(status(200)) as receiver:
 
         def deliver() -> None:
-            after_attempts(api, told(api, receiver.url()))
+            after_attempts(api, submit_with_webhook(api, receiver.url()))
             verdicts.append(verified(known[0], receiver.requests[-1]))
 
         deliver()
@@ -192,7 +192,7 @@ def test_a_rotation_rejects_no_delivery(api: RunningApi) -> None:
         assert len(verdicts) == 3
 
 
-def test_secrets_are_not_to_be_kept_by_anything_in_between(api: RunningApi) -> None:
+def test_responses_with_secrets_must_not_be_stored_by_caches(api: RunningApi) -> None:
     assert api.client.get("/v1/webhook-secrets").headers["cache-control"] == "no-store"
 
 
@@ -213,7 +213,7 @@ def test_secrets_are_not_to_be_kept_by_anything_in_between(api: RunningApi) -> N
         ({"url": "https://example.com/", "events": [None]}, "invalid_request", "webhook.events"),
     ],
 )
-def test_a_webhook_that_is_not_one_is_refused(api: RunningApi, webhook: Any, code: str, param: str) -> None:
+def test_an_invalid_webhook_is_refused(api: RunningApi, webhook: Any, code: str, param: str) -> None:
     body = EMPTY_JOB | {"webhook": webhook}
     lines = json.dumps({name: value for name, value in body.items() if name != "items"})
     for response in (
@@ -234,7 +234,7 @@ def test_the_job_object_shows_its_webhook(api: RunningApi) -> None:
     assert api.submit(**EMPTY_JOB)["webhook"] is None
 
 
-def test_an_upload_may_have_a_webhook(api: RunningApi) -> None:
+def test_the_webhook_of_an_upload_is_delivered(api: RunningApi) -> None:
     with Receiver(status(200)) as receiver:
         first = {"query": "a", "label_token_ids": [70], "webhook": {"url": receiver.url()}}
         lines = "".join(json.dumps(line) + "\n" for line in (first, " b", " c"))
@@ -244,14 +244,14 @@ def test_an_upload_may_have_a_webhook(api: RunningApi) -> None:
     assert (delivery["event"], delivery["state"]) == ("job.succeeded", "delivered")
 
 
-def test_a_call_takes_no_webhook(api: RunningApi) -> None:
+def test_the_webhook_of_a_call_is_ignored_with_a_warning(api: RunningApi) -> None:
     with Receiver(status(200)) as receiver:
         answer = api.score(**BODY, webhook={"url": receiver.url()})
         assert answer["warnings"] == ['unknown field "webhook" was ignored']
         assert deliveries(api, answer["id"]) == []
 
 
-def test_the_webhook_is_part_of_what_an_idempotency_key_stands_for(api: RunningApi) -> None:
+def test_an_idempotency_key_with_a_different_webhook_is_refused(api: RunningApi) -> None:
     headers = {"Idempotency-Key": "with-a-webhook"}
     webhook = {"url": "https://hooks.example.com/", "events": ["job.failed"]}
     first = api.submit(headers, **EMPTY_JOB, webhook=webhook)
@@ -261,13 +261,15 @@ def test_the_webhook_is_part_of_what_an_idempotency_key_stands_for(api: RunningA
 
 
 @pytest.mark.parametrize("delivery_id", ["msg_" + "0" * 32, "msg_x", "%00", "job"])
-def test_a_delivery_that_is_not_there_can_not_be_called_for(api: RunningApi, delivery_id: str) -> None:
+def test_redelivering_an_unknown_delivery_is_not_found(api: RunningApi, delivery_id: str) -> None:
     job_id = api.submit(**EMPTY_JOB)["id"]
     response = api.client.post(f"/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
 
 
-def test_a_receiver_that_hangs_keeps_nobody_elses_waiting(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+def test_a_hanging_receiver_does_not_delay_deliveries_to_other_hosts(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
     released = threading.Event()
     settings: dict[str, Any] = {"webhook_timeout_seconds": 15.0, "delivery_host_concurrency": 2}
     with (
@@ -275,10 +277,10 @@ def test_a_receiver_that_hangs_keeps_nobody_elses_waiting(model: TinyModel, sqli
         Receiver(lambda connection: released.wait(20) and status(200)(connection)) as slow,
         Receiver(status(200), host="127.0.0.2") as quick,
     ):
-        held = [told(api, slow.url()) for _ in range(6)]
-        eventually(lambda: len(slow.requests) == 2, "as many at once as may be")
-        assert after_attempts(api, told(api, quick.url("127.0.0.2")))["state"] == "delivered"
-        assert len(slow.requests) == 2, "and no more"
+        held = [submit_with_webhook(api, slow.url()) for _ in range(6)]
+        eventually(lambda: len(slow.requests) == 2, "as many deliveries as are allowed at a time")
+        assert after_attempts(api, submit_with_webhook(api, quick.url("127.0.0.2")))["state"] == "delivered"
+        assert len(slow.requests) == 2, "not more deliveries than allowed"
         released.set()
         for job_id in held:
             assert after_attempts(api, job_id)["state"] == "delivered"
@@ -286,7 +288,7 @@ def test_a_receiver_that_hangs_keeps_nobody_elses_waiting(model: TinyModel, sqli
         assert len(ids) == len(set(ids)) == 6
 
 
-def test_on_postgresql_as_well(model: TinyModel, postgres_url: str, tmp_path: Path) -> None:
+def test_webhooks_are_delivered_on_postgresql(model: TinyModel, postgres_url: str, tmp_path: Path) -> None:
     with delivering_api(model.directory, postgres_url, tmp_path) as api, Receiver(status(200)) as receiver:
         job = api.submit(**BODY, webhook={"url": receiver.url()})
         assert after_attempts(api, job["id"])["state"] == "delivered"

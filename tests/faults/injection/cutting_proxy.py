@@ -1,4 +1,4 @@
-"""Between a process and PostgreSQL: a proxy that cuts the connection at a COMMIT, before or after it is carried out."""
+"""A proxy in front of PostgreSQL that cuts a connection at a COMMIT, before or after the COMMIT is carried out."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import threading
 from enum import Enum
 
 _COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
-"""The message as psycopg sends it."""
+"""The message that psycopg sends."""
 
 
 class Cut(Enum):
-    """What is lost. In both cases the client learns no more than that its connection is gone."""
+    """Which message is lost. In both cases the client only learns that its connection is closed."""
 
     COMMIT = "the COMMIT itself"
     ANSWER = "the answer to it"
 
 
 class CuttingProxy:
-    """Listens on a port of its own until closed."""
+    """Relays connections to PostgreSQL until closed."""
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
         self._lock = threading.Lock()
-        self._armed: tuple[bytes, Cut] | None = None
-        self.cuts = 0
+        self._armed: tuple[bytes, Cut] | None = None  # text of the transaction to cut, and how
+        self.cuts = 0  # how many connections were cut
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_after(self, statement: bytes, cut: Cut) -> None:
-        """Cut the next transaction in which this text was sent, at its COMMIT."""
+        """Cut the next transaction that contains this text, at its COMMIT."""
         with self._lock:
             self._armed = (statement, cut)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Accept no further connections."""
         self._server.close()
 
     def _accept(self) -> None:
@@ -51,7 +51,7 @@ class CuttingProxy:
             threading.Thread(target=relay.carry_answers, daemon=True).start()
 
     def _take_cut(self, transaction: bytes) -> Cut | None:
-        """What to cut of a transaction that is about to be committed."""
+        """Return what to cut of a transaction that is about to be committed."""
         with self._lock:
             if self._armed is None or self._armed[0] not in transaction:
                 return None
@@ -62,7 +62,7 @@ class CuttingProxy:
 
 
 class _Relay:
-    """One connection."""
+    """One connection of a client, and the one to PostgreSQL that belongs to it."""
 
     def __init__(self, proxy: CuttingProxy, client: socket.socket, upstream: socket.socket) -> None:
         self._proxy = proxy

@@ -1,9 +1,9 @@
-"""Runs a module as ``python -m`` does, with faults built in:
-``python -m tests.faults.injection.launcher MODULE ARGUMENT...``.
+"""Runs a module as ``python -m`` does, with faults: ``python -m tests.faults.injection.launcher MODULE ARGUMENT...``.
 
-The environment says which: ``FAULT_POINTS`` (see :mod:`tests.faults.injection.points`), ``FAULT_CLOCK`` (seconds that
-the process's own clock is ahead), ``FAULT_IDLE_SECONDS`` (after which PostgreSQL ends the transaction of a silent
-client).
+The environment names the faults:
+``FAULT_POINTS``: see :mod:`tests.faults.injection.points`.
+``FAULT_CLOCK``: seconds by which the process's own clock is ahead.
+``FAULT_IDLE_SECONDS``: seconds after which PostgreSQL ends the transaction of a silent client.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ import runpy
 import sys
 import time
 from typing import Any
+from unittest.mock import patch
 
 
 def set_clock(ahead: float) -> None:
-    """Set what this process takes for the time."""
+    """Set the clock of this process ahead by so many seconds."""
     seconds, nanoseconds = time.time, time.time_ns
     time.time = lambda: seconds() + ahead
     time.time_ns = lambda: nanoseconds() + round(ahead * 1e9)
 
 
 def set_idle_limit(seconds: str) -> None:
-    """Connect with another limit than the product's minute, which is a long time for a test."""
-    import jobs.store.database
-
-    create_engine = jobs.store.database.create_engine
+    """Connect with a shorter limit than the product's minute, which is long for a test."""
+    from sqlalchemy import create_engine
 
     def with_limit(url: Any, *, connect_args: dict[str, Any], **options: Any) -> Any:
         limit = f"-c idle_in_transaction_session_timeout={seconds}s"
         return create_engine(url, connect_args=connect_args | {"options": limit}, **options)
 
-    jobs.store.database.create_engine = with_limit  # type: ignore[assignment]
+    patch("jobs.store.database.create_engine", with_limit).start()
 
 
 def main() -> None:
     if ahead := os.environ.get("FAULT_CLOCK"):
         set_clock(float(ahead))
-    from tests.faults.injection.points import install  # imports much, which is to find the clock set
+    from tests.faults.injection.points import install  # imported after the clock is set, because its imports read it
 
     if seconds := os.environ.get("FAULT_IDLE_SECONDS"):
         set_idle_limit(seconds)

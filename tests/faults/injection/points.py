@@ -1,4 +1,4 @@
-"""Fail points: where in its code a process is to be killed or frozen, named by a function that it comes through."""
+"""Fail points: a process kills or freezes itself when it comes to a given place in its code."""
 
 from __future__ import annotations
 
@@ -10,41 +10,49 @@ import signal
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from types import ModuleType
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine, event
 
 
+def place(module: ModuleType, function: Callable[..., object]) -> str:
+    """Return the path of a function as ``module`` calls it: its own, or one that it has imported.
+
+    Raises AttributeError if the module has no such function, for example after a rename.
+    """
+    if getattr(module, function.__name__) is not function:
+        raise AttributeError(f"{module.__name__}.{function.__name__} is another function than the one given")
+    return f"{module.__name__}.{function.__name__}"
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The ``nth`` time that a process comes to a place in its code, it sends itself a signal.
+    """The ``nth`` time that a process comes to a place in its code, it sends a signal to itself."""
 
-    function: where its callers look it up, such as ``workers.engine_loop.loop.claim``; when: as it is called, as a
-    transaction inside it is about to be committed, or once it has returned something.
-    """
-
-    function: str
+    place: str  # from tests.faults.injection.places
     when: Literal["before", "commit", "after"]
+    """Before the call, just before a transaction inside it is committed, or after it has returned a value."""
     nth: int = 1
     signal: Literal["SIGKILL", "SIGSTOP"] = "SIGKILL"
 
 
 def to_text(points: Iterable[Point]) -> str:
-    """For the environment of a process."""
+    """Write points for the environment of a process."""
     return json.dumps([asdict(point) for point in points])
 
 
 def install(points: str) -> None:
-    """Have this process come to these points. Imports the modules that they are in."""
+    """Install points in this process. Imports the modules in which they are."""
     for fields in json.loads(points):
         point = Point(**fields)
-        module_name, _, name = point.function.rpartition(".")
+        module_name, _, name = point.place.rpartition(".")
         module = importlib.import_module(module_name)
         setattr(module, name, _with_point(point, getattr(module, name)))
 
 
 class _Committing(threading.local):
-    """What is to happen at the commits of the functions that a thread is in."""
+    """What to call at each commit, because of the functions that this thread is in."""
 
     def __init__(self) -> None:
         self.reached: list[Callable[[], None]] = []
@@ -64,7 +72,8 @@ def _with_point(point: Point, function: Callable[..., Any]) -> Callable[..., Any
 
     def reached() -> None:
         if next(times) == point.nth:
-            # To this thread: sent to the process, it may be the main thread that takes it, while this one goes on.
+            # The signal goes to this thread. If it went to the process, the main thread could take it later, while this
+            # thread goes on.
             signal.pthread_kill(threading.get_ident(), signal.Signals[point.signal])
 
     @functools.wraps(function)

@@ -1,31 +1,31 @@
-"""Who gets which work, and in what order."""
+"""Which worker gets which chunks, and in what order."""
 
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Connection, Select, event, text
+from sqlalchemy import Select, delete, text
 
 from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
 from jobs.queue.claim import claim
 from jobs.queue.lease import release
-from jobs.queue.read import backlog, get_job, has_waiting
+from jobs.queue.read import get_job, has_waiting
 from jobs.store.database import Database
 from jobs.store.records import JobStatus
-from scoring.layout import Head, Rows
+from jobs.store.tables import flows
+from scoring.layout import Chunk, Head, Rows
 from scoring.options import Priority, ScoreOptions
-from scoring.work import prefill_work, work
+from scoring.work import work, work_of_prefix
+from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission, submit, take
+from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take, waiting_chunks
 
 
 def prefixes_of(claimed: Any) -> list[list[int]]:
@@ -36,7 +36,7 @@ def prefixes_of(claimed: Any) -> list[list[int]]:
 def test_eight_claimants_race_and_every_chunk_goes_to_one(
     store: Database, row_locks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also without row locks: they only save claimants from waiting for one another."""
+    """Also without row locks, which only save claims from waiting for each other."""
     if not row_locks:
         monkeypatch.setattr(Select, "with_for_update", lambda self, **_: self)
     for _ in range(4):
@@ -44,7 +44,7 @@ def test_eight_claimants_race_and_every_chunk_goes_to_one(
 
     def claim_all(number: int) -> list[int]:
         mine: list[int] = []
-        while backlog(store, MODEL).chunks:
+        while waiting_chunks(store):
             claimed = claim(store, f"worker {number}", CARD, budget_tokens=40)
             mine += claimed.chunk_ids if claimed else []
         return mine
@@ -55,7 +55,7 @@ def test_eight_claimants_race_and_every_chunk_goes_to_one(
 
 
 def test_a_claimant_does_not_wait_for_another(postgres_store: Database) -> None:
-    """A claim in mid-transaction holds its own rows, and the next one goes past them."""
+    """A claim that is not committed holds its rows, and the next claim skips them."""
     submit(postgres_store, chunks=40)
     with postgres_store.write() as held:
         held.execute(text("SELECT id FROM chunks ORDER BY id LIMIT 10 FOR UPDATE"))
@@ -64,7 +64,7 @@ def test_a_claimant_does_not_wait_for_another(postgres_store: Database) -> None:
 
 
 def test_a_claim_waits_for_no_job(postgres_store: Database) -> None:
-    """Whoever holds a job may be about to wait for its chunks, which the claim holds: it must go past the job too."""
+    """A transaction that holds a job may wait for chunks that the claim holds, so waiting for it would deadlock."""
     job_id = submit(postgres_store)
     with postgres_store.write() as held:
         held.execute(text("SELECT id FROM jobs FOR UPDATE"))
@@ -83,7 +83,7 @@ def test_shuffled_single_item_jobs_are_claimed_as_groups(store: Database) -> Non
         submit(store, prefix=query)
     first, second = take(store, max_chunks=124), take(store, max_chunks=124)
     assert claim(store, "worker", CARD, 100) is None
-    # All of the most urgent group, then a few of the other, then its rest.
+    # The first claim takes all of the most urgent group and part of the other; the second takes the rest.
     one, other = list(queries[0]), [3 - token for token in queries[0]]
     assert prefixes_of(first) == [one, other]
     assert [len(group.chunks) for group in first.groups] == [100, 24]
@@ -99,14 +99,14 @@ def test_the_most_urgent_group_comes_first_whole_then_the_next(timed_store: Data
     submit(timed_store, prefix=(1,))
     clock.turn(1)
     submit(timed_store, prefix=(3,), priority=Priority.INTERACTIVE)
-    # Due at 300, 6, 7 and 3 seconds: (3), for which someone waits, alone; then (2), then all of (1).
+    # Due at 300, 6, 7 and 3 seconds: (3) is interactive and comes alone; then (2), then all of (1).
     assert prefixes_of(take(timed_store)) == [[3]]
     claimed = take(timed_store)
     assert prefixes_of(claimed) == [[2], [1]]
     assert [len(group.chunks) for group in claimed.groups] == [1, 2]
 
 
-def test_interactive_work_is_claimed_apart_by_group_and_by_whoever_asks_for_it_however_urgent_other_work_is(
+def test_interactive_work_is_claimed_apart_however_urgent_other_work_is(
     timed_store: Database, clock: HandClock
 ) -> None:
     submit(timed_store, prefix=(1,), priority=Priority.BULK)
@@ -119,7 +119,7 @@ def test_interactive_work_is_claimed_apart_by_group_and_by_whoever_asks_for_it_h
     assert claimed.interactive
     assert prefixes_of(claimed) == [[2], [3]]
     assert [len(group.chunks) for group in claimed.groups] == [2, 1]
-    # The bulk job is the most urgent by now, and the group's interactive member is not taken with it.
+    # The bulk job is the most urgent by now. The interactive chunk of its group is not claimed with it.
     others = take(timed_store)
     assert not others.interactive
     assert prefixes_of(others) == [[1], [2]]
@@ -130,7 +130,7 @@ def test_interactive_work_is_claimed_apart_by_group_and_by_whoever_asks_for_it_h
     assert not has_waiting(timed_store, CARD, interactive_only=True)
 
 
-def test_where_only_other_work_waits_a_claim_for_interactive_work_comes_back_at_once_with_nothing(
+def test_a_claim_of_interactive_work_returns_at_once_if_only_other_work_waits(
     store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(store, chunks=3)
@@ -141,7 +141,7 @@ def test_where_only_other_work_waits_a_claim_for_interactive_work_comes_back_at_
     assert pauses == []
 
 
-def test_interactive_work_that_is_given_back_is_interactive_still(store: Database) -> None:
+def test_released_interactive_work_is_still_interactive(store: Database) -> None:
     submit(store, priority=Priority.INTERACTIVE)
     release(store, take(store).batch_id)
     assert take(store, interactive_only=True).interactive
@@ -170,7 +170,7 @@ def test_a_claim_keeps_to_its_budget_but_takes_one_chunk_whatever_its_size(store
 
 @pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.INTERACTIVE])
 def test_a_claim_counts_a_prefix_once_for_all_chunks_of_its_group(store: Database, priority: Priority) -> None:
-    chunk, prefix = round(work(1_000.0, 10.0)), prefill_work(1_000)
+    chunk, prefix = round(work(1_000.0, 10.0)), work_of_prefix(1_000)
     assert (chunk, prefix) == (13, 1_130)
     for first in (1, 2, 3):
         submit(store, chunks=5, row_tokens=10, prefix=(first, *range(999)), priority=priority)
@@ -180,9 +180,9 @@ def test_a_claim_counts_a_prefix_once_for_all_chunks_of_its_group(store: Databas
     assert [len(group.chunks) for group in claimed.groups] == [3]
 
 
-def test_only_the_first_group_of_a_claim_is_cut_short(store: Database) -> None:
-    """What is left of a group may come back when its query has been forgotten, and is computed again."""
-    chunk, prefix = round(work(1_000.0, 10.0)), prefill_work(1_000)
+def test_only_the_first_group_of_a_claim_is_split(store: Database) -> None:
+    """The rest of a split group computes its query again, if the worker no longer caches it."""
+    chunk, prefix = round(work(1_000.0, 10.0)), work_of_prefix(1_000)
     for first in (1, 2):
         submit(store, chunks=5, row_tokens=10, prefix=(first, *range(999)))
     claimed = take(store, budget=2 * prefix + 10 * chunk - 1)
@@ -195,8 +195,44 @@ def test_a_claim_keeps_to_its_number_of_chunks(store: Database) -> None:
     assert [len(take(store, max_chunks=5).chunk_ids) for _ in range(2)] == [5, 2]
 
 
-def test_far_members_of_a_group_are_gathered_from_a_deep_backlog(store: Database) -> None:
-    """With a window of four, what is behind it is found through its group."""
+@pytest.mark.parametrize("waiting", [1, 2, 15, 16, 40])
+def test_a_claim_says_whether_it_left_work_behind(store: Database, waiting: int) -> None:
+    submit(store, chunks=waiting)
+    for taken in range(1, waiting + 1):
+        assert take(store, max_chunks=1).work_left == has_waiting(store, CARD) == (taken < waiting)
+
+
+@pytest.mark.parametrize(("waiting", "work_left"), [(15, False), (16, True), (40, True)])
+def test_a_claim_of_all_work_may_say_that_some_is_left_only_if_it_was_large(
+    store: Database, waiting: int, work_left: bool
+) -> None:
+    """It reads a long backlog up to its budget, and does not know what comes after that."""
+    submit(store, chunks=waiting)
+    claimed = take(store)
+    assert (len(claimed.chunk_ids), claimed.work_left) == (waiting, work_left)
+
+
+def test_work_of_the_other_class_is_left_behind_but_not_work_for_other_workers(store: Database) -> None:
+    submit(store, tokenizer_fingerprint="another")
+    submit(store, model="another")
+    submit(store, priority=Priority.INTERACTIVE)
+    submit(store)
+    assert take(store).work_left
+    assert not take(store).work_left
+
+
+def test_work_in_a_closed_flow_is_left_behind(store: Database) -> None:
+    """As an older version accepts work: no flow is open for it, and a claim serves only the most urgent one."""
+    submit(store, tenant="one")
+    submit(store, tenant="two")
+    with store.write() as tx:
+        tx.execute(delete(flows))
+    assert take(store).work_left
+    assert not take(store).work_left
+
+
+def test_chunks_of_a_group_are_gathered_from_deep_in_the_backlog(store: Database) -> None:
+    """A claim that reads four chunks at a time finds later chunks by their group."""
     for prefix in [(1,), (2,), (3,), (4,), (5,), (2,), (1,)]:
         submit(store, prefix=prefix)
     claimed = take(store, max_chunks=4)
@@ -219,7 +255,7 @@ def test_a_worker_gets_its_own_models_work_only(store: Database) -> None:
     ids=["another tokenizer", "a shorter context", "a smaller vocabulary"],
 )
 def test_work_that_a_worker_would_score_wrongly_waits_for_another(store: Database, other: ModelCard) -> None:
-    """Of the same model by name, and with work of its own behind it."""
+    """The other worker serves a model of the same name, and has work of its own behind this work."""
     job_id = submit(store, row_tokens=4, prefix=(1, 2, 60))  # 7 tokens
     assert not has_waiting(store, other)
     assert claim(store, "other", other, 1_000) is None
@@ -235,9 +271,9 @@ def test_work_that_a_worker_would_score_wrongly_waits_for_another(store: Databas
 
 
 @pytest.mark.parametrize("place", ["prefix", "row", "label"])
-def test_a_token_past_a_workers_vocabulary_is_seen_wherever_it_is(store: Database, place: str) -> None:
+def test_a_token_beyond_the_vocabulary_of_a_worker_is_noticed_wherever_it_is(store: Database, place: str) -> None:
     card = replace(CARD, vocabulary=60)
-    chunks = [(0, Rows.pack([[60 if place == "row" else 5]], [2]))]
+    chunks = [Chunk(0, Rows.pack([[60 if place == "row" else 5]], [2]))]
     prefix = np.array([1, 60 if place == "prefix" else 2], np.int32)
     accept(
         store,
@@ -249,8 +285,9 @@ def test_a_token_past_a_workers_vocabulary_is_seen_wherever_it_is(store: Databas
     assert claim(store, "worker", replace(card, vocabulary=61), 1_000) is not None
 
 
+@quick_on("sqlite")
 def test_workers_of_several_kinds_share_a_backlog_and_each_gets_what_it_can_score(store: Database) -> None:
-    """All at once, with groups in common, until nothing waits that one of them can take."""
+    """They claim at once, also from the same groups, until no chunk waits that any of them can score."""
     cards = [
         replace(CARD, tokenizer_fingerprint=tokenizer * 64, context_length=context)
         for tokenizer in "ab"
@@ -270,7 +307,7 @@ def test_workers_of_several_kinds_share_a_backlog_and_each_gets_what_it_can_scor
         while has_waiting(store, card):
             claimed = claim(store, f"worker {number}", card, budget_tokens=40)
             for group in claimed.groups if claimed else ():
-                _, fingerprint, _ = group.key.split(":")
+                _, fingerprint = group.owner.split(":")
                 assert fingerprint == card.tokenizer_fingerprint
                 lengths = [int(length) for chunk in group.chunks for length in chunk.rows.sequence_lengths]
                 assert max(lengths) <= card.context_length
@@ -297,91 +334,20 @@ def test_chunks_of_one_group_keep_their_own_labels_and_heads(store: Database) ->
     ]
 
 
-@contextmanager
-def plans_of(store: Database, told_by: str) -> Iterator[list[str]]:
-    """How the database goes about every statement that has this in it."""
-    explain = "EXPLAIN QUERY PLAN " if store.is_sqlite else "EXPLAIN "
-    plans: list[str] = []
-
-    def record(connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if told_by in statement:
-            cursor = connection.connection.cursor()
-            cursor.execute(explain + statement, parameters)
-            plans.append("\n".join(str(row) for row in cursor.fetchall()))
-
-    event.listen(store.engine, "before_cursor_execute", record)
-    yield plans
-    event.remove(store.engine, "before_cursor_execute", record)
-
-
-def reads_the_head_of(plan: str, is_sqlite: bool) -> str:
-    """The index of which a plan reads the head, sorting nothing."""
-    assert "Sort" not in plan
-    assert "TEMP B-TREE" not in plan
-    # Searched by the tokenizer, or by the prefix or the tenant, in front of it.
-    condition = r"\(model=\? AND (\w+)" if is_sqlite else r"Index Cond: .*?AND \(+(\w+)"
-    searched = re.search(condition, plan)
-    assert searched is not None, plan
-    assert searched[1] in ("tokenizer_fingerprint", "prefix_id", "tenant")
-    (index,) = set(re.findall(r"ix_chunks_\w+", plan))
-    return index
-
-
-def test_claims_read_the_head_of_an_index(store: Database) -> None:
-    """However deep the backlog, also another tokenizer's in front of it: no claim may sort it or read past it."""
-    for _ in range(2):
-        submit(store, chunks=1_000, row_tokens=1, tokenizer_fingerprint="0" * 64)
-    for _ in range(8):
-        submit(store, chunks=1_000, row_tokens=1)
-    finish_all(store, take(store))
-    submit(store, prefix=(4,))
-    with store.write() as connection:
-        connection.execute(text("ANALYZE"))
-    with plans_of(store, "ORDER BY chunks.due_at") as plans:
-        take(store, budget=10_000_000, max_chunks=900)
-        assert len(plans) == 2  # the head and its group: what comes after a full batch is not looked for
-        take(store, budget=10_000_000, max_chunks=9_000)
-        assert len(plans) == 5
-    for plan in plans:
-        assert reads_the_head_of(plan, store.is_sqlite).startswith("ix_chunks_waiting")
-
-
-@pytest.mark.parametrize("analyzed", [True, False], ids=["with statistics", "without"])
-@pytest.mark.parametrize("interactive", [0, 2_000])
-def test_interactive_work_is_looked_for_in_an_index_of_its_own(
-    store: Database, interactive: int, analyzed: bool
-) -> None:
-    """Its backlog is not read past a million others."""
-    for _ in range(8):
-        submit(store, chunks=1_000, row_tokens=1)
-    if interactive:
-        submit(store, chunks=interactive, row_tokens=1, priority=Priority.INTERACTIVE)
-    if analyzed:
-        with store.write() as connection:
-            connection.execute(text("ANALYZE"))
-    with plans_of(store, "chunks.state = 'waiting'") as plans:
-        assert has_waiting(store, CARD, interactive_only=True) is bool(interactive)
-        claim(store, "worker", CARD, 1_000_000, max_chunks=10, interactive_only=True)
-    searches = [plan for plan in plans if "tokenizer_fingerprint" in plan]
-    assert len(searches) == 3
-    indexes = [reads_the_head_of(plan, store.is_sqlite) for plan in searches]
-    assert indexes[:2] == ["ix_chunks_waiting_interactive"] * 2
-    assert indexes[2] in ("ix_chunks_waiting_interactive", "ix_chunks_waiting_lane")
-
-
-def test_a_claim_that_looks_while_others_hold_the_rows_looks_again(
+def test_a_claim_tries_again_while_others_hold_the_rows(
     postgres_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claimant locks for a moment more than it takes; what it leaves must not look like an empty backlog."""
+    """A claim locks more rows than it takes for a moment. Another claim must not take that for an empty backlog."""
     submit(postgres_store, chunks=2)
     with ExitStack() as others:
-        connection = others.enter_context(postgres_store.write())
-        connection.execute(text("SELECT id FROM chunks FOR UPDATE"))
-        # The others let go when the claim has looked and pauses.
+        tx = others.enter_context(postgres_store.write())
+        tx.execute(text("SELECT id FROM chunks FOR UPDATE"))
+        # The other transaction ends when the claim pauses before its next try.
         monkeypatch.setattr("jobs.queue.claim.time.sleep", lambda _: others.close())
         assert len(take(postgres_store).chunk_ids) == 2
 
 
+@quick_on("sqlite")
 def test_submissions_of_thousands_of_chunks_keep_inputs_and_chunks_together(store: Database) -> None:
     job = submission(chunks=2_500, row_tokens=1)
     accept(store, job)

@@ -1,4 +1,4 @@
-"""Fair shares: tenants take turns, whatever the lengths of their backlogs, and nobody waits while workers idle."""
+"""Fair shares: tenants take turns whatever the lengths of their backlogs, and no work waits while a worker is idle."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import delete, select
 
 from jobs.queue.claim import claim
-from jobs.queue.fair_shares import open_lane
+from jobs.queue.fair_shares import open_flow
 from jobs.queue.lease import release
 from jobs.store.database import Database
 from jobs.store.records import Claim
-from jobs.store.tables import chunks, lanes
+from jobs.store.tables import chunks, flows
 from jobs.tenancy.tenants import set_tenant
 from scoring.options import Priority
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submit, take
@@ -22,15 +22,15 @@ BUDGET = 100
 
 
 def tenants_of(store: Database, claimed: Claim) -> Counter[str]:
-    """How many chunks a claim has of each tenant."""
-    with store.read() as connection:
-        return Counter(connection.scalars(select(chunks.c.tenant).where(chunks.c.id.in_(claimed.chunk_ids))))
+    """Return how many chunks of each tenant a claim has."""
+    with store.read() as tx:
+        return Counter(tx.scalars(select(chunks.c.tenant).where(chunks.c.id.in_(claimed.chunk_ids))))
 
 
-def open_lanes(store: Database) -> set[tuple[str, bool]]:
-    """The open lanes: tenant, and whether it is the interactive one."""
-    with store.read() as connection:
-        found = connection.execute(select(lanes.c.tenant, lanes.c.interactive).where(lanes.c.is_open))
+def open_flows(store: Database) -> set[tuple[str, bool]]:
+    """Return the open flows: tenant, and whether the flow is interactive."""
+    with store.read() as tx:
+        found = tx.execute(select(flows.c.tenant, flows.c.interactive).where(flows.c.is_open))
         return {(row.tenant, row.interactive) for row in found}
 
 
@@ -56,7 +56,7 @@ def test_a_long_backlog_delays_another_tenants_job_by_one_claim(store: Database,
 
 
 @pytest.mark.slow
-def test_so_does_one_of_a_hundred_thousand_chunks(store: Database) -> None:
+def test_a_backlog_of_a_hundred_thousand_chunks_delays_another_tenants_job_by_one_claim(store: Database) -> None:
     for prefix in range(10):
         submit(store, tenant="large", chunks=10_000, prefix=(100 + prefix,))
     take(store, budget=BUDGET)
@@ -65,13 +65,13 @@ def test_so_does_one_of_a_hundred_thousand_chunks(store: Database) -> None:
     assert soon["small"] == 1
 
 
-def test_what_one_tenant_leaves_of_a_claim_is_anothers(store: Database) -> None:
+def test_a_claim_takes_work_of_another_tenant_where_the_first_has_too_little(store: Database) -> None:
     submit(store, tenant="1", chunks=2, prefix=(7, 8))
     submit(store, tenant="2", chunks=20)
     assert tenants_of(store, take(store, budget=BUDGET)) == {"1": 2, "2": 20}
 
 
-def test_a_tenant_without_work_saves_nothing_up(store: Database) -> None:
+def test_a_tenant_without_work_saves_up_no_share(store: Database) -> None:
     submit(store, tenant="idle", prefix=(7, 8))
     finish_all(store, take(store))
     submit(store, tenant="busy", chunks=500)
@@ -84,7 +84,7 @@ def test_a_tenant_without_work_saves_nothing_up(store: Database) -> None:
     assert abs(claimed["idle"] - claimed["busy"]) <= 25
 
 
-def test_nor_does_it_while_nobody_has_any(store: Database) -> None:
+def test_a_tenant_saves_nothing_up_while_no_tenant_has_work(store: Database) -> None:
     submit(store, tenant="busy", chunks=500)
     while claimed := claim(store, "worker", CARD, BUDGET):
         finish_all(store, claimed)
@@ -97,7 +97,7 @@ def test_nor_does_it_while_nobody_has_any(store: Database) -> None:
     assert soon["busy"] == 1
 
 
-def test_a_share_is_of_what_work_takes_not_of_chunks(store: Database) -> None:
+def test_shares_are_measured_in_work_and_not_in_chunks(store: Database) -> None:
     submit(store, tenant="long items", chunks=100, row_tokens=40, prefix=(1, 2))
     submit(store, tenant="short items", chunks=1_000, row_tokens=4, prefix=(3, 4))
     claimed: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def test_a_tenant_of_three_times_the_weight_gets_three_quarters(store: Database)
     assert 0.7 <= claimed["heavy"] / claimed.total() <= 0.8
 
 
-def test_a_tenants_calls_and_jobs_are_charged_apart(store: Database) -> None:
+def test_interactive_and_other_work_of_a_tenant_are_charged_apart(store: Database) -> None:
     submit(store, tenant="both", chunks=100, priority=Priority.INTERACTIVE, prefix=(1, 2))
     for _ in range(4):
         take(store, budget=BUDGET)
@@ -125,9 +125,9 @@ def test_a_tenants_calls_and_jobs_are_charged_apart(store: Database) -> None:
     claimed: Counter[str] = Counter()
     while len(claimed) < 2:
         claimed += tenants_of(store, take(store, budget=BUDGET))
-    with store.read() as connection:
-        calls, jobs = connection.scalars(
-            select(lanes.c.virtual_time).where(lanes.c.tenant == "both").order_by(lanes.c.interactive.desc())
+    with store.read() as tx:
+        calls, jobs = tx.scalars(
+            select(flows.c.virtual_time).where(flows.c.tenant == "both").order_by(flows.c.interactive.desc())
         )
     assert calls > jobs
 
@@ -139,53 +139,53 @@ def test_claims_that_race_share_fairly_too(store: Database) -> None:
     for batch in at_once(8, lambda _: [take(store, budget=BUDGET) for _ in range(3)]):
         for one in batch:
             claimed += tenants_of(store, one)
-    with store.read() as connection:
-        charged = {row.tenant: row.virtual_time for row in connection.execute(select(lanes))}
+    with store.read() as tx:
+        charged = {row.tenant: row.virtual_time for row in tx.execute(select(flows))}
     assert charged.keys() == claimed.keys()
     for tenant, virtual_time in charged.items():
         assert virtual_time >= 4 * claimed[tenant]
     assert max(charged.values()) - min(charged.values()) <= 8 * BUDGET
 
 
-def test_a_lane_is_closed_once_it_is_found_empty_and_opened_with_its_next_work(store: Database) -> None:
+def test_a_flow_is_closed_once_it_is_found_empty_and_opened_with_its_next_work(store: Database) -> None:
     submit(store, tenant="small", prefix=(7, 8))
     submit(store, tenant="large", chunks=500)
     take(store, budget=BUDGET)
-    while ("small", False) in open_lanes(store):
+    while ("small", False) in open_flows(store):
         take(store, budget=BUDGET)
-    assert open_lanes(store) == {("large", False)}
+    assert open_flows(store) == {("large", False)}
     submit(store, tenant="small", prefix=(7, 8))
-    assert open_lanes(store) == {("large", False), ("small", False)}
+    assert open_flows(store) == {("large", False), ("small", False)}
 
 
-def test_work_that_is_given_back_opens_its_lane(store: Database) -> None:
+def test_released_work_opens_its_flow(store: Database) -> None:
     submit(store, tenant="small", prefix=(7, 8))
     claimed = take(store, budget=BUDGET)
     submit(store, tenant="large", chunks=500)
-    while ("small", False) in open_lanes(store):
+    while ("small", False) in open_flows(store):
         take(store, budget=BUDGET)
     release(store, claimed.batch_id)
-    assert ("small", False) in open_lanes(store)
+    assert ("small", False) in open_flows(store)
 
 
-def test_work_in_no_lane_is_claimed_all_the_same(store: Database) -> None:
-    """What an API of the version before accepts."""
+def test_work_without_a_flow_is_claimed(store: Database) -> None:
+    """An API of an older version accepts such work."""
     submit(store, tenant="unknown", chunks=3)
-    with store.write() as connection:
-        connection.execute(delete(lanes))
+    with store.write() as tx:
+        tx.execute(delete(flows))
     assert tenants_of(store, take(store)) == {"unknown": 3}
 
 
-def test_a_lane_that_is_being_added_to_is_not_closed(postgres_store: Database) -> None:
-    """The claim that finds it empty does not see what another transaction is about to commit, nor waits for it."""
+def test_a_flow_to_which_a_transaction_adds_work_is_not_closed(postgres_store: Database) -> None:
+    """A claim that finds the flow empty neither sees nor waits for work that another transaction is about to commit."""
     submit(postgres_store, tenant="small", prefix=(7, 8))
     finish_all(postgres_store, take(postgres_store))
     submit(postgres_store, tenant="large", chunks=500)
     with ExitStack() as adding:
-        connection = adding.enter_context(postgres_store.write())
-        open_lane(connection, postgres_store, MODEL, "small", interactive=False)
+        tx = adding.enter_context(postgres_store.write())
+        open_flow(tx, MODEL, "small", interactive=False)
         for _ in range(5):
             take(postgres_store, budget=BUDGET)
-        assert ("small", False) in open_lanes(postgres_store)
-    while ("small", False) in open_lanes(postgres_store):
+        assert ("small", False) in open_flows(postgres_store)
+    while ("small", False) in open_flows(postgres_store):
         take(postgres_store, budget=BUDGET)

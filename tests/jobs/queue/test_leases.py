@@ -1,4 +1,4 @@
-"""What becomes of work whose worker is slow, lost, drained or unable to do it."""
+"""Work of a worker that is slow, lost, stopping, or fails to score it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_work_of_a_silent_worker_goes_to_another_and_the_late_write_is_fence
     assert sweep(timed_store).models == {MODEL}
     second = take(timed_store, max_chunks=1)
 
-    # Claimed again, and waiting: neither is the late worker's any more.
+    # One chunk is claimed again and one waits; the late worker holds neither.
     assert finish_all(timed_store, late).fenced == 3
     assert get_job(timed_store, "default", job_id).scored_items == 0
     assert len(read_scores(timed_store, "default", job_id, 0, 10).scores) == 0
@@ -72,7 +72,7 @@ def test_a_renewed_lease_holds_and_a_lost_one_can_not_be_renewed(timed_store: Da
     assert not renew(timed_store, "unheard of")
 
 
-def test_draining_burns_no_attempt(timed_store: Database) -> None:
+def test_releasing_a_batch_counts_no_failure(timed_store: Database) -> None:
     job_id = submit(timed_store, chunks=4)
     for _ in range(10):
         claimed = take(timed_store)

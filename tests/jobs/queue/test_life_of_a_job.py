@@ -11,14 +11,15 @@ from jobs.queue.accept import accept
 from jobs.queue.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
-from jobs.queue.read import backlog, get_job, has_waiting, list_jobs, read_scores, statuses
+from jobs.queue.read import get_job, has_waiting, list_jobs, read_scores, statuses
+from jobs.queue.statistics import read_statistics
 from jobs.store.database import Database
-from jobs.store.records import Backlog, Idempotency, JobStatus, Origin
+from jobs.store.records import Idempotency, JobStatus, Origin
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Head
 from scoring.options import Priority, ScoreOptions
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, LABELS, MODEL, finish_all, scored, submission, submit, take
+from tests.jobs.work import CARD, LABELS, finish_all, scored, submission, submit, take, waiting_chunks
 
 
 def missing(error: pytest.ExceptionInfo[RequestError]) -> bool:
@@ -138,7 +139,7 @@ def test_tenants_with_one_query_do_not_share_a_group(store: Database) -> None:
     submit(store, tenant="bob")
     groups = take(store).groups
     assert [len(group.chunks) for group in groups] == [1, 2]
-    assert len({group.key for group in groups}) == 2
+    assert len({group.owner for group in groups}) == 2
 
 
 def test_jobs_are_listed_newest_first_in_pages_by_status(store: Database) -> None:
@@ -160,9 +161,9 @@ def test_the_backlog_counts_what_waits(store: Database) -> None:
     submit(store, chunks=2, rows=3, row_tokens=4)
     assert has_waiting(store, CARD)
     assert not has_waiting(store, replace(CARD, name="other"))
-    assert backlog(store, MODEL) == Backlog(chunks=2, tokens=2 * 3 * 4)
+    assert [(queue.chunks, queue.tokens) for queue in read_statistics(store, 20.0).queues] == [(2, 2 * 3 * 4)]
     take(store)
-    assert backlog(store, MODEL) == Backlog(0, 0)
+    assert read_statistics(store, 20.0).queues == ()
     assert not has_waiting(store, CARD)
 
 
@@ -202,9 +203,9 @@ def test_a_deleted_job_is_gone_with_its_inputs_and_scores(store: Database) -> No
     assert missing(error)
     assert statuses(store, [gone]) == {}
     sweep(store)
-    with store.read() as connection:
+    with store.read() as tx:
         left = {
-            table.name: connection.scalar(select(func.count()).select_from(table))
+            table.name: tx.scalar(select(func.count()).select_from(table))
             for table in (jobs, chunks, chunk_inputs, chunk_scores, idempotency_keys, prefixes)
         }
     assert left == {"jobs": 1, "chunks": 1, "chunk_inputs": 1, "chunk_scores": 1, "idempotency_keys": 0, "prefixes": 1}
@@ -219,8 +220,8 @@ def test_a_prefix_is_stored_once_for_all_jobs_that_share_it(store: Database) -> 
     for _ in range(3):
         submit(store, prefix=range(2_000))
     submit(store, prefix=())
-    with store.read() as connection:
-        assert connection.scalar(select(func.count()).select_from(prefixes)) == 2
+    with store.read() as tx:
+        assert tx.scalar(select(func.count()).select_from(prefixes)) == 2
     assert [len(group.prefix) for group in take(store).groups] == [2_000, 0]
 
 
@@ -234,7 +235,7 @@ def test_the_same_key_and_body_is_the_same_job(store: Database) -> None:
     assert error.value.code is ErrorCode.IDEMPOTENCY_KEY_REUSED
     elsewhere = accept(store, submission(tenant="bob", idempotency=Idempotency("key", "other")))
     assert not elsewhere.replayed
-    assert backlog(store, MODEL).chunks == 2
+    assert waiting_chunks(store) == 2
 
 
 def test_a_key_is_free_again_when_its_time_is_over_or_its_job_is_gone(timed_store: Database, clock: HandClock) -> None:

@@ -1,4 +1,4 @@
-"""Promises that only hold if they hold when everything happens at once. Real threads, real databases."""
+"""Guarantees under concurrency, with real threads and real databases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs.queue.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon, release, renew
-from jobs.queue.read import backlog, get_job, read_scores, statuses
+from jobs.queue.read import get_job, read_scores, statuses
 from jobs.queue.removal import remove_prefixes
 from jobs.queue.sweep import sweep
 from jobs.store.database import Database
@@ -27,7 +27,8 @@ from jobs.store.tables import batches, chunks, jobs
 from scoring.error_codes import RequestError
 from scoring.options import Priority
 from settings.jobs import StoreSettings
-from tests.jobs.work import CARD, MODEL, at_once, finish_all, scored, submission, submit, take
+from tests.databases import quick_on
+from tests.jobs.work import CARD, at_once, finish_all, scored, submission, submit, take, waiting_chunks
 from tests.services import wait_until
 
 PRIORITIES = list(Priority)
@@ -38,16 +39,17 @@ def test_fifty_requests_with_one_key_make_one_job(store: Database) -> None:
     accepted = at_once(50, lambda _: accept(store, keyed))
     assert len({answer.job_id for answer in accepted}) == 1
     assert Counter(answer.replayed for answer in accepted) == {True: 49, False: 1}
-    assert backlog(store, MODEL).chunks == 3
+    assert waiting_chunks(store) == 3
 
 
 def test_jobs_submitted_at_once_share_one_prefix(store: Database) -> None:
     at_once(20, lambda _: submit(store))
-    with store.read() as connection:
-        assert len(set(connection.scalars(select(jobs.c.prefix_id)))) == 1
+    with store.read() as tx:
+        assert len(set(tx.scalars(select(jobs.c.prefix_id)))) == 1
 
 
-def test_two_who_finish_the_last_two_chunks_do_not_miss_each_other(store: Database) -> None:
+@quick_on("postgres")
+def test_finishing_the_last_two_chunks_at_once_ends_the_job(store: Database) -> None:
     for _ in range(60):
         job_id = submit(store, chunks=2)
         claims = [take(store, budget=1), take(store, budget=1)]
@@ -56,19 +58,21 @@ def test_two_who_finish_the_last_two_chunks_do_not_miss_each_other(store: Databa
         assert get_job(store, "default", job_id).status is JobStatus.SUCCEEDED
 
 
+@quick_on("postgres")
 def test_finishing_the_same_jobs_in_different_orders_does_not_deadlock(store: Database) -> None:
     """Every batch holds a chunk of every job, so all finishing transactions want the same rows of jobs."""
     for _ in range(5):
         ids = [submit(store, chunks=4) for _ in range(30)]
         work = scored(take(store))
-        with store.write() as connection:
-            connection.execute(update(chunks).values(batch_id="batch " + cast(chunks.c.first_item, String)))
+        with store.write() as tx:
+            tx.execute(update(chunks).values(batch_id="batch " + cast(chunks.c.first_item, String)))
         shares = [work[number::4][:: (-1) ** number] for number in range(4)]
         finished = at_once(4, lambda number, shares=shares: finish(store, f"batch {number}", shares[number]))  # type: ignore[misc]
         assert [one.fenced for one in finished] == [0] * 4
         assert sorted(job_id for one in finished for job_id in one.job_ids) == sorted(ids)
 
 
+@quick_on("postgres")
 @pytest.mark.parametrize("end", [cancel, delete], ids=["cancel", "delete"])
 def test_ending_a_job_against_its_finish_gives_one_outcome_and_no_deadlock(store: Database, end: object) -> None:
     outcomes = Counter[str]()
@@ -94,6 +98,7 @@ def test_ending_a_job_against_its_finish_gives_one_outcome_and_no_deadlock(store
     assert sum(outcomes.values()) == 40
 
 
+@quick_on("postgres")
 def test_a_prefix_is_not_removed_under_a_job_that_is_just_being_accepted(store: Database) -> None:
     """Submit and delete the same query in many threads, and sweep for unused prefixes all the while."""
     churning = threading.Barrier(4, action=(stop := threading.Event()).set)
@@ -112,12 +117,13 @@ def test_a_prefix_is_not_removed_under_a_job_that_is_just_being_accepted(store: 
     at_once(5, churn)
     while remove_prefixes(store):
         pass
-    with store.read() as connection:
-        assert connection.execute(text("SELECT count(*) FROM prefixes")).scalar_one() == 0
+    with store.read() as tx:
+        assert tx.execute(text("SELECT count(*) FROM prefixes")).scalar_one() == 0
     job_id = submit(store)
     assert finish_all(store, take(store)).job_ids == (job_id,)
 
 
+@quick_on("postgres")
 def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(store_url: str) -> None:
     """Submit, claim, finish in parts, renew, release, abandon, vanish, cancel, delete and sweep, all against all."""
     settings = StoreSettings(database_url=store_url, lease_seconds=0.15, max_attempts=10_000)
@@ -135,7 +141,7 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
             submitted[job_id] = count
 
     def worker(chance: random.Random) -> None:
-        while not submitting.is_set() or backlog(store, MODEL).chunks or unfinished():
+        while not submitting.is_set() or waiting_chunks(store) or unfinished():
             assert time.monotonic() < deadline, "the backlog does not drain"
             claimed = claim(store, "worker", CARD, chance.choice([1, 60, 500]))
             if claimed is None:
@@ -179,14 +185,12 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
             time.sleep(chance.random() * 0.05)
 
     def lost(batch_id: str) -> bool:
-        with store.read() as connection:
-            return connection.execute(select(batches).where(batches.c.id == batch_id)).first() is None
+        with store.read() as tx:
+            return tx.execute(select(batches).where(batches.c.id == batch_id)).first() is None
 
     def unfinished() -> bool:
-        with store.read() as connection:
-            return (
-                connection.execute(select(jobs.c.id).where(jobs.c.finished_at.is_(None)).limit(1)).first() is not None
-            )
+        with store.read() as tx:
+            return tx.execute(select(jobs.c.id).where(jobs.c.finished_at.is_(None)).limit(1)).first() is not None
 
     roles = [submitter, submitter, submitter, worker, worker, worker, worker, ender, sweeper, sweeper]
     still_submitting = threading.Barrier(3, action=submitting.set)
@@ -212,7 +216,7 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
         assert page.scores.logits[:, 0].tolist() == page.indices.tolist()
         assert job.status in (JobStatus.SUCCEEDED, JobStatus.CANCELLED)
         assert (job.status is JobStatus.SUCCEEDED) == (job.scored_items == count) == (job_id in ends)
-    with store.read() as connection:
-        left = set(connection.scalars(select(chunks.c.state).distinct()))
+    with store.read() as tx:
+        left = set(tx.scalars(select(chunks.c.state).distinct()))
     assert left <= {"done", "dropped"}
     store.close()

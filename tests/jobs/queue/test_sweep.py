@@ -1,4 +1,4 @@
-"""What the sweep puts right."""
+"""Sweeps: expiry, retention, lost batches, and the registry of workers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from jobs.store.database import Database
 from jobs.store.records import Idempotency, JobStatus, Origin, Swept, WorkerRecord
 from jobs.store.tables import batches, chunks, idempotency_keys, jobs, prefixes, workers
 from scoring.error_codes import RequestError
+from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take
 
@@ -25,8 +26,8 @@ DAY = 86_400.0
 
 
 def count(store: Database, table: Table) -> Any:
-    with store.read() as connection:
-        return connection.scalar(select(func.count()).select_from(table))
+    with store.read() as tx:
+        return tx.scalar(select(func.count()).select_from(table))
 
 
 def test_a_job_past_its_deadline_expires_with_its_scores_kept(timed_store: Database, clock: HandClock) -> None:
@@ -42,7 +43,7 @@ def test_a_job_past_its_deadline_expires_with_its_scores_kept(timed_store: Datab
     assert read_scores(timed_store, "default", job_id, 0, 10).indices.tolist() == [0]
 
 
-def test_a_job_that_made_it_does_not_expire(timed_store: Database, clock: HandClock) -> None:
+def test_a_job_that_ended_before_its_deadline_does_not_expire(timed_store: Database, clock: HandClock) -> None:
     job_id = submit(timed_store, expires_in=10.0)
     finish_all(timed_store, take(timed_store))
     clock.turn(11)
@@ -67,7 +68,8 @@ def test_jobs_are_kept_for_days_and_calls_for_minutes(timed_store: Database, clo
     assert (count(timed_store, jobs), count(timed_store, chunks), count(timed_store, prefixes)) == (1, 1, 1)
 
 
-def test_more_than_one_step_can_take_is_removed_in_several(timed_store: Database, clock: HandClock) -> None:
+@quick_on("sqlite")
+def test_more_rows_than_one_step_removes_are_removed_in_several_steps(timed_store: Database, clock: HandClock) -> None:
     submit(timed_store, chunks=2 * CHUNKS_PER_STEP + 1, row_tokens=1)
     for _ in range(JOBS_PER_STEP + 1):
         submit(timed_store, chunks=0)
@@ -90,14 +92,14 @@ def test_a_prefix_goes_with_the_last_job_that_uses_it(timed_store: Database, clo
     assert count(timed_store, prefixes) == 0
 
 
-def test_keys_are_forgotten_before_their_jobs(timed_store: Database, clock: HandClock) -> None:
+def test_idempotency_keys_are_removed_before_their_jobs(timed_store: Database, clock: HandClock) -> None:
     accept(timed_store, submission(idempotency=Idempotency("key", "hash")))
     clock.turn(DAY)
     sweep(timed_store)
     assert (count(timed_store, idempotency_keys), count(timed_store, jobs)) == (0, 1)
 
 
-def test_spent_batches_are_forgotten(timed_store: Database, clock: HandClock) -> None:
+def test_batches_without_unfinished_chunks_are_removed(timed_store: Database, clock: HandClock) -> None:
     submit(timed_store)
     finish_all(timed_store, take(timed_store))
     sweep(timed_store)
@@ -107,6 +109,7 @@ def test_spent_batches_are_forgotten(timed_store: Database, clock: HandClock) ->
     assert count(timed_store, batches) == 0
 
 
+@quick_on("postgres")
 def test_sweeps_at_once_return_each_batch_once(timed_store: Database, clock: HandClock) -> None:
     ids = [submit(timed_store, prefix=(number,)) for number in range(24)]
     for _ in range(2):
@@ -114,7 +117,7 @@ def test_sweeps_at_once_return_each_batch_once(timed_store: Database, clock: Han
             assert len(take_one.chunk_ids) == 1
         clock.turn(61)
         at_once(4, lambda _: sweep(timed_store))
-    # Twice lost alone; were a loss counted twice, every job would have failed by now.
+    # Each batch was lost twice. If a loss were counted twice, every job would have failed by now.
     assert {get_job(timed_store, "default", job_id).status for job_id in ids} == {JobStatus.RUNNING}
     while claim(timed_store, "worker", CARD, 1):
         pass
@@ -123,7 +126,7 @@ def test_sweeps_at_once_return_each_batch_once(timed_store: Database, clock: Han
     assert sorted(job_id for one in swept for job_id in one.job_ids) == sorted(ids)
 
 
-def test_workers_come_are_seen_and_go(timed_store: Database, clock: HandClock) -> None:
+def test_workers_register_are_seen_and_are_removed(timed_store: Database, clock: HandClock) -> None:
     started = clock.now
     card = ModelCard("tiny", 4_096, 1_000, "f" * 64, delimiter=0)
     worker = WorkerRecord("host-1", card, "w" * 64, "cpu", "bfloat16")

@@ -14,6 +14,7 @@ from sqlalchemy import insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from jobs.queue.read import get_job
+from jobs.store.clock import NOW
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobStatus
 from jobs.store.tables import api_keys
@@ -55,10 +56,10 @@ def test_a_restart_of_the_database_interrupts_and_loses_nothing(
     job_id = submit(postgres_store, chunks=2)
 
     def interrupted() -> None:
-        with postgres_store.write() as connection:
-            connection.execute(text("DELETE FROM chunks"))
+        with postgres_store.write() as tx:
+            tx.execute(text("DELETE FROM chunks"))
             postgres.restart()
-            connection.execute(text("DELETE FROM jobs"))
+            tx.execute(text("DELETE FROM jobs"))
 
     with pytest.raises(StorageUnavailable):
         interrupted()
@@ -91,25 +92,25 @@ def test_a_session_that_the_database_ended_for_its_silence_is_an_outage(postgres
     """As of a process that was frozen within a transaction and wakes up."""
 
     def silent() -> None:
-        with postgres_store.write() as connection:
-            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10ms'"))
-            mine = connection.scalar(text("SELECT pg_backend_pid()"))
+        with postgres_store.write() as tx:
+            tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10ms'"))
+            mine = tx.scalar(text("SELECT pg_backend_pid()"))
             wait_until(lambda: mine not in sessions(), "the session is ended")
 
     def sessions() -> list[int]:
-        with postgres_store.read() as connection:
-            return list(connection.scalars(text("SELECT pid FROM pg_stat_activity")))
+        with postgres_store.read() as tx:
+            return list(tx.scalars(text("SELECT pid FROM pg_stat_activity")))
 
     with pytest.raises(StorageUnavailable):
         silent()
 
 
-def test_a_failed_transaction_leaves_nothing(store: Database) -> None:
+def test_a_failed_transaction_changes_nothing(store: Database) -> None:
     job_id = submit(store)
 
     def fail() -> None:
-        with store.write() as connection:
-            connection.execute(text("DELETE FROM chunks"))
+        with store.write() as tx:
+            tx.execute(text("DELETE FROM chunks"))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -145,18 +146,18 @@ def test_a_writer_in_another_process_is_waited_for(sqlite_url: str) -> None:
     store.close()
 
 
-def test_wrong_sql_is_our_fault_and_no_outage(store: Database) -> None:
-    with pytest.raises(DBAPIError), store.read() as connection:
-        connection.execute(text("SELECT nothing FROM nowhere"))
+def test_wrong_sql_is_an_error_and_no_outage(store: Database) -> None:
+    with pytest.raises(DBAPIError), store.read() as tx:
+        tx.execute(text("SELECT nothing FROM nowhere"))
 
 
 @pytest.mark.parametrize("at", ["name", "tenant", "id"])
-def test_what_was_sent_is_not_in_the_words_of_an_error(store: Database, at: str) -> None:
+def test_errors_of_the_database_quote_no_data(store: Database, at: str) -> None:
     """A row that is refused for a null, a reference that leads nowhere, and a key that is there already."""
     value = {"name": None, "tenant": "nobody", "id": create_key(store, "acme", "a key", list(Scope))[1].id}[at]
     row = {"id": "new", "tenant": "acme", "name": "a key", "secret_sha256": "private", "scopes": [], "created_at": 0.0}
-    with pytest.raises(IntegrityError) as caught, store.write() as connection:
-        connection.execute(insert(api_keys).values(row | {at: value}))
+    with pytest.raises(IntegrityError) as caught, store.write() as tx:
+        tx.execute(insert(api_keys).values(row | {at: value}))
     words = "".join(traceback.format_exception(caught.value))
     assert "INSERT INTO api_keys" in words
     for sent in ("private", "a key", "'new'", "(new", "nobody", str(value) if value else "private"):
@@ -165,22 +166,22 @@ def test_what_was_sent_is_not_in_the_words_of_an_error(store: Database, at: str)
 
 def test_sqlite_is_set_up_to_survive(sqlite_url: str) -> None:
     store = Database.open(StoreSettings(database_url=sqlite_url))
-    with store.read() as connection:
+    with store.read() as tx:
         found = [
-            connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one()
+            tx.execute(text(f"PRAGMA {pragma}")).scalar_one()
             for pragma in ("journal_mode", "synchronous", "foreign_keys")
         ]
     assert found == ["wal", 2, 1]
     store.close()
 
 
-def test_now_is_unix_seconds_on_the_databases_clock_unless_a_test_has_its_own(
+def test_now_is_unix_seconds_on_the_clock_of_the_database_or_of_a_test(
     store: Database, timed_store: Database, clock: HandClock
 ) -> None:
-    with store.read() as connection:
-        assert connection.execute(select(store.now)).scalar_one() == pytest.approx(time.time(), abs=2.0)
-    with timed_store.read() as connection:
-        assert connection.execute(select(timed_store.now)).scalar_one() == clock.now
+    with store.read() as tx:
+        assert tx.execute(select(NOW)).scalar_one() == pytest.approx(time.time(), abs=2.0)
+    with timed_store.read() as tx:
+        assert tx.execute(select(NOW)).scalar_one() == clock.now
 
 
 def test_the_folder_of_a_sqlite_store_is_made(tmp_path: Path) -> None:

@@ -12,19 +12,19 @@ from sqlalchemy import inspect, text
 from jobs.queue.claim import claim
 from jobs.queue.lease import release
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.migration import migrate
 from jobs.store.revisions import alembic_config
 from jobs.store.tables import metadata
 from scoring.options import Priority
 from settings.jobs import StoreSettings
 from tests.jobs.work import CARD, submit, take
 from tests.services import PostgresServer
+from tests.stores import migrate_store
 
 
 def test_migrations_produce_exactly_the_tables(store_url: str) -> None:
     database = Database.open(StoreSettings(database_url=store_url))
-    with database.write() as connection:
-        command.check(alembic_config(connection))
+    with database.write() as tx:
+        command.check(alembic_config(tx.connection))
     database.close()
 
 
@@ -51,22 +51,22 @@ def test_indexes_are_partial_where_the_tables_say_so(store_url: str) -> None:
 
 def test_a_downgrade_leaves_nothing_behind(store_url: str) -> None:
     database = Database.open(StoreSettings(database_url=store_url))
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "base")
+    with database.write() as tx:
+        command.downgrade(alembic_config(tx.connection), "base")
     assert inspect(database.engine).get_table_names() == ["alembic_version"]
     database.close()
 
 
-def test_an_upgrade_says_of_waiting_work_which_tokenizer_it_is_for(store: Database) -> None:
+def test_an_upgrade_sets_the_tokenizer_of_waiting_chunks(store: Database) -> None:
     """The downgrade takes away what chunks need, so this is a backlog as the version before left it."""
     submit(store, chunks=2)
     submit(store, prefix=(4,), tokenizer_fingerprint="0" * 64)
-    with store.write() as connection:
-        command.downgrade(alembic_config(connection), "0001")
+    with store.write() as tx:
+        command.downgrade(alembic_config(tx.connection), "0001")
     with pytest.raises(StorageUnavailable, match="at migration 0001"):
         store.check()
-    with store.write() as connection:
-        command.upgrade(alembic_config(connection), "head")
+    with store.write() as tx:
+        command.upgrade(alembic_config(tx.connection), "head")
     store.check()
     assert len(take(store).chunk_ids) == 2
     assert claim(store, "worker", CARD, 1_000) is None
@@ -75,12 +75,12 @@ def test_an_upgrade_says_of_waiting_work_which_tokenizer_it_is_for(store: Databa
     assert [group.prefix.tolist() for group in other.groups] == [[4]]
 
 
-def test_an_upgrade_says_of_waiting_work_whether_it_is_interactive(store: Database) -> None:
+def test_an_upgrade_sets_whether_waiting_chunks_are_interactive(store: Database) -> None:
     submit(store, prefix=(4,), priority=Priority.INTERACTIVE)
     submit(store, prefix=(5,))
-    with store.write() as connection:
-        command.downgrade(alembic_config(connection), "0002")
-        command.upgrade(alembic_config(connection), "head")
+    with store.write() as tx:
+        command.downgrade(alembic_config(tx.connection), "0002")
+        command.upgrade(alembic_config(tx.connection), "head")
     claimed = take(store, interactive_only=True)
     assert [group.prefix.tolist() for group in claimed.groups] == [[4]]
     assert not take(store).interactive
@@ -89,22 +89,22 @@ def test_an_upgrade_says_of_waiting_work_whether_it_is_interactive(store: Databa
 def test_work_that_a_worker_held_during_the_upgrade_can_be_claimed_once_it_is_lost(store: Database) -> None:
     submit(store)
     claimed = take(store)
-    with store.write() as connection:
-        command.downgrade(alembic_config(connection), "0001")
-        command.upgrade(alembic_config(connection), "head")
+    with store.write() as tx:
+        command.downgrade(alembic_config(tx.connection), "0001")
+        command.upgrade(alembic_config(tx.connection), "head")
     release(store, claimed.batch_id)
     assert take(store).chunk_ids == claimed.chunk_ids
 
 
-def test_an_api_of_the_version_before_may_go_on_accepting(store: Database) -> None:
+def test_an_api_of_the_previous_version_can_accept_jobs(store: Database) -> None:
     """It says nothing of what a chunk needs: the tokenizer is that of its prefix, and nobody is kept out otherwise."""
     submit(store)
     [first] = take(store).chunk_ids
     columns = "job_id, tenant, model, prefix_id, due_at, item_count, token_count, failures"
-    with store.write() as connection:
+    with store.write() as tx:
         copied = f"INSERT INTO chunks (state, first_item, {columns}) SELECT 'waiting', 1, {columns} FROM chunks"
-        connection.execute(text(copied))
-        connection.execute(
+        tx.execute(text(copied))
+        tx.execute(
             text(
                 "INSERT INTO chunk_inputs (chunk_id, rows) SELECT chunks.id, chunk_inputs.rows"
                 " FROM chunks, chunk_inputs WHERE chunks.state = 'waiting'"
@@ -115,10 +115,10 @@ def test_an_api_of_the_version_before_may_go_on_accepting(store: Database) -> No
     assert first != second
 
 
-def test_the_schema_of_a_later_version_will_do(store: Database) -> None:
+def test_the_schema_of_a_later_version_is_accepted(store: Database) -> None:
     """It is migrated to first, and then process after process is replaced."""
-    with store.write() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with store.write() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     store.check()
 
 
@@ -126,7 +126,7 @@ def test_a_store_that_was_never_migrated_is_not_ready(tmp_path: object) -> None:
     database = Database.open(StoreSettings(database_url=f"sqlite:///{tmp_path}/empty.db"))
     with pytest.raises(StorageUnavailable, match="migration None"):
         database.check()
-    migrate(f"sqlite:///{tmp_path}/empty.db")
+    migrate_store(f"sqlite:///{tmp_path}/empty.db")
     database.check()
     database.close()
 
@@ -137,7 +137,7 @@ def test_two_processes_may_migrate_at_once(postgres: PostgresServer, tmp_path: o
 
         def run(url: str = url, errors: list[Exception] = errors) -> None:
             try:
-                migrate(url)
+                migrate_store(url)
             except Exception as error:
                 errors.append(error)
 
@@ -152,7 +152,7 @@ def test_two_processes_may_migrate_at_once(postgres: PostgresServer, tmp_path: o
         database.close()
 
 
-def test_a_database_that_is_away_is_named_as_such(tmp_path: object) -> None:
+def test_a_database_that_is_down_is_an_outage(tmp_path: object) -> None:
     database = Database.open(StoreSettings(database_url="postgresql+psycopg://nobody@127.0.0.1:1/none"))
     with pytest.raises(StorageUnavailable):
         database.check()

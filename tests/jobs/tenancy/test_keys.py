@@ -1,4 +1,4 @@
-"""Keys and tenants in the store: shown once, hashed at rest, and unusable when they are over."""
+"""Keys and tenants in the store: a key is stored as a hash, and unusable when it is revoked or has expired."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jobs.store.database import Database
 from jobs.store.tables import api_keys
 from jobs.tenancy.keys import (
     KEY,
-    LONGEST_DAYS,
-    USED_SECONDS,
+    LAST_USED_RESOLUTION_SECONDS,
+    MAX_LIFETIME_DAYS,
     Scope,
     create_key,
     find_key,
     has_usable_key,
     list_keys,
-    note_use,
     parse_key,
+    record_use,
     revoke_key,
 )
 from jobs.tenancy.tenants import DEFAULT_TENANT, Tenant, find_tenant, list_tenants, set_tenant
@@ -29,7 +29,7 @@ from tests.jobs.conftest import HandClock
 ALL = frozenset(Scope)
 
 
-def test_a_key_is_in_the_store_as_the_hash_of_its_secret_alone(store: Database) -> None:
+def test_only_the_hash_of_a_keys_secret_is_stored(store: Database) -> None:
     key, record = create_key(store, "acme", "laptop", [Scope.READ])
     assert KEY.fullmatch(key)
     parsed = parse_key(key)
@@ -43,10 +43,10 @@ def test_a_key_is_in_the_store_as_the_hash_of_its_secret_alone(store: Database) 
     assert secret not in repr(record)
     stored = find_key(store, key_id)
     assert stored is not None
-    assert (stored.tenant, stored.scopes, stored.usable_seconds) == (Tenant("acme"), {Scope.READ}, None)
+    assert (stored.tenant, stored.scopes, stored.usable_seconds) == (Tenant("acme"), frozenset({Scope.READ}), None)
 
 
-def test_no_two_keys_are_alike(store: Database) -> None:
+def test_keys_are_unique(store: Database) -> None:
     keys = {create_key(store, "acme", "one of many", ALL)[0] for _ in range(20)}
     assert len({parse_key(key) for key in keys}) == 20
 
@@ -68,25 +68,25 @@ def test_an_expired_key_and_a_revoked_one_are_unusable(timed_store: Database, cl
     assert list_keys(timed_store, "other") == []
 
 
-def test_an_unknown_key_is_none(store: Database) -> None:
+def test_an_unknown_key_is_not_found(store: Database) -> None:
     assert find_key(store, "a" * 16) is None
     assert not revoke_key(store, "a" * 16)
     assert not has_usable_key(store)
 
 
-def test_use_is_noted_once_a_minute(timed_store: Database, clock: HandClock) -> None:
+def test_the_last_use_is_recorded_once_a_minute(timed_store: Database, clock: HandClock) -> None:
     ids = [create_key(timed_store, "acme", str(n), ALL)[1].id for n in range(3)]
     began = clock.now
 
     def used() -> dict[str, float | None]:
         return {key.id: key.last_used_at for key in list_keys(timed_store)}
 
-    note_use(timed_store, ids[:2])
-    clock.turn(USED_SECONDS - 1)
-    note_use(timed_store, ids[:1])
+    record_use(timed_store, ids[:2])
+    clock.turn(LAST_USED_RESOLUTION_SECONDS - 1)
+    record_use(timed_store, ids[:1])
     assert used() == {ids[0]: began, ids[1]: began, ids[2]: None}
     clock.turn(1)
-    note_use(timed_store, [*ids[:1], "unknown"])
+    record_use(timed_store, [*ids[:1], "unknown"])
     assert used() == {ids[0]: clock.now, ids[1]: began, ids[2]: None}
 
 
@@ -103,7 +103,7 @@ def test_use_is_noted_once_a_minute(timed_store: Database, clock: HandClock) -> 
         ("acme", "laptop", ALL, 0.0, "expires"),
     ],
 )
-def test_what_makes_no_key_is_refused(
+def test_invalid_keys_are_not_created(
     store: Database, tenant: str, name: str, scopes: frozenset[Scope], expires_in: float | None, says: str
 ) -> None:
     with pytest.raises(ValueError, match=re.compile(says, re.IGNORECASE)):
@@ -127,13 +127,13 @@ def test_a_tenant_is_made_with_its_first_key_and_changed_field_by_field(store: D
     "changes",
     [{"weight": 0}, {"weight": -1.0}, {"weight": float("nan")}, {"weight": None}, {"requests_per_second": 0}],
 )
-def test_limits_that_are_none_are_refused(store: Database, changes: dict[str, float | None]) -> None:
+def test_invalid_limits_are_refused(store: Database, changes: dict[str, float | None]) -> None:
     with pytest.raises(ValueError, match=r"weight|requests_per_second"):
         set_tenant(store, "acme", **changes)
 
 
 def test_a_key_that_expires_does_so_within_ten_years(store: Database) -> None:
-    longest = LONGEST_DAYS * 86_400.0
+    longest = MAX_LIFETIME_DAYS * 86_400.0
     create_key(store, "acme", "long", ALL, expires_in=longest)
     with pytest.raises(ValueError, match="3650 days"):
         create_key(store, "acme", "longer", ALL, expires_in=longest + 1.0)

@@ -1,11 +1,12 @@
-"""Quotas: no more unfinished work of a tenant than it may have, whatever happens to the work meanwhile."""
+"""Quotas: a tenant never has more unfinished work than its quota, whatever happens to the work."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select, text, update
@@ -18,11 +19,12 @@ from jobs.queue.upload import Upload, accept_upload, begin_upload, remove_upload
 from jobs.store.database import Database
 from jobs.store.records import Accepted, Idempotency, Submission
 from jobs.store.tables import chunks, tenants
-from jobs.tenancy.quotas import MOST_SECONDS, charge, recount
+from jobs.tenancy.quotas import MAX_RECOUNT_DELAY_SECONDS, charge, recount
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Rows
+from scoring.layout import Chunk
 from scoring.options import Priority
+from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, take
 from tests.services import wait_until
@@ -42,7 +44,7 @@ def limited(timed_store: Database) -> Database:
     return timed_store
 
 
-def work(chunk_count: int = 1, tenant: str = ACME, quota: int | None = QUOTA, **given: object) -> Submission:
+def work(chunk_count: int = 1, tenant: str = ACME, quota: int | None = QUOTA, **given: Any) -> Submission:
     return submission(chunks=chunk_count, tenant=tenant, quota=quota, prefix=(next(_prefixes),), **given)
 
 
@@ -92,7 +94,7 @@ def test_a_refused_job_leaves_nothing_behind_and_its_key_free(limited: Database,
     key = Idempotency("key", "hash")
     assert refusal(lambda: accept(limited, work(idempotency=key))) is ErrorCode.QUOTA_EXCEEDED
     cancel(limited, ACME, first[0].job_id)
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert not accept(limited, work(idempotency=key)).replayed
 
 
@@ -104,9 +106,14 @@ def test_a_job_that_was_accepted_is_replayed_also_when_the_quota_is_full(limited
     assert (again.job_id, again.replayed) == (job.job_id, True)
 
 
-def test_what_can_never_fit_is_too_large(limited: Database) -> None:
+def test_a_job_larger_than_the_quota_is_too_large(limited: Database) -> None:
     assert refusal(lambda: accept(limited, work(QUOTA // CHUNK + 1))) is ErrorCode.REQUEST_TOO_LARGE
     assert accept(limited, work(QUOTA // CHUNK)).job_id
+
+
+def delete_all(store: Database, jobs: Sequence[Accepted]) -> None:
+    for job in jobs:
+        delete(store, ACME, job.job_id)
 
 
 @pytest.mark.parametrize(
@@ -114,75 +121,74 @@ def test_what_can_never_fit_is_too_large(limited: Database) -> None:
     [
         lambda store, jobs: finish_all(store, take(store)),
         lambda store, jobs: [cancel(store, ACME, job.job_id) for job in jobs],
-        lambda store, jobs: [delete(store, ACME, job.job_id) for job in jobs],
+        delete_all,
     ],
     ids=["finished", "cancelled", "deleted"],
 )
-def test_work_that_ends_makes_room(
+def test_finished_work_makes_room_in_the_quota(
     limited: Database, clock: HandClock, end: Callable[[Database, list[Accepted]], object]
 ) -> None:
     jobs = fill(limited)
     end(limited, jobs)
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert len(fill(limited)) == QUOTA // CHUNK
 
 
-def test_claimed_work_and_work_that_is_given_back_makes_none(limited: Database, clock: HandClock) -> None:
+def test_claimed_and_returned_work_makes_no_room_in_the_quota(limited: Database, clock: HandClock) -> None:
     fill(limited)
     claimed = take(limited)
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert fill(limited) == []
     release(limited, claimed.batch_id)
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert fill(limited) == []
 
 
-def test_calls_and_jobs_count_together(limited: Database) -> None:
+def test_calls_and_jobs_count_against_the_same_quota(limited: Database) -> None:
     accept(limited, work(5, priority=Priority.INTERACTIVE))
     accept(limited, work(5, priority=Priority.BULK))
     assert fill(limited) == []
 
 
+def piece(first: int, chunk_count: int) -> list[Chunk]:
+    """Chunks of an upload, ``first`` of which were staged before."""
+    return [Chunk(first + chunk.first_item, chunk.rows) for chunk in submission(chunks=chunk_count).chunks]
+
+
 def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandClock) -> None:
     shape = work(0)
 
-    def piece(first: int, chunk_count: int) -> list[tuple[int, object]]:
-        return [(first + at, rows) for at, rows in submission(chunks=chunk_count).chunks]
-
     upload = begin_upload(limited, shape, None)
     assert isinstance(upload, Upload)
-    stage(limited, upload, piece(0, 6))  # type: ignore[arg-type]
+    stage(limited, upload, piece(0, 6))
     assert len(fill(limited)) == QUOTA // CHUNK - 6
-    assert refusal(lambda: stage(limited, upload, piece(6, 1))) is ErrorCode.QUOTA_EXCEEDED  # type: ignore[arg-type]
+    assert refusal(lambda: stage(limited, upload, piece(6, 1))) is ErrorCode.QUOTA_EXCEEDED
     stage(limited, upload)
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert fill(limited) == [], "counted anew, what is staged counts"
     accept_upload(limited, upload, "hash")
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert fill(limited) == []
     other = begin_upload(limited, shape, None)
     assert isinstance(other, Upload)
     cancel(limited, ACME, upload.job_id)
-    clock.turn(MOST_SECONDS)
-    stage(limited, other, piece(0, 6))  # type: ignore[arg-type]
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
+    stage(limited, other, piece(0, 6))
     remove_upload(limited, other.job_id)
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert len(fill(limited)) == 6
 
 
 def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_be_tried_again(
     limited: Database, clock: HandClock
 ) -> None:
-    def piece(first: int, chunk_count: int) -> list[tuple[int, Rows]]:
-        return [(first + at, rows) for at, rows in submission(chunks=chunk_count).chunks]
-
     upload = begin_upload(limited, work(0), None)
     assert isinstance(upload, Upload)
     most = QUOTA // CHUNK
     stage(limited, upload, piece(0, most - 1))
     stage(limited, upload, piece(most - 1, 1))
     assert refusal(lambda: stage(limited, upload, piece(most, 1))) is ErrorCode.REQUEST_TOO_LARGE
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     assert refusal(lambda: stage(limited, upload, piece(most, 1))) is ErrorCode.REQUEST_TOO_LARGE
 
 
@@ -192,15 +198,14 @@ def test_a_quota_that_is_set_later_counts_what_waits_already(limited: Database) 
     assert len(fill(limited)) == QUOTA // CHUNK - 8
 
 
-def test_counting_is_put_off_in_proportion_to_what_it_takes(limited: Database) -> None:
+def test_counts_are_delayed_in_proportion_to_their_duration(limited: Database) -> None:
     fill(limited)
     seconds = recount(limited, ACME)
-    assert 0.0 < seconds <= MOST_SECONDS
+    assert 0.0 < seconds <= MAX_RECOUNT_DELAY_SECONDS
 
 
-def test_whatever_happens_the_counter_is_never_less_than_what_is_unfinished(
-    limited: Database, clock: HandClock
-) -> None:
+@quick_on("sqlite")
+def test_the_counter_is_never_less_than_the_unfinished_work(limited: Database, clock: HandClock) -> None:
     chance = random.Random(7)
     jobs: list[str] = []
     refused = 0
@@ -224,7 +229,7 @@ def test_whatever_happens_the_counter_is_never_less_than_what_is_unfinished(
         # Before it is counted for the first time it is more than any quota.
         assert unfinished(limited) <= min(QUOTA, counted(limited))
     assert refused
-    clock.turn(MOST_SECONDS)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
     recount(limited, ACME)
     assert counted(limited) == unfinished(limited)
 
@@ -237,7 +242,7 @@ def _abandon(store: Database, claimed: object) -> object:
     return abandon(store, claimed.batch_id, "a bad moment")  # type: ignore[attr-defined]
 
 
-def test_accepts_that_race_do_not_exceed_it(store: Database) -> None:
+def test_racing_accepts_do_not_exceed_the_quota(store: Database) -> None:
     set_tenant(store, ACME, max_waiting_tokens=QUOTA)
     shapes = [[work() for _ in range(4)] for _ in range(8)]
 

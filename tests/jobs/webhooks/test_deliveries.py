@@ -1,4 +1,4 @@
-"""Deliveries: stored with the end of their job, claimed under a fence, tried by the schedule, taken away in time."""
+"""Deliveries: stored with the end of their job, claimed with a fence, retried by the schedule, removed in time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from jobs.queue.accept import accept
 from jobs.queue.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.lease import abandon
 from jobs.queue.sweep import sweep
-from jobs.queue.upload import accept_upload, begin_upload, give_up
+from jobs.queue.upload import abort_upload, accept_upload, begin_upload
 from jobs.store.database import Database
-from jobs.store.records import Event, Origin
+from jobs.store.records import Origin
+from jobs.store.webhook_events import Event
 from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, claim_deliveries, give_back, has_due
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
 from jobs.webhooks.tables import DeliveryState
@@ -57,8 +59,7 @@ def cancel_it(store: Database) -> str:
 
 
 def expire(store: Database) -> str:
-    job_id = submit(store, webhook=HOOK, expires_in=1.0)
-    store.clock.turn(2.0)  # type: ignore[union-attr]
+    job_id = submit(store, webhook=HOOK, expires_in=1e-9)
     sweep(store)
     return job_id
 
@@ -96,16 +97,14 @@ def test_a_job_that_asks_for_nothing_or_for_other_ends_has_no_delivery(timed_sto
     assert list_deliveries(timed_store, "default", job_id) == []
 
 
-def test_an_upload_that_is_given_up_tells_nobody(timed_store: Database) -> None:
+def test_an_abandoned_upload_has_no_event(timed_store: Database) -> None:
     """Its client was promised nothing, and has never had its id."""
     upload = begin_upload(timed_store, submission(chunks=0, webhook=HOOK), None)
-    assert give_up(timed_store, upload.job_id)
+    assert abort_upload(timed_store, upload.job_id)
     assert not has_due(timed_store)
 
 
-def test_a_delivery_is_held_by_one_and_again_due_when_its_lease_is_over(
-    timed_store: Database, clock: HandClock
-) -> None:
+def test_a_claimed_delivery_is_due_again_when_its_lease_is_over(timed_store: Database, clock: HandClock) -> None:
     job_id = ended(timed_store)
     first = one(timed_store)
     clock.turn(LEASE - 1)
@@ -123,7 +122,7 @@ def test_a_delivery_is_held_by_one_and_again_due_when_its_lease_is_over(
     assert settle(timed_store, second, REFUSED) is None, "an end does not change"
 
 
-def test_of_many_that_claim_at_once_each_delivery_goes_to_one(store: Database) -> None:
+def test_simultaneous_claims_do_not_share_a_delivery(store: Database) -> None:
     jobs = {ended(store, hook(f"{n % 3}.example")) for n in range(30)}
     claims = at_once(6, lambda _: due(store, count=10, per_host=10))
     claimed = [delivery.job_id for found in claims for delivery in found]
@@ -154,7 +153,7 @@ def test_the_schedule_of_a_receiver_that_always_fails(timed_store: Database, clo
 @pytest.mark.parametrize(
     ("asked", "least"), [(120.0, 120.0), (1.0, 5.0), (10 * DAYS, MAX_RETRY_AFTER_SECONDS), (None, 5.0)]
 )
-def test_retry_after_puts_the_next_attempt_off(
+def test_retry_after_postpones_the_next_attempt(
     timed_store: Database, clock: HandClock, asked: float | None, least: float
 ) -> None:
     job_id = ended(timed_store)
@@ -164,7 +163,7 @@ def test_retry_after_puts_the_next_attempt_off(
     assert least <= following - clock.now <= least * (1 + JITTER)
 
 
-def test_a_delivery_that_is_called_for_is_sent_again_and_its_success_enables_the_endpoint(
+def test_a_redelivery_is_sent_again_and_its_success_enables_the_endpoint(
     timed_store: Database,
 ) -> None:
     job_id = ended(timed_store)
@@ -185,7 +184,7 @@ def test_a_delivery_that_is_called_for_is_sent_again_and_its_success_enables_the
     assert settle(timed_store, one(timed_store), REFUSED) is DeliveryState.PENDING
 
 
-def test_calling_for_a_delivery_does_not_disturb_the_attempt_under_way(timed_store: Database) -> None:
+def test_redelivery_does_not_disturb_an_attempt_under_way(timed_store: Database) -> None:
     job_id = ended(timed_store)
     claimed = one(timed_store)
     redeliver(timed_store, "default", job_id, claimed.id)
@@ -193,7 +192,7 @@ def test_calling_for_a_delivery_does_not_disturb_the_attempt_under_way(timed_sto
     assert settle(timed_store, claimed, OK) is DeliveryState.DELIVERED
 
 
-def test_what_is_not_the_tenants_can_not_be_seen_or_called_for(timed_store: Database) -> None:
+def test_deliveries_of_other_tenants_can_not_be_seen_or_redelivered(timed_store: Database) -> None:
     job_id, other = ended(timed_store), ended(timed_store)
     delivery = of(timed_store, job_id).id
     with pytest.raises(RequestError) as hidden:
@@ -208,7 +207,7 @@ def test_what_is_not_the_tenants_can_not_be_seen_or_called_for(timed_store: Data
 
 
 @pytest.mark.parametrize("table", ["webhook_deliveries", "webhook_attempts"])
-def test_a_delivery_is_shown_as_of_one_moment(store: Database, table: str) -> None:
+def test_a_delivery_and_its_attempts_are_read_in_one_snapshot(store: Database, table: str) -> None:
     """With its attempts and its endpoint, though one more attempt is stored between the reads of them."""
     job_id = ended(store)
     claimed = one(store)
@@ -220,7 +219,7 @@ def test_a_delivery_is_shown_as_of_one_moment(store: Database, table: str) -> No
     ]
 
 
-def test_a_delivery_that_is_given_back_was_no_attempt(timed_store: Database, clock: HandClock) -> None:
+def test_a_delivery_that_is_given_back_counts_as_no_attempt(timed_store: Database, clock: HandClock) -> None:
     job_id = ended(timed_store)
     claimed = one(timed_store)
     assert give_back(timed_store, claimed, 5.0)
@@ -233,7 +232,7 @@ def test_a_delivery_that_is_given_back_was_no_attempt(timed_store: Database, clo
     assert settle(timed_store, again, REFUSED) is DeliveryState.PENDING
 
 
-def test_a_claim_tells_what_it_skips_and_what_was_lost_before(timed_store: Database, clock: HandClock) -> None:
+def test_a_claim_records_skipped_deliveries_and_lost_attempts(timed_store: Database, clock: HandClock) -> None:
     lost, failed = ended(timed_store), ended(timed_store)
     claimed = {delivery.job_id: delivery for delivery in due(timed_store)}
     settle(timed_store, claimed[failed], Attempt("status", 0.1, status=410))
@@ -244,7 +243,7 @@ def test_a_claim_tells_what_it_skips_and_what_was_lost_before(timed_store: Datab
     assert [attempt.reason for attempt in record.attempts] == ["lost"]
 
 
-def test_deliveries_go_with_their_jobs_time_of_keeping_and_what_waits_is_still_sent(
+def test_deliveries_are_removed_with_their_jobs_unless_they_are_still_to_be_sent(
     timed_store: Database, clock: HandClock
 ) -> None:
     delivered, waiting = ended(timed_store), ended(timed_store, hook("b.example"))
@@ -254,16 +253,16 @@ def test_deliveries_go_with_their_jobs_time_of_keeping_and_what_waits_is_still_s
     clock.turn(timed_store.settings.retention_seconds + 1)
     sweep(timed_store)
     with timed_store.read() as connection:
-        kept = connection.exec_driver_sql("SELECT job_id FROM webhook_deliveries").scalars().all()
-        attempts = connection.exec_driver_sql("SELECT count(*) FROM webhook_attempts").scalar()
+        kept = connection.execute(text("SELECT job_id FROM webhook_deliveries")).scalars().all()
+        attempts = connection.execute(text("SELECT count(*) FROM webhook_attempts")).scalar()
     assert (kept, attempts) == ([waiting], 1)
     assert settle(timed_store, one(timed_store), OK) is DeliveryState.DELIVERED
     sweep(timed_store)
     with timed_store.read() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM webhook_deliveries").scalar() == 0
+        assert connection.execute(text("SELECT count(*) FROM webhook_deliveries")).scalar() == 0
 
 
-def test_the_event_of_a_job_that_is_deleted_is_sent_all_the_same(timed_store: Database) -> None:
+def test_the_event_of_a_deleted_job_is_still_sent(timed_store: Database) -> None:
     running = submit(timed_store, webhook=HOOK)
     assert claim(timed_store, "worker", CARD, 1_000) is not None
     delete(timed_store, "default", running)
@@ -272,9 +271,9 @@ def test_the_event_of_a_job_that_is_deleted_is_sent_all_the_same(timed_store: Da
     settle(timed_store, claimed, OK)
     sweep(timed_store)
     with timed_store.read() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM webhook_deliveries").scalar() == 0
+        assert connection.execute(text("SELECT count(*) FROM webhook_deliveries")).scalar() == 0
 
 
-def test_a_call_has_no_webhook_and_its_end_costs_no_statement(store: Database) -> None:
+def test_the_end_of_a_call_without_a_webhook_costs_no_statement(store: Database) -> None:
     accept(store, submission(chunks=0, origin=Origin.CALL))
     assert not has_due(store)

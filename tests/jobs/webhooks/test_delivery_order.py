@@ -1,4 +1,4 @@
-"""Which deliveries are sent next: nobody's many, and no slow host, are before anybody else's."""
+"""The order of deliveries: neither many deliveries of a tenant nor a slow host delay others."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 from sqlalchemy import insert, select
 
+from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.identifiers import new_job_id, new_message_id
-from jobs.store.records import Event
+from jobs.store.webhook_events import Event
 from jobs.webhooks.deliveries import has_due
-from jobs.webhooks.delivery_order import LOOKED_AT
+from jobs.webhooks.delivery_order import SCAN_LIMIT
 from jobs.webhooks.tables import DeliveryState, webhook_deliveries
 from tests.jobs.conftest import HandClock
 from tests.jobs.sending import DAYS, LEASE, REFUSED, due, ended, hook, one, settle
@@ -19,7 +20,7 @@ from tests.jobs.sending import DAYS, LEASE, REFUSED, due, ended, hook, one, sett
 def pile_up(store: Database, tenant: str, hosts: Iterable[str]) -> None:
     """A delivery that is due to each of the hosts, as fast as rows can be stored."""
     with store.write() as connection:
-        now = connection.execute(select(store.now)).scalar_one()
+        now = connection.execute(select(NOW)).scalar_one()
         rows = [
             {
                 "id": new_message_id(),
@@ -41,7 +42,9 @@ def pile_up(store: Database, tenant: str, hosts: Iterable[str]) -> None:
         connection.execute(insert(webhook_deliveries), rows)
 
 
-def test_a_host_has_so_many_at_once_and_hides_no_other(timed_store: Database, clock: HandClock) -> None:
+def test_deliveries_to_one_host_are_limited_and_do_not_hide_other_hosts(
+    timed_store: Database, clock: HandClock
+) -> None:
     for _ in range(20):
         ended(timed_store, hook("slow.example"))
     clock.turn(1)
@@ -58,7 +61,7 @@ def test_a_host_has_so_many_at_once_and_hides_no_other(timed_store: Database, cl
     assert [delivery.host for delivery in due(timed_store, count=4, per_host=2)].count("slow.example") == 2
 
 
-def test_what_waits_for_its_next_attempt_is_left_beside_what_is_due(timed_store: Database, clock: HandClock) -> None:
+def test_deliveries_that_wait_for_their_next_attempt_are_not_claimed(timed_store: Database, clock: HandClock) -> None:
     ended(timed_store)
     settle(timed_store, one(timed_store), REFUSED)
     assert not has_due(timed_store)
@@ -66,7 +69,7 @@ def test_what_waits_for_its_next_attempt_is_left_beside_what_is_due(timed_store:
     assert one(timed_store).job_id == job_id
 
 
-def test_the_host_with_the_fewest_under_way_comes_first(timed_store: Database, clock: HandClock) -> None:
+def test_the_host_with_the_fewest_claimed_deliveries_comes_first(timed_store: Database, clock: HandClock) -> None:
     for _ in range(3):
         ended(timed_store, hook("slow.example"))
     assert len(due(timed_store, count=1)) == 1
@@ -75,7 +78,7 @@ def test_the_host_with_the_fewest_under_way_comes_first(timed_store: Database, c
     assert [delivery.host for delivery in due(timed_store, count=1)] == ["quick.example"]
 
 
-def test_a_tenant_with_many_hosts_is_before_nobody(timed_store: Database, clock: HandClock) -> None:
+def test_a_tenant_with_many_hosts_does_not_delay_others(timed_store: Database, clock: HandClock) -> None:
     pile_up(timed_store, "many", (f"r{n}.example" for n in range(1_000)))
     clock.turn(1)
     pile_up(timed_store, "single", ["hooks.example"])
@@ -83,17 +86,17 @@ def test_a_tenant_with_many_hosts_is_before_nobody(timed_store: Database, clock:
     clock.turn(1)
     pile_up(timed_store, "single", ["hooks.example"])
     assert [delivery.tenant for delivery in due(timed_store, count=1)] == ["single"], "the other has two under way"
-    assert len(due(timed_store, count=2_000)) <= 2 * LOOKED_AT, "a look goes no further"
+    assert len(due(timed_store, count=2_000)) <= 2 * SCAN_LIMIT, "a look goes no further"
 
 
-def test_of_tenants_with_as_many_under_way_the_longest_due_comes_first(timed_store: Database, clock: HandClock) -> None:
+def test_among_equal_tenants_the_longest_due_comes_first(timed_store: Database, clock: HandClock) -> None:
     for tenant in ("b", "c", "a"):
         pile_up(timed_store, tenant, ["hooks.example"])
         clock.turn(1)
     assert [due(timed_store, count=1)[0].tenant for _ in range(3)] == ["b", "c", "a"]
 
 
-def test_a_tenant_with_few_leaves_its_further_turns_to_the_others(timed_store: Database) -> None:
+def test_turns_that_a_tenant_can_not_use_go_to_the_others(timed_store: Database) -> None:
     pile_up(timed_store, "few", ["hooks.example"])
     pile_up(timed_store, "many", ["other.example"] * 5)
     assert sorted(delivery.tenant for delivery in due(timed_store, count=4)) == ["few", "many", "many", "many"]
@@ -108,18 +111,20 @@ def test_tenants_take_turns_at_a_host_they_share(timed_store: Database, clock: H
     assert due(timed_store, per_host=2) == [], "so many of a host, whoseever they are"
 
 
-def test_a_tenants_pile_to_one_host_hides_none_of_its_others(timed_store: Database, clock: HandClock) -> None:
-    pile_up(timed_store, "default", ["slow.example"] * (LOOKED_AT + 5))
+def test_many_deliveries_to_one_host_do_not_hide_the_tenants_other_hosts(
+    timed_store: Database, clock: HandClock
+) -> None:
+    pile_up(timed_store, "default", ["slow.example"] * (SCAN_LIMIT + 5))
     clock.turn(1)
     pile_up(timed_store, "default", [f"r{n}.example" for n in range(3)])
     hosts = [delivery.host for delivery in due(timed_store, per_host=2)]
     assert sorted(hosts) == ["r0.example", "r1.example", "r2.example", "slow.example", "slow.example"]
 
 
-def test_beside_a_pile_a_host_with_nothing_due_takes_no_place(timed_store: Database, clock: HandClock) -> None:
+def test_a_host_with_nothing_due_takes_no_place_beside_many_deliveries(timed_store: Database, clock: HandClock) -> None:
     ended(timed_store, hook("later.example"))
     settle(timed_store, one(timed_store), REFUSED)
-    pile_up(timed_store, "default", ["slow.example"] * LOOKED_AT)
+    pile_up(timed_store, "default", ["slow.example"] * SCAN_LIMIT)
     clock.turn(1)
     pile_up(timed_store, "default", ["next.example"])
     assert sorted(delivery.host for delivery in due(timed_store, count=2)) == ["next.example", "slow.example"]

@@ -1,4 +1,4 @@
-"""Endpoints: disabled once they are gone or have failed for days, and forgotten in time."""
+"""Endpoints are disabled when they respond with gone or fail for days, and are forgotten in time."""
 
 from __future__ import annotations
 
@@ -6,36 +6,50 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import insert, select, text
 
 from jobs.queue.sweep import sweep
-from jobs.store.database import Database
-from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, Patience, settle_delivery
+from jobs.store.database import Database, Transaction
+from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, RetryPolicy, record_attempt
 from jobs.webhooks.endpoints import (
     FORGET_DISABLED_SECONDS,
+    FORGETTABLE,
     find_endpoint,
-    forget_endpoints,
     hash_url,
-    note_failure,
-    note_success,
+    record_failure,
+    record_success,
 )
 from jobs.webhooks.tables import DeliveryState, webhook_endpoints
 from tests.jobs.conftest import HandClock
 from tests.jobs.interleaving import once_after
-from tests.jobs.sending import DAYS, HOOK, OK, PATIENCE, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle
+from tests.jobs.sending import (
+    DAYS,
+    HOOK,
+    OK,
+    REFUSED,
+    RETRY_POLICY,
+    RETRY_SECONDS,
+    URL,
+    due,
+    ended,
+    hook,
+    of,
+    one,
+    settle,
+)
 from tests.jobs.work import submit
 from tests.services import wait_until
 
-SHORT = Patience(RETRY_SECONDS, 2 * DAYS)
+SHORT = RetryPolicy(RETRY_SECONDS, 2 * DAYS)
 NOW = 1e9
 
 
-def test_a_receiver_that_is_gone_gets_nothing_more(timed_store: Database, clock: HandClock) -> None:
+def test_an_endpoint_that_responds_with_gone_is_disabled(timed_store: Database, clock: HandClock) -> None:
     first, second = ended(timed_store), ended(timed_store)
     other = ended(timed_store, hook("other.example"))
     claimed = {delivery.job_id: delivery for delivery in due(timed_store, per_host=1)}
     assert claimed.keys() == {first, other}
-    settled = settle_delivery(timed_store, claimed[first], Attempt("status", 0.1, status=410), PATIENCE)
+    settled = record_attempt(timed_store, claimed[first], Attempt("status", 0.1, status=410), RETRY_POLICY)
     assert settled is not None
     assert (settled.state, settled.endpoint_disabled) == (DeliveryState.FAILED, True)
     later = ended(timed_store)
@@ -47,7 +61,7 @@ def test_a_receiver_that_is_gone_gets_nothing_more(timed_store: Database, clock:
     assert settle(timed_store, claimed[other], OK) is DeliveryState.DELIVERED
 
 
-def test_another_tenants_endpoint_at_the_same_url_goes_on(timed_store: Database) -> None:
+def test_the_same_url_of_another_tenant_stays_enabled(timed_store: Database) -> None:
     ended(timed_store)
     settle(timed_store, one(timed_store), Attempt("status", 0.1, status=410))
     submit(timed_store, chunks=0, webhook=HOOK, tenant="another")
@@ -59,7 +73,7 @@ def test_an_endpoint_that_fails_for_days_is_disabled_and_one_success_between_is_
 ) -> None:
     def fails() -> bool:
         ended(timed_store)
-        settled = settle_delivery(timed_store, due(timed_store)[0], REFUSED, SHORT)
+        settled = record_attempt(timed_store, due(timed_store)[0], REFUSED, SHORT)
         assert settled is not None
         return settled.endpoint_disabled
 
@@ -80,33 +94,31 @@ def test_an_endpoint_that_fails_for_days_is_disabled_and_one_success_between_is_
 
 
 @pytest.mark.parametrize("swept", [False, True])
-def test_failures_a_long_time_apart_are_not_days_of_failing(
-    timed_store: Database, clock: HandClock, swept: bool
-) -> None:
+def test_failures_far_apart_do_not_disable_an_endpoint(timed_store: Database, clock: HandClock, swept: bool) -> None:
     for _ in range(4):
         ended(timed_store, HOOK)
         (claimed, *_) = due(timed_store)
-        settled = settle_delivery(timed_store, claimed, Attempt("status", 0.1, status=500), SHORT)
+        settled = record_attempt(timed_store, claimed, Attempt("status", 0.1, status=500), SHORT)
         assert settled is not None
         assert not settled.endpoint_disabled
         with timed_store.write() as connection:
-            connection.exec_driver_sql("DELETE FROM webhook_deliveries")
+            connection.execute(text("DELETE FROM webhook_deliveries"))
         clock.turn(2.5 * DAYS)
         if swept:
             sweep(timed_store)
             with timed_store.read() as connection:
-                assert connection.exec_driver_sql("SELECT count(*) FROM webhook_endpoints").scalar() == 0
+                assert connection.execute(text("SELECT count(*) FROM webhook_endpoints")).scalar() == 0
 
 
 @pytest.mark.parametrize("retry_seconds", [RETRY_SECONDS, (60.0,) * 7])
-def test_who_asks_for_the_longest_pause_is_disabled_all_the_same(
+def test_an_endpoint_that_asks_for_the_longest_pause_is_still_disabled(
     timed_store: Database, clock: HandClock, retry_seconds: Sequence[float]
 ) -> None:
-    patience = Patience(retry_seconds, 5 * DAYS)
+    policy = RetryPolicy(retry_seconds, 5 * DAYS)
     busy = Attempt("status", 0.1, status=503, retry_after=MAX_RETRY_AFTER_SECONDS)
     job_id = ended(timed_store)
     for day in range(6):
-        settled = settle_delivery(timed_store, one(timed_store), busy, patience)
+        settled = record_attempt(timed_store, one(timed_store), busy, policy)
         assert settled is not None
         assert settled.endpoint_disabled == (day == 5)
         clock.turn(DAYS + 600)
@@ -114,13 +126,13 @@ def test_who_asks_for_the_longest_pause_is_disabled_all_the_same(
     assert of(timed_store, job_id).state is DeliveryState.FAILED
 
 
-def test_a_pause_that_is_longer_than_a_day_is_no_fresh_start(timed_store: Database, clock: HandClock) -> None:
-    weekly = Patience((7 * DAYS,) * 3, 5 * DAYS)
+def test_failures_are_not_forgotten_during_a_pause_of_more_than_a_day(timed_store: Database, clock: HandClock) -> None:
+    weekly = RetryPolicy((7 * DAYS,) * 3, 5 * DAYS)
     ended(timed_store)
-    settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
+    record_attempt(timed_store, one(timed_store), REFUSED, weekly)
     clock.turn(7 * DAYS * (1 + JITTER))
     sweep(timed_store)
-    settled = settle_delivery(timed_store, one(timed_store), REFUSED, weekly)
+    settled = record_attempt(timed_store, one(timed_store), REFUSED, weekly)
     assert settled is not None
     assert settled.endpoint_disabled
 
@@ -140,13 +152,13 @@ def test_a_disabled_endpoint_to_which_nothing_was_sent_for_long_is_tried_again(
     assert one(timed_store).job_id == job_id
 
 
-def note(connection: Connection, store: Database, *, gone: bool) -> tuple[bool, bool]:
-    return note_failure(connection, store, "default", URL, NOW, gone=gone, disable_seconds=DAYS, longest_pause=DAYS)
+def note(tx: Transaction, *, gone: bool) -> tuple[bool, bool]:
+    return record_failure(tx, "default", URL, NOW, gone=gone, disable_seconds=DAYS, max_pause_seconds=DAYS)
 
 
 def fail(store: Database, *, gone: bool) -> tuple[bool, bool]:
     with store.write() as connection:
-        return note(connection, store, gone=gone)
+        return note(connection, gone=gone)
 
 
 def somebody_waits(store: Database) -> bool:
@@ -157,11 +169,11 @@ def somebody_waits(store: Database) -> bool:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_of_two_failures_at_once_the_one_that_disables_counts(postgres_store: Database, gone: bool) -> None:
+def test_one_of_two_simultaneous_failures_disables_the_endpoint(postgres_store: Database, gone: bool) -> None:
     """The first that an endpoint has: there is no row yet for the second to wait for."""
     with ThreadPoolExecutor(1) as pool:
         with postgres_store.write() as connection:
-            assert note(connection, postgres_store, gone=True) == (True, True)
+            assert note(connection, gone=True) == (True, True)
             second = pool.submit(fail, postgres_store, gone=gone)
             wait_until(lambda: somebody_waits(postgres_store), "the other failure waits")
         assert second.result() == (True, False)
@@ -170,7 +182,7 @@ def test_of_two_failures_at_once_the_one_that_disables_counts(postgres_store: Da
     assert endpoint.disabled_at == NOW
 
 
-def test_a_failure_does_not_undo_the_disabling_that_comes_while_it_is_noted(postgres_store: Database) -> None:
+def test_a_failure_does_not_undo_a_simultaneous_disabling(postgres_store: Database) -> None:
     """Of an endpoint that failed before: its row is there for both to read."""
     disabling: list[Future[tuple[bool, bool]]] = []
 
@@ -190,10 +202,10 @@ def test_a_failure_does_not_undo_the_disabling_that_comes_while_it_is_noted(post
     assert endpoint.disabled_at == NOW
 
 
-def test_a_success_that_comes_while_a_failure_is_noted_leaves_it_a_fresh_start(postgres_store: Database) -> None:
+def test_a_success_beside_a_failure_resets_the_endpoint(postgres_store: Database) -> None:
     def succeed() -> None:
         with postgres_store.write() as connection:
-            note_success(connection, "default", URL)
+            record_success(connection, "default", URL)
 
     with postgres_store.write() as connection:
         row = {"tenant": "default", "url_sha256": hash_url(URL), "failing_since": NOW - 2 * DAYS, "forget_at": NOW + 1}
@@ -205,9 +217,9 @@ def test_a_success_that_comes_while_a_failure_is_noted_leaves_it_a_fresh_start(p
     assert endpoint.failing_since == NOW
 
 
-def test_what_is_to_be_forgotten_of_endpoints_is_found_by_an_index(postgres_store: Database) -> None:
+def test_forgettable_endpoints_are_found_by_an_index(postgres_store: Database) -> None:
     with postgres_store.write() as connection:
-        connection.exec_driver_sql("SET LOCAL enable_seqscan TO off")
-        compiled = select(webhook_endpoints).where(forget_endpoints(postgres_store)).compile(connection)
-        plan = connection.exec_driver_sql(f"EXPLAIN {compiled}").scalars().all()
+        connection.execute(text("SET LOCAL enable_seqscan TO off"))
+        compiled = select(webhook_endpoints).where(FORGETTABLE).compile(postgres_store.engine)
+        plan = connection.execute(text(f"EXPLAIN {compiled}")).scalars().all()
     assert any("Index Cond" in line for line in plan), plan

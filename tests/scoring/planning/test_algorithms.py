@@ -1,4 +1,4 @@
-"""Which algorithm scores a row: its own lengths and the settings say it, and nothing else is looked at."""
+"""A row's algorithm depends on its own lengths and on the settings alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ AUTO = Policy(
     algorithm="auto",
     mask="auto",
     prefill_extend_enabled=True,
-    shortest_prefix=64,
-    longest_packed=1000,
+    min_prefix_tokens=64,
+    max_packed_tokens=1000,
 )
 PACKED = replace(AUTO, algorithm="packed")
+SEGMENT = replace(PACKED, max_dense_tokens=5000, mask="segment")
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,20 @@ PACKED = replace(AUTO, algorithm="packed")
             21,
             Choice(Algorithm.PREFILL_EXTEND, "prefix and item exceed max_multi_item_seq_len", fallback=True),
         ),
-        (replace(PACKED, longest_dense=5000), 980, 900, 20, Choice(Algorithm.PACKED_DENSE, "asked for")),
-        (replace(PACKED, longest_dense=4999), 980, 900, 20, Choice(Algorithm.PACKED_SEGMENT, "asked for")),
-        (replace(PACKED, longest_dense=5000, mask="segment"), 9, 9, 20, Choice(Algorithm.PACKED_SEGMENT, "asked for")),
+        (replace(PACKED, max_dense_tokens=5000), 980, 900, 20, Choice(Algorithm.PACKED_DENSE, "asked for")),
+        (replace(PACKED, max_dense_tokens=4999), 980, 900, 20, Choice(Algorithm.PACKED_SEGMENT, "asked for")),
+        (
+            replace(PACKED, max_dense_tokens=5000, mask="segment"),
+            9,
+            9,
+            20,
+            Choice(Algorithm.PACKED_SEGMENT, "asked for"),
+        ),
         # Item first: there is no prefix, whatever is asked for.
         (PACKED, 0, 0, 20, Choice(Algorithm.SERIAL, "there is no prefix to share")),
     ],
 )
-def test_the_choice(policy: Policy, prefix_length: int, prefix_end: int, own_length: int, expected: Choice) -> None:
+def test_a_row_is_scored_by_the_expected_algorithm(
+    policy: Policy, prefix_length: int, prefix_end: int, own_length: int, expected: Choice
+) -> None:
     assert choose(policy, prefix_length, prefix_end, own_length, 5000) == expected

@@ -1,4 +1,4 @@
-"""Which items share a step."""
+"""Bin packing of items into steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bins(lengths: list[int], most: int = 64) -> list[list[int]]:
 
 
 def by_the_book(lengths: list[int], most: int) -> list[list[int]]:
-    """First fit decreasing as it is written down: each item into the first bin that has room for it."""
+    """First fit decreasing in its textbook form: each item goes into the first bin with room for it."""
     found: list[list[int]] = []
     for item in sorted(range(len(lengths)), key=lambda item: -lengths[item]):
         for together in found:
@@ -43,10 +43,10 @@ def test_short_items_fill_what_long_ones_leave(lengths: list[int], expected: lis
     assert bins(lengths) == expected
 
 
-def test_no_more_share_a_bin_than_may() -> None:
+def test_a_bin_has_a_limited_number_of_items() -> None:
     assert bins([1] * 10, most=4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @given(lengths=st.lists(st.integers(1, CAPACITY), max_size=60), most=st.integers(1, 64))
-def test_it_is_first_fit_decreasing(lengths: list[int], most: int) -> None:
+def test_bins_are_those_of_first_fit_decreasing(lengths: list[int], most: int) -> None:
     assert bins(lengths, most) == by_the_book(lengths, most)

@@ -1,4 +1,4 @@
-"""The process that delivers webhooks: what it counts, what it logs, what it does without."""
+"""The delivery process: its metrics, its log, its health check, and the libraries that it does not load."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from jobs.queue.accept import accept
 from jobs.store.database import Database
-from jobs.store.migration import migrate
-from jobs.store.records import Webhook
+from jobs.store.webhook_events import Webhook
 from jobs.webhooks.delivery_log import list_deliveries
 from settings.jobs import StoreSettings
 from tests.jobs.work import submission
 from tests.services import free_port, wait_until
+from tests.stores import migrate_store
 from tests.webhooks.receivers import Receiver, status
 from tests.workers.engine_loop.test_metrics import scrape
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Deliverer:
-    """The process, on a database; its log goes to a file."""
+    """The delivery process on a database. Its log goes to a file."""
 
     def __init__(self, url: str, log: Path, **settings: object) -> None:
         self.port = free_port()
@@ -77,7 +77,9 @@ def deliverer(tmp_path: Path) -> Iterator[Callable[..., Deliverer]]:
         one.process.wait()
 
 
-def test_it_counts_what_came_of_attempts_and_logs_no_url(deliverer: Callable[..., Deliverer], sqlite_url: str) -> None:
+def test_results_of_attempts_are_counted_and_urls_are_not_logged(
+    deliverer: Callable[..., Deliverer], sqlite_url: str
+) -> None:
     database = Database.open(StoreSettings(database_url=sqlite_url))
     with Receiver(status(200)) as good, Receiver(status(410)) as gone, Receiver(status(500)) as bad:
         receivers = {"delivered": good, "failed": gone, "pending": bad}
@@ -109,12 +111,14 @@ def test_it_counts_what_came_of_attempts_and_logs_no_url(deliverer: Callable[...
     database.close()
 
 
-def test_its_health_is_that_it_looks_for_deliveries(deliverer: Callable[..., Deliverer], tmp_path: Path) -> None:
+def test_the_process_is_healthy_while_it_looks_for_deliveries(
+    deliverer: Callable[..., Deliverer], tmp_path: Path
+) -> None:
     url = f"sqlite:///{tmp_path}/later.db"
     process = deliverer(url)
     process.wait_until_said("waiting for the database")
     assert process.health().returncode == 1, "it waits for the schema"
-    migrate(url)
+    migrate_store(url)
     process.wait_until_said("ready")
     wait_until(lambda: process.health().returncode == 0, "it to be healthy")
     process.process.terminate()
@@ -124,14 +128,14 @@ def test_its_health_is_that_it_looks_for_deliveries(deliverer: Callable[..., Del
     assert ended.stderr.startswith("can't ask: ")
 
 
-def test_settings_that_can_not_be_are_one_line(deliverer: Callable[..., Deliverer], sqlite_url: str) -> None:
+def test_invalid_settings_are_reported_in_one_line(deliverer: Callable[..., Deliverer], sqlite_url: str) -> None:
     process = deliverer(sqlite_url, webhook_retry_seconds="5,soon")
     assert process.process.wait(20) == 1
     assert "can't start" in process.log
     assert "Traceback" not in process.log
 
 
-def test_it_loads_neither_an_accelerator_nor_redis() -> None:
+def test_the_delivery_process_loads_neither_an_accelerator_library_nor_redis() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", "import workers.delivery.__main__, sys; print(*sys.modules)"],
         cwd=ROOT,

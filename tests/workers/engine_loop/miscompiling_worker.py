@@ -1,11 +1,13 @@
-"""A scoring worker whose compiler gets one program wrong:
-``python -m tests.workers.engine_loop.miscompiling_worker PROGRAM``."""
+"""The process of a scoring worker whose compiler gets one program wrong.
+
+Run it with ``python -m tests.workers.engine_loop.miscompiling_worker PROGRAM``.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from unittest.mock import patch
 
 from jax import Array
 
@@ -16,16 +18,16 @@ from workers.stopping import end_process
 
 
 def miscompile(program: str) -> None:
-    """Have the first row of what a program says be a little off, by the program's name."""
-    compile_program: Callable[..., Any] = Executables._compile
+    """Make the first row of a program's outputs too large by a fifth. program: its name."""
+    compile_program = Executables._compile
 
-    def compiled(self: Executables, key: Key) -> Callable[..., tuple[Array, ...]]:
-        executable = compile_program(self, key)
+    def miscompiled(self: Executables, key: Key) -> Callable[..., tuple[Array, ...]]:
+        executable: Callable[..., tuple[Array, ...]] = compile_program(self, key)
         if str(key) != program:
             return executable
         return lambda *arguments: tuple(output.at[0].multiply(1.2) for output in executable(*arguments))
 
-    Executables._compile = compiled
+    patch.object(Executables, "_compile", miscompiled).start()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""When a worker collects its garbage, and when not."""
+"""When a worker collects garbage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from tests.workers.conftest import SLEEPY, Store, Worker
 from tests.workers.engines import MadeUpEngine
 from workers.engine_loop import garbage
-from workers.engine_loop.garbage import Garbage, settle
+from workers.engine_loop.garbage import GarbageCollector, freeze
 
 
-class Ring:
-    """Something that only the collector takes away."""
+class Cycle:
+    """An object that refers to itself, so only the garbage collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -23,46 +23,46 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def collecting() -> Iterator[None]:
-    """The collector as every test finds it."""
+    """Restore the collector after every test."""
     yield
     gc.unfreeze()
     gc.enable()
 
 
-def test_nothing_is_collected_inside_a_batch_and_its_garbage_is_after_it() -> None:
-    thrown_away: list[weakref.ref[Ring]] = []
-    kept = Garbage()
-    with kept.kept():
-        with kept.kept():
+def test_a_batch_runs_without_collections_and_its_garbage_is_collected_at_its_end() -> None:
+    thrown_away: list[weakref.ref[Cycle]] = []
+    collector = GarbageCollector()
+    with collector.paused():
+        with collector.paused():
             assert not gc.isenabled()
-            thrown_away.append(weakref.ref(Ring()))
-        assert not gc.isenabled(), "what was let in has ended, and the batch around it goes on"
+            thrown_away.append(weakref.ref(Cycle()))
+        assert not gc.isenabled(), "the preempting batch has ended, and the batch around it goes on"
         assert thrown_away[0]() is not None
     assert gc.isenabled()
     assert thrown_away[0]() is None
 
 
-def test_a_batch_that_fails_leaves_the_collector_as_it_was() -> None:
-    with pytest.raises(InterruptedError), Garbage().kept():
+def test_the_collector_is_enabled_again_after_a_batch_that_fails() -> None:
+    with pytest.raises(InterruptedError), GarbageCollector().paused():
         raise InterruptedError
     assert gc.isenabled()
 
 
 @pytest.mark.parametrize("when", ["idle", "busy"])
-def test_what_is_old_is_collected_only_every_so_often(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Garbage()
+def test_old_objects_are_collected_only_after_an_interval(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = GarbageCollector()
 
     def act() -> None:
         if when == "idle":
-            worker.idle()
+            collector.collect_idle()
         else:
-            with worker.kept():
+            with collector.paused():
                 pass
 
-    ring = Ring()
-    gc.collect()  # it is old from here on
-    old = weakref.ref(ring)
-    del ring
+    cycle = Cycle()
+    gc.collect()  # from now on the object belongs to the old generation
+    old = weakref.ref(cycle)
+    del cycle
     act()
     assert old() is not None
     monkeypatch.setattr(garbage, f"{when.upper()}_SECONDS", 0.0)
@@ -70,14 +70,14 @@ def test_what_is_old_is_collected_only_every_so_often(when: str, monkeypatch: py
     assert old() is None
 
 
-def test_what_start_up_left_is_not_looked_at_again() -> None:
+def test_frozen_objects_are_hidden_from_the_collector() -> None:
     before = gc.get_freeze_count()
-    settle()
+    freeze()
     assert gc.get_freeze_count() > before + 1_000
     assert len(gc.get_objects()) < 1_000
 
 
-def test_a_worker_collects_nothing_between_steps(store: Store, start_worker: Callable[..., Worker]) -> None:
+def test_a_worker_collects_no_garbage_between_steps(store: Store, start_worker: Callable[..., Worker]) -> None:
     engine = MadeUpEngine()
     enabled: list[bool] = []
     engine.before = {step: lambda: enabled.append(gc.isenabled()) for step in range(3)}

@@ -1,4 +1,4 @@
-"""What a scoring worker tells a monitoring system, and the API of its pace."""
+"""The metrics of a scoring worker, and the rate that it reports with its heartbeat."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
+from jobs.queue.claim import claim
 from jobs.queue.worker_registry import live_workers
+from jobs.store.database import StorageUnavailable
 from jobs.store.records import JobStatus, WorkerRecord
 from tests.services import free_port, wait_until
 from tests.workers.conftest import CARD, Store, Worker
 from tests.workers.engine_loop.test_process import Process
 from tests.workers.engines import POISON, MadeUpEngine
-from workers.engine_loop.heartbeat import Presence
-from workers.engine_loop.metrics import Outcome, WorkerMetrics
+from workers.engine_loop.heartbeat import Heartbeat
+from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
 
 StartWorker = Callable[..., Worker]
 
@@ -35,17 +37,17 @@ def scrape(port: int) -> dict[str, float]:
 
 
 def outcomes(worker: Worker) -> dict[str, float]:
-    """How many batches ended in each way, those of none left out."""
+    """Return the number of batches by outcome, without outcomes that did not occur."""
     counts = {
         outcome.value: worker.loop._metrics._registry.get_sample_value(
             "scoreline_worker_batches_total", {"outcome": outcome.value}
         )
-        for outcome in Outcome
+        for outcome in BatchOutcome
     }
     return {name: count for name, count in counts.items() if count}
 
 
-def test_what_was_scored_is_counted(store: Store, start_worker: StartWorker) -> None:
+def test_items_tokens_and_seconds_of_a_scored_batch_are_counted(store: Store, start_worker: StartWorker) -> None:
     worker = start_worker(store)
     assert worker.loop.tokens_per_second is None
     store.wait_for(store.submit(chunks=3))
@@ -57,11 +59,11 @@ def test_what_was_scored_is_counted(store: Store, start_worker: StartWorker) -> 
     assert worker.loop.tokens_per_second is not None
 
 
-def test_a_batch_that_fails_and_one_that_is_given_back(store: Store, start_worker: StartWorker) -> None:
+def test_failed_batches_and_a_batch_that_is_given_back_are_counted(store: Store, start_worker: StartWorker) -> None:
     job_id = store.submit(token=POISON)
     worker = start_worker(store)
     store.wait_for(job_id, JobStatus.FAILED)
-    wait_until(lambda: outcomes(worker) == {"failed": 3}, "each try is counted")
+    wait_until(lambda: outcomes(worker) == {"failed": 3}, "each attempt is counted")
     worker.engine.hold()
     store.submit(chunks=2)
     worker.engine.holding.wait(30)
@@ -69,19 +71,64 @@ def test_a_batch_that_fails_and_one_that_is_given_back(store: Store, start_worke
     assert outcomes(worker) == {"failed": 3, "given_back": 1}
 
 
-def test_a_batch_that_was_lost(sqlite_url: str, start_worker: StartWorker) -> None:
-    store = Store(sqlite_url, lease_seconds=0.4)
+def start_and_lose_a_batch(store: Store, start_worker: StartWorker, token: int) -> Worker:
+    """Start a worker, and take its batch away before the first step. Return once the worker has noticed that."""
     worker = start_worker(store, engine=MadeUpEngine.held())
-    store.submit(chunks=2)
-    assert worker.engine.holding.wait(30)
-    with store.database.write() as connection:
-        connection.execute(text("DELETE FROM batches"))
-        connection.execute(text("UPDATE chunks SET state = 'waiting', batch_id = NULL"))
     with capture_logs() as logs:
-        wait_until(lambda: any(line["event"].startswith("lost a batch") for line in logs), "it is noticed")
-        worker.engine.let_go()
-        wait_until(lambda: "lost" in outcomes(worker), "it is counted")
+        store.submit(chunks=2, token=token)
+        assert worker.engine.holding.wait(30)
+        with store.database.write() as connection:
+            connection.execute(text("DELETE FROM batches"))
+            connection.execute(text("UPDATE chunks SET state = 'waiting', batch_id = NULL"))
+        wait_until(lambda: any(line["event"].startswith("lost a batch") for line in logs), "the loss is noticed")
+    return worker
+
+
+def test_a_lost_batch_is_counted(sqlite_url: str, start_worker: StartWorker) -> None:
+    worker = start_and_lose_a_batch(Store(sqlite_url, lease_seconds=0.4), start_worker, token=7)
+    worker.engine.go_on()
+    wait_until(lambda: "lost" in outcomes(worker), "the batch is counted")
     assert outcomes(worker)["lost"] == 1
+
+
+def test_a_batch_at_which_the_engine_fails_after_it_was_lost_is_counted_as_failed(
+    sqlite_url: str, start_worker: StartWorker
+) -> None:
+    worker = start_and_lose_a_batch(Store(sqlite_url, lease_seconds=0.4), start_worker, token=POISON)
+    worker.engine.go_on()
+    wait_until(lambda: outcomes(worker), "the batch is counted")
+    assert set(outcomes(worker)) == {"failed"}
+
+
+def test_a_batch_whose_scores_can_not_be_stored_is_counted_as_failed(
+    store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish_with_an_error(*_: object) -> None:
+        raise ValueError("a column is missing")
+
+    monkeypatch.setattr("workers.engine_loop.score_committer.finish", finish_with_an_error)
+    job_id = store.submit()
+    worker = start_worker(store)
+    store.wait_for(job_id, JobStatus.FAILED)
+    wait_until(lambda: outcomes(worker) == {"failed": 3}, "each attempt is counted")
+
+
+def test_a_batch_whose_scores_are_dropped_when_the_worker_stops_in_an_outage_is_given_back(
+    store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish_in_an_outage(*_: object) -> None:
+        raise StorageUnavailable("no connection")
+
+    monkeypatch.setattr("workers.engine_loop.score_committer.finish", finish_in_an_outage)
+    store.submit(chunks=2)
+    with capture_logs() as logs:
+        worker = start_worker(store)
+        wait_until(lambda: any(line["event"] == "scored" for line in logs), "the batch is scored to its end")
+        worker.stop()
+    assert outcomes(worker) == {"given_back": 1}
+    given_back = claim(store.database, "another", CARD, 10**6)
+    assert given_back is not None
+    assert len(given_back.chunk_ids) == 2, "the chunks are not suspected of poison"
 
 
 @pytest.fixture
@@ -89,25 +136,27 @@ def metrics() -> WorkerMetrics:
     return WorkerMetrics()
 
 
-def test_it_is_offered_over_http_with_what_the_engine_keeps_of_queries(metrics: WorkerMetrics) -> None:
+def test_metrics_are_offered_over_http_with_those_of_the_engine(metrics: WorkerMetrics) -> None:
     port = free_port()
-    counts = {"hits": 0, "prefills": 2}
-    metrics.serve("127.0.0.1", port, lambda: counts)
+    counts, ratios = {"hits": 0, "prefills": 2}, [1.0]
+    metrics.serve("127.0.0.1", port, lambda: counts, lambda: ratios[-1])
     counts["hits"] = 5
-    metrics.ended(Outcome.FINISHED)
+    ratios.append(0.25)
+    metrics.count_batch(BatchOutcome.FINISHED)
     samples = scrape(port)
     assert samples["scoreline_worker_prefix_cache_total hits"] == 5
     assert samples["scoreline_worker_prefix_cache_total prefills"] == 2
+    assert samples["scoreline_worker_estimate_ratio"] == 0.25
     assert samples["scoreline_worker_batches_total finished"] == 1
     assert samples["scoreline_worker_batches_total lost"] == 0
     with capture_logs() as logs:
-        WorkerMetrics().serve("127.0.0.1", port, None)
+        WorkerMetrics().serve("127.0.0.1", port)
     assert [(line["log_level"], line["port"]) for line in logs] == [("error", port)]
 
 
 @pytest.fixture
 def process(sqlite_url: str, tmp_path: Path) -> Iterator[tuple[Process, int]]:
-    """A worker process that offers metrics."""
+    """A worker process and the port at which it offers its metrics."""
     port = free_port()
     store = Store(sqlite_url)
     redis_url = f"redis://127.0.0.1:{free_port()}/0"
@@ -120,25 +169,26 @@ def process(sqlite_url: str, tmp_path: Path) -> Iterator[tuple[Process, int]]:
     store.database.close()
 
 
-def test_a_worker_process_offers_it_and_tells_its_pace_with_its_heartbeat(process: tuple[Process, int]) -> None:
+def test_a_worker_process_offers_metrics_and_reports_its_rate_with_its_heartbeat(process: tuple[Process, int]) -> None:
     worker, port = process
     worker.wait_until_live()
     database = worker.store.database
     assert live_workers(database, 20.0)[0].tokens_per_second is None
     worker.store.wait_for(worker.store.submit(chunks=2))
-    wait_until(lambda: scrape(port)["scoreline_worker_batches_total finished"] == 1, "it is counted")
+    wait_until(lambda: scrape(port)["scoreline_worker_batches_total finished"] == 1, "the batch is counted")
     assert scrape(port)["scoreline_worker_scored_items_total"] == 4
-    wait_until(lambda: live_workers(database, 20.0)[0].tokens_per_second, "the next heartbeat tells its pace")
+    wait_until(lambda: live_workers(database, 20.0)[0].tokens_per_second, "the next heartbeat reports the rate")
 
 
-def test_a_pace_is_told_again_after_the_worker_was_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.engine_loop.heartbeat.TOUCH_SECONDS", 0.05)
+def test_a_heartbeat_registers_a_worker_again_whose_row_is_gone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.engine_loop.heartbeat.HEARTBEAT_SECONDS", 0.05)
     record = WorkerRecord("worker", CARD, "weights", "none", "float32")
-    with Presence(store.database, record, lambda: 12.5) as presence:
-        presence.make_known(threading.Event())
+    with Heartbeat(store.database, record, lambda: 12.5) as heartbeat:
+        heartbeat.register(threading.Event())
         for _ in range(2):
             wait_until(
-                lambda: [one.tokens_per_second for one in live_workers(store.database, 20.0)] == [12.5], "it is told"
+                lambda: [one.tokens_per_second for one in live_workers(store.database, 20.0)] == [12.5],
+                "the rate is reported",
             )
             with store.database.write() as connection:
                 connection.execute(text("DELETE FROM workers"))

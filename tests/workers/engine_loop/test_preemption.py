@@ -1,6 +1,7 @@
-"""Interactive work between the steps of other work, on a real store, with an engine that makes its scores up.
+"""Interactive work preempts other work between its steps, on a real store and with an engine that needs no model.
 
-What the tests do in mid-batch is done in front of a step, by the engine's own thread: steps are counted, not seconds.
+"Bulk" is a job that nobody waits for, "call" is an interactive job. What a test does in mid-batch is run by the
+engine's own thread before the step with a given number, so nothing here depends on how fast steps are.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from scoring.options import Priority
 from tests.services import wait_until
 from tests.workers.conftest import CARD, SLEEPY, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
-from workers.engine_loop.loop import EngineBrokenError, Pace
+from workers.engine_loop.loop import EngineBrokenError, LoopTiming
 
 StartWorker = Callable[..., Worker]
 
 BULK, CALL = 7, 50
-"""Tokens that tell whose step it was."""
-ALWAYS_LOOKING = Pace(claim_seconds=4.0, poll_seconds=0.0)
+"""First tokens of the chunks of a bulk job and of a call. The engine records them for each step."""
+POLLING_EACH_STEP = LoopTiming(claim_seconds=4.0, poll_seconds=0.0)
 
 
 class Scene:
-    """A bulk job, and calls that come in front of one of its steps."""
+    """A worker whose batch can be joined by calls before a given step."""
 
     def __init__(self, store: Store, start_worker: StartWorker) -> None:
         self.store = store
@@ -42,8 +43,8 @@ class Scene:
         self._start_worker = start_worker
         self.worker: Worker | None = None
 
-    def start(self, pace: Pace = SLEEPY) -> Worker:
-        self.worker = self._start_worker(self.store, pace, self.engine)
+    def start(self, timing: LoopTiming = SLEEPY) -> Worker:
+        self.worker = self._start_worker(self.store, timing, self.engine)
         return self.worker
 
     def call(self, *, ring: bool = True, **given: Any) -> None:
@@ -60,7 +61,7 @@ def scene(store: Store, start_worker: StartWorker) -> Scene:
     return Scene(store, start_worker)
 
 
-def test_a_call_is_scored_after_the_step_during_which_it_came(scene: Scene) -> None:
+def test_a_call_is_scored_after_the_step_during_which_it_was_submitted(scene: Scene) -> None:
     bulk = scene.store.submit(chunks=6)
     scene.call_before(2)
     scene.start()
@@ -69,12 +70,12 @@ def test_a_call_is_scored_after_the_step_during_which_it_came(scene: Scene) -> N
     assert scene.store.status(scene.calls[0]) is JobStatus.SUCCEEDED
     scene.call()
     scene.store.wait_for(scene.calls[1])
-    disturbing, alone = (read_scores(scene.store.database, "default", call, 0, 10) for call in scene.calls)
-    assert disturbing.scores.logits.tolist() == alone.scores.logits.tolist()
-    assert disturbing.indices.tolist() == [0, 1]
+    preempting, alone = (read_scores(scene.store.database, "default", call, 0, 10) for call in scene.calls)
+    assert preempting.scores.logits.tolist() == alone.scores.logits.tolist()
+    assert preempting.indices.tolist() == [0, 1]
 
 
-def test_calls_that_come_together_are_one_batch(scene: Scene) -> None:
+def test_calls_submitted_during_one_step_are_scored_as_one_batch(scene: Scene) -> None:
     def three() -> None:
         for n in range(3):
             scene.call(token=CALL + n)
@@ -87,15 +88,15 @@ def test_calls_that_come_together_are_one_batch(scene: Scene) -> None:
     assert len(scene.engine.batches) == 2
 
 
-def test_a_call_whose_ring_is_lost_is_found_by_looking(scene: Scene) -> None:
+def test_a_call_whose_ring_is_lost_is_found_by_polling(scene: Scene) -> None:
     bulk = scene.store.submit(chunks=6)
     scene.call_before(2, ring=False)
-    scene.start(ALWAYS_LOOKING)
+    scene.start(POLLING_EACH_STEP)
     scene.store.wait_for(bulk)
     assert scene.engine.steps == [BULK, BULK, BULK, CALL, BULK, BULK, BULK]
 
 
-def test_a_call_that_waits_behind_more_urgent_work_is_scored_after_its_first_step(
+def test_a_call_that_waits_when_more_urgent_work_is_claimed_is_scored_after_one_step(
     store_url: str, start_worker: StartWorker
 ) -> None:
     scene = Scene(Store(store_url, slack_normal_seconds=0.0), start_worker)
@@ -106,12 +107,12 @@ def test_a_call_that_waits_behind_more_urgent_work_is_scored_after_its_first_ste
     assert scene.engine.steps == [BULK, CALL, BULK, BULK]
 
 
-def test_not_every_step_looks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
+def test_a_batch_polls_after_its_first_step_and_after_a_ring(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    polls: list[int] = []
 
     def counted(*given: Any, interactive_only: bool = False) -> bool:
         if interactive_only:
-            looks.append(len(scene.engine.steps))
+            polls.append(len(scene.engine.steps))
         return has_waiting(*given, interactive_only=interactive_only)
 
     monkeypatch.setattr("workers.engine_loop.loop.has_waiting", counted)
@@ -119,12 +120,12 @@ def test_not_every_step_looks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> 
     scene.engine.before[30] = lambda: scene.worker.loop.wake() if scene.worker else None
     scene.start()
     scene.store.wait_for(bulk)
-    assert looks == [1, 31], "after the first step, and after the ring"
+    assert polls == [1, 31], "how many steps were done at each poll"
 
 
-def test_the_batch_gets_on_by_a_step_at_least_between_two_that_are_let_in(scene: Scene) -> None:
+def test_a_batch_goes_on_by_a_step_between_two_that_preempt_it(scene: Scene) -> None:
     bulk = scene.store.submit(chunks=5)
-    scene.call_before(0, chunks=600)  # more than is let in at a time
+    scene.call_before(0, chunks=600)  # more than one preempting claim takes
     scene.start()
     scene.store.wait_for(bulk)
     runs = [(token, len(list(steps))) for token, steps in groupby(scene.engine.steps)]
@@ -133,7 +134,7 @@ def test_the_batch_gets_on_by_a_step_at_least_between_two_that_are_let_in(scene:
     assert scene.store.status(scene.calls[0]) is JobStatus.SUCCEEDED
 
 
-def test_calls_are_not_let_in_among_calls(scene: Scene) -> None:
+def test_calls_do_not_preempt_other_calls(scene: Scene) -> None:
     scene.call(chunks=3)
     scene.call_before(1, token=CALL + 1)
     scene.start()
@@ -142,7 +143,7 @@ def test_calls_are_not_let_in_among_calls(scene: Scene) -> None:
     assert scene.engine.steps == [CALL, CALL, CALL, CALL + 1]
 
 
-def test_a_ring_that_a_look_between_steps_has_used_up_is_not_lost_on_other_work(scene: Scene) -> None:
+def test_bulk_work_whose_ring_was_used_by_a_poll_between_steps_is_still_found(scene: Scene) -> None:
     later: list[str] = []
 
     def submit() -> None:
@@ -158,7 +159,7 @@ def test_a_ring_that_a_look_between_steps_has_used_up_is_not_lost_on_other_work(
     assert scene.engine.steps == [BULK] * 4 + [11]
 
 
-def test_stopping_while_work_is_let_in_gives_the_rest_of_both_batches_back(scene: Scene) -> None:
+def test_stopping_during_preemption_gives_back_the_rest_of_both_batches(scene: Scene) -> None:
     scene.store.submit(chunks=4)
     scene.call_before(0, chunks=3)
     scene.engine.before[2] = lambda: scene.worker.loop.stop() if scene.worker else None
@@ -166,15 +167,15 @@ def test_stopping_while_work_is_let_in_gives_the_rest_of_both_batches_back(scene
     wait_until(worker.ended, "the loop ends")
     assert worker.failure is None
     assert scene.engine.steps == [BULK, CALL, CALL]
-    assert scene.store.scored_items(scene.calls[0]) == 4, "the step under way is not lost"
-    # Nobody is to blame, so nothing about the next claims is smaller than before.
+    assert scene.store.scored_items(scene.calls[0]) == 4, "the scores of the present step are committed"
+    # Chunks that are given back are not suspected of poison, so each next claim takes all chunks of a job at once.
     for chunks in (1, 3):
         given_back = claim(scene.store.database, "another", CARD, 10**6)
         assert given_back is not None
         assert len(given_back.chunk_ids) == chunks
 
 
-def test_the_lease_of_the_batch_is_kept_and_its_pace_not_blamed_while_work_is_let_in(
+def test_a_batch_keeps_its_lease_during_preemption_whose_time_is_not_counted_as_its_own(
     store_url: str, start_worker: StartWorker
 ) -> None:
     scene = Scene(Store(store_url, lease_seconds=0.4), start_worker)
@@ -187,7 +188,7 @@ def test_the_lease_of_the_batch_is_kept_and_its_pace_not_blamed_while_work_is_le
         several_leases = time.monotonic() + 1.5
         while time.monotonic() < several_leases:
             assert sweep(scene.store.database).models == frozenset()
-        scene.engine.let_go()
+        scene.engine.go_on()
         scene.store.wait_for(bulk)
         wait_until(lambda: len([line for line in logs if line["event"] == "scored"]) == 2, "both are logged")
     assert scene.engine.steps == [BULK, CALL, BULK, BULK]
@@ -197,9 +198,7 @@ def test_the_lease_of_the_batch_is_kept_and_its_pace_not_blamed_while_work_is_le
     assert outer["seconds"] < 1.5
 
 
-def test_a_batch_that_is_lost_while_work_is_let_in_is_dropped_after_it(
-    store_url: str, start_worker: StartWorker
-) -> None:
+def test_a_batch_that_is_lost_during_preemption_is_dropped_after_it(store_url: str, start_worker: StartWorker) -> None:
     scene = Scene(Store(store_url, lease_seconds=0.4), start_worker)
 
     def lose_outer() -> None:
@@ -216,23 +215,26 @@ def test_a_batch_that_is_lost_while_work_is_let_in_is_dropped_after_it(
     scene.engine.before[1] = lose_outer
     with capture_logs() as logs:
         scene.start()
-        wait_until(lambda: any(line["event"] == "dropping a lost batch" for line in logs), "no more goes into it")
+        wait_until(
+            lambda: any(line["event"] == "dropping a lost batch" for line in logs),
+            "the batch is dropped",
+        )
         scene.store.wait_for(scene.calls[0])
     assert scene.engine.steps == [BULK, CALL, CALL]
 
 
-def test_a_poison_call_fails_and_the_batch_around_it_succeeds_untried_again(scene: Scene) -> None:
+def test_a_poison_call_fails_and_the_batch_that_it_preempted_succeeds_at_its_first_try(scene: Scene) -> None:
     bulk = scene.store.submit(chunks=5)
     scene.call_before(1, token=POISON)
     worker = scene.start()
     scene.store.wait_for(bulk)
     scene.store.wait_for(scene.calls[0], JobStatus.FAILED)
-    assert [batch for batch in scene.engine.steps if batch == BULK] == [BULK] * 5, "each was scored once"
-    wait_until(lambda: set(worker.bell.ended) == {bulk, *scene.calls}, "both ends are announced")
+    assert [batch for batch in scene.engine.steps if batch == BULK] == [BULK] * 5, "each bulk chunk was scored once"
+    wait_until(lambda: set(worker.bell.ended) == {bulk, *scene.calls}, "the end of each job is announced")
     assert worker.failure is None
 
 
-def test_an_engine_that_breaks_on_what_is_let_in_ends_the_loop_and_fails_no_job(
+def test_an_engine_that_breaks_during_preemption_ends_the_loop_and_fails_no_job(
     scene: Scene, start_worker: StartWorker
 ) -> None:
     bulk = scene.store.submit(chunks=4)
@@ -244,15 +246,15 @@ def test_an_engine_that_breaks_on_what_is_let_in_ends_the_loop_and_fails_no_job(
     second = start_worker(scene.store)
     for job_id in (bulk, *scene.calls):
         scene.store.wait_for(job_id)
-    assert [len(groups[0].chunks) for groups in second.engine.batches] == [1, 3], "nobody was blamed for it"
+    assert [len(groups[0].chunks) for groups in second.engine.batches] == [1, 3], "no chunk is suspected of poison"
 
 
-def test_an_error_that_is_no_engines_in_what_is_let_in_ends_the_loop_and_blames_no_batch(
+def test_an_error_of_a_preempting_claim_ends_the_loop_and_blames_no_batch(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def claim_that_fails(*given: Any, interactive_only: bool) -> Any:
         if interactive_only:
-            raise ValueError("a row nobody can read")
+            raise ValueError("a row that can't be read")
         return claim(*given, interactive_only=interactive_only)
 
     monkeypatch.setattr("workers.engine_loop.loop.claim", claim_that_fails)

@@ -1,4 +1,4 @@
-"""The worker as a process: it starts, works and ends well, whatever its surroundings do."""
+"""The process of a scoring worker: how it starts, works and ends with Redis, the database or the engine in trouble."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Process:
         wait_until(live, "the worker is live")
 
     def end(self, with_signal: signal.Signals) -> tuple[int, float]:
-        """Its exit status, and how many seconds it took to end."""
+        """Send a signal. Return the exit status, and how many seconds the process took to end."""
         started = time.monotonic()
         self.process.send_signal(with_signal)
         status = self.process.wait(30)
@@ -76,7 +76,7 @@ def store(sqlite_url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def start_process(tmp_path: Path) -> Iterator[StartProcess]:
-    """Start a worker process. Its Redis is absent and it never polls, unless told otherwise."""
+    """Start a worker process. Unless told otherwise, it has no Redis and never polls."""
     started: list[Process] = []
 
     def start(store: Store, mode: str = "quick", **settings: object) -> Process:
@@ -91,7 +91,7 @@ def start_process(tmp_path: Path) -> Iterator[StartProcess]:
         process.process.wait()
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_worker_works_without_redis_and_ends_quickly_when_told_to(
     store: Store, start_process: StartProcess, stop: signal.Signals
 ) -> None:
@@ -101,15 +101,17 @@ def test_a_worker_works_without_redis_and_ends_quickly_when_told_to(
     status, seconds = worker.end(stop)
     assert status == 0, worker.log
     assert seconds < 2.0
-    assert live_workers(store.database, 60.0) == [], "it unregistered"
+    assert live_workers(store.database, 60.0) == [], "the worker has unregistered"
     assert "Traceback" not in worker.log
 
 
-def test_what_start_up_left_is_out_of_the_collectors_sight(store: Store, start_process: StartProcess) -> None:
-    start_process(store, "settled", poll_seconds=0.1)
+@pytest.mark.slow
+def test_a_worker_freezes_the_objects_from_start_up(store: Store, start_process: StartProcess) -> None:
+    start_process(store, "frozen-garbage", poll_seconds=0.1)
     store.wait_for(store.submit())
 
 
+@pytest.mark.slow
 def test_a_ring_through_redis_wakes_a_worker(
     store: Store, start_process: StartProcess, redis_server: RedisServer
 ) -> None:
@@ -123,7 +125,7 @@ def test_a_ring_through_redis_wakes_a_worker(
     bell.close()
 
 
-def test_a_worker_survives_the_loss_of_redis_and_hears_again_once_it_is_back(
+def test_a_worker_survives_the_loss_of_redis_and_hears_rings_once_it_is_back(
     store: Store, start_process: StartProcess, redis_server: RedisServer
 ) -> None:
     worker = start_process(store, redis_url=redis_server.url)
@@ -137,7 +139,7 @@ def test_a_worker_survives_the_loss_of_redis_and_hears_again_once_it_is_back(
         bell.ring(MODEL)
         return store.status(job_id) is JobStatus.SUCCEEDED
 
-    wait_until(scored_after_a_ring, "it hears again")
+    wait_until(scored_after_a_ring, "a ring is heard again")
     redis_server.stop()
     try:
         status, seconds = worker.end(signal.SIGTERM)
@@ -147,7 +149,8 @@ def test_a_worker_survives_the_loss_of_redis_and_hears_again_once_it_is_back(
     bell.close()
 
 
-def test_a_redis_that_stops_answering_does_not_keep_a_worker_from_ending(
+@pytest.mark.slow
+def test_a_redis_that_does_not_answer_does_not_keep_a_worker_from_ending(
     store: Store, start_process: StartProcess, redis_server: RedisServer
 ) -> None:
     worker = start_process(store, redis_url=redis_server.url)
@@ -162,7 +165,7 @@ def test_a_redis_that_stops_answering_does_not_keep_a_worker_from_ending(
     assert (status, seconds < 3.0) == (0, True), worker.log
 
 
-def test_a_ring_through_the_local_socket_wakes_a_worker_and_its_announcement_comes_back(
+def test_a_ring_through_the_local_socket_wakes_a_worker_whose_announcement_comes_back(
     store: Store, start_process: StartProcess, tmp_path: Path
 ) -> None:
     path, heard = str(tmp_path / "bell"), Heard()
@@ -171,7 +174,12 @@ def test_a_ring_through_the_local_socket_wakes_a_worker_and_its_announcement_com
         worker = start_process(store, bell_socket=path)
         worker.wait_until_live()
         job_id = store.submit()
-        wait_until(lambda: hub.ring(MODEL) or store.status(job_id) is JobStatus.SUCCEEDED, "the ring is heard")
+
+        def scored_after_a_ring() -> bool:
+            hub.ring(MODEL)
+            return store.status(job_id) is JobStatus.SUCCEEDED
+
+        wait_until(scored_after_a_ring, "the ring is heard")
         wait_until(lambda: heard.ended == [job_id], "the end is noticed")
         assert worker.end(signal.SIGTERM)[0] == 0, worker.log
 
@@ -210,6 +218,7 @@ def test_a_worker_whose_engine_hangs_ends_itself_and_another_takes_over(
     store.wait_for(job_id)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_device_is_broken_ends_and_leaves_its_work_to_others(
     store: Store, start_process: StartProcess
 ) -> None:
@@ -221,6 +230,7 @@ def test_a_worker_whose_device_is_broken_ends_and_leaves_its_work_to_others(
     store.wait_for(job_id)
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_up_late_does_no_harm(sqlite_url: str, start_process: StartProcess) -> None:
     store = Store(sqlite_url)
     job_id = store.submit(chunks=100)
@@ -230,7 +240,7 @@ def test_a_frozen_worker_that_wakes_up_late_does_no_harm(sqlite_url: str, start_
     start_process(store, sweep_seconds=0.2, poll_seconds=0.1)
     store.wait_for(job_id)
     frozen.process.send_signal(signal.SIGCONT)
-    wait_until(lambda: "dropping a lost batch" in frozen.log, "it learns that its batch is lost")
+    wait_until(lambda: "dropping a lost batch" in frozen.log, "the thawed worker learns that its batch is lost")
     store.wait_for(store.submit())
     assert frozen.end(signal.SIGTERM)[0] == 0, frozen.log
     assert store.scored_items(job_id) == 200
@@ -238,7 +248,7 @@ def test_a_frozen_worker_that_wakes_up_late_does_no_harm(sqlite_url: str, start_
 
 def test_a_signal_during_loading_ends_the_worker_at_once(store: Store, start_process: StartProcess) -> None:
     worker = start_process(store, "loading")
-    wait_until(lambda: _takes_signals(worker.process.pid), "it has taken over its signals")
+    wait_until(lambda: _takes_signals(worker.process.pid), "the process handles SIGTERM")
     status, seconds = worker.end(signal.SIGTERM)
     assert (status, seconds < 1.0) == (0, True), worker.log
 
@@ -249,6 +259,7 @@ def _takes_signals(process_id: int) -> bool:
     return bool(caught & 1 << (signal.SIGTERM - 1))
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_a_database_that_is_not_there_yet(
     postgres: PostgresServer, postgres_url: str, start_process: StartProcess
 ) -> None:
@@ -256,16 +267,17 @@ def test_a_worker_waits_for_a_database_that_is_not_there_yet(
     postgres.stop()
     try:
         worker = start_process(store)
-        wait_until(lambda: "waiting for the database" in worker.log, "it waits")
+        wait_until(lambda: "waiting for the database" in worker.log, "the worker waits for the database")
     finally:
         postgres.start()
     worker.wait_until_live()
     assert worker.end(signal.SIGTERM)[0] == 0
 
 
-def test_a_worker_waits_for_the_schema(postgres: PostgresServer, start_process: StartProcess) -> None:
+@pytest.mark.slow
+def test_a_worker_waits_for_the_schema_of_the_database(postgres: PostgresServer, start_process: StartProcess) -> None:
     store = Store(postgres.url(postgres.create_database()))
     worker = start_process(store)
-    wait_until(lambda: "waiting for the database" in worker.log, "it waits")
+    wait_until(lambda: "waiting for the database" in worker.log, "the worker waits for the database")
     status, seconds = worker.end(signal.SIGTERM)
     assert (status, seconds < 2.0) == (0, True), worker.log

@@ -1,4 +1,4 @@
-"""``python -m workers.engine_loop`` with a real, tiny checkpoint."""
+"""The process of a scoring worker with a real, tiny checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flax import nnx
 from checkpoints.card import ModelCard
 from jobs.queue.read import read_scores
 from jobs.queue.worker_registry import live_workers
-from model.buckets import HeadKey, LeaveKey
+from model.buckets import HeadKey, OutputMLPKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.engine import Engine
@@ -57,9 +57,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def worker(model: Path, *module: str, **settings: object) -> subprocess.Popen[str]:
-    """A worker process that never polls Redis for long, because there is none.
+    """Start a worker process without a bell, which polls for work.
 
-    module: what it runs, with arguments; by default the worker itself.
+    module: the module to run and its arguments; by default that of the worker.
     """
     variables = {
         "model": model,
@@ -77,7 +77,7 @@ def worker(model: Path, *module: str, **settings: object) -> subprocess.Popen[st
     )
 
 
-def test_a_worker_scores_with_the_real_engine_and_says_what_it_serves(sqlite_url: str, checkpoint: Path) -> None:
+def test_a_worker_scores_with_the_real_engine_and_registers_what_it_serves(sqlite_url: str, checkpoint: Path) -> None:
     store = Store(sqlite_url)
     job_id = store.submit(chunks=3, tokenizer=TextTokenizer.load(checkpoint).fingerprint)
     process = worker(checkpoint, database_url=sqlite_url)
@@ -125,13 +125,13 @@ def _break_configuration(directory: Path) -> None:
     ("harm", "words"),
     [
         (_remove_weights, "model.safetensors"),
-        (_truncate_weights, "can't be read"),
-        (_name_another_family, "gpt2"),
-        (_break_configuration, "config.json"),
-        (shutil.rmtree, "does not exist"),
+        pytest.param(_truncate_weights, "can't be read", marks=pytest.mark.slow),
+        pytest.param(_name_another_family, "gpt2", marks=pytest.mark.slow),
+        pytest.param(_break_configuration, "config.json", marks=pytest.mark.slow),
+        pytest.param(shutil.rmtree, "does not exist", marks=pytest.mark.slow),
     ],
 )
-def test_a_checkpoint_that_can_not_be_served_is_one_clear_message(
+def test_a_checkpoint_that_can_not_be_served_is_refused_with_one_clear_message(
     sqlite_url: str, checkpoint: Path, tmp_path: Path, harm: Callable[[Path], None], words: str
 ) -> None:
     broken = tmp_path / "broken"
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_can_not_be_served_is_one_clear_message(
     assert words in errors[0]["reason"]
 
 
-def test_settings_that_make_no_sense_are_one_clear_message(sqlite_url: str, checkpoint: Path) -> None:
+def test_invalid_settings_are_refused_with_one_clear_message(sqlite_url: str, checkpoint: Path) -> None:
     process = worker(checkpoint, database_url=sqlite_url, claim_seconds="soon")
     _, log = process.communicate(timeout=60)
     assert process.returncode == 1, log
@@ -155,21 +155,22 @@ def test_settings_that_make_no_sense_are_one_clear_message(sqlite_url: str, chec
     assert "claim_seconds" in log
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_model_loads_ends_the_worker_at_once(sqlite_url: str, checkpoint: Path) -> None:
     process = worker(checkpoint, database_url=sqlite_url, multi_item_enable_startup_warmup=True)
     assert process.stderr is not None
-    wait_until(lambda: "compiling" in process.stderr.readline(), "it compiles")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(5) == 0
-    process.stderr.close()
+    with process.stderr as log:
+        wait_until(lambda: "compiling" in log.readline(), "the worker compiles its programs")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
 
 
 MISCOMPILING = "tests.workers.engine_loop.miscompiling_worker"
 
 
-def test_a_device_that_computes_something_wrong_is_not_served_from(sqlite_url: str, checkpoint: Path) -> None:
+def test_a_worker_whose_device_computes_a_program_wrongly_does_not_start(sqlite_url: str, checkpoint: Path) -> None:
     store = Store(sqlite_url)
-    wrong = str(LeaveKey(64))
+    wrong = str(OutputMLPKey(64))
     settings = {"multi_item_enable_startup_warmup": True, "step_tokens": 64}
     process = worker(checkpoint, MISCOMPILING, wrong, database_url=sqlite_url, **settings)
     _, log = process.communicate(timeout=120)
@@ -182,7 +183,8 @@ def test_a_device_that_computes_something_wrong_is_not_served_from(sqlite_url: s
     assert live_workers(store.database, 600.0) == []
 
 
-def test_a_program_that_turns_out_wrong_beside_the_work_ends_the_worker(sqlite_url: str, checkpoint: Path) -> None:
+@pytest.mark.slow
+def test_a_program_that_is_compiled_wrongly_beside_the_work_ends_the_worker(sqlite_url: str, checkpoint: Path) -> None:
     wrong = str(HeadKey(Head.LOGITS, 128, 64))
     settings = {"multi_item_enable_startup_warmup": True, "step_tokens": 64}
     process = worker(checkpoint, MISCOMPILING, wrong, database_url=sqlite_url, **settings)

@@ -1,0 +1,90 @@
+"""The background tasks of an API process: notices, polling, sweeping, and recording when keys were used."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+
+import structlog
+
+from api.service import Service
+from bell.interfaces import EndedJobsListener, tell
+from jobs.invariant_watch import Watch
+from jobs.queue.read import statuses
+from jobs.queue.sweep import sweep
+from jobs.store.database import StorageUnavailable
+from jobs.store.records import JobStatus, Swept
+from jobs.tenancy.keys import LAST_USED_RESOLUTION_SECONDS
+
+RESTART_SECONDS = 1.0
+"""The pause before a background task that failed is started again."""
+
+log = structlog.stdlib.get_logger("api")
+
+
+@asynccontextmanager
+async def background_tasks(service: Service, listener: EndedJobsListener, watch: Watch) -> AsyncIterator[None]:
+    """Run all background tasks while the context is entered."""
+
+    async def look_up(job_ids: Collection[str]) -> dict[str, JobStatus]:
+        return await service.threads.sql(statuses, service.database, job_ids)
+
+    tasks = [
+        asyncio.create_task(_keep_running(name, start))
+        for name, start in {
+            "notices": lambda: listener.listen(service.waiters.on_ended),
+            "polling": lambda: service.waiters.poll(look_up, service.api.waiter_poll_seconds),
+            "sweeping": lambda: _sweep(service, watch),
+            "noting the use of keys": lambda: _record_key_use(service),
+        }.items()
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:
+    """Run a task until cancelled, and restart it after a failure: requests depend on it."""
+    while True:
+        try:
+            await start()
+        except Exception:
+            log.exception("a background task failed and is started again", task=name)
+        await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _record_key_use(service: Service) -> None:
+    while True:
+        await asyncio.sleep(LAST_USED_RESOLUTION_SECONDS * random.uniform(0.75, 1.0))
+        await service.authenticator.record_use()
+
+
+async def _sweep(service: Service, watch: Watch) -> None:
+    """Sweep regularly, as every API process and worker does, and announce what has changed."""
+    while True:
+        # The jitter keeps processes that started together from sweeping at the same time.
+        await asyncio.sleep(service.database.settings.sweep_seconds * random.uniform(0.75, 1.25))
+        try:
+            swept = await service.threads.sql(sweep, service.database)
+        except StorageUnavailable as error:
+            log.warning("could not sweep", error=str(error))
+            continue
+        for job_id in swept.job_ids:
+            service.waiters.on_ended(job_id)
+        tell(service.ringer, swept.models, swept.job_ids)
+        try:
+            await service.threads.sql(_count_and_watch, service, watch, swept)
+        except StorageUnavailable as error:
+            log.warning("could not look at what was swept", error=str(error))
+
+
+def _count_and_watch(service: Service, watch: Watch, swept: Swept) -> None:
+    """Count the jobs that ended, and check the invariants."""
+    for job_id, status in statuses(service.database, swept.job_ids).items():
+        service.metrics.count_ended(job_id, status)
+    watch.after_sweep()

@@ -1,0 +1,35 @@
+"""Open the bell that the settings choose: a local socket if one is set, otherwise Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bell.interfaces import BellConnection, EndedJobsListener, RingListener
+from bell.local import LocalBell, LocalHub
+from bell.redis_bell import RedisBell
+from bell.redis_ended_jobs import RedisEndedJobsListener
+from bell.redis_listener import RedisRingListener
+from settings.bell import BellSettings
+
+
+def open_api_bell(settings: BellSettings) -> tuple[BellConnection, EndedJobsListener]:
+    """Return what an API process uses: a bell to ring the workers with, and a listener for ended jobs."""
+    if settings.bell_socket is not None:
+        hub = LocalHub(settings.bell_socket)
+        return hub, hub
+    url, prefix = settings.redis_url, settings.bell_prefix
+    return RedisBell(url, prefix), RedisEndedJobsListener(url, prefix)
+
+
+def open_worker_bell(
+    settings: BellSettings, model: str, on_ring: Callable[[], None]
+) -> tuple[BellConnection, RingListener]:
+    """Return what a worker of ``model`` uses: a bell to announce ended jobs with, and a listener for rings.
+
+    ``on_ring`` is called in the listening thread and must return at once.
+    """
+    if settings.bell_socket is not None:
+        bell = LocalBell(settings.bell_socket, model, on_ring)
+        return bell, bell
+    redis_bell = RedisBell(settings.redis_url, settings.bell_prefix)
+    return redis_bell, RedisRingListener(settings.redis_url, settings.bell_prefix, model, on_ring)

@@ -1,0 +1,19 @@
+"""The scoring worker around its engine: how much work it takes, how often it looks for it, its metrics."""
+
+from pydantic import Field, PositiveFloat
+
+from settings.slice import SettingsSlice
+
+
+class WorkerSettings(SettingsSlice):
+    """How a scoring worker takes work."""
+
+    claim_seconds: PositiveFloat = Field(4.0, description="estimated seconds of work that one claim takes")
+    poll_seconds: PositiveFloat = Field(2.0, description="an idle worker looks for work this often, bell or not")
+    worker_metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="port at which a worker offers `/metrics`; unset: none"
+    )
+    worker_metrics_host: str = Field("127.0.0.1", description="address to bind for these metrics")
+    step_timeout_seconds: PositiveFloat = Field(
+        600.0, description="a worker whose engine makes no progress for this long ends itself"
+    )

@@ -1,0 +1,91 @@
+"""The engine makes few estimates, and corrects them by what it measures on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from model.engine import SAMPLED_GROUPS, Engine
+from scoring.layout import GroupWork
+from scoring.planning.algorithms import Algorithm
+from scoring.planning.estimates import Estimate, Estimator, GroupLengths
+from tests.model import engines
+from tests.model.geometries import Group, Item
+
+
+def works(count: int, prefix: int = 90, items: int = 20) -> list[GroupWork]:
+    """Different groups of one shape."""
+    random = np.random.RandomState(0)
+    groups = []
+    for number in range(count):
+        of_prefix, *of_items = (tuple(random.randint(0, 90, length).tolist()) for length in (prefix, *[5] * items))
+        groups.append(Group(of_prefix, tuple(map(Item, of_items))).work(f"group {number}", number))
+    return groups
+
+
+def computed(engine: Engine, groups: Sequence[GroupWork]) -> Any:
+    """The engine's log entry about scoring some groups."""
+    with capture_logs() as logs:
+        list(engine.score(groups, lambda: None))
+    (told,) = [entry for entry in logs if entry["event"] == "computed"]
+    return told
+
+
+@pytest.fixture
+def engine(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """An engine by whose clock every step takes seconds, and which caches no prefix."""
+    loaded = engines.load(checkpoint("untied"), "float32", step_tokens=64, enable_scoring_cache=False)
+    monkeypatch.setattr(loaded, "_clock", count(0.0, 3.0).__next__)
+    return loaded
+
+
+@pytest.mark.parametrize("groups", [1, 3, 3 * SAMPLED_GROUPS])
+def test_the_estimate_of_work_that_was_just_measured_is_about_right(groups: int, engine: Engine) -> None:
+    first = computed(engine, works(groups))
+    assert first["estimated_seconds"] < 0.1 * first["seconds"], "the stored rates are far off"
+    again = computed(engine, works(groups))
+    assert again["estimated_seconds"] == pytest.approx(again["seconds"], rel=0.2)
+    other = computed(engine, works(groups, prefix=200, items=40))
+    assert other["estimated_seconds"] == pytest.approx(other["seconds"], rel=0.5)
+    assert engine.estimate_ratio == pytest.approx(first["estimate_ratio"], rel=0.5)
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_estimates_are_made_of_a_sample_unless_they_choose_the_algorithm(
+    batch_invariant: bool, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.load(checkpoint("untied"), "float32", step_tokens=64, batch_invariant=batch_invariant)
+    monkeypatch.setattr(engine, "_clock", count(0.0, 1e-3).__next__)
+    asked: list[Algorithm] = []
+    estimate = Estimator.of
+
+    def counted(self: Estimator, algorithm: Algorithm, group: GroupLengths) -> Estimate:
+        asked.append(algorithm)
+        return estimate(self, algorithm, group)
+
+    monkeypatch.setattr(Estimator, "of", counted)
+    made = []
+    for _ in range(2):
+        computed(engine, works(3 * SAMPLED_GROUPS))
+        made.append(len(asked))
+    if batch_invariant:
+        assert made == [SAMPLED_GROUPS, SAMPLED_GROUPS]
+    else:
+        assert made[1] > 2 * 3 * SAMPLED_GROUPS
+
+
+def test_preempting_work_is_not_measured_as_part_of_the_work_around_it(engine: Engine) -> None:
+    undisturbed = computed(engine, works(1))["seconds"]
+
+    def preempt() -> None:
+        list(engine.score(works(2), lambda: None))
+
+    with capture_logs() as logs:
+        list(engine.score(works(1), preempt))
+    assert [entry for entry in logs if entry["event"] == "computed"][-1]["seconds"] == undisturbed

@@ -1,0 +1,54 @@
+"""What a worker's process does while the database can't be reached: it waits, and says so in its log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from structlog.stdlib import BoundLogger
+
+from jobs.store.database import StorageUnavailable
+
+RETRY_SECONDS = 2.0
+
+
+def wait_for_database(action: Callable[[], None], stopping: threading.Event, log: BoundLogger) -> bool:
+    """Repeat ``action`` until the database is there for it. Returns False if ``stopping`` was set first."""
+    while not stopping.is_set():
+        try:
+            action()
+        except StorageUnavailable as error:
+            log.warning("waiting for the database", error=str(error))
+            stopping.wait(RETRY_SECONDS)
+        else:
+            return True
+    return False
+
+
+class OutageLog:
+    """Logs when an outage of the database begins and when it ends, however often the database is tried in between.
+
+    Used as a context around each use of the database: it suppresses StorageUnavailable. For one thread.
+    """
+
+    def __init__(self, log: BoundLogger, event: str) -> None:
+        self._log = log
+        self._event = event  # logged when an outage begins
+        self.is_away = False
+
+    def __enter__(self) -> OutageLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, StorageUnavailable):
+            if not self.is_away:
+                self._log.warning(self._event, error=str(error))
+            self.is_away = True
+            return True
+        if error is None and self.is_away:
+            self._log.info("the database is back")
+            self.is_away = False
+        return False
