@@ -220,9 +220,9 @@ class Engine:
             return None
         sample = plans[:: -(-len(plans) // SAMPLED_GROUPS)]
         estimate = sum((self._planner.estimate(planned.lengths, planned.assignments) for planned in sample), NOTHING)
-        share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
-        if not share:
+        if not estimate.tokens:  # for example, a prefix that was cached when the work was planned, and evicted since
             return None
+        share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
         by_stored_rates = estimate.seconds / share
         estimated = by_stored_rates * self._calibration.ratio
         self._calibration.compare(by_stored_rates, seconds)

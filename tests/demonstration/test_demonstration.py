@@ -38,7 +38,9 @@ def of_task(task: Task) -> list[Example]:
     return list(held_out_examples(task, 300, SEED))
 
 
-@pytest.mark.parametrize("name", ["sentiment", "relevance", pytest.param("choice", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["relevance", *(pytest.param(task, marks=pytest.mark.slow) for task in ("sentiment", "choice"))]
+)
 def test_nine_of_ten_held_out_examples_are_judged_right(judge: Judge, name: str) -> None:
     assert judge.accuracy(held_out(name, 150, SEED)) >= 0.9
 

@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from model.engine import SAMPLED_GROUPS, Engine
 from scoring.layout import GroupWork
 from scoring.planning.algorithms import Algorithm
-from scoring.planning.estimates import Estimate, Estimator, GroupLengths
+from scoring.planning.estimates import NOTHING, Estimate, Estimator, GroupLengths
+from scoring.planning.planner import Planner
 from tests.model import engines
 from tests.model.geometries import Group, Item
 
@@ -78,6 +79,12 @@ def test_estimates_are_made_of_a_sample_unless_they_choose_the_algorithm(
         assert made == [SAMPLED_GROUPS, SAMPLED_GROUPS]
     else:
         assert made[1] > 2 * 3 * SAMPLED_GROUPS
+
+
+def test_work_whose_estimate_is_nothing_is_not_compared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Planner, "estimate", lambda planner, lengths, assignments: NOTHING)
+    assert computed(engine, works(1))["estimated_seconds"] is None
+    assert engine.estimate_ratio == 1.0
 
 
 def test_preempting_work_is_not_measured_as_part_of_the_work_around_it(engine: Engine) -> None:

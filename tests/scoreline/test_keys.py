@@ -32,6 +32,7 @@ def scoreline(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_key_is_printed_once_listed_without_its_secret_and_revoked(sqlite_url: str) -> None:
     arguments = ("--name", "laptop", "--tenant", "acme", "--scopes", "score,read", "--expires-in", "90d")
     made = scoreline(sqlite_url, "keys", "create", *arguments)
