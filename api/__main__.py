@@ -19,6 +19,7 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
+from settings.limits import LimitSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.unknown import warn_of_unknown_variables
@@ -54,6 +55,7 @@ def main() -> int:
         settings = ApiSettings()
         app = create_app(
             api=settings,
+            limits=LimitSettings(),
             scoring=ScoringSettings(),
             store=StoreSettings(),
             bell=BellSettings(),

@@ -35,6 +35,7 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
+from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import AddressRules
@@ -47,6 +48,7 @@ log = structlog.stdlib.get_logger("api")
 def create_app(
     *,
     api: ApiSettings,
+    limits: LimitSettings,
     scoring: ScoringSettings,
     store: StoreSettings,
     bell: BellSettings,
@@ -81,6 +83,7 @@ def create_app(
         threads = Threads()
         service = Service(
             api=api,
+            limits=limits,
             scoring=scoring,
             database=database,
             tokenizer=served.tokenizer,

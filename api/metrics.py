@@ -61,6 +61,8 @@ class Metrics:
         self._accepted = counter("scoreline_jobs_accepted", accepted, "origin", "priority")
         ended_jobs = "Ends of jobs that this process learned of: by waiting, reading, cancelling or sweeping."
         self._ended_jobs = counter("scoreline_jobs_ended", ended_jobs, "status")
+        refused = "Requests and connections that a limit of docs/limits.md refused, by the limit's setting."
+        self._refused = counter("scoreline_refused_requests", refused, "limit")
         self._waiters = Gauge(
             "scoreline_awaited_jobs", "Jobs whose end a request of this process waits for.", registry=self._registry
         )
@@ -81,6 +83,10 @@ class Metrics:
     def count_accepted(self, submission: Submission) -> None:
         """Count a job that was accepted now, not earlier."""
         self._accepted.labels(submission.origin.value, submission.priority.value).inc()
+
+    def count_refused(self, limit: str) -> None:
+        """Count a request that a limit refused. limit: the name of the setting, such as ``max_headers``."""
+        self._refused.labels(limit).inc()
 
     def count_ended(self, job_id: str, status: JobStatus) -> None:
         """Count a job if it has ended, once, however often it is read."""

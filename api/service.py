@@ -21,6 +21,7 @@ from jobs.store.records import Accepted, Submission
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
+from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from webhooks.addresses import AddressRules
 
@@ -30,6 +31,7 @@ class Service:
     """One API process."""
 
     api: ApiSettings
+    limits: LimitSettings
     scoring: ScoringSettings
     database: Database
     tokenizer: TextTokenizer

@@ -6,16 +6,13 @@ from settings.slice import SettingsSlice
 
 
 class ApiSettings(SettingsSlice):
-    """Where the API listens, how long it waits and how much it accepts."""
+    """Where the API listens, how long it waits, and when it refuses further work."""
 
     host: str = Field(
         "127.0.0.1",
         description="address to bind; callers need keys, except those of `scoreline up` on a loopback address",
     )
     port: int = Field(8000, ge=0, le=65535, description="port to bind")
-    max_body_bytes: PositiveInt = Field(64 * 1024 * 1024, description="largest request body")
-    max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")
-    max_line_bytes: PositiveInt = Field(4 * 2**20, description="longest line of a job sent as JSON lines")
     call_timeout_seconds: PositiveFloat = Field(60.0, description="how long `/v1/score` waits unless told otherwise")
     max_call_timeout_seconds: PositiveFloat = Field(600.0, description="longest wait that a caller may ask for")
     max_waiting_chunks: PositiveInt = Field(

@@ -13,6 +13,7 @@ from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
+from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.webhooks import WebhookSettings
@@ -21,6 +22,7 @@ from settings.worker import WorkerSettings
 SLICES: tuple[type[SettingsSlice], ...] = (
     ScoringSettings,
     ApiSettings,
+    LimitSettings,
     KeySettings,
     StoreSettings,
     BellSettings,

@@ -33,11 +33,14 @@ STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
     ErrorCode.JOB_CANCELLED: 409,
     ErrorCode.JOB_FAILED: 409,
     ErrorCode.IDEMPOTENCY_IN_PROGRESS: 409,
+    ErrorCode.REQUEST_TIMEOUT: 408,
     ErrorCode.REQUEST_TOO_LARGE: 413,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: 415,
     ErrorCode.IDEMPOTENCY_KEY_REUSED: 422,
+    ErrorCode.TOO_MANY_OPEN_REQUESTS: 429,
     ErrorCode.RATE_LIMIT_EXCEEDED: 429,
     ErrorCode.QUOTA_EXCEEDED: 429,
+    ErrorCode.HEADERS_TOO_LARGE: 431,
     ErrorCode.INTERNAL_ERROR: 500,
     ErrorCode.OVERLOADED: 503,
     ErrorCode.MODEL_UNAVAILABLE: 503,
@@ -146,7 +149,7 @@ def secured(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
 def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI ``responses`` of a route that can fail with ``codes``, with an example for each code."""
     by_status: dict[int | str, dict[str, Any]] = {}
-    for code in (*codes, ErrorCode.INTERNAL_ERROR):  # which every route can fail with
+    for code in (*codes, *(code for code in _ANY_REQUEST_ERRORS if code not in codes)):
         entry = by_status.setdefault(
             STATUS[code], {"model": ErrorEnvelope, "description": "", "content": {"application/json": {"examples": {}}}}
         )
@@ -161,10 +164,19 @@ def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     return by_status
 
 
+_ANY_REQUEST_ERRORS = (
+    ErrorCode.REQUEST_TIMEOUT,
+    ErrorCode.HEADERS_TOO_LARGE,
+    ErrorCode.OVERLOADED,
+    ErrorCode.INTERNAL_ERROR,
+)
+"""The errors that every route can answer with, because the server itself refuses the request."""
+
 _AUTHENTICATION_ERRORS = (
     ErrorCode.INVALID_API_KEY,
     ErrorCode.INSUFFICIENT_SCOPE,
     ErrorCode.RATE_LIMIT_EXCEEDED,
+    ErrorCode.TOO_MANY_OPEN_REQUESTS,
     ErrorCode.STORAGE_UNAVAILABLE,
 )
 

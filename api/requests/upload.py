@@ -52,7 +52,7 @@ async def receive_upload(
     """Receive and accept a job. Raises UploadRefusedError, ClientDisconnect. key: the request's Idempotency-Key."""
     body = _Body(request)
     try:
-        check_declared_length(request, service.api.max_upload_bytes)
+        check_declared_length(request, service.limits.max_upload_bytes)
         encoding = content_encoding(request)
         if encoding not in ("identity", "gzip", "x-gzip"):
             raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")

@@ -42,7 +42,7 @@ class UploadReader:
         self._numbers: list[int] = []
         self._bytes = 0  # of the current batch of items, including the overhead
         self._overhead = 0  # bytes that each item adds to its line
-        limits = service.api
+        limits = service.limits
         self._lines = LineReader(
             ROUTE, gzip=gzip, max_bytes=limits.max_upload_bytes, max_line_bytes=limits.max_line_bytes
         )

@@ -89,7 +89,7 @@ async def submit(
         except UploadRefusedError as refused:
             return refused.response
     else:
-        data = await read_body(request, service.api.max_body_bytes)
+        data = await read_body(request, service.limits.max_body_bytes)
         idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
         submission = await service.threads.text(read_job, service, principal, data, idempotency)
         accepted, job = await service.threads.sql(_accept, service, submission)

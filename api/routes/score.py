@@ -75,7 +75,7 @@ async def score(
     A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
-    data = await read_body(request, service.api.max_body_bytes)
+    data = await read_body(request, service.limits.max_body_bytes)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
     call = await service.threads.text(read_call, service, principal, data, idempotency)
     accepted, result = await service.threads.sql(_accept, service, call)

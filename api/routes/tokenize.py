@@ -32,7 +32,7 @@ router = APIRouter(tags=["models"])
 )
 async def tokenize(request: Request, service: ServiceOf, _: WithScoreScope) -> Response:
     """Tokenise a text. A label must be one token: `count` says whether it is."""
-    data = await read_body(request, service.api.max_body_bytes)
+    data = await read_body(request, service.limits.max_body_bytes)
     return json_response(await service.threads.text(_tokenize, service, data))
 
 

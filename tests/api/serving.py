@@ -32,6 +32,7 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
+from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.webhooks import WebhookSettings
 from tests.api import tiny_model
@@ -132,6 +133,7 @@ class RunningApi:
         self.api: ApiSettings = of(ApiSettings)
         self.app = create_app(
             api=self.api,
+            limits=of(LimitSettings),
             scoring=self.scoring,
             store=self.store,
             bell=self.bell,

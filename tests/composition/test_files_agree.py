@@ -19,6 +19,7 @@ from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
+from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.webhooks import WebhookSettings
@@ -42,7 +43,7 @@ WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu"
 
 READS: Mapping[str, set[type[SettingsSlice]]] = {
     "migrate": {StoreSettings},
-    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings, WebhookSettings, KeySettings},
+    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings, LimitSettings, WebhookSettings, KeySettings},
     "deliver": {StoreSettings, WebhookSettings, DeliverySettings},
     **{name: {StoreSettings, ScoringSettings, BellSettings, EngineSettings, WorkerSettings} for name in WORKERS},
 }

@@ -1,0 +1,63 @@
+"""What a client, a tenant and all clients together may use of an API process. docs/limits.md explains each limit."""
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from settings.slice import SettingsSlice
+
+MEBIBYTE = 2**20
+
+
+class LimitSettings(SettingsSlice):
+    """The size, the number and the time of everything that clients send. The defaults suit a machine of 4 GB."""
+
+    # Connections and headers, which cost something before anybody knows who is asking.
+    max_connections: PositiveInt = Field(
+        8_192, description="open connections of one API process; more are closed at once"
+    )
+    max_header_bytes: PositiveInt = Field(32_768, description="bytes of a request's first line and headers together")
+    max_headers: PositiveInt = Field(100, description="headers of a request")
+    header_seconds: PositiveFloat = Field(10.0, description="time in which the headers of a request must have arrived")
+    send_seconds: PositiveFloat = Field(
+        30.0, description="how long a client may leave a response unread before its connection is closed"
+    )
+
+    # Bodies.
+    max_body_bytes: PositiveInt = Field(32 * MEBIBYTE, description="largest request body, JSON lines excepted")
+    body_silence_seconds: PositiveFloat = Field(
+        20.0, description="how long a client may send nothing in the middle of a body, JSON lines excepted"
+    )
+    body_seconds: PositiveFloat = Field(
+        300.0, description="time in which a body must have arrived as a whole, JSON lines excepted"
+    )
+    max_buffered_body_bytes: PositiveInt = Field(
+        192 * MEBIBYTE, description="bytes of all unfinished bodies together that a process holds in memory"
+    )
+    max_buffered_body_bytes_per_tenant: PositiveInt = Field(64 * MEBIBYTE, description="the same, of one tenant")
+    max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")
+    max_line_bytes: PositiveInt = Field(MEBIBYTE, description="longest line of a job sent as JSON lines")
+
+    # Requests at the same time.
+    max_open_requests: PositiveInt = Field(2_048, description="requests that a process answers at the same time")
+    max_open_requests_per_tenant: PositiveInt = Field(512, description="the same, of one tenant")
+    max_open_streams: PositiveInt = Field(
+        4_096, description="requests that wait for a job's end, or receive scores as JSON lines, at the same time"
+    )
+    max_open_streams_per_tenant: PositiveInt = Field(1_024, description="the same, of one tenant")
+    max_open_uploads: PositiveInt = Field(64, description="jobs sent as JSON lines that arrive at the same time")
+    max_open_uploads_per_tenant: PositiveInt = Field(16, description="the same, of one tenant")
+
+    # Texts and tokens.
+    max_query_characters: PositiveInt = Field(1_000_000, description="characters of a query")
+    max_item_characters: PositiveInt = Field(1_000_000, description="characters of an item")
+    max_label_characters: PositiveInt = Field(1_000, description="characters of a label")
+    max_tokenize_characters: PositiveInt = Field(100_000, description="characters of a text sent to `/v1/tokenize`")
+    max_tokens_per_job: PositiveInt = Field(
+        1_000_000_000, description="tokens, over all sequences, one job may have; each item counts with its query"
+    )
+    max_stored_tokens_per_job: PositiveInt = Field(
+        2**24, description="tokens of one job's items, which are stored; with `item_first` each item holds its query"
+    )
+    max_stored_tokens_per_upload: PositiveInt = Field(2**30, description="the same, of a job sent as JSON lines")
+    text_process_bytes: PositiveInt = Field(
+        768 * MEBIBYTE, description="memory of the process that reads bodies of more than a mebibyte"
+    )
