@@ -92,7 +92,7 @@ def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
     return Dockerfile(arguments, tuple(stages))
 
 
-def let_in(path: Path = ROOT / ".dockerignore") -> list[str]:
+def build_context_paths(path: Path = ROOT / ".dockerignore") -> list[str]:
     """Return the paths that ``.dockerignore`` lets in; it starts by excluding everything."""
     rules = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     assert rules[0] == "*", "it begins by refusing everything"

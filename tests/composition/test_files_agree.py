@@ -35,7 +35,7 @@ from tests.composition.compose_file import (
     read_environment_file,
     referenced,
 )
-from tests.composition.image import Dockerfile, let_in, read_dockerfile
+from tests.composition.image import Dockerfile, build_context_paths, read_dockerfile
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu": ("tpu", "tpu")}
@@ -160,7 +160,7 @@ def test_the_example_env_file_sets_only_variables_that_the_composition_reads(
 
 def test_the_example_env_file_serves_the_demonstration_model(example: dict[str, str]) -> None:
     served = Path(example["SCORELINE_MODEL"])
-    assert served.as_posix() in let_in(), "it is in the image, by its path from the working folder"
+    assert served.as_posix() in build_context_paths(), "it is in the image, by its path from the working folder"
     assert (ROOT / served / "config.json").is_file()
     assert ROOT / served == ROOT / ScoringSettings.model_fields["model"].default
     assert example["SCORELINE_MODEL_NAME"] == "demonstration"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.composition.image import Dockerfile, let_in, read_dockerfile
+from tests.composition.image import Dockerfile, build_context_paths, read_dockerfile
 
 ROOT = Path(__file__).parents[2]
 ACCELERATORS = ("cpu", "cuda", "tpu")
@@ -23,7 +23,7 @@ def test_the_build_context_is_the_product_and_the_files_that_it_reads() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     rooms = set(project["tool"]["importlinter"]["root_packages"])
     packages = {"requirements.txt", "requirements-cuda.txt", "requirements-tpu.txt"}
-    allowed = let_in()
+    allowed = build_context_paths()
     assert set(allowed) == rooms | packages | {"alembic.ini", "migrations", "demonstration/model", "LICENSE"}
     for name in allowed:
         assert (ROOT / name).exists(), f"there is no {name}"
@@ -47,7 +47,7 @@ def test_packages_are_installed_from_pins_before_any_source(dockerfile: Dockerfi
     assert copied == installed == expected
     for name in expected:
         assert (ROOT / name).is_file()
-        assert name in let_in()
+        assert name in build_context_paths()
 
 
 def test_all_accelerators_use_the_same_version_of_jax() -> None:

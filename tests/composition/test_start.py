@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from tests.composition.compose_file import ENVIRONMENT_EXAMPLE, Service, read_composition, read_environment_file
-from tests.composition.image import let_in, read_dockerfile
+from tests.composition.image import build_context_paths, read_dockerfile
 from tests.services import PostgresServer, RedisServer, find_binary, free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ class Machine:
     def _copy_context(self) -> Path:
         """Copy the files that enter the image, and no others, to where the image has them."""
         app = self.folder / "app"
-        for name in let_in():
+        for name in build_context_paths():
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, app / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
