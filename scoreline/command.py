@@ -17,6 +17,7 @@ from rich.console import Console
 
 from scoreline.administration import keys_app, tenants_app
 from scoreline.client import DEFAULT_URL, Client, ScorelineError
+from scoreline.printable import printable
 from scoreline.server_process import DEMONSTRATION_MODEL, CommandError, exec_server_module
 from scoreline.tables import score_table
 
@@ -46,7 +47,9 @@ def main() -> None:
     try:
         app()
     except (CommandError, ScorelineError, TimeoutError) as error:
-        Console(stderr=True).print(f"scoreline: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"scoreline: {printable(str(error))}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
         sys.exit(1)
 
 
@@ -93,7 +96,7 @@ def score_command(
     console = Console()
     console.print(score_table(item, label, result.scores))
     for warning in result.warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+        console.print(f"warning: {printable(warning)}", style="yellow", markup=False)
 
 
 @app.command("submit")

@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.text import Text
 
+from scoreline.printable import printable
+
 OWN_LOGGERS = ("api", "worker", "delivery", "bell", "scoring")
 """Loggers shown from level info on. Others, which are those of libraries, are shown from level warning on."""
 
@@ -21,7 +23,7 @@ _KNOWN = ("event", "level", "logger", "timestamp", "exception")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a process's log."""
+    """One line of a process's log, which may quote a client: its path, for example. All of it is safe to print."""
 
     event: str
     level: str = "error"
@@ -38,9 +40,21 @@ class LogLine:
             logged_at = datetime.fromisoformat(fields["timestamp"]).astimezone()
             event, level = str(fields["event"]), str(fields["level"])
         except (ValueError, KeyError, TypeError):
-            return cls(line)
-        details = {name: value for name, value in fields.items() if name not in _KNOWN}
-        return cls(event, level, fields.get("logger", ""), f"{logged_at:%H:%M:%S}", details, fields.get("exception"))
+            return cls(printable(line, keep="\t"))
+        details = {
+            printable(name): printable(value) if isinstance(value, str) else value
+            for name, value in fields.items()
+            if name not in _KNOWN
+        }
+        exception = fields.get("exception")
+        return cls(
+            printable(event.strip()),
+            level,
+            fields.get("logger", ""),
+            f"{logged_at:%H:%M:%S}",
+            details,
+            None if exception is None else printable(str(exception), keep="\n\t"),
+        )
 
     @property
     def is_worth_showing(self) -> bool:
@@ -89,7 +103,7 @@ class LogLine:
         text.append(self.event.strip(), style=STYLES.get(self.level, "") if self.time else "")
         for name, value in (self.details or {}).items():
             text.append(f"  {name}=", style="dim")
-            text.append(str(value), style="dim")
+            text.append(printable(str(value)), style="dim")
         if self.exception:
             text.append(f"\n{self.exception}", style="dim")
         return text

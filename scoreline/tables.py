@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from scoreline.printable import printable
+
 
 def in_one_line(text: str) -> str:
     """Return a text on one line, with a sign in place of each line break."""
-    return text.strip().replace("\n", " ⏎ ")
+    return printable(text.strip().replace("\n", " ⏎ "))
 
 
 def column_name(label: str | int) -> str:
     """Return the heading of a label's column. A text is quoted, because its spaces matter."""
-    return f"“{label}”" if isinstance(label, str) else str(label)
+    return f"“{printable(label)}”" if isinstance(label, str) else str(label)
 
 
 def score_table(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -90,7 +91,8 @@ class Database:
             case "sqlite":
                 if not url.database or url.database == ":memory:":
                     raise ValueError("the store must be a file: several processes share it")
-                Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+                if not url.query.get("uri"):  # a file: URI, whose path only SQLite can read
+                    _create_private(Path(url.database))
                 engine = create_engine(
                     url, connect_args={"timeout": BUSY_SECONDS}, pool_timeout=BUSY_SECONDS, hide_parameters=True
                 )
@@ -230,6 +232,16 @@ def _replace_if_gone(
         engine.dialect.do_ping(connection)
     except engine.dialect.loaded_dbapi.Error as error:
         raise InvalidatePoolError(str(error)) from error
+
+
+def _create_private(path: Path) -> None:
+    """Create a database file and its folder for this user only, if they are missing: it holds inputs and secrets.
+
+    SQLite gives the files that it makes beside a database the permissions of the database.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(OSError):  # SQLite says what is wrong when it opens the file
+        os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600))
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
+
 from scoreline.log_lines import LogLine
 
 SCORED = (
@@ -50,3 +55,24 @@ def test_a_traceback_is_shown_and_its_last_line_is_the_reason() -> None:
 def test_steps_in_a_log_line_are_read_as_progress() -> None:
     assert line("compiling", "info", "worker", ', "step": 3, "steps": 14').progress == (3, 14)
     assert line("scored", "info", "worker", ', "step": 3').progress is None
+
+
+@pytest.mark.parametrize("place", ["event", "detail", "nested detail", "name of a detail", "exception", "plain text"])
+def test_text_of_a_client_can_neither_forge_a_line_nor_control_the_terminal(place: str) -> None:
+    hostile = "/v1\r\n12:00:00 api     ready\x1b]52;c;aGk=\x07\x9b2J\u202e"
+    fields: dict[str, Any] = {"event": "request", "level": "warning", "logger": "api", "timestamp": "2026-11-20T22:34Z"}
+    match place:
+        case "event" | "exception":
+            fields[place] = hostile
+        case "detail":
+            fields["path"] = hostile
+        case "nested detail":
+            fields["path"] = [hostile]
+        case "name of a detail":
+            fields[hostile] = 1
+    parsed = LogLine.parse(f"no JSON {hostile}" if place == "plain text" else json.dumps(fields))
+    shown = parsed.render("api").plain
+    lines = 3 if place == "exception" else 1  # a traceback has lines of its own
+    assert len(shown.split("\n")) == lines
+    assert shown.replace("\n", "").isprintable()
+    assert parsed.plain.replace("\n", "").isprintable()

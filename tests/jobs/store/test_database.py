@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,7 @@ from settings.jobs import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import finish_all, submit, take
 from tests.services import PostgresServer, wait_until
+from tests.stores import migrate_store
 
 
 def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
@@ -182,6 +186,20 @@ def test_now_is_unix_seconds_on_the_clock_of_the_database_or_of_a_test(
         assert tx.execute(select(NOW)).scalar_one() == pytest.approx(time.time(), abs=2.0)
     with timed_store.read() as tx:
         assert tx.execute(select(NOW)).scalar_one() == clock.now
+
+
+def test_only_its_user_may_read_a_new_sqlite_store(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    url = f"sqlite:///{folder / 'jobs.db'}"
+    previous = os.umask(0)
+    try:
+        migrate_store(url)
+        with closing(Database.open(StoreSettings(database_url=url))) as store, store.read() as tx:
+            tx.execute(select(api_keys))
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+    finally:
+        os.umask(previous)
+    assert modes == {"new": 0o700, "jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600}
 
 
 def test_the_folder_of_a_sqlite_store_is_made(tmp_path: Path) -> None:
