@@ -18,6 +18,7 @@ from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.ended_jobs import EndedJobs
 from api.metrics import Metrics
+from api.reading import ReadingContext
 from api.request_id import RequestContext
 from api.ringing import Ringer
 from api.routes import health, jobs, metrics, models, score, tokenize
@@ -67,6 +68,14 @@ def create_app(
         context_length=scoring.context_length,
     )
     card = served.card
+    reading = ReadingContext(
+        api=api,
+        limits=limits,
+        scoring=scoring,
+        tokenizer=served.tokenizer,
+        card=card,
+        webhook_rules=AddressRules.from_settings(webhooks),
+    )
     database = Database.open(store)
     keyless = is_keyless(api.host, bell.bell_socket)
     if keys.bootstrap_key is None and not keyless:
@@ -84,10 +93,9 @@ def create_app(
         service = Service(
             api=api,
             limits=limits,
-            scoring=scoring,
             database=database,
-            tokenizer=served.tokenizer,
             card=card,
+            reading=reading,
             compatibility=compatibility,
             authenticator=Authenticator(database, threads, keys, keyless=keyless),
             rate_limits=RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
@@ -96,7 +104,6 @@ def create_app(
             threads=threads,
             waiters=Waiters(ended),
             ringer=Ringer(doorbell),
-            webhook_rules=AddressRules.from_settings(webhooks),
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,
         )
         process_metrics.read_awaited_jobs_from(lambda: len(service.waiters.job_ids))

@@ -12,18 +12,15 @@ from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
+from api.reading import ReadingContext
 from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting import Waiters
 from checkpoints.card import ModelCard
 from jobs.store.database import Database
 from jobs.store.records import Accepted, Submission
-from scoring.error_codes import ErrorCode, RequestError
-from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
-from settings.scoring import ScoringSettings
-from webhooks.addresses import AddressRules
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -32,10 +29,9 @@ class Service:
 
     api: ApiSettings
     limits: LimitSettings
-    scoring: ScoringSettings
     database: Database
-    tokenizer: TextTokenizer
     card: ModelCard  # of the served model
+    reading: ReadingContext
     compatibility: CompatibilityCheck
     authenticator: Authenticator
     rate_limits: RateLimits
@@ -44,19 +40,7 @@ class Service:
     threads: Threads
     waiters: Waiters
     ringer: Ringer
-    webhook_rules: AddressRules  # where webhooks may be sent
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
-
-    def check_model(self, name: object) -> None:
-        """Raise RequestError unless ``name`` is the served model. None stands for the default model."""
-        if name is None:
-            return
-        if not isinstance(name, str):
-            raise RequestError(ErrorCode.INVALID_REQUEST, "model must be a string", param="model")
-        if name != self.card.name:
-            raise RequestError(
-                ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:200]!r}; see /v1/models", param="model"
-            )
 
     def on_accepted(self, submission: Submission, accepted: Accepted) -> None:
         """Ring the workers for a job that was committed, and count it unless it was accepted earlier."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from api.answers.schemas import JobBody, ScoreBody
 from api.callers.authentication import Principal
+from api.reading import ReadingContext
+from api.requests.idempotency import idempotency_of
 from api.requests.json_body import parse_json
 from api.requests.webhook import read_webhook, unknown_webhook_fields
-from api.service import Service
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode, RequestError
@@ -49,44 +50,48 @@ def parse_object(data: bytes) -> Mapping[str, object]:
     return body
 
 
-def read_job(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Submission:
+def read_job(reading: ReadingContext, data: bytes, principal: Principal, idempotency_key: str | None) -> Submission:
     """Return the job in the body of ``POST /v1/jobs``. Raises RequestError."""
     body = parse_object(data)
-    limits = _limits(service, max_items=service.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
-    fields = _job_fields(service, body)
-    request = _request(service, body)
-    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
-    return _submission(service, principal, body, request, prepared, fields, idempotency)
+    idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
+    limits = _limits(reading, max_items=reading.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
+    fields = _job_fields(reading, body)
+    request = _request(reading, body)
+    prepared = prepare(request, reading.card, reading.tokenizer, limits, reading.scoring.multi_item_algorithm)
+    return _submission(reading, principal, body, request, prepared, fields, idempotency)
 
 
-def read_upload(service: Service, principal: Principal, body: Mapping[str, object]) -> tuple[Submission, Preparation]:
+def read_upload(
+    reading: ReadingContext, principal: Principal, body: Mapping[str, object]
+) -> tuple[Submission, Preparation]:
     """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError."""
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
-    limits = _limits(service, max_items=service.scoring.max_items_per_upload, max_tokens=None, advice="")
-    fields = _job_fields(service, body)
-    request = _request(service, {**body, "items": []})
-    preparation = Preparation(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
-    return _submission(service, principal, body, request, preparation.prepared(()), fields, None), preparation
+    limits = _limits(reading, max_items=reading.scoring.max_items_per_upload, max_tokens=None, advice="")
+    fields = _job_fields(reading, body)
+    request = _request(reading, {**body, "items": []})
+    preparation = Preparation(request, reading.card, reading.tokenizer, limits, reading.scoring.multi_item_algorithm)
+    return _submission(reading, principal, body, request, preparation.prepared(()), fields, None), preparation
 
 
-def read_call(service: Service, principal: Principal, data: bytes, idempotency: Idempotency | None) -> Call:
+def read_call(reading: ReadingContext, data: bytes, principal: Principal, idempotency_key: str | None) -> Call:
     """Return the call in the body of ``POST /v1/score``. Raises RequestError."""
     body = parse_object(data)
-    timeout = _seconds(body, "timeout", service.api.max_call_timeout_seconds) or service.api.call_timeout_seconds
+    idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
+    timeout = _seconds(body, "timeout", reading.api.max_call_timeout_seconds) or reading.api.call_timeout_seconds
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
     limits = _limits(
-        service,
-        max_items=service.scoring.max_items_per_call,
-        max_tokens=service.scoring.max_tokens_per_call,
+        reading,
+        max_items=reading.scoring.max_items_per_call,
+        max_tokens=reading.scoring.max_tokens_per_call,
         advice="submit it to /v1/jobs",
     )
     # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
     expires_in = timeout if cancel_on_timeout else None
     fields = _Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
-    request = _request(service, body)
-    prepared = prepare(request, service.card, service.tokenizer, limits, service.scoring.multi_item_algorithm)
-    submission = _submission(service, principal, body, request, prepared, fields, idempotency)
+    request = _request(reading, body)
+    prepared = prepare(request, reading.card, reading.tokenizer, limits, reading.scoring.multi_item_algorithm)
+    submission = _submission(reading, principal, body, request, prepared, fields, idempotency)
     return Call(submission, timeout, cancel_on_timeout)
 
 
@@ -102,21 +107,21 @@ class _Fields:
     webhook: Webhook | None = None
 
 
-def _job_fields(service: Service, body: Mapping[str, object]) -> _Fields:
-    webhook = read_webhook(body, service.webhook_rules)
+def _job_fields(reading: ReadingContext, body: Mapping[str, object]) -> _Fields:
+    webhook = read_webhook(body, reading.webhook_rules)
     given = _one_of(body, "priority", [str(priority) for priority in Priority])
     expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
     priority = Priority(given) if given is not None else Priority.NORMAL
     return _Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body), webhook)
 
 
-def _request(service: Service, body: Mapping[str, object]) -> ScoreRequest:
-    service.check_model(body.get("model"))
+def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreRequest:
+    reading.check_model(body.get("model"))
     return parse_score_request(body)
 
 
 def _submission(
-    service: Service,
+    reading: ReadingContext,
     principal: Principal,
     body: Mapping[str, object],
     request: ScoreRequest,
@@ -125,8 +130,8 @@ def _submission(
     idempotency: Idempotency | None,
 ) -> Submission:
     return Submission(
-        model=service.card.name,
-        tokenizer_fingerprint=service.card.tokenizer_fingerprint,
+        model=reading.card.name,
+        tokenizer_fingerprint=reading.card.tokenizer_fingerprint,
         prefix=prepared.prefix,
         chunks=prepared.chunks,
         label_token_ids=prepared.label_token_ids,
@@ -145,8 +150,8 @@ def _submission(
     )
 
 
-def _limits(service: Service, *, max_items: int, max_tokens: int | None, advice: str) -> Limits:
-    scoring = service.scoring
+def _limits(reading: ReadingContext, *, max_items: int, max_tokens: int | None, advice: str) -> Limits:
+    scoring = reading.scoring
     return Limits(
         max_labels=scoring.max_labels,
         max_items=max_items,

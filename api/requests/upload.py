@@ -70,7 +70,7 @@ class _Receiver:
         self._service = service
         self._principal = principal
         self._key = key
-        self._reader = UploadReader(service, principal, gzip=gzip)
+        self._reader = UploadReader(service.reading, principal, gzip=gzip)
         self._upload: Upload | None = None
         self._earlier: EarlierUpload | None = None
         self._admitted = False

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 from api.callers.authentication import Principal
+from api.reading import ReadingContext
 from api.requests.json_body import parse_json
 from api.requests.lines import LineReader
 from api.requests.submission import parse_object, read_upload
-from api.service import Service
 from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
@@ -32,17 +32,17 @@ _ITEM = re.compile(r"items\[(\d+)\]")
 class UploadReader:
     """Reads an upload. It blocks on the processor, so use it in a thread. Every method raises RequestError."""
 
-    def __init__(self, service: Service, principal: Principal, *, gzip: bool) -> None:
+    def __init__(self, reading: ReadingContext, principal: Principal, *, gzip: bool) -> None:
         self.submission: Submission | None = None  # the job without its items, after the first line
         self.hash_only = False  # set it to compute only the hash of the further body
-        self._service = service
+        self._reading = reading
         self._principal = principal
         self._preparation: Preparation | None = None
         self._items: list[object] = []
         self._numbers: list[int] = []
         self._bytes = 0  # of the current batch of items, including the overhead
         self._overhead = 0  # bytes that each item adds to its line
-        limits = service.limits
+        limits = reading.limits
         self._lines = LineReader(
             ROUTE, gzip=gzip, max_bytes=limits.max_upload_bytes, max_line_bytes=limits.max_line_bytes
         )
@@ -85,7 +85,7 @@ class UploadReader:
 
     def _open(self, number: int, line: bytes) -> None:
         try:
-            self.submission, self._preparation = read_upload(self._service, self._principal, parse_object(line))
+            self.submission, self._preparation = read_upload(self._reading, self._principal, parse_object(line))
         except RequestError as error:
             raise _in_line(error, number) from None
         if self.submission.options.item_first:

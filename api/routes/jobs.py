@@ -16,7 +16,7 @@ from api.answers.presentation import EMBEDDED_ITEMS, encode, json_response, show
 from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.principal import WithReadScope, WithScoreScope
 from api.requests.body import media_type, read_body
-from api.requests.idempotency import REPLAYED, IdempotencyKey, idempotency_of
+from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.requests.submission import read_job
 from api.requests.upload import JSON_LINES, UploadRefusedError, receive_upload
@@ -90,8 +90,7 @@ async def submit(
             return refused.response
     else:
         data = await read_body(request, service.limits.max_body_bytes)
-        idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
-        submission = await service.threads.text(read_job, service, principal, data, idempotency)
+        submission = await service.threads.text(read_job, service.reading, data, principal, idempotency_key)
         accepted, job = await service.threads.sql(_accept, service, submission)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))

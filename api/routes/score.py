@@ -16,7 +16,7 @@ from api.answers.presentation import encode, json_response, show_scoring
 from api.answers.schemas import ScoreBody, ScoreResponse
 from api.principal import WithScoreScope
 from api.requests.body import read_body
-from api.requests.idempotency import REPLAYED, IdempotencyKey, idempotency_of
+from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.submission import Call, read_call
 from api.routes.result import Result, read_result
 from api.service import Service, ServiceOf
@@ -76,8 +76,7 @@ async def score(
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
     data = await read_body(request, service.limits.max_body_bytes)
-    idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
-    call = await service.threads.text(read_call, service, principal, data, idempotency)
+    call = await service.threads.text(read_call, service.reading, data, principal, idempotency_key)
     accepted, result = await service.threads.sql(_accept, service, call)
     given_up = False
     if result is None:

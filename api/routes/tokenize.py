@@ -10,9 +10,10 @@ from api.answers.openapi import json_body
 from api.answers.presentation import encode, json_response
 from api.answers.schemas import TokenizeBody, Tokens
 from api.principal import WithScoreScope
+from api.reading import ReadingContext
 from api.requests.body import read_body
 from api.requests.submission import parse_object
-from api.service import Service, ServiceOf
+from api.service import ServiceOf
 from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["models"])
@@ -33,12 +34,12 @@ router = APIRouter(tags=["models"])
 async def tokenize(request: Request, service: ServiceOf, _: WithScoreScope) -> Response:
     """Tokenise a text. A label must be one token: `count` says whether it is."""
     data = await read_body(request, service.limits.max_body_bytes)
-    return json_response(await service.threads.text(_tokenize, service, data))
+    return json_response(await service.threads.text(_tokenize, service.reading, data))
 
 
-def _tokenize(service: Service, data: bytes) -> bytes:
+def _tokenize(reading: ReadingContext, data: bytes) -> bytes:
     body = parse_object(data)
-    service.check_model(body.get("model"))
+    reading.check_model(body.get("model"))
     text = body.get("text")
     if not isinstance(text, str):
         raise RequestError(ErrorCode.INVALID_REQUEST, "text must be a string", param="text")
@@ -47,13 +48,13 @@ def _tokenize(service: Service, data: bytes) -> bytes:
         raise RequestError(
             ErrorCode.INVALID_REQUEST, "add_special_tokens must be true or false", param="add_special_tokens"
         )
-    ids = service.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+    ids = reading.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
     return encode(
         {
-            "model": service.card.name,
+            "model": reading.card.name,
             "tokens": ids,
-            "pieces": service.tokenizer.pieces(ids),
+            "pieces": reading.tokenizer.pieces(ids),
             "count": len(ids),
-            "max_model_len": service.card.context_length,
+            "max_model_len": reading.card.context_length,
         }
     )

@@ -1,0 +1,36 @@
+"""What the code that reads a body must know. It is plain data, so that another process can read bodies as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from checkpoints.card import ModelCard
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.tokenization import TextTokenizer
+from settings.api import ApiSettings
+from settings.limits import LimitSettings
+from settings.scoring import ScoringSettings
+from webhooks.addresses import AddressRules
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ReadingContext:
+    """The settings, the tokenizer and the model card by which bodies are read. It holds no connection and no thread."""
+
+    api: ApiSettings
+    limits: LimitSettings
+    scoring: ScoringSettings
+    tokenizer: TextTokenizer
+    card: ModelCard  # of the served model
+    webhook_rules: AddressRules  # where webhooks may be sent
+
+    def check_model(self, name: object) -> None:
+        """Raise RequestError unless ``name`` is the served model. None stands for the default model."""
+        if name is None:
+            return
+        if not isinstance(name, str):
+            raise RequestError(ErrorCode.INVALID_REQUEST, "model must be a string", param="model")
+        if name != self.card.name:
+            raise RequestError(
+                ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:200]!r}; see /v1/models", param="model"
+            )
