@@ -39,7 +39,9 @@ class StoreSettings(SettingsSlice):
         7 * 86400.0, description="finished jobs, with inputs and scores, are deleted after this"
     )
     call_retention_seconds: PositiveFloat = Field(
-        900.0, description="finished `/v1/score` calls are deleted after this"
+        900.0,
+        description="finished `/v1/score` calls are deleted after this; a call with an Idempotency-Key is kept at "
+        "least until its key expires",
     )
     share_prefixes: bool = Field(
         False,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, select, update
+from sqlalchemy import Select, bindparam, case, func, select, update
 
 from jobs.queue.read import job_record
 from jobs.queue.removal import remove_jobs
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.records import JobError, JobRecord, JobStatus, Origin
-from jobs.store.tables import ChunkState, Seconds, chunks, jobs
+from jobs.store.tables import ChunkState, Seconds, chunks, idempotency_keys, jobs
 from jobs.tenancy.ownership import find_job
 from jobs.webhooks.outbox import store_deliveries
 from jobs.webhooks.tables import webhook_deliveries
@@ -56,9 +56,13 @@ def end_jobs(
     return ended
 
 
-_KEEP_SECONDS = case(
+_KEEP_UNTIL = NOW + case(
     (jobs.c.origin == Origin.CALL.value, bindparam("keep_call_seconds", type_=Seconds)),
     else_=bindparam("keep_job_seconds", type_=Seconds),
+)
+# A key is removed with its job. So a job is kept at least until its key expires: up to then the key is remembered.
+_KEY_UNTIL = (
+    select(func.max(idempotency_keys.c.expires_at)).where(idempotency_keys.c.job_id == jobs.c.id).scalar_subquery()
 )
 _END = (
     update(jobs)
@@ -66,7 +70,7 @@ _END = (
     .values(
         status=bindparam("to_status"),
         finished_at=NOW,
-        remove_at=NOW + _KEEP_SECONDS,
+        remove_at=case((_KEY_UNTIL > _KEEP_UNTIL, _KEY_UNTIL), else_=_KEEP_UNTIL),
         received_at=None,
         error_code=bindparam("to_code"),
         error_message=bindparam("to_message"),

@@ -34,11 +34,8 @@ def sweep(db: Database) -> Swept:
     ended: list[str] = []
     models: set[str] = set()
     removed = 0
-    _remove_finished_batches(db)
-    for _ in range(LOST_BATCHES):
-        lost = _return_lost_batch(db)
-        if lost is None:
-            break
+    for batch_id in _lost_batches(db):
+        lost = _return_lost_batch(db, batch_id)
         ended += lost.job_ids
         models |= lost.models
     for _ in range(STEPS):
@@ -60,28 +57,40 @@ def sweep(db: Database) -> Swept:
     for _ in range(STEPS):
         if not remove_deliveries(db):
             break
+    for _ in range(STEPS):
+        if not _remove_spent_batches(db):
+            break
     _remove_expired(db)
     return Swept(tuple(ended), frozenset(models), removed)
 
 
-def _return_lost_batch(db: Database) -> Swept | None:
-    """Return the chunks of one batch whose lease has run out to the queue. None if there is no such batch."""
+# A batch keeps its row until its lease has run out, also when all of its chunks are finished. So most of the batches
+# whose lease has run out hold no work, and there may be thousands of them. They must not delay those that hold work.
+_HOLDS_WORK = exists().where(chunks.c.batch_id == batches.c.id, CLAIMED)
+
+
+def _lost_batches(db: Database) -> list[str]:
+    """Return batches whose lease has run out while they hold unfinished chunks, those lost for longest first."""
+    lost = select(batches.c.id).where(batches.c.lease_until < NOW, _HOLDS_WORK)
+    with db.read() as tx:
+        return list(tx.scalars(lost.order_by(batches.c.lease_until).limit(LOST_BATCHES)))
+
+
+def _return_lost_batch(db: Database, batch_id: str) -> Swept:
+    """Return the chunks of a lost batch to the queue, unless another sweep does so or its lease was renewed."""
     with db.write() as tx:
-        lost = _free_rows(tx, (batches.c.id,), batches.c.lease_until < NOW, limit=1)
-        if not lost:
-            return None
-        batch_id = lost[0][0]
+        if not _free_rows(tx, (batches.c.id,), batches.c.id == batch_id, batches.c.lease_until < NOW):
+            return Swept((), frozenset(), 0)
         held = select(chunks.c.model).where(chunks.c.batch_id == batch_id, CLAIMED).distinct()
         models = frozenset(tx.scalars(held))
         returned = return_batch(tx, batch_id, LOST_WORKER)
     return Swept(returned.job_ids, models, 0)
 
 
-def _remove_finished_batches(db: Database) -> None:
-    """Remove batches without unfinished chunks, once their lease has run out."""
+def _remove_spent_batches(db: Database) -> int:
+    """Remove some batches without unfinished chunks whose lease has run out. Return how many."""
     with db.write() as tx:
-        spent = ~exists().where(chunks.c.batch_id == batches.c.id, CLAIMED)
-        _remove(tx, (batches.c.id,), batches.c.lease_until < NOW, spent)
+        return _remove(tx, (batches.c.id,), batches.c.lease_until < NOW, ~_HOLDS_WORK)
 
 
 def _expire_jobs(db: Database) -> list[str]:
@@ -101,14 +110,13 @@ def _remove_expired(db: Database) -> None:
         _remove(tx, (webhook_secrets.c.id,), webhook_secrets.c.expires_at <= NOW)
 
 
-def _free_rows(
-    tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool], limit: int = ROWS_PER_STEP
-) -> list[Any]:
-    """Lock rows that no other transaction has locked, and return their keys. Never waits."""
-    return list(tx.execute(select(*key).where(*which).limit(limit).with_for_update(skip_locked=True)))
+def _free_rows(tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool]) -> list[Any]:
+    """Lock some rows that no other transaction has locked, and return their keys. Never waits."""
+    return list(tx.execute(select(*key).where(*which).limit(ROWS_PER_STEP).with_for_update(skip_locked=True)))
 
 
-def _remove(tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool]) -> None:
+def _remove(tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool]) -> int:
     rows = _free_rows(tx, key, *which)
     if rows:
         tx.execute(delete(key[0].table).where(tuple_(*key).in_([tuple(row) for row in rows])))
+    return len(rows)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, func, select
+from sqlalchemy import Table, func, insert, select
 
 from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
 from jobs.queue.claim import claim
+from jobs.queue.ending import cancel
 from jobs.queue.read import get_job, list_jobs, read_scores
 from jobs.queue.removal import CHUNKS_PER_STEP, JOBS_PER_STEP
 from jobs.queue.sweep import sweep
@@ -20,7 +21,7 @@ from jobs.store.tables import batches, chunks, idempotency_keys, jobs, prefixes,
 from scoring.error_codes import RequestError
 from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take
+from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission, submit, take, waiting_chunks
 
 DAY = 86_400.0
 
@@ -92,6 +93,42 @@ def test_a_prefix_goes_with_the_last_job_that_uses_it(timed_store: Database, clo
     assert count(timed_store, prefixes) == 0
 
 
+@pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.CANCELLED])
+def test_a_call_with_an_idempotency_key_is_kept_for_as_long_as_its_key(
+    timed_store: Database, clock: HandClock, status: JobStatus
+) -> None:
+    keyed = submission(origin=Origin.CALL, idempotency=Idempotency("key", "hash"))
+    job_id = accept(timed_store, keyed).job_id
+    other = accept(timed_store, submission(origin=Origin.CALL)).job_id
+    clock.turn(100)
+    if status is JobStatus.SUCCEEDED:
+        finish_all(timed_store, take(timed_store))
+    else:
+        cancel(timed_store, "default", job_id)
+        cancel(timed_store, "default", other)
+    clock.turn(DAY - 101)
+    assert sweep(timed_store).removed == 1, "the call without a key"
+    again = accept(timed_store, keyed)
+    assert (again.job_id, again.replayed) == (job_id, True)
+    assert get_job(timed_store, "default", job_id).status is status
+    clock.turn(1)
+    assert sweep(timed_store).removed == 1
+    assert (count(timed_store, idempotency_keys), count(timed_store, jobs)) == (0, 0)
+    assert not accept(timed_store, keyed).replayed
+
+
+def test_a_call_that_ends_after_its_key_has_expired_is_kept_for_minutes(
+    timed_store: Database, clock: HandClock
+) -> None:
+    accept(timed_store, submission(origin=Origin.CALL, idempotency=Idempotency("key", "hash")))
+    clock.turn(DAY + 1)
+    finish_all(timed_store, take(timed_store))
+    clock.turn(899)
+    assert sweep(timed_store).removed == 0
+    clock.turn(1)
+    assert sweep(timed_store).removed == 1
+
+
 def test_idempotency_keys_are_removed_before_their_jobs(timed_store: Database, clock: HandClock) -> None:
     accept(timed_store, submission(idempotency=Idempotency("key", "hash")))
     clock.turn(DAY)
@@ -106,6 +143,34 @@ def test_batches_without_unfinished_chunks_are_removed(timed_store: Database, cl
     assert count(timed_store, batches) == 1
     clock.turn(61)
     assert sweep(timed_store).models == frozenset()
+    assert count(timed_store, batches) == 0
+
+
+def test_a_lost_batch_is_returned_by_one_sweep_although_thousands_of_older_rows_hold_no_work(
+    timed_store: Database, clock: HandClock
+) -> None:
+    submit(timed_store)
+    take(timed_store)
+    old = [{"id": f"spent-{n}", "worker_id": "worker", "lease_until": clock.now - 1_000} for n in range(7_000)]
+    with timed_store.write() as tx:
+        tx.execute(insert(batches), old)
+    clock.turn(61)
+    assert sweep(timed_store).models == {MODEL}
+    assert waiting_chunks(timed_store) == 1
+    assert count(timed_store, batches) == 0
+
+
+def test_one_sweep_removes_a_bounded_number_of_batches_that_hold_no_work(
+    timed_store: Database, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.queue.sweep.ROWS_PER_STEP", 3)
+    monkeypatch.setattr("jobs.queue.sweep.STEPS", 2)
+    with timed_store.write() as tx:
+        rows = [{"id": f"spent-{n}", "worker_id": "worker", "lease_until": clock.now - 1} for n in range(8)]
+        tx.execute(insert(batches), rows)
+    sweep(timed_store)
+    assert count(timed_store, batches) == 2
+    sweep(timed_store)
     assert count(timed_store, batches) == 0
 
 
