@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import redis
 from celery import bootsteps
 from celery.worker import state
 
-from bell.redis_celery import RING_TASK, create_celery, queue_name
+from bell.redis_celery import BROKER_SILENCE_SECONDS, RING_TASK, create_celery, key_prefix, queue_name
 
 RESTART_SECONDS = 1.0
 """Pause before a consumer that ended is started again."""
@@ -29,7 +30,10 @@ class RedisRingListener:
 
     def __init__(self, redis_url: str, prefix: str, model: str, on_ring: Callable[[], None]) -> None:
         self._celery = create_celery(redis_url, prefix)
+        self._redis_url = redis_url
+        self._prefix = prefix
         self._queue = queue_name(model)
+        self._on_ring = on_ring
 
         def ring() -> None:
             on_ring()
@@ -53,8 +57,22 @@ class RedisRingListener:
             )
             worker.start()  # returns when told to stop, and when Celery meets an error that it does not handle
             if not self._stopped.is_set():
-                logger.error("the consumer of rings ended; it is started again")
+                logger.error("the consumer of rings ended; it is started again, and the waiting rings are dropped")
+                self._drop_rings()
                 self._stopped.wait(RESTART_SECONDS)
+
+    def _drop_rings(self) -> None:
+        """Remove all rings of this model. One of them may be malformed, and would end every consumer of the queue.
+
+        Celery puts rings that were not acknowledged back into the queue, so the unacknowledged ones are removed, too.
+        """
+        keys = [f"{key_prefix(self._prefix)}{name}" for name in (self._queue, "unacked", "unacked_index")]
+        try:
+            with redis.Redis.from_url(self._redis_url, socket_timeout=BROKER_SILENCE_SECONDS) as client:
+                client.delete(*keys)
+        except redis.RedisError as error:
+            logger.warning("the rings could not be dropped: %s", error)
+        self._on_ring()  # in place of the dropped ones
 
     def stop(self) -> None:
         """End the consumer: within a second, or within five if Redis has stopped answering."""

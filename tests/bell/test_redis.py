@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import redis
@@ -217,3 +221,56 @@ def test_the_bell_imports_no_room_but_settings() -> None:
     for source in (Path(__file__).parents[2] / "bell").glob("*.py"):
         for room in rooms:
             assert f"from {room}" not in source.read_text()
+
+
+def ring_as_stored(redis_server: RedisServer, client: redis.Redis) -> dict[str, Any]:
+    """Return a message as the bell puts it into the queue, which is empty afterwards."""
+    with closing(RedisBell(redis_server.url, PREFIX)) as bell:
+        bell.ring("demo")
+    message: dict[str, Any] = json.loads(cast("bytes", client.lpop(f"{PREFIX}:ring.demo")))
+    return message
+
+
+MALFORMED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no JSON": lambda ring: "{",
+    "no object": lambda ring: [],
+    "an empty object": lambda ring: {},
+    "raw data": lambda ring: ring | {"content-type": "application/data", "content-encoding": "binary"},
+    "raw data of no task": lambda ring: ring | {"content-type": "application/data", "headers": {}},
+    "a pickle": lambda ring: ring | {"content-type": "application/x-python-serialize"},
+    "an unknown content type": lambda ring: ring | {"content-type": "a/b"},
+    "a body that is not base64": lambda ring: ring | {"body": "***"},
+    "a body of another shape": lambda ring: ring | {"body": b64encode(b"7").decode()},
+    "a number as the body": lambda ring: ring | {"body": 7},
+    "an unknown task": lambda ring: ring | {"headers": ring["headers"] | {"task": "other"}},
+    "a list as the task": lambda ring: ring | {"headers": ring["headers"] | {"task": []}},
+    "headers of another shape": lambda ring: ring | {"headers": 7},
+    "no properties": lambda ring: {name: value for name, value in ring.items() if name != "properties"},
+    "no delivery tag": lambda ring: ring | {"properties": {}},
+    "an unknown body encoding": lambda ring: ring | {"properties": ring["properties"] | {"body_encoding": "x"}},
+    "an unreadable time": lambda ring: ring | {"headers": ring["headers"] | {"eta": "x", "expires": "y"}},
+    "compression that does not exist": lambda ring: ring | {"headers": ring["headers"] | {"compression": "x"}},
+}
+
+
+ALWAYS = ("no JSON", "raw data")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ALWAYS else pytest.param(kind, marks=pytest.mark.slow) for kind in MALFORMED]
+)
+def test_a_malformed_message_in_redis_is_dropped_and_later_rings_are_heard(
+    redis_server: RedisServer, bell: RedisBell, client: redis.Redis, kind: str
+) -> None:
+    ring = ring_as_stored(redis_server, client)
+    found = MALFORMED[kind](ring)
+    queue = f"{PREFIX}:ring.demo"
+    client.lpush(queue, found if isinstance(found, str) else json.dumps(found))
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        wait_until(lambda: client.llen(queue) == 0, "the message is taken or dropped")
+        ring_until_heard(bell, heard)
+        before = len(heard.rings)
+        bell.ring("demo")
+        wait_until(lambda: len(heard.rings) > before and client.llen(queue) == 0, "a further ring is heard")
+    assert client.hlen(f"{PREFIX}:unacked") == 0
