@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -37,25 +38,59 @@ def system_lookup(name: str) -> list[str]:
     return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
 
 
+class _Slots:
+    """The places of the lookups under way, shared fairly among the owners of webhooks. Safe to use from threads.
+
+    An owner may hold half of the places that the other owners leave, and one at least. So names that are answered
+    slowly take no places from other owners, however many of them one owner has.
+    """
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()  # by owner
+        self._changed = threading.Condition()
+
+    def take(self, owner: str, seconds: float) -> bool:
+        """Take a place, and return whether there was one. An owner who has a full share is not kept waiting."""
+        with self._changed:
+            others = self._held.total() - self._held[owner]
+            if self._held[owner] >= max(1, (MAX_LOOKUPS - others) // 2):
+                return False
+            if not self._changed.wait_for(lambda: self._held.total() < MAX_LOOKUPS, seconds):
+                return False
+            self._held[owner] += 1
+            return True
+
+    def free(self, owner: str) -> None:
+        """Give a place back."""
+        with self._changed:
+            self._held[owner] -= 1
+            if not self._held[owner]:
+                del self._held[owner]
+            self._changed.notify()
+
+
 class Resolver:
     """Looks names up, each in its own thread, with a time limit for the caller."""
 
     def __init__(self, lookup: Lookup = system_lookup) -> None:
         self._lookup = lookup
-        self._slots = threading.BoundedSemaphore(MAX_LOOKUPS)
+        self._slots = _Slots()
 
-    def resolve(self, name: str, seconds: float) -> list[str]:
-        """Return the addresses of a name in the resolver's order. Raises ResolutionError, TimeoutError, BusyError."""
+    def resolve(self, name: str, seconds: float, owner: str = "") -> list[str]:
+        """Return the addresses of a name in the resolver's order. Raises ResolutionError, TimeoutError, BusyError.
+
+        owner: whose webhook it is looked up for; owners share the lookups that can run at a time.
+        """
         deadline = time.monotonic() + seconds
-        if not self._slots.acquire(timeout=min(seconds, MAX_WAIT_SECONDS)):
+        if not self._slots.take(owner, min(seconds, MAX_WAIT_SECONDS)):
             raise BusyError("too many names are being looked up")
         answer: Future[list[str]] = Future()
         # A daemon thread, so that a stopping process does not wait for it.
-        thread = threading.Thread(target=self._answer, args=(name, answer), name="webhook-look-up", daemon=True)
+        thread = threading.Thread(target=self._answer, args=(name, owner, answer), name="webhook-look-up", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            self._slots.release()
+            self._slots.free(owner)
             raise BusyError("no thread could be started to look a name up") from error
         try:
             addresses = answer.result(max(0.0, deadline - time.monotonic()))
@@ -65,7 +100,7 @@ class Resolver:
             raise ResolutionError(NO_ALLOWED_ADDRESS)
         return addresses
 
-    def _answer(self, name: str, answer: Future[list[str]]) -> None:
+    def _answer(self, name: str, owner: str, answer: Future[list[str]]) -> None:
         try:
             addresses = self._lookup(name)
         except (OSError, UnicodeError):
@@ -74,4 +109,4 @@ class Resolver:
         else:
             answer.set_result(addresses)
         finally:
-            self._slots.release()
+            self._slots.free(owner)

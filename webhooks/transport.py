@@ -22,6 +22,9 @@ from webhooks.resolving import NO_ALLOWED_ADDRESS, Lookup, ResolutionError, Reso
 
 MAX_ADDRESSES_TRIED = 4  # addresses of one name; the time limit for connecting is divided among them
 
+OWNER = "owner"
+"""The extension of a request that says whose webhook it is: owners share the lookups of names."""
+
 
 class TlsError(httpx2.ConnectError):
     """The certificate is for another name or of an unknown authority, or the receiver does not speak TLS."""
@@ -112,7 +115,7 @@ class CheckedTransport(httpx2.BaseTransport):
         """Return a response with an unread body. Raises httpx2's errors, ForbiddenUrl, ResolutionError, BusyError."""
         deadline = Deadline(time.monotonic() + self._settings.webhook_timeout_seconds)
         target = check_url(str(request.url), self._rules)
-        connection = self._connect(target, deadline)
+        connection = self._connect(target, deadline, request.extensions.get(OWNER, ""))
         stream = LimitedStream(connection, deadline, self._settings.webhook_max_response_bytes)
         url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=request.url.raw_path)
         with _as_httpx2(stream):
@@ -123,9 +126,9 @@ class CheckedTransport(httpx2.BaseTransport):
             response.status, headers=response.headers, stream=_Body(response, stream), request=request
         )
 
-    def _connect(self, target: Target, deadline: Deadline) -> socket.socket:
+    def _connect(self, target: Target, deadline: Deadline, owner: str) -> socket.socket:
         """Connect to a checked address of the target, with TLS unless the scheme is http."""
-        addresses = self._addresses(target, deadline)
+        addresses = self._addresses(target, deadline, owner)
         connecting = deadline.within(self._settings.webhook_connect_seconds)
         try:
             connection = _connect_to_first(addresses, target.port, connecting)
@@ -135,11 +138,12 @@ class CheckedTransport(httpx2.BaseTransport):
             raise httpx2.ConnectError(f"the host did not take the connection: {error.strerror or error}") from error
         return connection if target.scheme == "http" else self._start_tls(connection, target, connecting)
 
-    def _addresses(self, target: Target, deadline: Deadline) -> list[Address]:
+    def _addresses(self, target: Target, deadline: Deadline, owner: str) -> list[Address]:
         if target.address is not None:
             return [target.address]
         try:
-            found = self._resolver.resolve(target.host, deadline.within(self._settings.webhook_connect_seconds).left())
+            seconds = deadline.within(self._settings.webhook_connect_seconds).left()
+            found = self._resolver.resolve(target.host, seconds, owner)
         except TimeoutError as error:
             raise httpx2.ConnectTimeout(str(error)) from error
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -11,6 +12,7 @@ import webhooks.resolving
 from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status
 from tests.webhooks.senders import BODY, HEADERS, IMPATIENT, MANY_SECONDS, OPENED
+from webhooks.resolving import MAX_LOOKUPS, BusyError, ResolutionError, Resolver
 from webhooks.sending import Failed, Sender, Sent
 
 
@@ -64,6 +66,53 @@ def test_a_lookup_that_hangs_times_out_and_occupies_its_slot_until_it_ends(monke
             lambda: isinstance(sender.send(receiver.url("receiver.example"), HEADERS, BODY), Sent),
             "it is looked up",
         )
+
+
+def test_names_of_one_owner_that_hang_leave_lookups_to_other_owners() -> None:
+    answered = threading.Event()
+    hanging: list[str] = []
+
+    def lookup(name: str) -> list[str]:
+        if name.startswith("slow"):
+            hanging.append(name)
+            answered.wait(MANY_SECONDS)
+        return ["127.0.0.1"]
+
+    resolver = Resolver(lookup)
+
+    def look_up(name: str, owner: str) -> None:
+        with suppress(ResolutionError, TimeoutError):
+            resolver.resolve(name, MANY_SECONDS, owner)
+
+    def fill(owner: str) -> int:
+        """Look slow names up until the resolver refuses; return how many it took."""
+        taken = len(hanging)
+        refused = threading.Event()
+
+        def try_to_look_up(name: str) -> None:
+            try:
+                look_up(name, owner)
+            except BusyError:
+                refused.set()
+
+        while not refused.is_set():
+            known = len(hanging)
+            threading.Thread(target=try_to_look_up, args=(f"slow{known}",), daemon=True).start()
+            while len(hanging) == known and not refused.wait(0.001):
+                pass
+        return len(hanging) - taken
+
+    shares = [fill(owner) for owner in ("first", "second", "third")]
+    assert shares == [MAX_LOOKUPS // 2, MAX_LOOKUPS // 4, MAX_LOOKUPS // 8]
+    assert resolver.resolve("quick", MANY_SECONDS, "fourth") == ["127.0.0.1"]
+    answered.set()
+
+    def may_look_up_again() -> bool:
+        with suppress(BusyError):
+            return resolver.resolve("quick", MANY_SECONDS, "first") == ["127.0.0.1"]
+        return False
+
+    wait_until(may_look_up_again, "the first owner may look names up again")
 
 
 def test_waiting_for_a_lookup_slot_is_shorter_than_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,8 +51,8 @@ log = structlog.stdlib.get_logger("delivery")
 class WebhookSender(Protocol):
     """What the loop needs of :class:`webhooks.sending.Sender`."""
 
-    def send(self, url: str, headers: dict[str, str], body: bytes) -> SendResult:
-        """POST the body and wait for the response, with a time limit."""
+    def send(self, url: str, headers: dict[str, str], body: bytes, owner: str = "") -> SendResult:
+        """POST the body and wait for the response, with a time limit. owner: whose webhook it is."""
 
 
 class _LeaseOverError(Exception):
@@ -192,7 +192,7 @@ class DeliveryLoop:
             "webhook-timestamp": str(timestamp),
             "webhook-signature": sign([one.secret for one in secrets], delivery.id, timestamp, delivery.body),
         }
-        return attempt_from_result(self._sender.send(delivery.url, headers, delivery.body))
+        return attempt_from_result(self._sender.send(delivery.url, headers, delivery.body, delivery.tenant))
 
     def _retry_while_claimed(self, until: float, action: Callable[[], Result]) -> Result:
         """Repeat an action while the database is away. Raises _LeaseOverError at ``until`` (monotonic seconds)."""

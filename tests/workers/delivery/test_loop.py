@@ -34,7 +34,7 @@ class FaultySender:
     def __init__(self, *first: Callable[[], SendResult]) -> None:
         self._first = list(first)
 
-    def send(self, url: str, headers: dict[str, str], body: bytes) -> SendResult:
+    def send(self, url: str, headers: dict[str, str], body: bytes, owner: str = "") -> SendResult:
         return self._first.pop(0)() if self._first else Sent(204, None, "", 0.1)
 
 
