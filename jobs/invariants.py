@@ -108,7 +108,7 @@ def find_violations(db: Database, *, full: bool) -> list[Violation]:
 
 def run(db: Database, check: Check, extent: Extent) -> Violation | None:
     """Return the violation of a rule, if there is any. Raises StorageUnavailable."""
-    with db.read() as tx:
+    with db.read(slow=True) as tx:
         ids = tx.scalars(check.violating(db, extent).limit(EXAMPLES)).all()
     return Violation(check, tuple(map(str, sorted(ids)))) if ids else None
 

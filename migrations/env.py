@@ -27,5 +27,5 @@ given: Connection | None = context.config.attributes.get("connection")
 if given is not None:
     run(given)
 else:
-    with Database.open(StoreSettings()).write() as own:
+    with Database.open(StoreSettings()).write(slow=True) as own:
         run(own.connection)

@@ -12,6 +12,16 @@ class StoreSettings(SettingsSlice):
         "sqlite:///.scoreline/scoreline.db",
         description="SQLAlchemy URL; `sqlite:///PATH` or `postgresql+psycopg://USER@HOST/NAME`",
     )
+    statement_seconds: PositiveFloat = Field(
+        8.0,
+        description="how long PostgreSQL may take for a statement of a request or a worker; after this it counts as "
+        "away, and requests are answered with 503 `storage_unavailable`",
+    )
+    long_statement_seconds: PositiveFloat = Field(
+        600.0,
+        description="the same, for a statement whose work grows with a job or with the database, such as a deletion, "
+        "a sweep or a migration",
+    )
     lease_seconds: PositiveFloat = Field(
         60.0,
         description="how long a lease lasts: work whose worker is silent for this long is given to another worker; "

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -65,6 +66,41 @@ def _die_with_parent(signal_number: int) -> Callable[[], None] | None:
         return None
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork
     return lambda: prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def stat_of(process_id: int) -> list[str]:
+    """What the kernel tells of a process behind its name, beginning with its state and the id of its parent."""
+    # The name is in brackets, and may contain anything.
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+
+
+def _family(process_id: int) -> list[int]:
+    """A process and its children."""
+    children = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(stat_of(int(path.name))[1]) == process_id:
+                children.append(int(path.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return [process_id, *children]
+
+
+@contextmanager
+def _frozen(process: subprocess.Popen[bytes] | None) -> Iterator[None]:
+    """Freeze a server with its children: no connection is closed, and none is answered."""
+    assert process is not None
+    family = [process.pid]
+    try:
+        os.kill(process.pid, signal.SIGSTOP)  # first, so that it gets no more children
+        family = _family(process.pid)
+        for one in family:
+            os.kill(one, signal.SIGSTOP)
+        wait_until(lambda: all(stat_of(one)[0] in "TZ" for one in family), "all of the server's processes are frozen")
+        yield
+    finally:
+        for one in family:
+            os.kill(one, signal.SIGCONT)
 
 
 class PostgresServer:
@@ -166,6 +202,12 @@ class PostgresServer:
         self.stop()
         self.start()
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have it silent inside this block: its connections stay open, and nothing is answered."""
+        with _frozen(self._process):
+            yield
+
     def close(self) -> None:
         """Stop it for good and remove its files."""
         self.stop()
@@ -219,6 +261,12 @@ class RedisServer:
         self._process.kill()
         self._process.wait(START_SECONDS)
         self._process = None
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have it silent inside this block: its connections stay open, and nothing is answered."""
+        with _frozen(self._process):
+            yield
 
     def close(self) -> None:
         """Stop it for good and remove its files."""

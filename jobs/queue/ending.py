@@ -85,7 +85,7 @@ def cancel(db: Database, tenant: str, job_id: str) -> JobRecord:
 
     Raises RequestError JOB_NOT_FOUND.
     """
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         find_job(tx, tenant, job_id, lock=True)
         end_jobs(tx, [job_id], JobStatus.CANCELLED)
         return job_record(tx.execute(select(jobs).where(jobs.c.id == job_id)).one())
@@ -97,7 +97,7 @@ def delete(db: Database, tenant: str, job_id: str) -> None:
     After the first transaction no reader sees the job. Its rows are removed afterwards; if this process dies before
     that, the sweep removes them. A pending delivery to its webhook is still sent. Raises RequestError JOB_NOT_FOUND.
     """
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         find_job(tx, tenant, job_id, lock=True)
         end_jobs(tx, [job_id], JobStatus.CANCELLED)
         tx.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))

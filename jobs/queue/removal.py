@@ -28,7 +28,7 @@ def remove_jobs(db: Database, *which: ColumnElement[bool]) -> Removal:
     Inputs and scores are removed with their chunks, and idempotency keys with their jobs. Prefixes of removed jobs are
     marked, and :func:`remove_prefixes` removes those that no other job uses.
     """
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         job_ids = list(
             tx.scalars(
                 select(jobs.c.id)
@@ -65,7 +65,7 @@ def remove_prefixes(db: Database) -> int:
     An accept that is about to use a prefix either holds its row (FOR KEY SHARE), which is then skipped, or comes after
     this transaction and stores the prefix again.
     """
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         marked = list(
             tx.scalars(
                 select(prefixes.c.id)
@@ -83,7 +83,7 @@ def remove_prefixes(db: Database) -> int:
 
 def remove_deliveries(db: Database) -> int:
     """Remove some deliveries past their retention, with their attempts. Return how many. Pending deliveries stay."""
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         over = list(
             tx.scalars(
                 select(webhook_deliveries.c.id)

@@ -70,7 +70,7 @@ def has_more_than(db: Database, card: ModelCard, waiting: int) -> bool:
     next_one = (
         select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id).offset(waiting)
     )
-    with db.read(avoid_sort=True) as tx:
+    with db.read(avoid_sort=True, slow=True) as tx:
         if (tx.scalar(select(last - first)) or 0) < waiting:
             return False
         return tx.scalar(next_one.limit(1)) is not None
@@ -97,7 +97,7 @@ def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only:
         .scalar_subquery()
     )
     counted = select(func.count(), func.sum(first.c.token_count), shared, NOW - func.min(first.c.due_at))
-    with db.read(avoid_sort=True) as tx:
+    with db.read(avoid_sort=True, slow=True) as tx:
         waiting, own, prefill, overdue = tx.execute(counted.select_from(first), card_parameters(card)).one()
     return WaitingWork(int(waiting), float(own or 0) + float(prefill or 0), max(0.0, overdue or 0.0))
 
@@ -134,7 +134,7 @@ def read_statistics(db: Database, fresh_seconds: float) -> Statistics:
     late = NOW - OVERDUE_DELIVERY_SECONDS
     overdue = select(func.count()).select_from(webhook_deliveries).where(PENDING, webhook_deliveries.c.due_at < late)
     disabled = select(func.count()).where(webhook_endpoints.c.disabled_at.is_not(None))
-    with db.read() as tx:
+    with db.read(slow=True) as tx:
         return Statistics(
             queues=tuple(
                 QueueStatistics(row.model, row.interactive, row.chunks, int(row.tokens), max(0.0, row.age))

@@ -72,13 +72,13 @@ _HOLDS_WORK = exists().where(chunks.c.batch_id == batches.c.id, CLAIMED)
 def _lost_batches(db: Database) -> list[str]:
     """Return batches whose lease has run out while they hold unfinished chunks, those lost for longest first."""
     lost = select(batches.c.id).where(batches.c.lease_until < NOW, _HOLDS_WORK)
-    with db.read() as tx:
+    with db.read(slow=True) as tx:
         return list(tx.scalars(lost.order_by(batches.c.lease_until).limit(LOST_BATCHES)))
 
 
 def _return_lost_batch(db: Database, batch_id: str) -> Swept:
     """Return the chunks of a lost batch to the queue, unless another sweep does so or its lease was renewed."""
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         if not _free_rows(tx, (batches.c.id,), batches.c.id == batch_id, batches.c.lease_until < NOW):
             return Swept((), frozenset(), 0)
         held = select(chunks.c.model).where(chunks.c.batch_id == batch_id, CLAIMED).distinct()
@@ -89,23 +89,23 @@ def _return_lost_batch(db: Database, batch_id: str) -> Swept:
 
 def _remove_spent_batches(db: Database) -> int:
     """Remove some batches without unfinished chunks whose lease has run out. Return how many."""
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         return _remove(tx, (batches.c.id,), batches.c.lease_until < NOW, ~_HOLDS_WORK)
 
 
 def _expire_jobs(db: Database) -> list[str]:
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         late = _free_rows(tx, (jobs.c.id,), jobs.c.finished_at.is_(None), jobs.c.expires_at <= NOW)
         return end_jobs(tx, [row.id for row in late], JobStatus.EXPIRED) if late else []
 
 
 def _remove_expired(db: Database) -> None:
     """Remove expired idempotency keys, lost workers, old failures of endpoints, and secrets that no longer sign."""
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         _remove(tx, (idempotency_keys.c.tenant, idempotency_keys.c.key), idempotency_keys.c.expires_at <= NOW)
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         _remove(tx, (workers.c.id,), workers.c.last_seen < NOW - WORKER_FORGET_SECONDS)
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         _remove(tx, tuple(webhook_endpoints.primary_key), FORGETTABLE)
         _remove(tx, (webhook_secrets.c.id,), webhook_secrets.c.expires_at <= NOW)
 

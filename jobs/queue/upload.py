@@ -119,7 +119,7 @@ def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
 
 
 def _staged_tokens(db: Database, upload: Upload) -> int:
-    with db.read() as tx:
+    with db.read(slow=True) as tx:
         return int(tx.scalar(select(func.sum(chunks.c.token_count)).where(chunks.c.job_id == upload.job_id)) or 0)
 
 
@@ -161,7 +161,7 @@ def abort_upload(db: Database, job_id: str, *, silent_seconds: float | None = No
     Its rows are removed later, by :func:`remove_upload` or by a sweep. silent_seconds: only if its receiver has been
     silent for so long. Returns False if the job was not ended.
     """
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         tx.execute(lock_jobs([job_id]))
         which = [jobs.c.id == job_id, jobs.c.status == JobStatus.RECEIVING.value]
         if silent_seconds is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sqlite3
 import threading
@@ -10,24 +9,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, CursorResult, Engine, Executable, ScalarResult, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
+from jobs.store.postgresql import open_engine, server_timeout
 from jobs.store.revisions import known_revisions, schema_head, schema_revision
 from settings.jobs import StoreSettings
 
-BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, or for a connection of the pool
+BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, and for a connection of its pool
 _LOCK_POLL_SECONDS = 0.01
-IDLE_SECONDS = 1.0  # a connection that was unused for longer is tested before its use: the server may have restarted
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """Values of a statement's bound parameters by name, or one such mapping for each row."""
@@ -73,8 +70,7 @@ class Database:
 
     engine: Engine
     settings: StoreSettings
-    # SQLite allows one writer at a time. A waiting thread gets this lock at once, while SQLite's own lock is polled.
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _turn: _Turn = field(default_factory=lambda: _Turn())
 
     @classmethod
     def open(cls, settings: StoreSettings) -> Database:
@@ -99,22 +95,7 @@ class Database:
                 event.listen(engine, "connect", _configure_sqlite)
                 event.listen(engine, "begin", _begin_sqlite)
             case "postgresql":
-                # The timeout frees the locks of a worker that is cut off in a transaction; TCP could take hours. JIT
-                # is off because PostgreSQL overestimates some of these small queries and would compile them for longer.
-                engine = create_engine(
-                    url,
-                    isolation_level="READ COMMITTED",
-                    pool_size=5,
-                    max_overflow=15,
-                    pool_timeout=BUSY_SECONDS,
-                    hide_parameters=True,
-                    connect_args={
-                        "connect_timeout": 5,
-                        "options": "-c idle_in_transaction_session_timeout=60s -c jit=off",
-                    },
-                )
-                event.listen(engine, "checkin", _note_use)
-                event.listen(engine, "checkout", partial(_replace_if_gone, engine))
+                engine = open_engine(url, settings)
             case other:
                 raise ValueError(f"database_url must name sqlite or postgresql, not {other}")
         return cls(engine, settings)
@@ -124,16 +105,16 @@ class Database:
         return self.engine.dialect.name == "sqlite"
 
     @contextmanager
-    def read(self, *, avoid_sort: bool = False, snapshot: bool = False) -> Iterator[Transaction]:
+    def read(self, *, avoid_sort: bool = False, snapshot: bool = False, slow: bool = False) -> Iterator[Transaction]:
         """A transaction that only reads. Each statement sees what was committed before it began.
 
-        avoid_sort: see :meth:`write`. snapshot: all statements see what was committed before the first one, as they
-        always do on SQLite. Raises StorageUnavailable.
+        avoid_sort, slow: see :meth:`write`. snapshot: all statements see what was committed before the first one, as
+        they always do on SQLite. Raises StorageUnavailable.
         """
-        if avoid_sort or snapshot or self.is_sqlite:
+        if avoid_sort or snapshot or slow or self.is_sqlite:
             engine = self._snapshots if snapshot and not self.is_sqlite else self.engine
             with _naming_outages(), engine.connect() as connection, connection.begin():
-                self._set_locally(connection, avoid_sort=avoid_sort)
+                self._set_locally(connection, avoid_sort=avoid_sort, slow=slow)
                 yield Transaction(connection, self.settings)
         else:
             # At READ COMMITTED, a transaction would only add the round trips for BEGIN and COMMIT.
@@ -141,27 +122,37 @@ class Database:
                 yield Transaction(connection, self.settings)
 
     @contextmanager
-    def write(self, *, durable: bool = True, avoid_sort: bool = False) -> Iterator[Transaction]:
+    def write(self, *, durable: bool = True, avoid_sort: bool = False, slow: bool = False) -> Iterator[Transaction]:
         """A transaction that writes. It is committed at the end of the block, and rolled back if the block raises.
 
         durable: if false, PostgreSQL answers before the commit is on disk, and a crash of the database may undo it.
         avoid_sort: have PostgreSQL read the head of an index where it could sort a table instead. Told by statistics
         that a query matches much of a backlog, its planner would rather sort, the longer the backlog the slower.
-        Raises StorageUnavailable.
+        slow: a statement of this transaction may take as long as ``long_statement_seconds``, because its work grows
+        with a job or with the store. Raises StorageUnavailable.
         """
         turn = self._turn if self.is_sqlite else nullcontext()
         with _naming_outages(), turn, self.engine.connect() as connection:
             connection.execution_options(writes=True)
             with connection.begin():
-                self._set_locally(connection, durable=durable, avoid_sort=avoid_sort)
+                self._set_locally(connection, durable=durable, avoid_sort=avoid_sort, slow=slow)
                 yield Transaction(connection, self.settings)
 
-    def _set_locally(self, connection: Connection, *, durable: bool = True, avoid_sort: bool = False) -> None:
-        wanted = {"SET LOCAL synchronous_commit TO off": not durable, "SET LOCAL enable_sort TO off": avoid_sort}
+    def _set_locally(
+        self, connection: Connection, *, durable: bool = True, avoid_sort: bool = False, slow: bool = False
+    ) -> None:
+        long_seconds = self.settings.long_statement_seconds
+        wanted = {
+            "SET LOCAL synchronous_commit TO off": not durable,
+            "SET LOCAL enable_sort TO off": avoid_sort,
+            f"SET LOCAL statement_timeout TO '{server_timeout(long_seconds)}'": slow,
+        }
         settings = [setting for setting, is_wanted in wanted.items() if is_wanted]
         if settings and not self.is_sqlite:
-            # Sent in one round trip with the BEGIN before them. This makes claims on an idle service faster.
             driver: Any = connection.connection.driver_connection
+            if slow:
+                driver.allow_silence(long_seconds)
+            # Sent in one round trip with the BEGIN before them. This makes claims on an idle service faster.
             with driver.pipeline():
                 for setting in settings:
                     driver.execute(setting)
@@ -194,6 +185,27 @@ class Database:
         self.engine.dispose()
 
 
+class _Turn:
+    """Whose turn it is to write to SQLite, which allows one writer at a time. Polling its lock would be slower.
+
+    While another process keeps SQLite's lock for too long, one thread at a time waits for it, and all others fail at
+    once. So threads do not wait for it one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locked = False  # whether the last writer waited for SQLite's lock in vain
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=0 if self._locked else BUSY_SECONDS):
+            raise StorageUnavailable("the database stays locked")
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        cause = error.orig if isinstance(error, DBAPIError) else None
+        self._locked = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+        self._lock.release()
+
+
 @contextmanager
 def _naming_outages() -> Iterator[None]:
     try:
@@ -216,22 +228,6 @@ def _leave_out_details(error: DBAPIError) -> None:
     for one in (error, error.orig):
         if one is not None:
             one.args = tuple(str(argument).partition("\n")[0] for argument in one.args)
-
-
-def _note_use(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
-    record.info["used_at"] = time.monotonic()
-
-
-def _replace_if_gone(
-    engine: Engine, connection: DBAPIConnection, record: ConnectionPoolEntry, _checked_out: PoolProxiedConnection
-) -> None:
-    # Like the pool's own pre-ping, but that one tests the connection before every transaction.
-    if time.monotonic() - record.info.get("used_at", math.inf) < IDLE_SECONDS:
-        return
-    try:
-        engine.dialect.do_ping(connection)
-    except engine.dialect.loaded_dbapi.Error as error:
-        raise InvalidatePoolError(str(error)) from error
 
 
 def _create_private(path: Path) -> None:

@@ -18,7 +18,7 @@ def migrate(database: Database) -> None:
 
     Raises ValueError for a schema that this version does not know, StorageUnavailable.
     """
-    with database.write() as tx:
+    with database.write(slow=True) as tx:
         if not tx.is_sqlite:
             tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         try:

@@ -75,7 +75,7 @@ def within_quota(db: Database, tenant: str, accept: Callable[[], T]) -> T:
 
 def recount(db: Database, tenant: str) -> float:
     """Set a tenant's counter to its unfinished work. Returns 0, or the seconds until the next count is allowed."""
-    with db.write() as tx:
+    with db.write(slow=True) as tx:
         # Transactions that have raised the counter lock the row until they end, so the count below sees their jobs.
         row = tx.execute(
             select(tenants.c.recount_at, NOW.label("now"))

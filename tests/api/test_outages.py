@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from api.threads import SQL_THREADS
 from bell.redis_bell import RedisBell
 from tests.api.serving import eventually, running_api
 from tests.api.tiny_model import TinyModel
@@ -61,6 +63,30 @@ def test_requests_during_an_outage_of_the_database_get_503_and_succeed_after_it(
             assert [answer.json()["status"] for answer in answers] == ["succeeded"]
         finally:
             worker.stop()
+
+
+def test_requests_to_a_frozen_database_get_503_and_hold_no_thread(
+    model: TinyModel, postgres_url: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"statement_seconds": 0.3, "waiter_poll_seconds": 0.1}
+    with running_api(model.directory, postgres_url, tmp_path, **settings) as (api, _):
+        before = api.submit(**BODY)
+        api.wait(before["id"])
+        requests = [("GET", "/v1/jobs"), ("POST", "/v1/jobs"), ("POST", "/v1/score"), ("GET", before["urls"]["self"])]
+        requests *= 2 * SQL_THREADS // len(requests)
+        with postgres.frozen(), ThreadPoolExecutor(len(requests)) as threads:
+            # Without a deadline, the client would give up after its own time.
+            answers = threads.map(
+                lambda request: api.client.request(*request, json=BODY if request[0] == "POST" else None), requests
+            )
+            for answer in answers:
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
+                assert int(answer.headers["retry-after"]) >= 1
+        eventually(lambda: api.client.post("/v1/jobs", json=BODY).status_code == 202, "jobs are accepted again")
+        eventually(lambda: api.client.get(before["urls"]["self"]).status_code == 200, "and read")
+        assert api.wait(before["id"])["status"] == "succeeded"
+        for job in api.client.get("/v1/jobs").json()["data"]:
+            assert api.wait(job["id"])["status"] == "succeeded"
 
 
 def test_a_store_without_its_schema_is_not_ready(model: TinyModel, tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ def set_idle_limit(seconds: str) -> None:
     from sqlalchemy import create_engine
 
     def with_limit(url: Any, *, connect_args: dict[str, Any], **options: Any) -> Any:
-        limit = f"-c idle_in_transaction_session_timeout={seconds}s"
+        limit = f"{connect_args['options']} -c idle_in_transaction_session_timeout={seconds}s"
         return create_engine(url, connect_args=connect_args | {"options": limit}, **options)
 
-    patch("jobs.store.database.create_engine", with_limit).start()
+    patch("jobs.store.postgresql.create_engine", with_limit).start()
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
 def test_a_restart_of_the_database_interrupts_and_loses_nothing(
     postgres: PostgresServer, postgres_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.store.database.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("jobs.store.postgresql.IDLE_SECONDS", 0.0)
     job_id = submit(postgres_store, chunks=2)
 
     def interrupted() -> None:
@@ -84,7 +84,7 @@ def test_a_connection_that_is_gone_just_after_its_use_is_an_outage_once(
     postgres_store: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jobs.store.database.IDLE_SECONDS", 3600.0)  # so that it is not asked whether it is alive
+    monkeypatch.setattr("jobs.store.postgresql.IDLE_SECONDS", 3600.0)  # so that it is not asked whether it is alive
     submit(postgres_store)
     postgres.restart()
     with pytest.raises(StorageUnavailable):
