@@ -10,7 +10,7 @@ PEERS  := .peers
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults soak lint parity peers bench clean
+.PHONY: install demo test slow coverage faults soak hostile lint parity peers bench clean
 
 install: $(STAMP)
 
@@ -46,6 +46,12 @@ faults: install
 MINUTES ?= 10
 soak: install
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
+
+# A client that attacks every field, header and route of a deployment with REQUESTS requests. The last lines say which marks were
+# missed. The exit status is 0 if all were reached, and 1 otherwise. HOSTILE=--judge-times judges times, too: on a quiet machine.
+REQUESTS ?= 100000
+hostile: install
+	@$(BIN)/python -m tests.hostile --requests $(REQUESTS) $(HOSTILE)
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""A client that knows the OpenAPI document, and sends everything that could stop the service."""

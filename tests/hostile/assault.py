@@ -1,0 +1,124 @@
+"""Send many attacks at once, and count what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.hostile.attacks.attack import Attack, Caller, Ending
+from tests.hostile.attacks.table import Table
+from tests.hostile.contract import complaints, error_code
+from tests.hostile.document import Document
+from tests.hostile.sending import Outcome, perform
+
+KEPT_FINDINGS = 200
+
+
+@dataclass
+class Finding:
+    """Something that must not happen, with the attack that caused it."""
+
+    number: int
+    attack: Attack
+    what: str
+
+    def __str__(self) -> str:
+        return f"attack {self.number}: {self.what} ({self.attack})"
+
+
+@dataclass
+class Tally:
+    """What was sent, and what came back."""
+
+    requests: int = 0
+    by_kind: dict[str, Counter[str]] = field(default_factory=dict)  # by kind: requests, and each status or end
+    findings: list[Finding] = field(default_factory=list)
+    not_shown: int = 0  # findings beyond those that are kept
+    slowest: float = 0.0  # seconds until an answer to a quick attack
+    seconds: float = 0.0  # that all attacks took
+
+    def count(self, document: Document, number: int, attack: Attack, requests: int, outcome: Outcome) -> None:
+        """Count the outcome of an attack."""
+        counts = self.by_kind.setdefault(attack.kind, Counter())
+        self.requests += requests
+        counts["requests"] += requests
+        for answer in outcome.answers:
+            code = error_code(answer) if answer.status >= 500 else None
+            counts[f"{answer.status} {code}" if code else str(answer.status)] += 1
+            for complaint in complaints(document, attack, answer):
+                self._find(number, attack, complaint)
+        if outcome.ended != "answered":
+            counts[outcome.ended] += 1
+        if outcome.garbage:
+            self._find(number, attack, "the answer is not HTTP")
+        if outcome.ended in ("hung", "no connection"):
+            self._find(number, attack, f"{outcome.ended}, after {outcome.seconds:.1f} s")
+        if not attack.slow:
+            self.slowest = max(self.slowest, outcome.seconds)
+
+    def _find(self, number: int, attack: Attack, what: str) -> None:
+        if len(self.findings) < KEPT_FINDINGS:
+            self.findings.append(Finding(number, attack, what))
+        else:
+            self.not_shown += 1
+
+
+@dataclass(frozen=True)
+class Assault:
+    """How a service is attacked."""
+
+    port: int
+    document: Document
+    callers: list[Caller]  # one of them is chosen by chance; the first has a key
+    seed: int
+    at_once: int = 24  # quick attacks at the same time
+    slow_at_once: int = 200
+    pace: float = 1_000.0  # attacks begun in a second, at most
+    patience: float = 75.0  # seconds within which every attack must be over
+
+    async def run(self, requests: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Tally:
+        """Attack until so many requests are sent or the time is over, and return what became of it."""
+        table = Table(self.document)
+        tally = Tally()
+        quick, slow = asyncio.Semaphore(self.at_once), asyncio.Semaphore(self.slow_at_once)
+        started = said = time.monotonic()
+        begun = number = 0
+        async with asyncio.TaskGroup() as group:
+            while begun < requests and time.monotonic() - started < seconds:
+                attack, _ = table.choose(self.seed, number)
+                if not attack.slow:
+                    await quick.acquire()
+                group.create_task(self._one(table, number, tally, slow if attack.slow else None, quick))
+                begun = max(tally.requests, number)
+                number += 1
+                if (ahead := number / self.pace - (time.monotonic() - started)) > 0:
+                    await asyncio.sleep(ahead)
+                if time.monotonic() - said > 15:
+                    said = time.monotonic()
+                    say(f"{tally.requests} requests sent, {len(tally.findings) + tally.not_shown} findings")
+        tally.seconds = time.monotonic() - started
+        return tally
+
+    async def _one(
+        self, table: Table, number: int, tally: Tally, slow: asyncio.Semaphore | None, quick: asyncio.Semaphore
+    ) -> None:
+        try:
+            if slow is not None:
+                await slow.acquire()
+            attack, requests, outcome = await self.attack(table, number)
+            tally.count(self.document, number, attack, requests, outcome)
+        finally:
+            (slow or quick).release()
+
+    async def attack(self, table: Table, number: int) -> tuple[Attack, int, Outcome]:
+        """Carry out the attack of this number. Return it, its number of requests and its outcome."""
+        attack, chance = table.choose(self.seed, number)
+        caller = self.callers[0] if attack.keyed or chance.random() < 0.8 else chance.choice(self.callers)
+        plan = attack.plan(chance, caller)
+        outcome = await perform(self.port, plan, self.patience)
+        if plan.ending is Ending.STALL and outcome.ended == "closed":
+            return attack, plan.requests, outcome
+        return attack, plan.requests, outcome

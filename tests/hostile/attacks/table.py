@@ -1,0 +1,48 @@
+"""The whole table of attacks, and the choice of one by its number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+
+from tests.hostile.attacks.attack import Attack
+from tests.hostile.attacks.bodies import body_attacks, field_attacks
+from tests.hostile.attacks.connections import connection_attacks
+from tests.hostile.attacks.headers import header_attacks
+from tests.hostile.attacks.known import known_attacks
+from tests.hostile.attacks.uploads import upload_attacks
+from tests.hostile.document import Document
+
+SLOW_EVERY = 40
+"""One attack in so many is slow: it holds its connection for seconds."""
+
+
+class Table:
+    """All attacks on a service, in a fixed order."""
+
+    def __init__(self, document: Document) -> None:
+        self.attacks: list[Attack] = [
+            *field_attacks(document),
+            *body_attacks(document),
+            *header_attacks(document),
+            *connection_attacks(document),
+            *upload_attacks(document),
+            *known_attacks(document),
+        ]
+        self._quick = _by_kind([attack for attack in self.attacks if not attack.slow])
+        self._slow = _by_kind([attack for attack in self.attacks if attack.slow])
+
+    def choose(self, seed: int, number: int) -> tuple[Attack, Random]:
+        """Return the attack of this number, and the random numbers for it. Kinds take turns."""
+        chance = Random(f"{seed}/{number}")
+        slow = number % SLOW_EVERY == SLOW_EVERY - 1
+        kinds = self._slow if slow else self._quick
+        turn = number // SLOW_EVERY if slow else number
+        return chance.choice(kinds[turn % len(kinds)]), chance
+
+
+def _by_kind(attacks: list[Attack]) -> list[list[Attack]]:
+    kinds: dict[str, list[Attack]] = defaultdict(list)
+    for attack in attacks:
+        kinds[attack.kind].append(attack)
+    return list(kinds.values())
