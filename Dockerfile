@@ -2,24 +2,25 @@
 #   docker build --build-arg ACCELERATOR=cuda --tag scoreline:cuda .
 ARG ACCELERATOR=cpu
 
-FROM python:3.11.14-slim-bookworm AS base
+# A tag may be moved to another image. Whoever needs certainty adds the digest that the registry shows: python:3.11...@sha256:...
+FROM python:3.11.15-slim-bookworm AS base
 
 # Packages are installed before the source is copied, so that a change of the source installs nothing again. Every package
-# is pinned, also dependencies of dependencies. So nothing is resolved or compiled here, and `pip check` fails the build if a
-# pin is missing.
+# is pinned with the hashes of its files, also dependencies of dependencies. So nothing is resolved or compiled here, no index
+# can serve another file under the same name, and `pip check` fails the build if a pin is missing.
 FROM base AS cpu
 WORKDIR /build
 RUN python -m venv --without-pip /opt/scoreline
-COPY requirements.txt ./
-RUN pip --python /opt/scoreline/bin/python install --no-cache-dir --no-deps --only-binary=:all: -r requirements.txt
+COPY pins/cpu.txt ./pins/
+RUN pip --python /opt/scoreline/bin/python install --no-cache-dir --no-deps --only-binary=:all: --require-hashes -r pins/cpu.txt
 
 FROM cpu AS cuda
-COPY requirements-cuda.txt ./
-RUN pip --python /opt/scoreline/bin/python install --no-cache-dir --no-deps --only-binary=:all: -r requirements-cuda.txt
+COPY pins/cuda.txt ./pins/
+RUN pip --python /opt/scoreline/bin/python install --no-cache-dir --no-deps --only-binary=:all: --require-hashes -r pins/cuda.txt
 
 FROM cpu AS tpu
-COPY requirements-tpu.txt ./
-RUN pip --python /opt/scoreline/bin/python install --no-cache-dir --no-deps --only-binary=:all: -r requirements-tpu.txt
+COPY pins/tpu.txt ./pins/
+RUN pip --python /opt/scoreline/bin/python install --no-cache-dir --no-deps --only-binary=:all: --require-hashes -r pins/tpu.txt
 
 FROM ${ACCELERATOR} AS packages
 RUN pip --python /opt/scoreline/bin/python check

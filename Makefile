@@ -10,7 +10,7 @@ PEERS  := .peers
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults soak hostile lint parity peers bench clean
+.PHONY: install demo test slow coverage faults soak hostile lint parity peers pins bench clean
 
 install: $(STAMP)
 
@@ -76,6 +76,16 @@ $(PEERS)/.installed: requirements-peers.txt
 	@CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-binary llama-cpp-python --target $(PEERS) -r requirements-peers.txt
 	@touch $@
+
+UV_VERSION := 0.13.9
+# The packages of the image, with the hashes of their files, from the same lists that people install from.
+UV := $(BIN)/python -m uv pip compile --generate-hashes --no-deps --no-emit-index-url --no-annotate --python-version 3.11 \
+  --only-binary :all: --quiet --custom-compile-command "make pins"
+pins: install
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(UV) requirements.txt --output-file pins/cpu.txt
+	grep -v '^-r ' requirements-cuda.txt | $(UV) - --output-file pins/cuda.txt
+	grep -v '^-r ' requirements-tpu.txt | $(UV) - --output-file pins/tpu.txt
 
 bench: install
 	$(BIN)/python -m benchmarks.engine --shape demonstration --workload 300x100x20

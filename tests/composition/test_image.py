@@ -22,9 +22,8 @@ def dockerfile() -> Dockerfile:
 def test_the_build_context_is_the_product_and_the_files_that_it_reads() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     rooms = set(project["tool"]["importlinter"]["root_packages"])
-    packages = {"requirements.txt", "requirements-cuda.txt", "requirements-tpu.txt"}
     allowed = build_context_paths()
-    assert set(allowed) == rooms | packages | {"alembic.ini", "migrations", "demonstration/model", "LICENSE"}
+    assert set(allowed) == rooms | {"pins", "alembic.ini", "migrations", "demonstration/model", "LICENSE"}
     for name in allowed:
         assert (ROOT / name).exists(), f"there is no {name}"
 
@@ -37,24 +36,38 @@ def test_packages_are_installed_from_pins_before_any_source(dockerfile: Dockerfi
         for instruction in stage.instructions:
             if instruction.name == "COPY":
                 sources, destination = instruction.copies()
-                assert destination == "./"
+                assert destination == "./pins/"
                 copied += sources
             elif found := re.search(r"-r (\S+)", instruction.value):
-                assert {"--no-deps", "--only-binary=:all:", "--no-cache-dir"} <= set(instruction.value.split())
+                options = {"--no-deps", "--only-binary=:all:", "--no-cache-dir", "--require-hashes"}
+                assert options <= set(instruction.value.split())
                 assert found[1] in copied, "it is there when it is read"
                 installed.append(found[1])
-    expected = ["requirements.txt"] + ([] if accelerator == "cpu" else [f"requirements-{accelerator}.txt"])
+    expected = ["pins/cpu.txt"] + ([] if accelerator == "cpu" else [f"pins/{accelerator}.txt"])
     assert copied == installed == expected
     for name in expected:
         assert (ROOT / name).is_file()
-        assert name in build_context_paths()
+    assert "pins" in build_context_paths()
+
+
+def pins(name: str) -> dict[str, str]:
+    """Return the version of each package that a list of requirements pins."""
+    lines = (ROOT / name).read_text().splitlines()
+    pinned = [line.removesuffix(" \\") for line in lines if line and not line.startswith(("#", "-r ", " "))]
+    return dict(line.lower().replace("_", "-").split("==") for line in pinned)
+
+
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
+def test_the_image_installs_the_pinned_versions_and_checks_the_hash_of_every_file(accelerator: str) -> None:
+    people = "requirements.txt" if accelerator == "cpu" else f"requirements-{accelerator}.txt"
+    hashed = (ROOT / "pins" / f"{accelerator}.txt").read_text()
+    assert pins(f"pins/{accelerator}.txt") == pins(people)
+    for package in re.split(r"\n(?=\S)", hashed):
+        assert package.startswith("#") or re.search(r"--hash=sha256:[0-9a-f]{64}", package), package
+    assert "//" not in hashed, "it names no index"
 
 
 def test_all_accelerators_use_the_same_version_of_jax() -> None:
-    def pins(name: str) -> dict[str, str]:
-        lines = (ROOT / name).read_text().splitlines()
-        return dict(line.split("==") for line in lines if line and not line.startswith(("#", "-r ")))
-
     version = pins("requirements.txt")["jax"]
     cuda, tpu = pins("requirements-cuda.txt"), pins("requirements-tpu.txt")
     assert (cuda["jax-cuda12-plugin"], cuda["jax-cuda12-pjrt"]) == (version, version)
