@@ -30,6 +30,11 @@ _VALID = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 log = structlog.stdlib.get_logger("api.access")
 
 
+class BrokenOffError(Exception):
+    """The rest of a response that has begun can't be sent. The connection is closed, so the client sees that it ended
+    too early."""
+
+
 def request_id_from(header: str | None) -> str:
     """Return the client's own id if it is valid, so that the logs of both sides can be joined; otherwise a new one."""
     if header is not None and _VALID.fullmatch(header):
@@ -71,6 +76,9 @@ class RequestContext:
                 await self.app(scope, receive, send_with_id)
             except ClientDisconnect:
                 status = CLIENT_CLOSED_REQUEST
+            except BrokenOffError as error:
+                # The server closes the connection of a response that is not complete.
+                log.warning("a response broke off", path=scope["path"], reason=str(error))
             except Exception:
                 log.exception("unexpected error", method=scope["method"], path=scope["path"])
                 if status is not None:

@@ -180,8 +180,8 @@ class Engine:
 
         ``on_step`` is called after every step on the device, behind the chunks that the step has finished. It may raise
         an error to end the work, and it may call :meth:`score` for other work, which changes no bit of any score.
-        Raises :class:`EngineError` for a sequence that is empty or longer than the context, and for a score that is not
-        a number.
+        Raises :class:`EngineError` for a sequence that is empty or longer than the context, and for a score that is NaN
+        or +inf.
         """
         buffers = [(group, [ScoreBuffer.of(chunk) for chunk in group.chunks]) for group in groups]
         yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)

@@ -40,11 +40,11 @@ class ScoreBuffer:
         self.missing -= 1
 
     def scored(self) -> ScoredChunk:
-        """Return the finished chunk. Raises EngineError where a score is not a number."""
-        if np.isnan(self.logits).any():
-            raise EngineError(f"chunk {self.chunk.id}: a score is not a number")
+        """Return the finished chunk. Raises EngineError for NaN and +inf, so that they are never stored."""
         has_logprobs = self.chunk.head is Head.LOGPROBS
         scores = LabelScores(self.logits, self.logprobs if has_logprobs else None)
+        if (row := scores.impossible_row()) is not None:
+            raise EngineError(f"chunk {self.chunk.id}, row {row}: a score is NaN or +inf")
         return ScoredChunk(self.chunk.id, scores, self.cached_tokens)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import LabelScores
 
 
@@ -17,14 +18,15 @@ def to_scores(scores: LabelScores, apply_softmax: bool) -> npt.NDArray[np.float6
 
     With ``apply_softmax`` each row is the softmax of its label logits and sums to 1; without it, a row holds the
     labels' probabilities over the whole vocabulary. A row whose logits are all -inf gives zeros (ADR-001). Raises
-    :class:`ValueError` for NaN and +inf, which no sound model produces, and for missing log-probabilities.
+    RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing log-probabilities.
     """
+    if scores.impossible_row() is not None:
+        # The engine refuses to give such values, but an earlier version may have stored them.
+        raise RequestError(ErrorCode.JOB_FAILED, "the model gave NaN or infinity for an item; please score it again")
     values = scores.logits if apply_softmax else scores.logprobs
     if values is None:
         raise ValueError("probabilities over the vocabulary need log-probabilities, and the engine gave none")
     wide = values.astype(np.float64)
-    if np.isnan(wide).any() or np.isposinf(wide).any():
-        raise ValueError("the engine gave NaN or +inf for a label")
     if not apply_softmax:
         # Rounding in float32 can lift the log-probability of an almost certain label slightly above 0.
         return np.exp(np.minimum(wide, 0.0))

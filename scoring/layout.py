@@ -101,6 +101,17 @@ class LabelScores:
     def __len__(self) -> int:
         return len(self.logits)
 
+    def impossible_row(self) -> int | None:
+        """Return the first row with NaN or +inf, which no sound model gives; None if there is no such row.
+
+        A logit or a log-probability of -inf is possible.
+        """
+        impossible = np.zeros(len(self), np.bool_)
+        for values in (self.logits, self.logprobs):
+            if values is not None:
+                impossible |= ~(values < np.inf).all(axis=1)
+        return int(impossible.argmax()) if impossible.any() else None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkWork:

@@ -41,7 +41,7 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 
 def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
-    """Return the job object, with its scores if they are given."""
+    """Return the job object, with its scores if they are given and can be shown."""
     shown: dict[str, Any] = {
         "id": job.id,
         "object": "scoring.job",
@@ -60,7 +60,7 @@ def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
         "webhook": {"url": job.webhook.url, "events": list(job.webhook.events)} if job.webhook is not None else None,
         "urls": job_urls(job.id),
     }
-    if result is not None:
+    if result is not None and result.scores.impossible_row() is None:
         shown["result"] = show_scoring(result)
     return shown
 

@@ -15,6 +15,7 @@ from api.answers.openapi import add_lines_body, json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode, json_response, show_job, show_lines, show_page
 from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.principal import WithReadScope, WithScoreScope
+from api.request_id import BrokenOffError
 from api.requests.body import media_type, read_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
@@ -28,6 +29,7 @@ from api.waiting import WaitOutcome, client_left
 from jobs.queue.accept import accept
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, read_scores
+from jobs.store.database import StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from public_api.paths import job_path
@@ -254,13 +256,20 @@ def _read_succeeded(service: Service, tenant: str, job_id: str, offset: int) -> 
 
 
 async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) -> AsyncIterator[bytes]:
-    """Yield one line per item, a page at a time, so that the memory does not grow with the job."""
-    while True:
-        yield await service.threads.text(_encode_lines, page)
-        if not page.has_more:
-            return
-        offset += PAGE_ITEMS
-        page = await service.threads.sql(_read_succeeded, service, tenant, page.job.id, offset)
+    """Yield one line per item, a page at a time, so that the memory does not grow with the job.
+
+    Raises BrokenOffError if a page can't be read, for example because the job was deleted meanwhile. Lines that simply
+    ended would look like a whole result.
+    """
+    try:
+        while True:
+            yield await service.threads.text(_encode_lines, page)
+            if not page.has_more:
+                return
+            offset += PAGE_ITEMS
+            page = await service.threads.sql(_read_succeeded, service, tenant, page.job.id, offset)
+    except (RequestError, StorageUnavailable) as error:
+        raise BrokenOffError(str(error)) from error
 
 
 def _encode_lines(page: ScorePage) -> bytes:

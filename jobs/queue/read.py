@@ -13,7 +13,7 @@ from jobs.store.codec import unpack_ids, unpack_options, unpack_scores
 from jobs.store.database import Database
 from jobs.store.records import JobError, JobRecord, JobStatus, Origin, ScorePage
 from jobs.store.tables import WAITING, ChunkState, chunk_scores, chunks, jobs
-from jobs.tenancy.ownership import VISIBLE, find_job, owned
+from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
 from scoring.layout import Head, LabelScores
@@ -80,19 +80,27 @@ def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePag
     stop = min(offset + limit, job.total_items)
     # The chunk that holds the first item of the page. An index finds it, however many chunks come before it.
     first = select(func.max(chunks.c.first_item)).where(chunks.c.job_id == job.id, chunks.c.first_item <= offset)
+    of_page = and_(
+        chunks.c.job_id == jobs.c.id,
+        chunks.c.state == ChunkState.DONE.value,
+        chunks.c.first_item >= first.scalar_subquery(),
+        chunks.c.first_item < stop,
+    )
+    # One statement sees one moment. As long as the job is visible in it, none of its chunks have been removed. So a job
+    # that was deleted after it was read can't be mistaken for a job without scores.
+    query = (
+        select(chunks.c.first_item, chunks.c.item_count, chunk_scores.c.logits, chunk_scores.c.logprobs)
+        .select_from(jobs)
+        .outerjoin(chunks, of_page)
+        .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
+        .where(jobs.c.id == job.id, VISIBLE)
+        .order_by(chunks.c.first_item)
+    )
     with db.read() as tx:
-        rows = tx.execute(
-            select(chunks.c.first_item, chunks.c.item_count, chunk_scores.c.logits, chunk_scores.c.logprobs)
-            .join(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
-            .where(
-                chunks.c.job_id == job.id,
-                chunks.c.state == ChunkState.DONE.value,
-                chunks.c.first_item >= first.scalar_subquery(),
-                chunks.c.first_item < stop,
-            )
-            .order_by(chunks.c.first_item)
-        ).all()
-    # If the job was removed between the two reads, there are no rows, as if nothing had been scored.
+        found = tx.execute(query).all()
+    if not found:
+        raise job_not_found()
+    rows = [row for row in found if row.logits is not None]
     indices = np.concatenate(
         [np.zeros(0, np.int64), *(np.arange(row.first_item, row.first_item + row.item_count) for row in rows)]
     )

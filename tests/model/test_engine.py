@@ -133,8 +133,20 @@ def test_a_score_that_is_not_a_number_is_never_answered(head: Head, tmp_path: Pa
     weights = tensors(CONFIG, SEED)
     weights["model.layers.1.mlp.down_proj.weight"][0, 0] = np.nan
     broken = engines.load(write(tmp_path, CONFIG, weights), "float32")
-    with pytest.raises(EngineError, match="chunk 0: a score is not a number"):
+    with pytest.raises(EngineError, match=r"chunk 0, row 0: a score is NaN or \+inf"):
         score(broken, [group(chunk(0, sequences(CONFIG, 1, (4,)), 10, LABELS, head))])
+
+
+def test_an_infinite_logit_is_never_answered(tmp_path: Path) -> None:
+    weights = tensors(CONFIG, SEED)
+    # Whichever sign the first value of the hidden state has, one of these two labels has a logit of +inf.
+    weights["model.norm.weight"][0] = 1e6
+    weights["model.embed_tokens.weight"][LABELS[0], 0] = 3e38
+    weights["model.embed_tokens.weight"][LABELS[1], 0] = -3e38
+    broken = engines.load(write(tmp_path, CONFIG, weights), "float32")
+    work = ChunkWork(0, Rows.pack([[50], [51, 52]], [0, 0]), LABELS, Head.LOGITS)
+    with pytest.raises(EngineError, match=r"chunk 0, row 0: a score is NaN or \+inf"):
+        score(broken, [group(work)])
 
 
 @pytest.mark.slow

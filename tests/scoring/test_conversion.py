@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scoring.conversion import to_scores
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import LabelScores
 
 INF = math.inf
@@ -95,10 +96,13 @@ def test_scores_are_computed_in_float64() -> None:
 
 @pytest.mark.parametrize("apply_softmax", [True, False])
 @pytest.mark.parametrize("bad", [math.nan, INF])
-def test_nan_and_positive_infinity_are_errors_and_not_scores(bad: float, apply_softmax: bool) -> None:
-    values = np.array([[0.0, bad]], np.float32)
-    with pytest.raises(ValueError, match="NaN"):
-        to_scores(LabelScores(values, values), apply_softmax)
+@pytest.mark.parametrize("where", ["logits", "logprobs"])
+def test_nan_and_positive_infinity_are_errors_and_not_scores(bad: float, apply_softmax: bool, where: str) -> None:
+    values = {"logits": np.zeros((2, 2), np.float32), "logprobs": np.zeros((2, 2), np.float32)}
+    values[where][1, 0] = bad
+    with pytest.raises(RequestError, match="NaN") as caught:
+        to_scores(LabelScores(**values), apply_softmax)
+    assert caught.value.code is ErrorCode.JOB_FAILED
 
 
 def test_probabilities_need_log_probabilities() -> None:

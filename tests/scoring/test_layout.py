@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring.layout import Rows
+from scoring.layout import LabelScores, Rows
 from tests.packed_rows import own_tokens
 
 TOKEN = st.integers(0, 2**31 - 1)
@@ -69,3 +69,26 @@ def test_damaged_bytes_are_refused() -> None:
         Rows.from_bytes(data[:-4])
     with pytest.raises(ValueError, match="multiple of element size"):
         Rows.from_bytes(data[:-1])
+
+
+@pytest.mark.parametrize(
+    ("logits", "logprobs", "row"),
+    [
+        ([0.0, -np.inf, 3e38], [0.0, -np.inf, -1.0], None),
+        ([0.0, 1.0, np.nan], None, 2),
+        ([0.0, np.inf, np.nan], None, 1),
+        ([0.0, 1.0, 2.0], [-1.0, np.nan, -1.0], 1),
+        ([np.nan, 1.0, 2.0], [-1.0, -1.0, np.inf], 0),
+    ],
+)
+def test_the_first_row_with_an_impossible_score_is_found(
+    logits: list[float], logprobs: list[float] | None, row: int | None
+) -> None:
+    def column(values: list[float]) -> np.ndarray:
+        return np.array(values, np.float32)[:, None]
+
+    assert LabelScores(column(logits), None if logprobs is None else column(logprobs)).impossible_row() == row
+
+
+def test_no_rows_have_no_impossible_score() -> None:
+    assert LabelScores(np.zeros((0, 2), np.float32), None).impossible_row() is None

@@ -10,12 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from scoring.layout import ChunkWork, GroupWork, ScoredChunk
+from jobs.queue.ending import delete
+from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api, score_chunk
 from tests.api.tiny_model import TinyModel
+from tests.databases import quick_on
+from tests.jobs.interleaving import READ_JOB, once_after
 
 Fresh = tuple[RunningApi, StandInWorker]
 
@@ -93,6 +98,50 @@ def test_a_result_too_large_for_the_job_object_is_read_in_pages_and_lines(fresh:
     with api.client.stream("GET", job["urls"]["scores"], headers={"accept": "application/x-ndjson"}) as response:
         assert response.headers["content-type"].startswith("application/x-ndjson")
         assert [json.loads(line) for line in response.iter_lines()] == lines
+
+
+@quick_on("sqlite")
+def test_json_lines_of_a_job_that_is_deleted_meanwhile_break_off_and_do_not_end_as_if_they_were_whole(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, _ = fresh
+    monkeypatch.setattr("api.routes.jobs.PAGE_ITEMS", 2)
+    job = api.wait(api.submit(query="The", items=[""] * 3, label_token_ids=[70])["id"])
+    database = api.app.state.service.database
+    # Each page is read in two statements. The job is deleted between those of the second page.
+    once_after(database, READ_JOB, partial(delete, database, "default", job["id"]), after=2)
+    with api.client.stream("GET", job["urls"]["scores"], headers={"accept": "application/x-ndjson"}) as response:
+        lines = response.iter_lines()
+        assert [json.loads(next(lines))["index"] for _ in range(2)] == [0, 1]
+        with pytest.raises(httpx2.RemoteProtocolError, match="incomplete"):
+            next(lines)
+
+
+@quick_on("sqlite")
+def test_a_job_that_is_deleted_while_it_is_read_is_answered_as_missing(fresh: Fresh) -> None:
+    api, _ = fresh
+    database = api.app.state.service.database
+    for path in ("self", "scores"):
+        job = api.wait(api.submit(**BODY)["id"])
+        once_after(database, READ_JOB, partial(delete, database, "default", job["id"]))
+        response = api.client.get(job["urls"][path])
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "job_not_found")
+
+
+@quick_on("sqlite")
+def test_stored_scores_that_are_not_finite_are_no_internal_error(fresh: Fresh) -> None:
+    """An earlier version could store such scores."""
+    api, worker = fresh
+
+    def infinite(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
+        sound = score_chunk(group, chunk)
+        return ScoredChunk(sound.id, LabelScores(sound.scores.logits + np.float32(np.inf), sound.scores.logprobs), 0)
+
+    worker.score_chunk = infinite
+    job = api.wait(api.submit(**BODY)["id"])
+    assert (job["status"], "result" in job) == ("succeeded", False)
+    answers = [api.client.get(job["urls"]["scores"]), api.client.post("/v1/score", json=BODY)]
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in answers] == [(409, "job_failed")] * 2
 
 
 def test_the_job_object_includes_a_result_of_exactly_the_most_items(api: RunningApi) -> None:

@@ -19,6 +19,7 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Head
 from scoring.options import Priority, ScoreOptions
 from tests.jobs.conftest import HandClock
+from tests.jobs.interleaving import READ_JOB, once_after
 from tests.jobs.work import CARD, LABELS, finish_all, scored, submission, submit, take, waiting_chunks
 
 
@@ -95,6 +96,22 @@ def test_pages_hold_what_was_scored_so_far_in_index_order_without_holes(store: D
     assert not read_scores(store, "default", job_id, 4, 8).has_more
     assert finish(store, claimed.batch_id, [first, third]).job_ids == (job_id,)
     assert read_scores(store, "default", job_id, 0, 100).indices.tolist() == list(range(12))
+
+
+def test_a_job_that_is_deleted_while_it_is_read_is_missing(store: Database) -> None:
+    job_id = submit(store, rows=3)
+    finish_all(store, take(store))
+    once_after(store, READ_JOB, lambda: delete(store, "default", job_id))
+    with pytest.raises(RequestError) as caught:
+        read_scores(store, "default", job_id, 0, 10)
+    assert missing(caught)
+
+
+def test_a_page_without_scores_is_read_without_an_error(store: Database) -> None:
+    job_id = submit(store, chunks=2)
+    assert len(read_scores(store, "default", job_id, 0, 10).scores) == 0
+    finish(store, (claimed := take(store)).batch_id, scored(claimed)[:1])
+    assert len(read_scores(store, "default", job_id, 1, 10).scores) == 0
 
 
 def test_scores_keep_every_bit(store: Database) -> None:
