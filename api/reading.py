@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import quote
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
@@ -32,5 +33,5 @@ class ReadingContext:
             raise RequestError(ErrorCode.INVALID_REQUEST, "model must be a string", param="model")
         if name != self.card.name:
             raise RequestError(
-                ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:200]!r}; see /v1/models", param="model"
+                ErrorCode.MODEL_NOT_FOUND, f"there is no model {quote(name)}; see /v1/models", param="model"
             )

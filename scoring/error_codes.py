@@ -53,10 +53,17 @@ class RequestError(Exception):
     """A request that can't be served, with what its sender needs to correct it."""
 
     def __init__(
-        self, code: ErrorCode, message: str, *, param: str | None = None, retry_after: float | None = None
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        limit: str | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.param = param  # path of the wrong value in the body, such as "items[3]"
         self.retry_after = retry_after  # seconds, if trying again may help
+        self.limit = limit  # name of the setting whose limit the request exceeds, if that is what is wrong

@@ -1,7 +1,9 @@
 """Turn a well-formed request into the arrays that are stored and scored, or raise the error that says why not.
 
-The checks have a fixed order, so the same request always gets the same error: number of items, labels, query, and then
-the items in batches (within a batch: token ids, delimiter, context length, total number of tokens).
+The checks have a fixed order, so the same request always gets the same error: first what can be counted before any text
+is tokenized (number of items, number of labels, lengths of texts), then labels, query, the tokens that the query takes
+with all items, and then the items in batches (within a batch: token ids, delimiter, context length, total number of
+tokens).
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import numpy as np
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk, Rows, TokenIds
+from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.request import ScoreRequest
-from scoring.tokenization import TextTokenizer
+from scoring.tokenization import TextTokenizer, always_wanted, check_query_length
 from scoring.work import work_of_each_row
 
 _EMPTY: TokenIds = np.zeros(0, np.int32)
@@ -36,18 +39,6 @@ _ITEM_FIRST_SERIAL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one endpoint accepts, and how large its chunks are."""
-
-    max_labels: int
-    max_items: int
-    max_tokens: int | None  # over all sequences of a request; None: no limit
-    chunk_tokens: int  # most work in a chunk of several rows, as scoring.work measures it
-    chunk_items: int  # most rows in a chunk
-    advice: str = ""  # what to do about a request that is too large; appended to the error message
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedRequest:
     """A request as token ids."""
@@ -61,15 +52,20 @@ class PreparedRequest:
 
 
 def prepare(
-    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits, wanted: AlgorithmSetting = "auto"
+    request: ScoreRequest,
+    card: ModelCard,
+    tokenizer: TextTokenizer,
+    limits: Limits,
+    wanted: AlgorithmSetting = "auto",
+    stop_if_unwanted: Callable[[], None] = always_wanted,
 ) -> PreparedRequest:
     """Tokenize and check a request for the model of ``card``, and split it into chunks. Raises :class:`RequestError`.
 
     wanted: the algorithm that the deployment asks for. A request that can't be scored by it gets a warning.
+    stop_if_unwanted: called between short steps; an exception that it raises ends the work.
     """
-    if len(request.items) > limits.max_items:
-        raise _too_large(f"{len(request.items)} items are more than the {limits.max_items} allowed here", limits)
-    preparation = Preparation(request, card, tokenizer, limits, wanted)
+    limits.check_items(len(request.items))
+    preparation = Preparation(request, card, tokenizer, limits, wanted, stop_if_unwanted)
     return preparation.prepared((*preparation.add(request.items), *preparation.finish()))
 
 
@@ -87,24 +83,35 @@ class Preparation:
         tokenizer: TextTokenizer,
         limits: Limits,
         wanted: AlgorithmSetting = "auto",
+        stop_if_unwanted: Callable[[], None] = always_wanted,
     ) -> None:
-        """Check labels and query. The items of ``request`` are ignored."""
-        self.label_token_ids = _label_token_ids(request, card, tokenizer, limits)
-        self.prefix, self._encode_items = _encode_query(request, card, tokenizer)
+        """Check labels and query. Of the items of ``request``, only the lengths are checked."""
+        _check_number_of_labels(request, limits)
+        limits.check_query_and_labels(request.query, request.labels or ())
+        limits.check_item_texts(request.items)
+        self.label_token_ids = _label_token_ids(request, card, tokenizer)
+        self._query = _encode_query(request, card, tokenizer, stop_if_unwanted)
+        self.prefix = self._query.prefix
+        self.repeated_characters = self._query.repeated_characters  # of the query, with each item
         self.warnings = _warnings(request, card, wanted)
         self.is_text = isinstance(request.query, str)  # so the items must be texts, too
         self.total_items = 0  # so far
         self.prompt_tokens = 0  # so far
+        self._stored_tokens = 0  # so far
         self._card = card
         self._limits = limits
+        self._stop_if_unwanted = stop_if_unwanted
         self._rest = Rows.join([])  # rows that are not in a chunk yet
 
     def add(self, items: list[str] | list[list[int]]) -> list[Chunk]:
         """Add items, which must be of the query's kind, and return the chunks that are now complete."""
-        if self.total_items + len(items) > self._limits.max_items:
-            raise _too_large(f"more than the {self._limits.max_items} items allowed here", self._limits)
-        checked = self._checked(self._encode_items(items, self.total_items))
-        return self._split(Rows.join([self._rest, *checked]), last=False)
+        self._limits.check_items(self.total_items + len(items))
+        self._limits.check_item_texts(items, self.total_items)
+        self._check_price_of_the_query(len(items))
+        chunks: list[Chunk] = []
+        for rows in self._checked(self._query.encode_items(items, self.total_items)):
+            chunks += self._split(Rows.join([self._rest, rows]), last=False)
+        return chunks
 
     def finish(self) -> list[Chunk]:
         """Return the chunk of the remaining rows, if there are any. Call it after the last item."""
@@ -116,9 +123,18 @@ class Preparation:
             self.prefix, chunks, self.label_token_ids, self.total_items, self.prompt_tokens, self.warnings
         )
 
+    def _check_price_of_the_query(self, more_items: int) -> None:
+        """Refuse items if the query alone, counted once for each of them, exceeds a limit. No row exists yet."""
+        query, limits = self._query, self._limits
+        limits.check_tokens(
+            self.prompt_tokens + more_items * query.tokens, self._stored_tokens + more_items * query.stored_tokens
+        )
+        limits.check_repeated_characters(query.repeated_characters, self.total_items + more_items)
+
     def _checked(self, batches: Iterator[Rows]) -> Iterator[Rows]:
-        """Check each batch against the vocabulary, the context length and the limit on tokens, and count it."""
-        card, limits = self._card, self._limits
+        """Check each batch against the vocabulary, the context length and the limits on tokens, and count it."""
+        card = self._card
+        self._stop_if_unwanted()
         for rows in batches:
             first = self.total_items
             if len(rows.tokens) and int(rows.tokens.max()) >= card.vocabulary:
@@ -132,11 +148,11 @@ class Preparation:
                 n = int(np.argmax(lengths > card.context_length))
                 raise _too_long(f"items[{first + n}]", int(lengths[n]), card)
             self.prompt_tokens += int(lengths.sum(dtype=np.int64))
-            if limits.max_tokens is not None and self.prompt_tokens > limits.max_tokens:
-                message = f"the sequences have more than the {limits.max_tokens} tokens in all that are allowed here"
-                raise _too_large(message, limits)
+            self._stored_tokens += len(rows.tokens)
+            self._limits.check_tokens(self.prompt_tokens, self._stored_tokens)
             self.total_items += len(rows)
             yield rows
+            self._stop_if_unwanted()
 
     def _split(self, rows: Rows, *, last: bool) -> list[Chunk]:
         """Split rows into chunks. Unless they are the last, keep those whose chunk may still grow."""
@@ -161,20 +177,25 @@ class Preparation:
         return found
 
 
-def _label_token_ids(
-    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits
-) -> tuple[int, ...]:
-    field = "labels" if request.labels is not None else "label_token_ids"
+def _check_number_of_labels(request: ScoreRequest, limits: Limits) -> None:
     given: Sequence[str | int] = request.labels or request.label_token_ids or ()
     if len(given) > limits.max_labels:
         message = f"{len(given)} labels are more than the {limits.max_labels} allowed"
-        raise RequestError(ErrorCode.TOO_MANY_LABELS, message, param=field)
+        raise RequestError(ErrorCode.TOO_MANY_LABELS, message, param=_labels_field(request))
+
+
+def _label_token_ids(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer) -> tuple[int, ...]:
+    given: Sequence[str | int] = request.labels or request.label_token_ids or ()
     labels = tuple(
         label if isinstance(label, int) else _single_token(label, f"labels[{n}]", tokenizer)
         for n, label in enumerate(given)
     )
-    _check_range(labels, card, field)
+    _check_range(labels, card, _labels_field(request))
     return labels
+
+
+def _labels_field(request: ScoreRequest) -> str:
+    return "labels" if request.labels is not None else "label_token_ids"
 
 
 def _single_token(label: str, param: str, tokenizer: TextTokenizer) -> int:
@@ -184,44 +205,63 @@ def _single_token(label: str, param: str, tokenizer: TextTokenizer) -> int:
         raise RequestError(error.code, error.message, param=param) from None
 
 
-def _encode_query(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer) -> tuple[TokenIds, ItemEncoder]:
-    """Return the shared prefix and the encoder of the items behind it. The rows are not checked yet."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Query:
+    """An encoded query, and what it takes with each item."""
+
+    prefix: TokenIds
+    encode_items: ItemEncoder  # the rows are not checked yet
+    tokens: int  # of the query in each sequence
+    stored_tokens: int = 0  # of the query in each row: all of them if there is no prefix that the items share
+    repeated_characters: int = 0  # of the query that are encoded again with each item
+
+
+def _encode_query(
+    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]
+) -> _Query:
+    item_first = request.options.item_first and card.delimiter is None
     if isinstance(request.query, str):
-        return _encode_text_query(request.query, request.options.item_first, card, tokenizer)
-    return _encode_id_query(request.query, request.options.item_first, card)
+        return _encode_text_query(request.query, item_first, card, tokenizer, stop_if_unwanted)
+    return _encode_id_query(request.query, item_first, card)
 
 
 def _encode_text_query(
-    query: str, item_first: bool, card: ModelCard, tokenizer: TextTokenizer
-) -> tuple[TokenIds, ItemEncoder]:
-    query_ids, extend = tokenizer.row_encoder(query)
-    _check_query(query_ids, card)
+    query: str, item_first: bool, card: ModelCard, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]
+) -> _Query:
+    encoder = tokenizer.row_encoder(query, longest=card.context_length, stop_if_unwanted=stop_if_unwanted)
+    prefix = _checked_prefix(encoder.query, card)
     if card.delimiter is not None:
         delimiter = card.delimiter
-        prefix = np.append(query_ids, np.int32(delimiter))
-        return prefix, lambda items, first: _without_delimiter(
-            tokenizer.encode_items_alone(items, len(prefix)), delimiter, first
+        return _Query(
+            prefix,
+            lambda items, first: _without_delimiter(tokenizer.encode_items_alone(items, len(prefix)), delimiter, first),
+            tokens=len(prefix),
         )
     if item_first:
-        return _EMPTY, lambda items, _: tokenizer.encode_items_first(query, items)
-    return query_ids, lambda items, _: extend(items)
+        return _Query(
+            _EMPTY,
+            lambda items, _: tokenizer.encode_items_first(query, items),
+            tokens=len(prefix),
+            stored_tokens=len(prefix),
+            repeated_characters=len(query),
+        )
+    return _Query(prefix, lambda items, _: encoder(items), tokens=len(prefix), repeated_characters=len(encoder.tail))
 
 
-def _encode_id_query(query: list[int], item_first: bool, card: ModelCard) -> tuple[TokenIds, ItemEncoder]:
+def _encode_id_query(query: list[int], item_first: bool, card: ModelCard) -> _Query:
     _check_range(query, card, "query")
-    query_ids = np.array(query, np.int32)
-    _check_query(query_ids, card)
-    reversed_ = item_first and card.delimiter is None
-    prefix = query_ids if card.delimiter is None else np.append(query_ids, np.int32(card.delimiter))
+    prefix = _checked_prefix(np.array(query, np.int32), card)
 
     def encode_items(items: Sequence[list[int]], first: int) -> Iterator[Rows]:
         _check_item_range(items, card, first)
-        if reversed_:
+        if item_first:
             return _pack(items, 0, suffix=query)
         packed = _pack(items, len(prefix))
         return packed if card.delimiter is None else _without_delimiter(packed, card.delimiter, first)
 
-    return _EMPTY if reversed_ else prefix, encode_items
+    if item_first:
+        return _Query(_EMPTY, encode_items, tokens=len(prefix), stored_tokens=len(prefix))
+    return _Query(prefix, encode_items, tokens=len(prefix))
 
 
 def _pack(items: Sequence[list[int]], prefix_length: int, suffix: Sequence[int] = ()) -> Iterator[Rows]:
@@ -235,13 +275,17 @@ def _pack(items: Sequence[list[int]], prefix_length: int, suffix: Sequence[int] 
         yield Rows(packed, lengths, np.full(len(batch), prefix_length, np.int32))
 
 
-def _check_query(query: TokenIds, card: ModelCard) -> None:
+def _checked_prefix(query: TokenIds, card: ModelCard) -> TokenIds:
+    """Return the tokens of the query, with the delimiter in delimiter mode."""
     if not len(query):
         raise RequestError(ErrorCode.EMPTY_QUERY, "query has no tokens", param="query")
     if int(query.max()) >= card.vocabulary:
         raise _bad_id(int(query.max()), card, "query")
     if card.delimiter is not None and card.delimiter in query:
         raise _delimiter_found(card.delimiter, "query")
+    prefix = query if card.delimiter is None else np.append(query, np.int32(card.delimiter))
+    check_query_length(len(prefix), card.context_length)
+    return prefix
 
 
 def _check_range(ids: Sequence[int], card: ModelCard, where: str) -> None:
@@ -296,8 +340,3 @@ def _delimiter_found(delimiter: int, param: str) -> RequestError:
 def _too_long(param: str, length: int, card: ModelCard) -> RequestError:
     message = f"query and {param} make {length} tokens; the model's context is {card.context_length}"
     return RequestError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param=param)
-
-
-def _too_large(message: str, limits: Limits) -> RequestError:
-    full = f"{message}; {limits.advice}" if limits.advice else message
-    return RequestError(ErrorCode.REQUEST_TOO_LARGE, full, param="items")

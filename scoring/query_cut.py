@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,12 @@ _LETTER = r"[A-Za-z\u3042-\u3093\u30a2-\u30f3\u4e00-\u9fa5]"
 _CUT = re.compile(rf"(?<=\S) |(?<={_LETTER})[\n.,:;!?、。，：；！？]")
 _LAST_CUT = re.compile(rf"(?s).*(?:{_CUT.pattern})")
 
+_SEARCHED = 2**12
+"""Characters in which one call searches for a cut. A search holds the interpreter's lock, so it must be short."""
+
+PIECE_CHARACTERS = 2**16
+"""About how many characters of a query are encoded at a time, where it can be cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueryCutter:
@@ -58,9 +64,26 @@ class QueryCutter:
 
     def cut(self, query: str) -> int | None:
         """Return the index of the tail's first character, or None if no safe cut was found."""
-        if self.leading_ids is None or (match := _LAST_CUT.match(query)) is None:
-            return None
-        return match.end() - 1
+        return None if self.leading_ids is None else _last_cut(query, 0, len(query))
+
+    def pieces(self, head: str) -> Iterator[str]:
+        """Split the head of a query that was cut, so that the tokens of the pieces are the tokens of the head."""
+        start, end = 0, PIECE_CHARACTERS
+        while end < len(head):
+            cut = _last_cut(head, max(start + 1, end - PIECE_CHARACTERS), end)
+            if cut is not None:
+                yield head[start:cut]
+                start = end = cut
+            end += PIECE_CHARACTERS
+        yield head[start:]
+
+
+def _last_cut(query: str, start: int, end: int) -> int | None:
+    """Return the last index in ``range(start, end)`` at which the query may be cut, or None. It searches backwards."""
+    for stop in range(end, start, -_SEARCHED):
+        if (match := _LAST_CUT.match(query, max(start, stop - _SEARCHED), stop)) is not None:
+            return match.end() - 1
+    return None
 
 
 def _is_nfc_or_nothing(normalizer: Mapping[str, Any] | None) -> bool:

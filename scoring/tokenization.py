@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,19 @@ from checkpoints.files import CheckpointError, require_directory
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.query_cut import QueryCutter
+from scoring.quoting import QUOTED_PIECES, quote, quote_pieces
 
 _BATCH_ROWS = 4_096
-_BATCH_CHARACTERS = 2**21
-"""Limits of one call into the tokenizer, which bound memory and let a request that is too large be refused early."""
+_BATCH_CHARACTERS = 2**18
+"""Limits of one call into the tokenizer. They bound its memory, which is hundreds of bytes for each character, and its
+time, and let a request that is too large be refused early."""
 
-RowEncoder = Callable[[Sequence[str]], Iterator[Rows]]
-"""Turns items into rows behind one query, in batches of bounded size, each computed when it is asked for."""
+_BATCH_PIECES = 4_096
+"""Tokens that one call turns into text. Such a call may hold the interpreter's lock."""
+
+
+def always_wanted() -> None:
+    """Do nothing: the default of ``stop_if_unwanted``, which raises an exception when nobody wants the result."""
 
 
 class TextTokenizer:
@@ -98,10 +105,15 @@ class TextTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``."""
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Unlike encode, which gives the same ids, the call for a batch releases the interpreter's lock.
+        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return each token as text, or in the vocabulary's spelling if it does not consist of whole characters."""
+        batches = (ids[start : start + _BATCH_PIECES] for start in range(0, len(ids), _BATCH_PIECES))
+        return [piece for batch in batches for piece in self._pieces(batch)]
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
         if not self._is_byte_level:
             return [self._spelling(token) for token in ids]
         texts = self._backend.decode_batch([[token] for token in ids], skip_special_tokens=False)
@@ -115,11 +127,12 @@ class TextTokenizer:
         marker is left out: ``" Yes"`` is ``▁Yes``, and ``"Yes"`` is ``Yes``, the token that continues a word or follows
         a line feed. So a label means the same with all tokenizers.
 
-        Raises :class:`RequestError` ``label_not_single_token``, which lists the tokens.
+        Raises :class:`RequestError` ``label_not_single_token``, which lists the first tokens.
         """
         ids = self._encode_behind_text(text)
         if len(ids) != 1:
-            message = f"label {text!r} is {len(ids)} tokens, not one: {self.pieces(ids)}"
+            pieces = quote_pieces(self.pieces(ids[:QUOTED_PIECES]), len(ids))
+            message = f"label {quote(text)} is {len(ids)} tokens, not one: {pieces}"
             raise RequestError(ErrorCode.LABEL_NOT_SINGLE_TOKEN, message)
         return ids[0]
 
@@ -135,42 +148,45 @@ class TextTokenizer:
 
     def encode_rows(self, query: str, items: Sequence[str]) -> tuple[TokenIds, Rows]:
         """Return ``encode(query)`` and, as rows, what ``encode(query + item)`` adds to the shared prefix."""
-        ids, encode_items = self.row_encoder(query)
-        return ids, Rows.join(list(encode_items(items)))
+        encoder = self.row_encoder(query)
+        return encoder.query, Rows.join(list(encoder(items)))
 
-    def row_encoder(self, query: str) -> tuple[TokenIds, RowEncoder]:
-        """Return ``encode(query)`` and a function that encodes items behind it, which may be called repeatedly."""
+    def row_encoder(
+        self, query: str, *, longest: int | None = None, stop_if_unwanted: Callable[[], None] = always_wanted
+    ) -> RowEncoder:
+        """Encode a query, and return the encoder of the items behind it.
+
+        longest: the most tokens that the query may have. If it can be cut, it is encoded only until it has more.
+        Raises :class:`RequestError` ``context_length_exceeded``.
+        """
         cut = self._cutter.cut(query)
         if cut is None:
             ids = np.array(self.encode(query), np.int32)
-            return ids, lambda items: self._extend(ids, 0, query, items, add_special_tokens=True)
-        head = [*(self._cutter.leading_ids or ()), *self.encode(query[:cut], add_special_tokens=False)]
-        tail = self.encode(query[cut:], add_special_tokens=False)
-        ids = np.array(head + tail, np.int32)
-        return ids, lambda items: self._extend(ids, len(head), query[cut:], items, add_special_tokens=False)
+            check_query_length(len(ids), longest)
+            return RowEncoder(self, ids, 0, query, add_special_tokens=True)
+        tokens = list(self._cutter.leading_ids or ())
+        for piece in self._cutter.pieces(query[:cut]):
+            stop_if_unwanted()
+            tokens += self.encode(piece, add_special_tokens=False)
+            check_query_length(len(tokens), longest)
+        stable = len(tokens)
+        tokens += self.encode(query[cut:], add_special_tokens=False)
+        check_query_length(len(tokens), longest)
+        return RowEncoder(self, np.array(tokens, np.int32), stable, query[cut:], add_special_tokens=False)
 
     def encode_items_alone(self, items: Sequence[str], prefix_length: int) -> Iterator[Rows]:
         """Encode each item alone, without special tokens, as a row behind a complete prefix of that length."""
         for texts in _batches(items, 0):
-            tokens, lengths = self._encode_batch(texts, add_special_tokens=False)
+            tokens, lengths = self.encode_batch(texts, add_special_tokens=False)
             yield Rows(tokens, lengths, np.full(len(texts), prefix_length, np.int32))
 
     def encode_items_first(self, query: str, items: Sequence[str]) -> Iterator[Rows]:
         """Encode ``item + query`` for each item, as rows without a prefix."""
         for texts in _batches(items, len(query)):
-            tokens, lengths = self._encode_batch([item + query for item in texts], add_special_tokens=True)
+            tokens, lengths = self.encode_batch([item + query for item in texts], add_special_tokens=True)
             yield Rows(tokens, lengths, np.zeros(len(texts), np.int32))
 
-    def _extend(
-        self, ids: TokenIds, stable: int, tail: str, items: Sequence[str], *, add_special_tokens: bool
-    ) -> Iterator[Rows]:
-        """Encode ``tail + item`` for each item. The rows share ``ids[:stable]`` and what else of ``ids`` agrees."""
-        for texts in _batches(items, len(tail)):
-            tokens, lengths = self._encode_batch([tail + item for item in texts], add_special_tokens=add_special_tokens)
-            shared = _common_prefixes(tokens, lengths, ids[stable:])
-            yield Rows(_drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(stable))
-
-    def _encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[TokenIds, TokenIds]:
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[TokenIds, TokenIds]:
         """Return all tokens end to end, int32 [T], and the number of tokens of each text, int32 [N]."""
         encoded = [e.ids for e in self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)]
         lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
@@ -178,6 +194,32 @@ class TextTokenizer:
 
     def _spelling(self, token: int) -> str:
         return self._backend.id_to_token(token) or ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowEncoder:
+    """Turns items into rows behind one query, in batches of bounded size, each computed when it is asked for."""
+
+    tokenizer: TextTokenizer
+    query: TokenIds  # encode(query)
+    stable: int  # how many leading tokens of the query no item can change
+    tail: str  # the end of the query, which is encoded again with every item
+    add_special_tokens: bool  # whether the tokenizer puts its special tokens around the tail and an item
+
+    def __call__(self, items: Sequence[str]) -> Iterator[Rows]:
+        """Encode ``tail + item`` for each item. The rows share the stable tokens, and what else of them agrees."""
+        for texts in _batches(items, len(self.tail)):
+            joined = [self.tail + item for item in texts]
+            tokens, lengths = self.tokenizer.encode_batch(joined, add_special_tokens=self.add_special_tokens)
+            shared = _common_prefixes(tokens, lengths, self.query[self.stable :])
+            yield Rows(_drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(self.stable))
+
+
+def check_query_length(tokens: int, longest: int | None) -> None:
+    """Raise :class:`RequestError` if the tokens of a query leave no room for it in a context of ``longest`` tokens."""
+    if longest is not None and tokens > longest:
+        message = f"the query alone has more tokens than the model's context, which is {longest}"
+        raise RequestError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param="query")
 
 
 def _tokenizer_file(directory: Path) -> Path:
@@ -233,6 +275,12 @@ def _common_prefixes(tokens: TokenIds, lengths: TokenIds, reference: TokenIds) -
     """Return how many leading tokens each packed row shares with ``reference``, int32 [N]."""
     starts = np.cumsum(lengths) - lengths
     shared = np.zeros(len(lengths), np.int32)
+    if len(lengths) < len(reference):  # few long rows: compare one row at a time, else one token of all rows at a time
+        for n, start in enumerate(starts):
+            most = min(int(lengths[n]), len(reference))
+            differs = tokens[start : start + most] != reference[:most]
+            shared[n] = int(np.argmax(differs)) if differs.any() else most
+        return shared
     alive = np.arange(len(lengths))  # the rows that have agreed with the reference so far
     for offset, token in enumerate(reference):
         alive = alive[lengths[alive] > offset]

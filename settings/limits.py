@@ -52,12 +52,18 @@ class LimitSettings(SettingsSlice):
     max_label_characters: PositiveInt = Field(1_000, description="characters of a label")
     max_tokenize_characters: PositiveInt = Field(100_000, description="characters of a text sent to `/v1/tokenize`")
     max_tokens_per_job: PositiveInt = Field(
-        1_000_000_000, description="tokens, over all sequences, one job may have; each item counts with its query"
+        10_000_000_000, description="tokens, over all sequences, one job may have; each item counts with its query"
     )
     max_stored_tokens_per_job: PositiveInt = Field(
         2**24, description="tokens of one job's items, which are stored; with `item_first` each item holds its query"
     )
     max_stored_tokens_per_upload: PositiveInt = Field(2**30, description="the same, of a job sent as JSON lines")
+    max_repeated_characters_per_job: PositiveInt = Field(
+        2**25,
+        description="characters of one job's query that are tokenized again with its items, over all items; most "
+        "tokenizers need this only for the query's last word, or with `item_first` for the whole query",
+    )
+    max_repeated_characters_per_upload: PositiveInt = Field(2**30, description="the same, of a job sent as JSON lines")
     text_process_bytes: PositiveInt = Field(
         768 * MEBIBYTE, description="memory of the process that reads bodies of more than a mebibyte"
     )

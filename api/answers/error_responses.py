@@ -104,8 +104,10 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_framework_error)
 
 
-async def _on_request_error(_: Request, error: Exception) -> Response:
+async def _on_request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
+    if error.limit is not None:
+        request.app.state.service.metrics.count_refused(error.limit)
     return error_response(error)
 
 

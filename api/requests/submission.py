@@ -6,9 +6,8 @@ the fields that do not concern scoring, then the shapes of query, items and labe
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from api.answers.schemas import JobBody, ScoreBody
 from api.callers.authentication import Principal
@@ -19,18 +18,22 @@ from api.requests.webhook import read_webhook, unknown_webhook_fields
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.limits import Limit, Limits
 from scoring.options import Priority
-from scoring.prepare import Limits, Preparation, PreparedRequest, prepare
+from scoring.prepare import Preparation, PreparedRequest, prepare
+from scoring.quoting import QUOTED_PIECES, quote_name
 from scoring.request import ScoreRequest, parse_score_request
+from scoring.tokenization import always_wanted
 
 LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
+JOBS_ADVICE = "submit it to /v1/jobs"
+SEVERAL_ADVICE = "send it as several jobs"
+IDS_ADVICE = "send token ids instead of text"
 
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 MAX_EXPIRES_IN = 366 * 86400.0
-
-_NAMED_UNKNOWN_FIELDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,47 +53,86 @@ def parse_object(data: bytes) -> Mapping[str, object]:
     return body
 
 
-def read_job(reading: ReadingContext, data: bytes, principal: Principal, idempotency_key: str | None) -> Submission:
-    """Return the job in the body of ``POST /v1/jobs``. Raises RequestError."""
+def read_job(
+    reading: ReadingContext,
+    data: bytes,
+    principal: Principal,
+    idempotency_key: str | None,
+    stop_if_unwanted: Callable[[], None] = always_wanted,
+) -> Submission:
+    """Return the job in the body of ``POST /v1/jobs``. Raises RequestError.
+
+    stop_if_unwanted: called between short steps; an exception that it raises ends the work.
+    """
     body = parse_object(data)
     idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
-    limits = _limits(reading, max_items=reading.scoring.max_items, max_tokens=None, advice=LINES_ADVICE)
+    limits = _limits(
+        reading,
+        items=Limit("max_items", reading.scoring.max_items, LINES_ADVICE),
+        tokens=Limit("max_tokens_per_job", reading.limits.max_tokens_per_job, SEVERAL_ADVICE),
+    )
     fields = _job_fields(reading, body)
     request = _request(reading, body)
-    prepared = prepare(request, reading.card, reading.tokenizer, limits, reading.scoring.multi_item_algorithm)
+    prepared = _prepare(reading, request, limits, stop_if_unwanted)
     return _submission(reading, principal, body, request, prepared, fields, idempotency)
 
 
 def read_upload(
-    reading: ReadingContext, principal: Principal, body: Mapping[str, object]
+    reading: ReadingContext,
+    principal: Principal,
+    body: Mapping[str, object],
+    stop_if_unwanted: Callable[[], None] = always_wanted,
 ) -> tuple[Submission, Preparation]:
-    """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError."""
+    """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError.
+
+    stop_if_unwanted: called between short steps, also by the preparation; an exception that it raises ends the work.
+    """
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
-    limits = _limits(reading, max_items=reading.scoring.max_items_per_upload, max_tokens=None, advice="")
+    most = reading.limits
+    limits = replace(
+        _limits(
+            reading,
+            items=Limit("max_items_per_upload", reading.scoring.max_items_per_upload),
+            tokens=Limit("max_tokens_per_job", most.max_tokens_per_job, SEVERAL_ADVICE),
+        ),
+        stored_tokens=Limit("max_stored_tokens_per_upload", most.max_stored_tokens_per_upload, SEVERAL_ADVICE),
+        repeated_characters=Limit(
+            "max_repeated_characters_per_upload", most.max_repeated_characters_per_upload, IDS_ADVICE
+        ),
+    )
     fields = _job_fields(reading, body)
     request = _request(reading, {**body, "items": []})
-    preparation = Preparation(request, reading.card, reading.tokenizer, limits, reading.scoring.multi_item_algorithm)
+    wanted = reading.scoring.multi_item_algorithm
+    preparation = Preparation(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
     return _submission(reading, principal, body, request, preparation.prepared(()), fields, None), preparation
 
 
-def read_call(reading: ReadingContext, data: bytes, principal: Principal, idempotency_key: str | None) -> Call:
-    """Return the call in the body of ``POST /v1/score``. Raises RequestError."""
+def read_call(
+    reading: ReadingContext,
+    data: bytes,
+    principal: Principal,
+    idempotency_key: str | None,
+    stop_if_unwanted: Callable[[], None] = always_wanted,
+) -> Call:
+    """Return the call in the body of ``POST /v1/score``. Raises RequestError.
+
+    stop_if_unwanted: called between short steps; an exception that it raises ends the work.
+    """
     body = parse_object(data)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
     timeout = _seconds(body, "timeout", reading.api.max_call_timeout_seconds) or reading.api.call_timeout_seconds
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
     limits = _limits(
         reading,
-        max_items=reading.scoring.max_items_per_call,
-        max_tokens=reading.scoring.max_tokens_per_call,
-        advice="submit it to /v1/jobs",
+        items=Limit("max_items_per_call", reading.scoring.max_items_per_call, JOBS_ADVICE),
+        tokens=Limit("max_tokens_per_call", reading.scoring.max_tokens_per_call, JOBS_ADVICE),
     )
     # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
     expires_in = timeout if cancel_on_timeout else None
     fields = _Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
     request = _request(reading, body)
-    prepared = prepare(request, reading.card, reading.tokenizer, limits, reading.scoring.multi_item_algorithm)
+    prepared = _prepare(reading, request, limits, stop_if_unwanted)
     submission = _submission(reading, principal, body, request, prepared, fields, idempotency)
     return Call(submission, timeout, cancel_on_timeout)
 
@@ -150,27 +192,39 @@ def _submission(
     )
 
 
-def _limits(reading: ReadingContext, *, max_items: int, max_tokens: int | None, advice: str) -> Limits:
-    scoring = reading.scoring
+def _prepare(
+    reading: ReadingContext, request: ScoreRequest, limits: Limits, stop_if_unwanted: Callable[[], None]
+) -> PreparedRequest:
+    wanted = reading.scoring.multi_item_algorithm
+    return prepare(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
+
+
+def _limits(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:
+    """Return the limits of a job or call that arrives as one body."""
+    scoring, limits = reading.scoring, reading.limits
     return Limits(
         max_labels=scoring.max_labels,
-        max_items=max_items,
-        max_tokens=max_tokens,
+        items=items,
+        tokens=tokens,
+        stored_tokens=Limit("max_stored_tokens_per_job", limits.max_stored_tokens_per_job, LINES_ADVICE),
+        repeated_characters=Limit(
+            "max_repeated_characters_per_job", limits.max_repeated_characters_per_job, IDS_ADVICE
+        ),
+        query_characters=Limit("max_query_characters", limits.max_query_characters),
+        item_characters=Limit("max_item_characters", limits.max_item_characters),
+        label_characters=Limit("max_label_characters", limits.max_label_characters),
         chunk_tokens=scoring.chunk_tokens,
         chunk_items=scoring.chunk_items,
-        advice=advice,
     )
 
 
 def _unknown_fields(body: Mapping[str, object], known: Collection[str]) -> list[str]:
-    # Names are quoted and shortened, because they are arbitrary text that is returned in a response.
     names = [name for name in body if name not in known]
     if "webhook" in known:
         names += unknown_webhook_fields(body)
-    unknown = [json.dumps(name[:64]) for name in names]
-    warnings = [f"unknown field {name} was ignored" for name in unknown[:_NAMED_UNKNOWN_FIELDS]]
-    if len(unknown) > _NAMED_UNKNOWN_FIELDS:
-        warnings.append(f"{len(unknown) - _NAMED_UNKNOWN_FIELDS} more unknown fields were ignored")
+    warnings = [f"unknown field {quote_name(name)} was ignored" for name in names[:QUOTED_PIECES]]
+    if len(names) > QUOTED_PIECES:
+        warnings.append(f"{len(names) - QUOTED_PIECES} more unknown fields were ignored")
     return warnings
 
 

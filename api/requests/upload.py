@@ -58,6 +58,8 @@ async def receive_upload(
             raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
         return await _Receiver(service, principal, key, gzip=encoding != "identity").receive(body)
     except RequestError as error:
+        if error.limit is not None:
+            service.metrics.count_refused(error.limit)
         raise UploadRefusedError(error, body) from error
     except StorageUnavailable as error:
         raise UploadRefusedError(storage_unavailable(), body) from error

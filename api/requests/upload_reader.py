@@ -88,6 +88,7 @@ class UploadReader:
             self.submission, self._preparation = read_upload(self._reading, self._principal, parse_object(line))
         except RequestError as error:
             raise _in_line(error, number) from None
+        self._overhead = self._preparation.repeated_characters
         if self.submission.options.item_first:
             # Without a shared prefix, the row of each item also contains the query.
             self._overhead = len(line)
@@ -105,4 +106,5 @@ class UploadReader:
 
 
 def _in_line(error: RequestError, number: int) -> RequestError:
-    return RequestError(error.code, f"line {number}: {error.message}", param=error.param, retry_after=error.retry_after)
+    message = f"line {number}: {error.message}"
+    return RequestError(error.code, message, param=error.param, retry_after=error.retry_after, limit=error.limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from jobs.store.records import Submission
 from jobs.store.webhook_events import Event, Webhook
 from jobs.webhooks.endpoints import find_endpoint
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import quote_name
 from webhooks.addresses import AddressRules, ForbiddenUrl, check_url
 
 FIELDS = ("url", "events")
@@ -45,7 +45,7 @@ def _events(value: object) -> tuple[Event, ...]:
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param="webhook.events")
     for place, name in enumerate(value):
         if name not in set(Event):
-            message = f"there is no event {json.dumps(name[:64])}; there are {names}"
+            message = f"there is no event {quote_name(name)}; there are {names}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, param=f"webhook.events[{place}]")
     return tuple(event for event in Event if event in value)
 

@@ -15,6 +15,7 @@ from api.requests.body import read_body
 from api.requests.submission import parse_object
 from api.service import ServiceOf
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.limits import Limit, check_characters
 
 router = APIRouter(tags=["models"])
 
@@ -43,6 +44,8 @@ def _tokenize(reading: ReadingContext, data: bytes) -> bytes:
     text = body.get("text")
     if not isinstance(text, str):
         raise RequestError(ErrorCode.INVALID_REQUEST, "text must be a string", param="text")
+    most = reading.limits.max_tokenize_characters
+    check_characters(text, Limit("max_tokenize_characters", most), "text")
     add_special_tokens = body.get("add_special_tokens")
     if not isinstance(add_special_tokens, bool | None):
         raise RequestError(

@@ -23,6 +23,7 @@ from jobs.webhooks.outbox import pack_webhook
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
 from scoring.options import Priority
+from scoring.quoting import quote
 from scoring.work import work_of_rows
 from settings.jobs import StoreSettings
 
@@ -116,7 +117,7 @@ def take_key(tx: Transaction, tenant: str, idempotency: Idempotency, job_id: str
     if earlier.body_hash == UNKNOWN_BODY:
         raise RequestError(
             ErrorCode.IDEMPOTENCY_IN_PROGRESS,
-            f"the first request with the Idempotency-Key {idempotency.key!r} is still being received",
+            f"the first request with the Idempotency-Key {quote(idempotency.key)} is still being received",
             retry_after=IN_PROGRESS_RETRY_SECONDS,
         )
     if idempotency.body_hash != UNKNOWN_BODY and earlier.body_hash != idempotency.body_hash:
@@ -136,7 +137,7 @@ _CREATE_KEY = (
 
 def key_reused(key: str) -> RequestError:
     """Return the error for a key that was used with a different body."""
-    message = f"the Idempotency-Key {key!r} was used for another request: take a new one"
+    message = f"the Idempotency-Key {quote(key)} was used for another request: take a new one"
     return RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from model.attention.tiles import TiledAttention
 from model.engine import Engine
 from scoring.layout import ChunkWork, GroupWork, Head, ScoredChunk
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting
-from scoring.prepare import Limits, prepare
+from scoring.prepare import prepare
 from scoring.request import parse_score_request
 from settings.engine import EngineSettings
 from tests.model import engines, references
@@ -26,6 +27,7 @@ from tests.model.checkpoints import EVERY
 from tests.model.engines import DType
 from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
 from tests.model.geometries import LABELS, SHORT_ITEM, STEP, VOCABULARY, Group, Item, groups, several_groups
+from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.tokenizers_under_test import qwen2
 
 SETTINGS: dict[Algorithm, dict[str, Any]] = {
@@ -297,7 +299,7 @@ def test_delimiter_zero_stands_between_query_and_every_item(model: str, algorith
     card = ModelCard("small", 1024, VOCABULARY, tokenizer.fingerprint, delimiter=0)
     query, items_ = [5, 6, 7], [[1, 2], [], [9]]
     request = parse_score_request({"query": query, "items": items_, "label_token_ids": list(LABELS)})
-    prepared = prepare(request, card, tokenizer, Limits(10, 10, None, 1000, 10))
+    prepared = prepare(request, card, tokenizer, replace(GENEROUS, chunk_tokens=1000, chunk_items=10))
     (chunk,) = prepared.chunks
     work = GroupWork("group", prepared.prefix, (ChunkWork(0, chunk.rows, LABELS, Head.LOGPROBS),))
     found = engines.logprobs_of(engines.score(engine(model, "float32", algorithm), [work])[0])

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from checkpoints.card import ModelCard
 from scoring.layout import Chunk
+from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
-from scoring.prepare import Limits, Preparation, PreparedRequest, prepare
+from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer
 from scoring.work import ATTENTION_TOKENS, work_of_each_row
 from tests.packed_rows import whole_sequences
+from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.tokenizers_under_test import llama3, qwen2
 
-LIMITS = Limits(max_labels=256, max_items=100_000, max_tokens=None, chunk_tokens=16_384, chunk_items=256)
 LABELS = [5, 6]
 
 
@@ -36,7 +37,7 @@ def prepared(
     *,
     tokenizer: TextTokenizer | None = None,
     delimiter: int | None = None,
-    limits: Limits = LIMITS,
+    limits: Limits = GENEROUS,
     **fields: Any,
 ) -> PreparedRequest:
     body = {"query": query, "items": items, "label_token_ids": LABELS, **fields}
@@ -89,7 +90,7 @@ def test_item_first_overrides_an_algorithm_that_is_asked_for_with_a_warning(want
     body = {"query": [1, 2], "items": [[3]], "label_token_ids": [5]}
     for item_first, expected in ((True, 1), (False, 0)):
         request = parse_score_request(body | {"item_first": item_first})
-        found = prepare(request, card_of(qwen2()), qwen2(), LIMITS, wanted).warnings
+        found = prepare(request, card_of(qwen2()), qwen2(), GENEROUS, wanted).warnings
         assert len(found) == expected
         assert all("scored serially" in warning and wanted in warning for warning in found)
 
@@ -149,9 +150,9 @@ def test_prompt_tokens_of_a_large_job_do_not_wrap_around() -> None:
     """The sequences have more tokens than an int32 can count, though each row is only a few bytes."""
     tokenizer = qwen2()
     body = {"query": [1] * 30_000, "items": [[]] * 100_000, "label_token_ids": LABELS}
-    request = prepare(parse_score_request(body), card_of(tokenizer, context_length=32_768), tokenizer, LIMITS)
+    request = prepare(parse_score_request(body), card_of(tokenizer, context_length=32_768), tokenizer, GENEROUS)
     assert request.prompt_tokens == 3_000_000_000
-    assert len(request.chunks) == -(-100_000 // LIMITS.chunk_items)
+    assert len(request.chunks) == -(-100_000 // GENEROUS.chunk_items)
 
 
 def test_text_labels_become_token_ids() -> None:
@@ -170,7 +171,7 @@ def test_chunks_hold_every_row_once_in_order_within_both_limits(
     lengths: list[int], prefix: int, chunk_tokens: int, chunk_items: int
 ) -> None:
     items = [[n + 1] * length for n, length in enumerate(lengths)]
-    limits = replace(LIMITS, chunk_tokens=chunk_tokens, chunk_items=chunk_items)
+    limits = replace(GENEROUS, chunk_tokens=chunk_tokens, chunk_items=chunk_items)
     request = prepared([0] * prefix, items, limits=limits)
     assert sequences(request) == [[0] * prefix + item for item in items]
     first = 0
@@ -182,7 +183,7 @@ def test_chunks_hold_every_row_once_in_order_within_both_limits(
 
 
 def test_chunks_are_as_full_as_the_limits_allow() -> None:
-    request = prepared([1], [[1], [1], [1], [1] * 9, [1]], limits=replace(LIMITS, chunk_tokens=4, chunk_items=10))
+    request = prepared([1], [[1], [1], [1], [1] * 9, [1]], limits=replace(GENEROUS, chunk_tokens=4, chunk_items=10))
     assert [len(chunk.rows) for chunk in request.chunks] == [3, 1, 1]
 
 
@@ -190,7 +191,7 @@ def test_a_long_query_makes_chunks_smaller_only_by_the_cost_of_attending_to_it()
     short, long = (prepared([1] * length, [[1] * 20] * 500) for length in (10, 2_000))
     assert [len(chunk.rows) for chunk in short.chunks] == [256, 244]
     assert [len(chunk.rows) for chunk in long.chunks] == [256, 244]
-    twice = prepared([1] * ATTENTION_TOKENS, [[1] * 20] * 500, limits=replace(LIMITS, chunk_tokens=4_000))
+    twice = prepared([1] * ATTENTION_TOKENS, [[1] * 20] * 500, limits=replace(GENEROUS, chunk_tokens=4_000))
     assert [len(chunk.rows) for chunk in twice.chunks] == [100] * 5
 
 
@@ -264,6 +265,6 @@ def test_items_that_arrive_little_by_little_are_prepared_like_all_at_once(
         "label_token_ids": LABELS,
         "item_first": item_first,
     }
-    limits = replace(LIMITS, chunk_tokens=chunk_tokens, chunk_items=chunk_items)
+    limits = replace(GENEROUS, chunk_tokens=chunk_tokens, chunk_items=chunk_items)
     whole = prepare(parse_score_request(body), card_of(qwen2(), delimiter), qwen2(), limits)
     assert as_data(prepared_little_by_little(body, sizes, delimiter, limits)) == as_data(whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from api.requests.json_body import parse_json
 from checkpoints.card import ModelCard
 from scoring.error_codes import RequestError
 from scoring.layout import Head
+from scoring.limits import Limit
 from scoring.options import ScoreOptions
-from scoring.prepare import Limits, PreparedRequest, prepare
+from scoring.prepare import PreparedRequest, prepare
 from scoring.request import SCORE_FIELDS, ScoreRequest, check_text, parse_score_request
+from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.tokenizers_under_test import qwen2
 
 TEXT: dict[str, Any] = {"query": "the answer", "items": [" is", " a"], "label_token_ids": [5, 6]}
@@ -108,7 +111,9 @@ BODY = st.fixed_dictionaries(
 
 
 def attempt(body: dict[str, object], card: ModelCard) -> PreparedRequest | RequestError:
-    limits = Limits(max_labels=3, max_items=3, max_tokens=40, chunk_tokens=8, chunk_items=2)
+    limits = replace(
+        GENEROUS, max_labels=3, items=Limit("items", 3), tokens=Limit("tokens", 40), chunk_tokens=8, chunk_items=2
+    )
     try:
         parsed = parse_json(json.dumps(body).encode())
         assert isinstance(parsed, dict)

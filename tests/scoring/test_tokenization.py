@@ -183,7 +183,7 @@ def test_batch_sizes_do_not_change_the_rows(monkeypatch: pytest.MonkeyPatch) -> 
 def test_rows_are_encoded_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 3400)
     for build, sizes in ((under_test.unsplit, [2, 2, 2]), (under_test.qwen2, [6])):
-        _, encode_rows = build().row_encoder("word " * 300)
+        encode_rows = build().row_encoder("word " * 300)
         assert [len(batch) for batch in encode_rows(["x"] * 6)] == sizes
 
 

@@ -16,14 +16,22 @@ from api.answers.error_responses import STATUS
 from api.requests.json_body import parse_json
 from checkpoints.card import ModelCard
 from scoring.error_codes import RequestError
-from scoring.prepare import Limits, Preparation, PreparedRequest, prepare
+from scoring.limits import Limit, Limits
+from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import parse_score_request
 from scoring.tokenization import TextTokenizer
+from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.tokenizers_under_test import QWEN2, llama3, qwen2, split_by, train
 
 CARD = ModelCard("small", 32, qwen2().vocabulary, qwen2().fingerprint)
-LIMITS = Limits(
-    max_labels=4, max_items=8, max_tokens=60, chunk_tokens=16, chunk_items=4, advice="submit it to /v1/jobs"
+LIMITS = replace(
+    GENEROUS,
+    max_labels=4,
+    items=Limit("max_items", 8, "submit it to /v1/jobs"),
+    tokens=Limit("max_tokens_per_job", 60, "send it as several jobs"),
+    chunk_tokens=16,
+    chunk_items=4,
+    item_characters=Limit("max_item_characters", 100),
 )
 TEXT: dict[str, Any] = {"query": "the answer", "items": [" is", " a"], "label_token_ids": [5, 6]}
 IDS: dict[str, Any] = {"query": [1, 2], "items": [[3], [4, 5]], "label_token_ids": [5, 6]}
@@ -100,7 +108,7 @@ ROWS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("empty token query, text items", IDS | {"query": [], "items": ["a"]}, "mixed_input_types", "items[0]"),
     ("text item too long", TEXT | {"items": ["a", "x" * 40]}, "context_length_exceeded", "items[1]"),
     ("token item too long", IDS | {"items": [[1], [1] * 31]}, "context_length_exceeded", "items[1]"),
-    ("query too long", IDS | {"query": [1] * 33, "items": [[]]}, "context_length_exceeded", "items[0]"),
+    ("query too long", IDS | {"query": [1] * 33, "items": [[]]}, "context_length_exceeded", "query"),
     ("too long, items first", IDS | {"items": [[1] * 31], "item_first": True}, "context_length_exceeded", "items[0]"),
     ("too many items", TEXT | {"items": ["a"] * 9}, "request_too_large", "items"),
     ("too many tokens", IDS | {"items": [[1] * 20] * 3}, "request_too_large", "items"),
@@ -170,7 +178,7 @@ DELIMITER_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("empty query ids", IDS | {"query": []}, "empty_query", "query"),
     (
         "too long with the delimiter",
-        IDS | {"query": [1] * 30, "items": [[1], [1, 1]]},
+        IDS | {"query": [1] * 28, "items": [[1], [1] * 4]},
         "context_length_exceeded",
         "items[1]",
     ),
@@ -207,6 +215,16 @@ PRECEDENCE: list[tuple[str, dict[str, Any], str]] = [
     ("label range before query", IDS | {"query": [], "label_token_ids": [-1]}, "negative_token_id"),
     ("query before items' ids", IDS | {"query": [], "items": [[-1]]}, "empty_query"),
     ("first of two bad ids", IDS | {"query": [V, -1]}, "token_id_exceeds_vocab"),
+    (
+        "length of a text before label range",
+        TEXT | {"items": ["x" * 101], "label_token_ids": [-1]},
+        "request_too_large",
+    ),
+    (
+        "query's tokens with all items before items' ids",
+        IDS | {"query": [1] * 11, "items": [[-1]] * 6},
+        "request_too_large",
+    ),
     ("items' ids before context", IDS | {"items": [[1] * 40, [-1]]}, "negative_token_id"),
     ("context before tokens in all", IDS | {"items": [[1] * 70]}, "context_length_exceeded"),
 ]
@@ -238,7 +256,7 @@ def test_indexes_in_errors_count_from_the_first_item_of_the_request_in_every_bat
 ) -> None:
     monkeypatch.setattr("scoring.tokenization._BATCH_ROWS", 2)
     monkeypatch.setattr("scoring.prepare._BATCH_TOKENS", 2)
-    limits = replace(LIMITS, max_tokens=None)
+    limits = replace(LIMITS, tokens=Limit("max_tokens_per_job", 10**6))
     error = refusal(body, card, limits)
     assert (error.code, error.param) == (code, param)
     request = parse_score_request(body)
@@ -260,8 +278,8 @@ def test_a_sequence_without_tokens_after_normalisation_is_refused() -> None:
 
 def test_the_error_for_a_request_that_is_too_large_says_what_to_do_instead() -> None:
     assert refusal(TEXT | {"items": ["a"] * 9}).message.endswith("; submit it to /v1/jobs")
-    assert refusal(IDS | {"items": [[1] * 20] * 3}).message.endswith("; submit it to /v1/jobs")
-    unadvised = replace(LIMITS, advice="")
+    assert refusal(IDS | {"items": [[1] * 20] * 3}).message.endswith("; send it as several jobs")
+    unadvised = replace(LIMITS, items=Limit("max_items", 8))
     assert ";" not in refusal(TEXT | {"items": ["a"] * 9}, limits=unadvised).message
 
 
@@ -279,13 +297,9 @@ def test_the_error_for_a_label_of_several_tokens_shows_them() -> None:
 
 def test_requests_exactly_at_the_limits_are_accepted() -> None:
     assert submit(IDS | {"items": [[1] * 30]}).prompt_tokens == CARD.context_length
-    assert submit(IDS | {"items": [[1]] * 8}).total_items == LIMITS.max_items
-    assert submit(IDS | {"items": [[1] * 18] * 3}).prompt_tokens == LIMITS.max_tokens
+    assert submit(IDS | {"items": [[1]] * 8}).total_items == LIMITS.items.most
+    assert submit(IDS | {"items": [[1] * 18] * 3}).prompt_tokens == LIMITS.tokens.most
     assert submit(IDS | {"label_token_ids": [0, 0, V - 1, 1]}).label_token_ids == (0, 0, V - 1, 1)
-
-
-def test_without_a_limit_on_tokens_any_number_is_accepted() -> None:
-    assert submit(IDS | {"items": [[1] * 30] * 8}, limits=replace(LIMITS, max_tokens=None)).prompt_tokens == 256
 
 
 def test_text_whose_tokens_are_outside_the_models_vocabulary_is_refused() -> None:

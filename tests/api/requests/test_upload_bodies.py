@@ -135,9 +135,13 @@ def test_an_invalid_item_gets_the_same_error_in_an_upload_as_in_a_json_body(api:
         assert of_lines == (*of_json[:3], f"line 11: {of_json[3]}")
 
 
-@pytest.mark.parametrize(("item_first", "most"), [(False, 20), (True, 3)])
+@pytest.mark.parametrize(
+    ("query", "item_first", "most"),
+    [("a " * 150, False, 19), ("a" * 300, False, 3), ("a " * 150, True, 3)],
+    ids=["query that is cut", "query of one word", "item first"],
+)
 def test_the_bytes_of_a_batch_are_bounded_including_a_query_repeated_in_each_item(
-    api: RunningApi, monkeypatch: pytest.MonkeyPatch, item_first: bool, most: int
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, query: str, item_first: bool, most: int
 ) -> None:
     sizes: list[int] = []
     add = Preparation.add
@@ -148,7 +152,7 @@ def test_the_bytes_of_a_batch_are_bounded_including_a_query_repeated_in_each_ite
 
     monkeypatch.setattr(Preparation, "add", counting)
     monkeypatch.setattr(upload_reader, "BATCH_BYTES", 1_000)
-    job = JOB | {"query": "a" * 300, "item_first": item_first}
+    job = JOB | {"query": query, "item_first": item_first}
     response = send(api, body(["b" * 50] * 40, job))
     assert response.status_code == 202, response.text
     assert sum(sizes) == 40
