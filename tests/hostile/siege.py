@@ -17,6 +17,7 @@ from tests.end_to_end.deployment import ROOT, Deployment
 from tests.hostile.assault import Assault
 from tests.hostile.attacks.attack import Caller
 from tests.hostile.attacks.table import Table
+from tests.hostile.conformance import undocumented_answers
 from tests.hostile.contract import complaints
 from tests.hostile.document import Document, read_document
 from tests.hostile.verdict import MEBIBYTE, Report
@@ -28,6 +29,9 @@ USUAL_SECONDS = 15.0
 
 WARM_CALLS, WARM_SECONDS = 20, 0.3
 """The worker is warm when so many calls take no longer than this each."""
+
+EXAMPLES = 50
+"""Requests by chance that schemathesis sends to each operation."""
 
 QUOTA = 2_000_000
 """Waiting tokens that the attacking tenant may have."""
@@ -74,6 +78,11 @@ class Siege:
             pid = self._pid
             watched = Watched(deployment.port, quiet, pid, self._address())
             assault = Assault(deployment.port, document, callers, plan.seed, pace=plan.pace)
+            self._say("holding answers against the document")
+            url = f"http://127.0.0.1:{deployment.port}"
+            undocumented = undocumented_answers(
+                url, callers[0].key or "", deployment.folder, examples=EXAMPLES, seed=plan.seed
+            )
             wait_until(self._is_warm, "the worker to answer quickly", 120)
             with Watch(watched) as watch:
                 self._say("watching the quiet tenant")
@@ -93,6 +102,7 @@ class Siege:
                 phases["after"],
                 wanted_requests=plan.requests,
                 database_bound=self._bound(),
+                undocumented=undocumented,
                 judge_times=plan.judge_times,
             )
             report.dead = self._what_is_dead()
