@@ -19,7 +19,10 @@ SILENCE_SECONDS = 0.4
 """Time limit for connecting to Redis and for its answers: a ring is not worth waiting longer for."""
 
 MUTE_SECONDS = 1.0
-"""After a failure nothing is sent for this long: otherwise every request would wait for a Redis that is away."""
+"""After a failure nothing is sent for this long: otherwise every caller would wait for a Redis that is away."""
+
+MUTE_FACTOR = 10
+"""After a failure that took long, nothing is sent for this many times as long, if that is more."""
 
 ENOUGH_RINGS = 32
 """No ring is added to a queue that holds this many, which bounds the queue while no worker listens."""
@@ -73,13 +76,15 @@ class RedisBell:
             with self._lock:
                 self.failures += 1
             return
+        started = time.monotonic()
         try:
             publish()
         except Exception as error:  # Celery, kombu and redis-py raise errors of their own; none may reach the caller
             with self._lock:
                 self.failures += 1
                 first = not self._muted_until
-                self._muted_until = time.monotonic() + MUTE_SECONDS
+                failed = time.monotonic()
+                self._muted_until = failed + max(MUTE_SECONDS, MUTE_FACTOR * (failed - started))
             if first:
                 logger.warning("Redis can't be reached, so workers find work by looking for it: %s", error)
             return

@@ -59,7 +59,8 @@ def create_celery(redis_url: str, prefix: str, *, silence_seconds: float = BROKE
             "visibility_timeout": 120,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
-            "health_check_interval": 25,
+            # A consumer whose connection the network has lost connects again after twice this time.
+            "health_check_interval": 5,
             "socket_keepalive": True,
             "socket_connect_timeout": silence_seconds,
             "socket_timeout": silence_seconds,

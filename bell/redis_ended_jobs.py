@@ -13,7 +13,8 @@ from redis.backoff import NoBackoff
 
 from bell.redis_celery import ended_channel
 
-CONNECT_SECONDS = 2.0  # for connecting, and between two checks that the connection is alive
+CONNECT_SECONDS = 2.0
+QUIET_SECONDS = 2.0  # after so much quiet Redis is asked for a sign of life, and has as long to give it
 FIRST_PAUSE_SECONDS = 0.1  # before the first attempt to connect again; each further pause is twice as long
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -34,20 +35,25 @@ class RedisEndedJobsListener:
             client = redis.asyncio.Redis.from_url(
                 self._redis_url,
                 socket_connect_timeout=CONNECT_SECONDS,
-                socket_keepalive=True,
-                health_check_interval=10,
                 retry=Retry(NoBackoff(), 0),
             )
             try:
-                async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
+                async with client, client.pubsub() as subscription:
                     await subscription.subscribe(self._channel)
-                    pause = FIRST_PAUSE_SECONDS
+                    asked = False
                     while True:
-                        # Only when this call returns does redis-py check that the connection is alive.
-                        message = await subscription.get_message(timeout=CONNECT_SECONDS)
-                        if message is not None:
-                            for job_id in json.loads(message["data"]):
-                                on_ended(job_id)
+                        message = await subscription.get_message(timeout=QUIET_SECONDS)
+                        if message is None:
+                            # The network may have lost the connection, and then nobody would ever say so.
+                            if asked:
+                                raise redis.TimeoutError("Redis does not answer")
+                            await subscription.ping()
+                        else:
+                            pause = FIRST_PAUSE_SECONDS
+                            if message["type"] == "message":
+                                for job_id in json.loads(message["data"]):
+                                    on_ended(job_id)
+                        asked = message is None
             except (redis.RedisError, OSError) as error:
                 logger.warning("no notices from Redis: %s", error)
                 await asyncio.sleep(pause)

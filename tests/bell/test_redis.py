@@ -18,6 +18,7 @@ import redis
 from bell.redis_bell import ENOUGH_RINGS, MUTE_SECONDS, RedisBell
 from bell.redis_ended_jobs import RedisEndedJobsListener
 from bell.redis_listener import RedisRingListener
+from tests.bell.forgetful_relay import ForgetfulRelay
 from tests.bell.hearing import Heard, listening, noticing, wait_until
 from tests.services import RedisServer, free_port
 
@@ -209,6 +210,45 @@ def test_announcements_are_heard_again_after_redis_was_away(redis_server: RedisS
         redis_server.stop()
         redis_server.start()
         wait_until(lambda: _announced(bell, heard, "after"), "the subscription stands again", 5 + 5 * MUTE_SECONDS)
+
+
+@pytest.fixture
+def relay(redis_server: RedisServer) -> Iterator[ForgetfulRelay]:
+    """A network between a listener and Redis."""
+    relay = ForgetfulRelay(redis_server.port)
+    yield relay
+    relay.close()
+
+
+def test_announcements_are_heard_again_after_the_network_forgot_the_connection(
+    relay: ForgetfulRelay, bell: RedisBell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bell.redis_ended_jobs.QUIET_SECONDS", 0.1)
+    heard = Heard()
+    with noticing(RedisEndedJobsListener(f"redis://127.0.0.1:{relay.port}/0", PREFIX), heard):
+        wait_until(lambda: _announced(bell, heard, "before"), "the subscription stands")
+        relay.forget()
+        wait_until(lambda: _announced(bell, heard, "after"), "there is a new subscription", 10)
+
+
+@pytest.mark.faults
+def test_a_frozen_redis_loses_no_subscription_that_it_still_has(redis_server: RedisServer, bell: RedisBell) -> None:
+    heard = Heard()
+    with noticing(RedisEndedJobsListener(redis_server.url, PREFIX), heard):
+        wait_until(lambda: _announced(bell, heard, "before"), "the subscription stands")
+        with redis_server.frozen():
+            bell.announce(["lost"])
+        wait_until(lambda: _announced(bell, heard, "after"), "announcements are heard", 10)
+
+
+@pytest.mark.faults
+def test_rings_are_heard_again_after_the_network_forgot_the_connection(relay: ForgetfulRelay, bell: RedisBell) -> None:
+    heard = Heard()
+    with listening(RedisRingListener(f"redis://127.0.0.1:{relay.port}/0", PREFIX, "demo", heard.ring)):
+        ring_until_heard(bell, heard)
+        relay.forget()
+        heard.rings.clear()
+        ring_until_heard(bell, heard)
 
 
 def _announced(bell: RedisBell, heard: Heard, job_id: str) -> bool:

@@ -12,10 +12,22 @@ _COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
 
 
 class Cut(Enum):
-    """Which message is lost. In both cases the client only learns that its connection is closed."""
+    """Which message is lost, and whether the client learns that its connection is closed or hears nothing at all."""
 
     COMMIT = "the COMMIT itself"
     ANSWER = "the answer to it"
+    SILENT_COMMIT = "the COMMIT itself, in silence"
+    SILENT_ANSWER = "the answer to it, in silence"
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the connection stays open until the client closes it."""
+        return self in (Cut.SILENT_COMMIT, Cut.SILENT_ANSWER)
+
+    @property
+    def commits(self) -> bool:
+        """Whether the COMMIT is carried out."""
+        return self in (Cut.ANSWER, Cut.SILENT_ANSWER)
 
 
 class CuttingProxy:
@@ -68,7 +80,7 @@ class _Relay:
         self._proxy = proxy
         self._client = client
         self._upstream = upstream
-        self._swallowing = threading.Event()
+        self._swallowing: Cut | None = None  # what to do with all further answers
 
     def carry_requests(self) -> None:
         transaction = b""
@@ -76,17 +88,21 @@ class _Relay:
             transaction += data
             if transaction.endswith(_COMMIT):
                 cut = self._proxy._take_cut(transaction)
-                if cut is Cut.COMMIT:
+                if cut is not None and cut.commits:
+                    self._swallowing = cut
+                elif cut is not None:
+                    while cut.is_silent and self._receive(self._client):
+                        pass
                     break
-                if cut is Cut.ANSWER:
-                    self._swallowing.set()
                 transaction = b""
             self._send(self._upstream, data)
         self._close()
 
     def carry_answers(self) -> None:
         while data := self._receive(self._upstream):
-            if self._swallowing.is_set():
+            if self._swallowing is not None:
+                if self._swallowing.is_silent:
+                    continue
                 break
             self._send(self._client, data)
         self._close()
