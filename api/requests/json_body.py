@@ -12,7 +12,11 @@ from scoring.error_codes import ErrorCode, RequestError
 MAX_DEPTH = 64
 """The deepest nesting of lists and objects that is accepted; a scoring request needs three levels."""
 
+_QUOTED_CHARACTERS = 200
+"""The most characters of a path that a message quotes, because a path consists of the client's keys."""
+
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+_CONTAINERS = frozenset({list, dict})
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -45,8 +49,7 @@ def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
         message = f"{what} holds an integer with too many digits"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param=place or None) from None
     # Only an escape can produce a lone surrogate in a decoded body, so most bodies need no search.
-    if _SURROGATE_ESCAPE.search(data) and (path := _lone_surrogate(value, place)) is not None:
-        path = path.removeprefix(".")
+    if _SURROGATE_ESCAPE.search(data) and (path := _path_of_lone_surrogate(value, place)) is not None:
         message = f"{path or what} holds a lone surrogate, which is not valid Unicode text"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param=path or None)
     return value
@@ -68,37 +71,45 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 
 
 def _check_depth(value: object) -> None:
-    level = [value] if isinstance(value, list | dict) else []
+    level = [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_DEPTH):
         level = [
             child
             for container in level
             for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, list | dict)
+            if type(child) in _CONTAINERS
         ]
         if not level:
             return
     raise _RefusedError(_TOO_DEEP)
 
 
-def _lone_surrogate(value: object, path: str) -> str | None:
+def _path_of_lone_surrogate(value: object, place: str) -> str | None:
     """Return the path of the first string with a lone surrogate, or None. The path of a key is that of its object."""
+    steps = _steps_to_lone_surrogate(value)
+    return None if steps is None else "".join([place, *reversed(steps)]).removeprefix(".")[:_QUOTED_CHARACTERS]
+
+
+def _steps_to_lone_surrogate(value: object) -> list[str] | None:
+    """Return the steps of that path, the last one first. A step is made only behind a string that was found."""
     if isinstance(value, str):
-        return path if _is_broken(value) else None
+        return [] if _is_broken(value) else None
     if isinstance(value, list):
         for n, child in enumerate(value):
-            if (found := _lone_surrogate(child, f"{path}[{n}]")) is not None:
-                return found
+            if (steps := _steps_to_lone_surrogate(child)) is not None:
+                return [*steps, f"[{n}]"]
     if isinstance(value, dict):
         for key, child in value.items():
             if _is_broken(key):
-                return path
-            if (found := _lone_surrogate(child, f"{path}.{key}")) is not None:
-                return found
+                return []
+            if (steps := _steps_to_lone_surrogate(child)) is not None:
+                return [*steps, f".{key[:_QUOTED_CHARACTERS]}"]
     return None
 
 
 def _is_broken(text: str) -> bool:
+    if text.isascii():
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -94,3 +95,31 @@ def test_a_lone_surrogate_is_refused_with_its_path(body: bytes, param: str | Non
         parse_json(body)
     assert raised.value.code is ErrorCode.INVALID_REQUEST
     assert raised.value.param == param
+
+
+def test_the_search_for_a_lone_surrogate_builds_no_path_of_a_string_without_one() -> None:
+    """Each value here has a path of half a megabyte, because the keys above it are long."""
+    levels, key = 32, "k" * 16_384
+    body = f"{{{json.dumps(key)}:".encode() * levels + rb'"\ud83d\ude00"' + b"}" * levels
+    tracemalloc.start()
+    try:
+        value = parse_json(body)
+        size, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert value is not None
+    assert peak < size + 2 * len(body)
+
+
+def test_the_path_of_a_lone_surrogate_is_quoted_in_part() -> None:
+    body = f'{{"{"k" * 100_000}": ["", "\\ud800"]}}'.encode()
+    with pytest.raises(RequestError) as raised:
+        parse_json(body)
+    assert raised.value.param == "k" * 200
+    assert len(raised.value.message) < 300
+
+
+def test_the_path_of_a_lone_surrogate_in_a_line_begins_with_the_place_of_the_line() -> None:
+    with pytest.raises(RequestError) as raised:
+        parse_json(rb'{"a": ["\ud800"]}', "line 9", "items[7]")
+    assert raised.value.param == "items[7].a[0]"
