@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
+from api.body_reader import BodyReader
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
@@ -24,6 +25,7 @@ from api.ringing import Ringer
 from api.routes import health, jobs, metrics, models, score, tokenize
 from api.routes import webhooks as webhook_routes
 from api.service import Service
+from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting import Waiters
 from bell.opening import open_api_bell
@@ -90,12 +92,15 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         compatibility = CompatibilityCheck(database, card, store.worker_fresh_seconds)
         threads = Threads()
+        text_process = TextProcess(reading, threads)
         service = Service(
             api=api,
             limits=limits,
             database=database,
             card=card,
             reading=reading,
+            bodies=BodyReader(reading, threads, text_process),
+            text_process=text_process,
             compatibility=compatibility,
             authenticator=Authenticator(database, threads, keys, keyless=keyless),
             rate_limits=RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),

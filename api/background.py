@@ -37,6 +37,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "notices": lambda: listener.listen(service.waiters.on_ended),
             "polling": lambda: service.waiters.poll(look_up, service.api.waiter_poll_seconds),
             "sweeping": lambda: _sweep(service, watch),
+            "reading long bodies": service.text_process.keep,
             "noting the use of keys": lambda: _record_key_use(service),
         }.items()
     ]

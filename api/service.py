@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.body_reader import BodyReader
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
@@ -14,6 +15,7 @@ from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
 from api.reading import ReadingContext
 from api.ringing import Ringer
+from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting import Waiters
 from checkpoints.card import ModelCard
@@ -32,6 +34,8 @@ class Service:
     database: Database
     card: ModelCard  # of the served model
     reading: ReadingContext
+    bodies: BodyReader
+    text_process: TextProcess  # which reads long bodies
     compatibility: CompatibilityCheck
     authenticator: Authenticator
     rate_limits: RateLimits

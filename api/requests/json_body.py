@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from scoring.error_codes import ErrorCode, RequestError
 
@@ -71,7 +71,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 
 
 def _check_depth(value: object) -> None:
-    level = [value] if type(value) in _CONTAINERS else []
+    level: list[Any] = [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_DEPTH):
         level = [
             child

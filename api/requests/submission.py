@@ -56,9 +56,9 @@ def parse_object(data: bytes) -> Mapping[str, object]:
 def read_job(
     reading: ReadingContext,
     data: bytes,
+    stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency_key: str | None,
-    stop_if_unwanted: Callable[[], None] = always_wanted,
 ) -> Submission:
     """Return the job in the body of ``POST /v1/jobs``. Raises RequestError.
 
@@ -111,9 +111,9 @@ def read_upload(
 def read_call(
     reading: ReadingContext,
     data: bytes,
+    stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency_key: str | None,
-    stop_if_unwanted: Callable[[], None] = always_wanted,
 ) -> Call:
     """Return the call in the body of ``POST /v1/score``. Raises RequestError.
 

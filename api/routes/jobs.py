@@ -92,7 +92,7 @@ async def submit(
             return refused.response
     else:
         data = await read_body(request, service.limits.max_body_bytes)
-        submission = await service.threads.text(read_job, service.reading, data, principal, idempotency_key)
+        submission = await service.bodies.read(request, principal.tenant, read_job, data, principal, idempotency_key)
         accepted, job = await service.threads.sql(_accept, service, submission)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))

@@ -76,7 +76,7 @@ async def score(
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
     data = await read_body(request, service.limits.max_body_bytes)
-    call = await service.threads.text(read_call, service.reading, data, principal, idempotency_key)
+    call = await service.bodies.read(request, principal.tenant, read_call, data, principal, idempotency_key)
     accepted, result = await service.threads.sql(_accept, service, call)
     given_up = False
     if result is None:

@@ -1,0 +1,37 @@
+"""Tokenise the text in a body. This blocks on the processor, so call it in a thread or in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from api.answers.presentation import encode
+from api.reading import ReadingContext
+from api.requests.submission import parse_object
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.limits import Limit, check_characters
+
+
+def tokenize_text(reading: ReadingContext, data: bytes, stop_if_unwanted: Callable[[], None]) -> bytes:
+    """Return the answer of ``POST /v1/tokenize``. Raises RequestError."""
+    body = parse_object(data)
+    reading.check_model(body.get("model"))
+    text = body.get("text")
+    if not isinstance(text, str):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "text must be a string", param="text")
+    most = reading.limits.max_tokenize_characters
+    check_characters(text, Limit("max_tokenize_characters", most), "text")
+    add_special_tokens = body.get("add_special_tokens")
+    if not isinstance(add_special_tokens, bool | None):
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, "add_special_tokens must be true or false", param="add_special_tokens"
+        )
+    ids = reading.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+    return encode(
+        {
+            "model": reading.card.name,
+            "tokens": ids,
+            "pieces": reading.tokenizer.pieces(ids),
+            "count": len(ids),
+            "max_model_len": reading.card.context_length,
+        }
+    )

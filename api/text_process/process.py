@@ -1,0 +1,155 @@
+"""The API's side of the process that reads long bodies: it starts that process, and sends it one body at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+import structlog
+
+from api.reading import ReadingContext
+from api.text_process import messages
+from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refused
+from api.text_process.turns import Turns
+from api.threads import Threads
+from scoring.error_codes import ErrorCode, RequestError
+
+START_SECONDS = 30.0
+"""The process is started that long after the API, or for the first long body. So it does not delay the API's start."""
+
+RETRY_SECONDS = 1.0
+
+ADVICE = "send fewer items at a time, or send them as JSON lines"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = structlog.stdlib.get_logger("api.text_process")
+
+
+class TextProcess:
+    """Reads one body at a time in another process, the tenants in turn. Create it in the event loop that uses it."""
+
+    def __init__(self, reading: ReadingContext, threads: Threads) -> None:
+        self._reading = reading
+        self._threads = threads
+        self._turns = Turns()
+        self._wanted = asyncio.Event()
+        self._started = asyncio.Event()
+        self._control: socket.socket | None = None  # while it is started
+
+    async def keep(self) -> None:
+        """Start the process, and return when it has ended. It ends with this task."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), START_SECONDS)
+        control, theirs = socket.socketpair()
+        with control:
+            control.setblocking(False)
+            with theirs:
+                process = _start(theirs)
+            try:
+                context = await self._threads.text(pickle.dumps, self._reading, pickle.HIGHEST_PROTOCOL)
+                await messages.send_async(control, [context])
+                self._control = control
+                self._started.set()
+                # The process sends nothing over this socket, so this returns when it has ended.
+                with contextlib.suppress(ConnectionError):
+                    await asyncio.get_running_loop().sock_recv(control, 1)
+                log.error("the process that reads long bodies has ended, and is started again")
+            finally:
+                self._started.clear()
+                self._control = None
+                process.kill()
+                process.wait()
+
+    async def read(
+        self,
+        tenant: str,
+        function: Callable[Concatenate[ReadingContext, bytes, Callable[[], None], P], T],
+        body: bytes,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Return ``function(reading, body, stop_if_unwanted, *args)``, computed by a child of the process.
+
+        The child is killed if this is cancelled, so ``stop_if_unwanted`` does nothing. Raises the RequestError that the
+        function raises; REQUEST_TOO_LARGE if the child takes too long or needs too much memory; OVERLOADED if somebody
+        killed it.
+        """
+        async with self._turns.turn(tenant):
+            parts = [pickle.dumps((function, args, kwargs)), body]
+            limits = self._reading.limits
+            try:
+                async with asyncio.timeout(limits.text_process_seconds):
+                    received = await self._exchange(parts)
+            except TimeoutError:
+                message = f"reading the body took more than {limits.text_process_seconds:g} s; {ADVICE}"
+                raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, limit="text_process_seconds") from None
+            except (OSError, EOFError) as error:
+                log.warning("the process that reads long bodies has ended", error=repr(error))
+                raise _interrupted() from None
+        result = await self._threads.text(messages.unpack, received)
+        match result:
+            case Read():
+                value: T = result.value
+                return value
+            case Refused():
+                raise result.error()
+            case Failed(traceback):
+                raise RuntimeError(f"a body could not be read\n{traceback}")
+            case Ended(exit_code):
+                raise self._ended(exit_code)
+
+    async def _exchange(self, parts: list[bytes]) -> list[memoryview]:
+        """Send a request to a new child, and return the parts of its result. Closing the connection kills the child."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.setblocking(False)
+            with theirs:
+                await self._fork(theirs)
+            await messages.send_async(ours, parts)
+            return await messages.receive_async(ours)
+
+    async def _fork(self, connection: socket.socket) -> None:
+        """Have the process fork a child for a connection, as soon as there is a process."""
+        self._wanted.set()
+        while True:
+            await self._started.wait()
+            assert self._control is not None
+            try:
+                socket.send_fds(self._control, [b"."], [connection.fileno()])
+                return
+            except ConnectionError:
+                self._started.clear()  # it has just ended, and is started again
+
+    def _ended(self, exit_code: int) -> RequestError:
+        # A library that gets no memory may abort or use an address that it did not get.
+        if exit_code in (OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS):
+            log.warning("a long body needed too much memory", exit_code=exit_code)
+            most = self._reading.limits.text_process_bytes // 2**20
+            message = f"reading the body needs more than {most} MiB of memory; {ADVICE}"
+            return RequestError(ErrorCode.REQUEST_TOO_LARGE, message, limit="text_process_bytes")
+        log.warning("the process that read a long body was ended", exit_code=exit_code)
+        return _interrupted()
+
+
+def _interrupted() -> RequestError:
+    message = "reading the body was interrupted; please try again"
+    return RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
+
+
+def _start(control: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "api.reading_process"],
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # a process with several threads can't be forked safely
+        stdin=control.fileno(),
+        stdout=subprocess.DEVNULL,
+    )
