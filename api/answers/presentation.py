@@ -7,9 +7,11 @@ in float32) and an infinite logit are written as ``null``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pydantic_core import to_json
 from starlette.responses import Response
 
@@ -23,8 +25,13 @@ from scoring.conversion import to_scores
 from scoring.layout import LabelScores
 from scoring.options import ScoreOptions
 
+Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
 EMBEDDED_ITEMS = 1_000
 """The job object includes the result of a job with at most this many items; larger results are read in pages."""
+
+SLICE_VALUES = 2**15
+"""Scores are encoded so many at a time, in some milliseconds: encoding holds the interpreter's lock."""
 
 MEDIA_TYPE = "application/json"
 
@@ -40,9 +47,9 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(content, status, headers, media_type=MEDIA_TYPE)
 
 
-def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
-    """Return the job object, with its scores if they are given and can be shown."""
-    shown: dict[str, Any] = {
+def show_job(job: JobRecord) -> dict[str, Any]:
+    """Return the job object, without its scores."""
+    return {
         "id": job.id,
         "object": "scoring.job",
         "model": job.model,
@@ -60,37 +67,37 @@ def show_job(job: JobRecord, result: ScorePage | None = None) -> dict[str, Any]:
         "webhook": {"url": job.webhook.url, "events": list(job.webhook.events)} if job.webhook is not None else None,
         "urls": job_urls(job.id),
     }
-    if result is not None and result.scores.impossible_row() is None:
-        shown["result"] = show_scoring(result)
-    return shown
 
 
-def show_scoring(page: ScorePage) -> dict[str, Any]:
-    """Return the response of ``/v1/score``: all scores of a job that succeeded."""
+def encode_job(result: ScorePage) -> bytes:
+    """Return the job object with its scores, encoded."""
+    return _encode_object({**show_job(result.job), "result": encode_scoring(result)})
+
+
+def encode_scoring(page: ScorePage) -> bytes:
+    """Return the response of ``/v1/score``, encoded: all scores of a job that succeeded."""
     job = page.job
-    return {
-        "id": job.id,
-        "object": "scoring",
-        "model": job.model,
-        "created": math.floor(job.finished_at or job.created_at),
-        **_columns(page.scores, job.options),
-        "usage": _usage(job),
-        "warnings": list(job.warnings),
-    }
+    return _encode_object(
+        {
+            "id": job.id,
+            "object": "scoring",
+            "model": job.model,
+            "created": math.floor(job.finished_at or job.created_at),
+            **{name: _encode_rows(values) for name, values in _columns(page.scores, job.options).items()},
+            "usage": _usage(job),
+            "warnings": list(job.warnings),
+        }
+    )
 
 
-def show_lines(page: ScorePage) -> list[dict[str, Any]]:
-    """Return one object per item: its index, its scores, and the other values that were requested."""
-    columns = _columns(page.scores, page.job.options)
-    return [
-        {"index": index, **{name: rows[n] for name, rows in columns.items()}}
-        for n, index in enumerate(page.indices.tolist())
-    ]
+def encode_page(page: ScorePage) -> bytes:
+    """Return a page of scores, encoded."""
+    return _encode_object({"object": "list", "data": _encode_slices(_lines(page)), "has_more": page.has_more})
 
 
-def show_page(page: ScorePage) -> dict[str, Any]:
-    """Return a page of scores."""
-    return {"object": "list", "data": show_lines(page), "has_more": page.has_more}
+def encode_lines(page: ScorePage) -> bytes:
+    """Return the items of a page as JSON lines."""
+    return b"".join(encode(line) + b"\n" for lines in _lines(page) for line in lines)
 
 
 def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
@@ -171,14 +178,48 @@ def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, A
     }
 
 
-def _columns(scores: LabelScores, options: ScoreOptions) -> dict[str, list[list[float]]]:
-    """Return the requested values of N items and M labels by name, each as N lists of M numbers."""
-    columns = {"scores": to_scores(scores, options.apply_softmax).tolist()}
+def _columns(scores: LabelScores, options: ScoreOptions) -> dict[str, Values]:
+    """Return the requested values of N items and M labels by name, each as an array [N, M]."""
+    columns: dict[str, Values] = {"scores": to_scores(scores, options.apply_softmax)}
     if options.return_logprobs and scores.logprobs is not None:
-        columns["logprobs"] = scores.logprobs.tolist()
+        columns["logprobs"] = scores.logprobs
     if options.return_logits:
-        columns["logits"] = scores.logits.tolist()
+        columns["logits"] = scores.logits
     return columns
+
+
+def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:
+    """Yield one object per item, a slice of the items at a time: its index, and the values that were requested."""
+    columns = _columns(page.scores, page.job.options)
+    for part in _slices(len(page.indices), len(columns) * page.scores.logits.shape[1]):
+        rows = {name: values[part].tolist() for name, values in columns.items()}
+        yield [
+            {"index": index, **{name: values[n] for name, values in rows.items()}}
+            for n, index in enumerate(page.indices[part].tolist())
+        ]
+
+
+def _encode_rows(values: Values) -> bytes:
+    """Encode an array as a list of its rows."""
+    return _encode_slices(values[part].tolist() for part in _slices(*values.shape))
+
+
+def _slices(items: int, values_per_item: int) -> Iterator[slice]:
+    """Yield slices of the items with at most :data:`SLICE_VALUES` values each, but at least one item."""
+    step = max(1, SLICE_VALUES // max(1, values_per_item))
+    return (slice(start, start + step) for start in range(0, items, step))
+
+
+def _encode_slices(slices: Iterable[list[Any]]) -> bytes:
+    """Encode one list that is given as slices, none of them empty."""
+    return b"[%b]" % b",".join(encode(part)[1:-1] for part in slices)
+
+
+def _encode_object(fields: Mapping[str, Any]) -> bytes:
+    """Encode an object. A value of bytes is JSON already."""
+    return b"{%b}" % b",".join(
+        encode(name) + b":" + (value if isinstance(value, bytes) else encode(value)) for name, value in fields.items()
+    )
 
 
 def _usage(job: JobRecord) -> dict[str, Any]:

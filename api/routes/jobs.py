@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from api.answers.error_responses import secured
 from api.answers.openapi import add_lines_body, json_body
-from api.answers.presentation import EMBEDDED_ITEMS, encode, json_response, show_job, show_lines, show_page
+from api.answers.presentation import EMBEDDED_ITEMS, encode_job, encode_lines, encode_page, json_response, show_job
 from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.principal import WithReadScope, WithScoreScope
 from api.request_id import BrokenOffError
@@ -142,7 +142,7 @@ async def read(
         job, page = await service.threads.sql(_read, service, principal.tenant, job_id)
     if page is None:
         return json_response(show_job(job), headers=headers)
-    return json_response(await service.threads.text(lambda: encode(show_job(job, page))), headers=headers)
+    return json_response(await service.threads.text(encode_job, page), headers=headers)
 
 
 @router.get(
@@ -179,7 +179,7 @@ async def scores(
     job_id = checked_job_id(job_id)
     if not _wants_lines(request):
         page = await service.threads.sql(read_scores, service.database, principal.tenant, job_id, offset, limit)
-        return json_response(await service.threads.text(lambda: encode(show_page(page))))
+        return json_response(await service.threads.text(encode_page, page))
     first = await service.threads.sql(_read_succeeded, service, principal.tenant, job_id, offset)
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
@@ -263,14 +263,10 @@ async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) ->
     """
     try:
         while True:
-            yield await service.threads.text(_encode_lines, page)
+            yield await service.threads.text(encode_lines, page)
             if not page.has_more:
                 return
             offset += PAGE_ITEMS
             page = await service.threads.sql(_read_succeeded, service, tenant, page.job.id, offset)
     except (RequestError, StorageUnavailable) as error:
         raise BrokenOffError(str(error)) from error
-
-
-def _encode_lines(page: ScorePage) -> bytes:
-    return b"".join(encode(line) + b"\n" for line in show_lines(page))

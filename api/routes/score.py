@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import error_response, secured
 from api.answers.openapi import json_body
-from api.answers.presentation import encode, json_response, show_scoring
+from api.answers.presentation import encode_scoring, json_response
 from api.answers.schemas import ScoreBody, ScoreResponse
 from api.principal import WithScoreScope
 from api.requests.body import read_body
@@ -85,7 +85,7 @@ async def score(
     job, page = result
     headers = REPLAYED if accepted.replayed else {}
     if page is not None:
-        return json_response(await service.threads.text(lambda: encode(show_scoring(page))), headers=headers)
+        return json_response(await service.threads.text(encode_scoring, page), headers=headers)
     return error_response(_reason(job, call, given_up), {**headers, "Location": job_path(job.id)})
 
 
