@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 
 import structlog
-import uvicorn
-from fastapi import FastAPI
 from pydantic import ValidationError
 
 from api.application import create_app
-from api.service import Service
+from api.server.open_files import connections_that_fit
+from api.server.server import Server
 from checkpoints.files import CheckpointError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
@@ -31,17 +29,6 @@ SHUTDOWN_SECONDS = 10
 log = structlog.stdlib.get_logger("api")
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server whose shutdown does not wait for requests that wait for jobs."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer waiting requests as timed out, then shut down."""
-        app: FastAPI = self.config.app  # type: ignore[assignment]
-        service: Service = app.state.service
-        service.waiters.stop()
-        await super().shutdown(sockets)
-
-
 def main() -> int:
     """Serve until stopped, and return the exit status: 1, after one line in the log, if the process can't start."""
     configure_logs()
@@ -53,9 +40,14 @@ def main() -> int:
         signal.signal(number, lambda *_: os._exit(0))
     try:
         settings = ApiSettings()
+        limits = LimitSettings()
+        fitting = connections_that_fit(limits.max_connections)
+        if fitting < limits.max_connections:
+            log.warning("the limit of open files leaves room for fewer connections", connections=fitting)
+            limits = limits.model_copy(update={"max_connections": fitting})
         app = create_app(
             api=settings,
-            limits=LimitSettings(),
+            limits=limits,
             scoring=ScoringSettings(),
             store=StoreSettings(),
             bell=BellSettings(),
@@ -68,17 +60,7 @@ def main() -> int:
     # uvicorn raises the signal that stopped it again when it has shut down; that is not a failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        loop="uvloop",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    Server(config).run()
+    Server(app, settings.host, settings.port, shutdown_seconds=SHUTDOWN_SECONDS).run()
     return 0
 
 

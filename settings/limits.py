@@ -17,6 +17,9 @@ class LimitSettings(SettingsSlice):
     max_header_bytes: PositiveInt = Field(32_768, description="bytes of a request's first line and headers together")
     max_headers: PositiveInt = Field(100, description="headers of a request")
     header_seconds: PositiveFloat = Field(10.0, description="time in which the headers of a request must have arrived")
+    max_pipelined_requests: PositiveInt = Field(
+        16, description="requests of one connection that wait for their answers; clients rarely send any ahead"
+    )
     send_seconds: PositiveFloat = Field(
         30.0, description="how long a client may leave a response unread before its connection is closed"
     )

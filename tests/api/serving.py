@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx2
 import numpy as np
-import uvicorn
 
 from api.application import create_app
+from api.server.server import Server
 from bell.interfaces import Bell
 from bell.local import LocalBell
 from checkpoints.card import ModelCard
@@ -143,8 +143,7 @@ class RunningApi:
         # The socket is bound here, so that its port is known and reserved.
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(self.app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
-        self._server = uvicorn.Server(config)
+        self._server = Server(self.app, shutdown_seconds=5)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self.client = self.client_with(KEY)
 

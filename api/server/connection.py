@@ -1,0 +1,276 @@
+"""One connection of a client: uvicorn's protocol, with a size, a number and a deadline for everything that comes in.
+
+What the server refuses itself is answered with the error envelope. The connection is half-closed then, and what the
+client still sends is dropped for a while, because a client loses an answer if its connection is closed on unread bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+import structlog
+from fastapi import FastAPI
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from api.metrics import OTHER
+from api.request_id import HEADER, request_id_from
+from api.server.refusals import (
+    Refusal,
+    encode,
+    headers_too_large,
+    headers_too_slow,
+    invalid_http,
+    too_many_ahead,
+    too_many_headers,
+)
+from api.service import Service
+
+DRAIN_SECONDS = 10.0
+"""How long the rest of a request is received and dropped after it was answered."""
+
+HEADER_OVERHEAD = len(b": \r\n")
+
+log = structlog.stdlib.get_logger("api.access")
+
+
+class _RefusedError(Exception):
+    """Raised inside a callback of the parser, to stop it."""
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. Its server calls :meth:`close_if_overdue` regularly, so that no request needs a timer."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        app: FastAPI = config.app  # type: ignore[assignment]
+        service: Service = app.state.service
+        self._metrics = service.metrics
+        self._limits = service.limits
+        self._max_header_bytes = service.limits.max_header_bytes
+        self._max_headers = service.limits.max_headers
+        self._in_head = False  # whether a request has begun whose headers are not complete
+        self._in_body = False  # whether the headers of a request are complete, and the request is not
+        self._unparsed_bytes = 0  # at most this many bytes came since the parser last delivered something
+        self._header_bytes = 0  # of the present request; its first line is not counted here
+        self._header_count = 0
+        self._unanswered = 0  # requests whose headers are complete, and whose answers are not
+        self._refusal: Refusal | None = None  # once there is one, nothing more is parsed
+        self._refused_after = 0.0  # seconds after the request began
+        self._deadline: float | None = None  # when the client must have done what is waited for
+        self._unsent_bytes: int | None = None  # when the client last read something; None if it need not read
+        self._read_at = 0.0  # when that was
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to listen, unless there are too many connections."""
+        if len(self.connections) >= self._limits.max_connections:
+            self.transport = transport
+            self._metrics.count_refused("max_connections")
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._deadline = self.loop.time() + self._limits.header_seconds
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came. After a refusal, it is dropped."""
+        if self._refusal is not None:
+            return
+        self._unparsed_bytes += len(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            if self._refusal is None:
+                if isinstance(error, httptools.HttpParserCallbackError):
+                    raise
+                self._refusal = invalid_http(str(error))
+            self._refuse()
+            return
+        if self._unparsed_bytes > self._max_header_bytes:
+            self._refusal = headers_too_large(self._max_header_bytes)
+            self._refuse()
+        elif self._in_head and self._deadline is None:
+            self._deadline = self.loop.time() + self._limits.header_seconds
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes. A request to use another protocol from now on is answered as if it did not ask for that."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """Note that a request begins. An empty line before it is no request and does not keep a connection open."""
+        self._unset_keepalive_if_required()
+        self._in_head = True
+        self._header_bytes = self._header_count = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header. Trailers are dropped, so that none passes for a header that was there from the beginning.
+
+        Cookies are dropped, too: no route reads them, and the framework would parse them in quadratic time.
+        """
+        self._header_bytes += len(name) + len(value) + HEADER_OVERHEAD
+        self._header_count += 1
+        if self._header_count > self._max_headers:
+            self._refusal = too_many_headers(self._max_headers)
+            raise _RefusedError
+        if self._header_bytes > self._max_header_bytes:
+            self._refusal = headers_too_large(self._max_header_bytes)
+            raise _RefusedError
+        if self._in_body:
+            return
+        name = name.lower()
+        if name == b"cookie":
+            return
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer the request, or queue it behind others of this connection."""
+        if len(self.url) + self._header_bytes > self._max_header_bytes:
+            self._refusal = headers_too_large(self._max_header_bytes)
+            raise _RefusedError
+        if self._unanswered >= self._limits.max_pipelined_requests:
+            self._refusal = too_many_ahead(self._limits.max_pipelined_requests)
+            raise _RefusedError
+        if self.parser.should_upgrade() and self._announces_body():
+            # The parser would take the body for another protocol, and what comes behind it for the next request.
+            self._refusal = invalid_http("a request that asks for another protocol may have no body")
+            raise _RefusedError
+        try:
+            super().on_headers_complete()
+        except (httptools.HttpParserInvalidURLError, AttributeError) as error:  # of a target without a path
+            self._refusal = invalid_http("its target is invalid")
+            raise _RefusedError from error
+        self._unanswered += 1
+        self._unparsed_bytes = 0
+        self._in_head = False
+        self._in_body = True
+        self._deadline = None
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body for the route, or drop it if the route has already answered."""
+        self._unparsed_bytes = 0
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """Note that a request has arrived as a whole."""
+        self._unparsed_bytes = 0
+        self._in_body = False
+        super().on_message_complete()
+        if self._deadline is not None:  # The request was answered earlier, and now the connection is idle.
+            self._deadline = None
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _announces_body(self) -> bool:
+        lengths = [value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
+        return any(value != b"0" for value in lengths)
+
+    # The ends of answers and of connections.
+
+    def on_response_complete(self) -> None:
+        """Begin with the next request of the connection, or refuse it."""
+        self._unanswered -= 1
+        super().on_response_complete()
+        if self._refusal is not None:
+            self._answer_refusal()
+        elif self.cycle.response_complete:
+            self.cycle.body = bytearray()  # It would be kept until the next request.
+            if self._in_body:
+                self._unset_keepalive_if_required()
+                self._deadline = self.loop.time() + DRAIN_SECONDS
+
+    def shutdown(self) -> None:
+        """Close the connection when the answer in progress has been sent."""
+        if self._unanswered == 0:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def close_if_overdue(self, now: float) -> None:
+        """Refuse or close the connection if the client has not sent or not read in time. now: the loop's time."""
+        if self._deadline is not None and now >= self._deadline:
+            if self._in_head and self._refusal is None:
+                self._refusal = headers_too_slow(self._limits.header_seconds)
+                self._refuse()
+                return
+            if self.cycle is None and self._refusal is None:
+                self._metrics.count_refused("header_seconds")
+            self._deadline = None
+            self.transport.close()
+        if not (self.flow.write_paused or self.transport.is_closing()):
+            self._unsent_bytes = None
+            return
+        unsent = self.transport.get_write_buffer_size()
+        if self._unsent_bytes is None or unsent < self._unsent_bytes:
+            self._unsent_bytes, self._read_at = unsent, now
+        elif now - self._read_at >= self._limits.send_seconds:
+            self._metrics.count_refused("send_seconds")
+            self.transport.abort()
+
+    def _refuse(self) -> None:
+        """Give up the request that is not complete. The refusal is sent when the requests before it are answered."""
+        if self._deadline is not None:
+            self._refused_after = self.loop.time() - self._deadline + self._limits.header_seconds
+            self._deadline = None
+        if self._in_body and not self._give_up_request():
+            self.transport.close()
+            return
+        self._answer_refusal()
+
+    def _give_up_request(self) -> bool:
+        """End the route of a request whose body can't be read. Returns False if it has already begun to answer."""
+        cycle = self.cycle
+        if cycle.response_started:
+            return False
+        if self.pipeline and self.pipeline[0][0] is cycle:
+            self.pipeline.popleft()
+        cycle.disconnected = True
+        cycle.message_event.set()
+        self._unanswered -= 1
+        return True
+
+    def _answer_refusal(self) -> None:
+        """Send the refusal, unless an answer is in progress, and drop for a while what the client still sends."""
+        if self._unanswered > 0 or self.transport.is_closing():
+            return
+        assert self._refusal is not None
+        sent_ids = [value for name, value in self.headers or () if name == HEADER.encode()]
+        request_id = request_id_from(sent_ids[0].decode("latin-1") if sent_ids else None)
+        status, answer = encode(self._refusal, request_id, self.server_state.default_headers)
+        self.transport.write(answer)
+        self.transport.write_eof()
+        self._deadline = self.loop.time() + DRAIN_SECONDS
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        if self._refusal.limit is not None:
+            self._metrics.count_refused(self._refusal.limit)
+        self._metrics.count_request({"method": OTHER}, status, self._refused_after)
+        # The method and the path may be any bytes, or not there at all.
+        duration_ms = round(self._refused_after * 1000, 2)
+        log.info("request", request_id=request_id, method=None, path=None, status=status, duration_ms=duration_ms)
