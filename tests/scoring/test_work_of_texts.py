@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Encoding, Tokenizer
 
 from checkpoints.card import ModelCard
 from scoring import prepare as preparing
@@ -145,6 +146,25 @@ def test_a_query_is_encoded_in_pieces_of_bounded_size() -> None:
     tokenizer.row_encoder(WORDS * 30_000)
     assert sum(counter.batches) == len(WORDS * 30_000)
     assert max(counter.batches) <= query_cut.PIECE_CHARACTERS
+
+
+def test_long_texts_are_encoded_one_at_a_time() -> None:
+    """Each takes more than a hundred times its size in memory, so several at once would take too much."""
+    tokenizer, counter = counted(metaspace())
+    held: list[bool] = []
+
+    class Watched(CountingBackend):
+        def encode_batch_fast(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Encoding]:
+            held.append(tokenizer._long_text.locked())
+            return super().encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+
+    tokenizer._backend = cast("Tokenizer", Watched(tokenizer._backend))
+    tokenizer.encode("a" * tokenization._BATCH_CHARACTERS)
+    tokenizer.encode("a" * (tokenization._BATCH_CHARACTERS + 1))
+    tokenizer.encode_rows("the answer", ["a", "b", "a" * tokenization._BATCH_CHARACTERS])
+    assert held == [False, True, False, False, True]
+    assert not tokenizer._long_text.locked()
+    assert len(counter.batches) == 5
 
 
 def test_the_search_for_a_cut_takes_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
