@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,9 @@ def show_job(job: JobRecord) -> dict[str, Any]:
 
 
 def encode_job(result: ScorePage) -> bytes:
-    """Return the job object with its scores, encoded."""
+    """Return the job object with its scores, if they can be shown, encoded."""
+    if result.scores.impossible_row() is not None:
+        return encode(show_job(result.job))
     return _encode_object({**show_job(result.job), "result": encode_scoring(result)})
 
 
@@ -216,10 +219,14 @@ def _encode_slices(slices: Iterable[list[Any]]) -> bytes:
 
 
 def _encode_object(fields: Mapping[str, Any]) -> bytes:
-    """Encode an object. A value of bytes is JSON already."""
-    return b"{%b}" % b",".join(
-        encode(name) + b":" + (value if isinstance(value, bytes) else encode(value)) for name, value in fields.items()
-    )
+    """Encode an object. A value of bytes is JSON already; the fields between such values are encoded together."""
+    parts: list[bytes] = []
+    for encoded, group in groupby(fields.items(), lambda field: isinstance(field[1], bytes)):
+        if encoded:
+            parts += [encode(name) + b":" + value for name, value in group]
+        else:
+            parts.append(encode(dict(group))[1:-1])
+    return b"{%b}" % b",".join(parts)
 
 
 def _usage(job: JobRecord) -> dict[str, Any]:
