@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -91,16 +91,26 @@ def _frozen(process: subprocess.Popen[bytes] | None) -> Iterator[None]:
     """Freeze a server with its children: no connection is closed, and none is answered."""
     assert process is not None
     family = [process.pid]
+
+    def is_still(process_id: int) -> bool:
+        try:
+            return stat_of(process_id)[0] in "TZ"
+        except (FileNotFoundError, ProcessLookupError):  # a child that was just ending
+            return True
+
+    def send(number: signal.Signals) -> None:
+        for process_id in family:
+            with suppress(ProcessLookupError):
+                os.kill(process_id, number)
+
     try:
-        os.kill(process.pid, signal.SIGSTOP)  # first, so that it gets no more children
+        send(signal.SIGSTOP)  # to the server first, so that it gets no more children
         family = _family(process.pid)
-        for one in family:
-            os.kill(one, signal.SIGSTOP)
-        wait_until(lambda: all(stat_of(one)[0] in "TZ" for one in family), "all of the server's processes are frozen")
+        send(signal.SIGSTOP)
+        wait_until(lambda: all(map(is_still, family)), "all of the server's processes are frozen")
         yield
     finally:
-        for one in family:
-            os.kill(one, signal.SIGCONT)
+        send(signal.SIGCONT)
 
 
 class PostgresServer:

@@ -231,7 +231,7 @@ def test_announcements_are_heard_again_after_the_network_forgot_the_connection(
         wait_until(lambda: _announced(bell, heard, "after"), "there is a new subscription", 10)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_frozen_redis_loses_no_subscription_that_it_still_has(redis_server: RedisServer, bell: RedisBell) -> None:
     heard = Heard()
     with noticing(RedisEndedJobsListener(redis_server.url, PREFIX), heard):
@@ -241,7 +241,7 @@ def test_a_frozen_redis_loses_no_subscription_that_it_still_has(redis_server: Re
         wait_until(lambda: _announced(bell, heard, "after"), "announcements are heard", 10)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_rings_are_heard_again_after_the_network_forgot_the_connection(relay: ForgetfulRelay, bell: RedisBell) -> None:
     heard = Heard()
     with listening(RedisRingListener(f"redis://127.0.0.1:{relay.port}/0", PREFIX, "demo", heard.ring)):

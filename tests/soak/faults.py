@@ -10,6 +10,9 @@ from collections.abc import Callable
 from tests.faults.deployment import FaultyDeployment, Launched
 from tests.services import PostgresServer, RedisServer
 
+MOST_SILENT_SECONDS = 6.0
+"""The longest freeze of PostgreSQL or Redis. The deadlines of a soak's processes are shorter."""
+
 
 class Faults:
     """Kills, freezes and restarts the processes of a deployment.
@@ -49,6 +52,7 @@ class Faults:
             self._freeze_worker: 8,
             self._terminate_worker: 2,
             self._restart_redis: 3,
+            self._freeze_redis: 2,
             self._flush_redis: 3,
             self._kill_api: 1,
             self._kill_deliverer: 3,
@@ -57,6 +61,7 @@ class Faults:
         }
         if self._postgres is not None:
             kinds[self._restart_postgres] = 2
+            kinds[self._freeze_postgres] = 2
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             (fault,) = self._chance.choices(list(kinds), list(kinds.values()))
@@ -146,6 +151,17 @@ class Faults:
         self._redis.stop()
         time.sleep(self._chance.uniform(0.0, 2.0))
         self._redis.start()
+        return True
+
+    def _freeze_redis(self) -> bool:
+        with self._redis.frozen():
+            time.sleep(self._chance.uniform(0.5, MOST_SILENT_SECONDS))
+        return True
+
+    def _freeze_postgres(self) -> bool:
+        assert self._postgres is not None
+        with self._postgres.frozen():
+            time.sleep(self._chance.uniform(0.5, MOST_SILENT_SECONDS))
         return True
 
     def _flush_redis(self) -> bool:

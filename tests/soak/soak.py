@@ -23,6 +23,7 @@ HANG_SECONDS = 2.0  # how long the receiver delays an answer; longer than delive
 
 SETTINGS = {
     "lease_seconds": LEASE_SECONDS,
+    "statement_seconds": 2.0,
     "poll_seconds": 0.5,
     "sweep_seconds": 0.5,
     "chunk_items": 8,

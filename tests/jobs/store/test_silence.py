@@ -140,7 +140,7 @@ def test_each_side_notices_that_the_network_is_lost(store: Database) -> None:
     assert (own["tcp_user_timeout"], own["keepalives_idle"], own["connect_timeout"]) == ("15000", "5", "2")
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_while_the_server_is_silent_one_thread_at_a_time_tries_to_connect(
     store: Database, postgres: PostgresServer, attempts: list[object]
 ) -> None:
@@ -157,7 +157,7 @@ def test_while_the_server_is_silent_one_thread_at_a_time_tries_to_connect(
     assert outcomes(*12 * [lambda: read(store)]) == 12 * [None]
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_slow_transaction_ends_when_the_server_falls_silent(store: Database, postgres: PostgresServer) -> None:
     freezing = ExitStack()
 
