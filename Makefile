@@ -10,7 +10,7 @@ PEERS  := .peers
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults soak hostile lint parity peers pins bench clean
+.PHONY: install demo test slow coverage faults soak hostile network lint parity peers pins bench clean
 
 install: $(STAMP)
 
@@ -46,6 +46,12 @@ faults: install
 MINUTES ?= 10
 soak: install
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
+
+# API, workers, PostgreSQL and Redis as hosts of their own, whose links are cut, delayed and lossy under load, and servers that are
+# frozen, each for SILENCE seconds. The last lines say what clients saw and what was lost. It takes Linux, root and iproute2.
+SILENCE ?= 120
+network: install
+	@$(BIN)/python -m tests.network --seconds $(SILENCE) $(NETWORK)
 
 # A client that attacks every field, header and route of a deployment with REQUESTS requests. The last lines say which marks were
 # missed. The exit status is 0 if all were reached, and 1 otherwise. HOSTILE=--judge-times judges times, too: on a quiet machine.

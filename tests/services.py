@@ -23,6 +23,7 @@ from psycopg import sql
 
 START_SECONDS = 30.0
 STANDARD_PORTS = {5432, 6379}
+LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -116,7 +117,8 @@ def _frozen(process: subprocess.Popen[bytes] | None) -> Iterator[None]:
 class PostgresServer:
     """A PostgreSQL cluster of this test run's own, on TCP and on a socket in its folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = LOOPBACK) -> None:
+        self.address = address
         self._postgres = find_binary("postgres")
         initdb = find_binary("initdb")
         # PostgreSQL refuses to run as root.
@@ -135,6 +137,9 @@ class PostgresServer:
             cwd=self._folder,
             stdout=subprocess.DEVNULL,
         )
+        if address != LOOPBACK:
+            with Path(self._data, "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
         self.start()
 
     @property
@@ -143,7 +148,7 @@ class PostgresServer:
 
     def url(self, database: str) -> str:
         """The SQLAlchemy URL of one of its databases."""
-        return f"postgresql+psycopg://scoreline@127.0.0.1:{self.port}/{database}"
+        return f"postgresql+psycopg://scoreline@{self.address}:{self.port}/{database}"
 
     def create_database(self, template: str | None = None, name: str | None = None) -> str:
         """Make a database, as a copy of another where one is named. Returns its name, by default one of its own."""
@@ -160,14 +165,14 @@ class PostgresServer:
 
     def _administer(self) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(
-            host="127.0.0.1", port=self.port, user="scoreline", dbname="postgres", autocommit=True, connect_timeout=5
+            host=self.address, port=self.port, user="scoreline", dbname="postgres", autocommit=True, connect_timeout=5
         )
 
     def start(self) -> None:
         """Start the server on its port; returns once it answers."""
         log = (self._folder / "log").open("ab")
         options = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self.address,
             "port": str(self.port),
             "unix_socket_directories": str(self._folder),
             "max_connections": "200",
@@ -227,7 +232,8 @@ class PostgresServer:
 class RedisServer:
     """A Redis of this test run's own. It keeps nothing on disk: stopped is forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = LOOPBACK) -> None:
+        self.address = address
         self._binary = find_binary("redis-server")
         self._folder = Path(tempfile.mkdtemp(prefix="scoreline-redis-"))
         self.port = free_port()
@@ -238,13 +244,13 @@ class RedisServer:
     @property
     def url(self) -> str:
         """Its URL, database 0."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.address}:{self.port}/0"
 
     def start(self) -> None:
         """Start the server on its port; returns once it answers."""
         self._process = subprocess.Popen(
             [
-                *(self._binary, "--port", str(self.port), "--bind", "127.0.0.1"),
+                *(self._binary, "--port", str(self.port), "--bind", self.address, "--protected-mode", "no"),
                 *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
             ],
             stdout=subprocess.DEVNULL,

@@ -52,7 +52,8 @@ def test_every_request_is_answered_and_no_job_is_lost_while_a_server_is_frozen(
         api = f"http://127.0.0.1:{deployment.port}"
         client = Client(api, number=1, seed=1)
         callers = [Caller(api, request, ANSWER_SECONDS + TIMEOUT) for request in (*4 * [CALL], LIST, READY, LIVE)]
-        for one in (client, *callers):
+        asking: list[Client | Caller] = [client, *callers]
+        for one in asking:
             one.start()
         wait_until(lambda: all(one.answers for one in callers) and client.submitted, "all of it works", SECONDS)
         began_at = time.monotonic()
@@ -64,9 +65,9 @@ def test_every_request_is_answered_and_no_job_is_lost_while_a_server_is_frozen(
             lambda: span(callers, began_at, ended_at).recovered_seconds is not None, "all succeed again", SECONDS
         )
         wait_until(lambda: len(client.submitted) > before + 3 or client.failure, "jobs are accepted again", SECONDS)
-        for one in (client, *callers):
+        for one in asking:
             one.stop()
-        for one in (client, *callers):
+        for one in asking:
             one.join(SECONDS)
         seen = span(callers, began_at, ended_at)
         assert seen.unanswered == 0
