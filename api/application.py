@@ -13,6 +13,7 @@ from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
 from api.body_reader import BodyReader
+from api.budget import Budget, PlaceForEachRequest
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
@@ -87,6 +88,8 @@ def create_app(
     rings_lost = (lambda: doorbell.failures) if isinstance(doorbell, RedisBell) else None
     ended = EndedJobs()
     process_metrics = Metrics(database, watch, store.worker_fresh_seconds, rings_lost, ended)
+    budget = Budget(limits)
+    process_metrics.read_budget_from(budget)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -106,6 +109,7 @@ def create_app(
             rate_limits=RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
             admission=Admission(database, card, compatibility, api),
             metrics=process_metrics,
+            budget=budget,
             threads=threads,
             waiters=Waiters(ended),
             ringer=Ringer(doorbell),
@@ -128,6 +132,8 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     app.webhooks.include_router(webhook_routes.outgoing)
+    # The middleware that is added last is the outermost.
+    app.add_middleware(PlaceForEachRequest, budget=budget, count_refused=process_metrics.count_refused)
     app.add_middleware(RequestContext, count_request=process_metrics.count_request)
     install_error_handlers(app)
     install_openapi(app)

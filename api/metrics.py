@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
+from api.budget import Budget, Kind
 from api.caching import ThrottledValue
 from api.ended_jobs import EndedJobs
 from jobs.invariant_watch import Watch
@@ -66,12 +68,29 @@ class Metrics:
         self._waiters = Gauge(
             "scoreline_awaited_jobs", "Jobs whose end a request of this process waits for.", registry=self._registry
         )
+        self._open = Gauge(
+            "scoreline_open_requests",
+            "Requests that are not ended: streams wait for a job or receive JSON lines, uploads send JSON lines.",
+            ("kind",),
+            registry=self._registry,
+        )
+        self._body_bytes = Gauge(
+            "scoreline_buffered_body_bytes",
+            "Bytes of bodies in memory that are not read as JSON yet, uploads excepted.",
+            registry=self._registry,
+        )
         self._ended = ended
         self._registry.register(_StoreCollector(database, watch, fresh_seconds, rings_lost))
 
     def read_awaited_jobs_from(self, awaited: Callable[[], int]) -> None:
         """Set the function that returns the number of jobs that requests wait for."""
         self._waiters.set_function(awaited)
+
+    def read_budget_from(self, budget: Budget) -> None:
+        """Set the budget whose use is shown."""
+        for kind in Kind:
+            self._open.labels(kind.value).set_function(partial(budget.open_requests, kind))
+        self._body_bytes.set_function(budget.buffered_body_bytes)
 
     def count_request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count an answered request."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 
+from api.budget import place_of
 from api.callers.authentication import Principal, require_scope
 from api.request_id import add_headers
 from api.service import ServiceOf
@@ -29,6 +30,7 @@ async def _principal(
     result.check()
     for scope in scopes.scopes:
         require_scope(principal, Scope(scope))
+    place_of(request).belongs_to(principal.tenant)
     return principal
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.body_reader import BodyReader
+from api.budget import Budget
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
@@ -41,6 +42,7 @@ class Service:
     rate_limits: RateLimits
     admission: Admission
     metrics: Metrics
+    budget: Budget
     threads: Threads
     waiters: Waiters
     ringer: Ringer
@@ -53,7 +55,8 @@ class Service:
             self.metrics.count_accepted(submission)
 
 
-def _service_of(request: Request) -> Service:
+async def _service_of(request: Request) -> Service:
+    # A coroutine, because FastAPI would call a plain function in a thread.
     service: Service = request.app.state.service
     return service
 

@@ -38,6 +38,18 @@ class LimitSettings(SettingsSlice):
     max_buffered_body_bytes_per_tenant: PositiveInt = Field(64 * MEBIBYTE, description="the same, of one tenant")
     max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")
     max_line_bytes: PositiveInt = Field(MEBIBYTE, description="longest line of a job sent as JSON lines")
+    upload_seconds: PositiveFloat = Field(
+        3_600.0, description="how long the server waits for the bytes of a job sent as JSON lines, all pauses together"
+    )
+    upload_bytes_per_second: PositiveInt = Field(
+        65_536, description="for each time that so many bytes of it have come, it waits for another second"
+    )
+    max_gzip_members: PositiveInt = Field(
+        262_144, description="members of the gzip file in which a job is sent as JSON lines"
+    )
+    max_gzip_ratio: PositiveInt = Field(
+        200, description="unpacked bytes for each byte of such a gzip file, behind the first 16 MiB"
+    )
 
     # Requests at the same time.
     max_open_requests: PositiveInt = Field(2_048, description="requests that a process answers at the same time")

@@ -1,25 +1,67 @@
-"""Read the body of a request, and check its size, media type and encoding."""
+"""Receive the body of a request within the budget and in time, and check its size, media type and encoding."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from starlette.requests import Request
 
+from api.budget import Place, place_of
+from api.service import Service
 from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return a JSON body of at most ``max_bytes``. Raises RequestError UNSUPPORTED_MEDIA_TYPE, REQUEST_TOO_LARGE."""
+@asynccontextmanager
+async def received_body(request: Request, service: Service) -> AsyncIterator[bytes]:
+    """Receive a JSON body. Its bytes count in the budget until the block ends, so the block must not keep them.
+
+    Only the bytes that have come are counted: a client that declares a large body and sends nothing takes no room from
+    others. Raises ClientDisconnect, and RequestError UNSUPPORTED_MEDIA_TYPE, REQUEST_TOO_LARGE, REQUEST_TIMEOUT,
+    TOO_MANY_OPEN_REQUESTS, OVERLOADED.
+    """
     _check_media_type(request)
-    check_declared_length(request, max_bytes)
-    # The declared length may be missing or wrong, so the received bytes are counted, too.
-    parts: list[bytes] = []
+    place = place_of(request)
+    declared = check_declared_length(request, service.limits, "max_body_bytes")
+    # A body for which there is no room is refused before it is sent. That there is room now promises nothing.
+    place.check_body(declared)
+    try:
+        yield await _receive(request, service.limits, place)
+    finally:
+        place.release_body()
+
+
+async def _receive(request: Request, limits: LimitSettings, place: Place) -> bytes:
+    now = asyncio.get_running_loop().time
+    last_moment = now() + limits.body_seconds
+    first = b""  # most bodies come in one piece, which is not copied
+    received = bytearray()  # of several pieces; a list of them could need far more memory than their bytes
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_bytes:
-            raise too_large(max_bytes)
-        parts.append(part)
-    return b"".join(parts)
+    try:
+        async with asyncio.timeout_at(min(now() + limits.body_silence_seconds, last_moment)) as deadline:
+            async for piece in request.stream():
+                size += len(piece)
+                # The declared length may be missing, so what has come is counted, too.
+                if size > limits.max_body_bytes:
+                    raise too_large(limits, "max_body_bytes")
+                place.hold_body(len(piece))
+                if size == len(piece):
+                    first = piece
+                elif piece:
+                    received += piece if received else first + piece
+                deadline.reschedule(min(now() + limits.body_silence_seconds, last_moment))
+    except TimeoutError:
+        raise _timed_out(limits, in_all=deadline.when() == last_moment) from None
+    return bytes(received) if received else first
+
+
+def _timed_out(limits: LimitSettings, *, in_all: bool) -> RequestError:
+    setting = "body_seconds" if in_all else "body_silence_seconds"
+    seconds: float = getattr(limits, setting)
+    what = "the body did not come as a whole" if in_all else "no further byte of the body came"
+    return RequestError(ErrorCode.REQUEST_TIMEOUT, f"{what} within {seconds:g} s", limit=setting)
 
 
 def media_type(request: Request) -> str:
@@ -43,16 +85,22 @@ def content_encoding(request: Request) -> str:
     return request.headers.get("content-encoding", "").strip().lower() or "identity"
 
 
-def check_declared_length(request: Request, max_bytes: int) -> None:
-    """Raise RequestError ``request_too_large`` if the declared length is too large."""
+def check_declared_length(request: Request, limits: LimitSettings, setting: str) -> int:
+    """Return the declared length of a body, 0 without one. setting: the name of the limit.
+
+    Raises RequestError REQUEST_TOO_LARGE.
+    """
     declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > max_bytes:
-        raise too_large(max_bytes)
+    length = int(declared) if declared.isascii() and declared.isdigit() else 0
+    if length > getattr(limits, setting):
+        raise too_large(limits, setting)
+    return length
 
 
-def too_large(max_bytes: int) -> RequestError:
-    """Return the error for a body of more than ``max_bytes``."""
-    return RequestError(ErrorCode.REQUEST_TOO_LARGE, f"the body may have {max_bytes} bytes at most")
+def too_large(limits: LimitSettings, setting: str) -> RequestError:
+    """Return the error for a body above the limit with this name."""
+    most: int = getattr(limits, setting)
+    return RequestError(ErrorCode.REQUEST_TOO_LARGE, f"the body may have {most} bytes at most", limit=setting)
 
 
 def _check_media_type(request: Request) -> None:

@@ -1,4 +1,8 @@
-"""Decompress and hash a body while it arrives, and split it into lines, in bounded memory whatever is sent."""
+"""Decompress and hash a body while it arrives, and split it into lines, in bounded memory whatever is sent.
+
+A small body may cause much work: gzip makes a thousand bytes of one, a gzip file may consist of millions of empty
+members, and a line may consist of its end alone. So all of these are counted, and each step is bounded in all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,19 @@ from collections.abc import Iterator
 from api.requests.body import too_large
 from api.requests.idempotency import body_hasher
 from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
 
 STEP_BYTES = 2**18
 """The uncompressed bytes that are handled at a time: a compressed body may be a thousand times larger uncompressed."""
+
+STEP_PIECES = 64
+"""The calls of the decompressor in a step. Each returns the end of a member, or up to :data:`STEP_BYTES`."""
+
+COMPRESSED_PIECE_BYTES = 2**14
+"""The compressed bytes that the decompressor gets at a time. It copies what it leaves, at the end of each member."""
+
+FREE_BYTES = 2**24
+"""The uncompressed bytes for which the ratio of compression is not checked."""
 
 _GZIP_ONLY = 16 + zlib.MAX_WBITS
 
@@ -18,15 +32,16 @@ _GZIP_ONLY = 16 + zlib.MAX_WBITS
 class LineReader:
     """Splits a body into lines. It blocks on the processor, so use it in a thread. Every method raises RequestError.
 
-    gzip: the body is gzip, with one or more members. max_bytes: the limit for both the compressed and the uncompressed
-    body. max_line_bytes: the limit for a line without its line end.
+    gzip: the body is gzip, with one or more members. max_lines: the limit for the number of lines, blank ones
+    included.
     """
 
-    def __init__(self, route: str, *, gzip: bool, max_bytes: int, max_line_bytes: int) -> None:
+    def __init__(self, route: str, limits: LimitSettings, *, gzip: bool, max_lines: int) -> None:
         self.number = 0  # of lines so far
-        self._max_bytes = max_bytes
-        self._max_line_bytes = max_line_bytes
+        self._limits = limits
+        self._max_lines = max_lines
         self._gzip = zlib.decompressobj(_GZIP_ONLY) if gzip else None
+        self._members = 1
         self._hasher = body_hasher(route)
         self._received_bytes = 0
         self._bytes = 0  # uncompressed
@@ -40,15 +55,25 @@ class LineReader:
     def feed(self, part: bytes) -> Iterator[list[tuple[int, bytes]]]:
         """Yield the lines that are complete with further bytes, each with its number, counted from 1.
 
-        Yields after each bounded step, even without lines, so that other requests can run in between.
+        Blank lines are counted and left out. Yields after each bounded step, even without lines, so that other
+        requests can run in between.
         """
         self._received_bytes += len(part)
         self._check_size(self._received_bytes)
+        lines: list[tuple[int, bytes]] = []
+        size = pieces = 0
         for data in self._uncompressed(part):
             self._bytes += len(data)
             self._check_size(self._bytes)
             self._hasher.update(data)
-            yield list(self._cut(data))
+            lines += self._cut(data)
+            size += len(data)
+            pieces += 1
+            if size >= STEP_BYTES or pieces == STEP_PIECES:
+                yield lines
+                lines, size, pieces = [], 0, 0
+        if pieces:
+            yield lines
 
     def finish(self) -> list[tuple[int, bytes]]:
         """Return the last line if no line end follows it."""
@@ -60,33 +85,57 @@ class LineReader:
         if self._gzip is None:
             yield from (part[start : start + STEP_BYTES] for start in range(0, len(part), STEP_BYTES))
             return
-        while part:
-            if self._gzip.eof:
-                self._gzip = zlib.decompressobj(_GZIP_ONLY)
-            try:
-                data = self._gzip.decompress(part, STEP_BYTES)
-            except zlib.error as error:
-                raise RequestError(ErrorCode.INVALID_REQUEST, f"the body is not valid gzip: {error}") from None
-            part = self._gzip.unused_data if self._gzip.eof else self._gzip.unconsumed_tail
-            yield data
+        for start in range(0, len(part), COMPRESSED_PIECE_BYTES):
+            rest = part[start : start + COMPRESSED_PIECE_BYTES]
+            while rest:
+                if self._gzip.eof:
+                    self._begin_member()
+                try:
+                    data = self._gzip.decompress(rest, STEP_BYTES)
+                except zlib.error as error:
+                    raise RequestError(ErrorCode.INVALID_REQUEST, f"the body is not valid gzip: {error}") from None
+                rest = self._gzip.unused_data if self._gzip.eof else self._gzip.unconsumed_tail
+                self._check_ratio(self._bytes + len(data))
+                yield data
+
+    def _begin_member(self) -> None:
+        self._members += 1
+        if self._members > self._limits.max_gzip_members:
+            message = f"the gzip file has more than the {self._limits.max_gzip_members} members that it may have"
+            raise _refused("max_gzip_members", message)
+        self._gzip = zlib.decompressobj(_GZIP_ONLY)
 
     def _cut(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         *ended, rest = data.split(b"\n")
+        if self.number + len(ended) > self._max_lines:
+            message = f"the body has more than the {self._max_lines} lines that it may have, blank ones included"
+            raise _refused("max_items_per_upload", message)
         for line in ended:
             if self._rest:
                 line = bytes(self._rest) + line
                 self._rest.clear()
             self.number += 1
             self._check_line(len(line), self.number)
-            yield self.number, line
+            if line.strip(b" \t\r"):
+                yield self.number, line
         self._rest += rest
         self._check_line(len(self._rest), self.number + 1)
 
     def _check_line(self, size: int, number: int) -> None:
-        if size > self._max_line_bytes:
-            message = f"line {number} has more than the {self._max_line_bytes} bytes that a line may have"
-            raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
+        if size > self._limits.max_line_bytes:
+            message = f"line {number} has more than the {self._limits.max_line_bytes} bytes that a line may have"
+            raise _refused("max_line_bytes", message)
 
     def _check_size(self, size: int) -> None:
-        if size > self._max_bytes:
-            raise too_large(self._max_bytes)
+        if size > self._limits.max_upload_bytes:
+            raise too_large(self._limits, "max_upload_bytes")
+
+    def _check_ratio(self, size: int) -> None:
+        if size > FREE_BYTES + self._limits.max_gzip_ratio * self._received_bytes:
+            ratio = self._limits.max_gzip_ratio
+            message = f"the gzip file unpacks to more than {ratio} times its size: send such lines plain"
+            raise _refused("max_gzip_ratio", message)
+
+
+def _refused(setting: str, message: str) -> RequestError:
+    return RequestError(ErrorCode.REQUEST_TOO_LARGE, message, limit=setting)

@@ -7,18 +7,15 @@ way leaves no job behind.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
 
-from api.answers.error_responses import error_response, storage_unavailable
 from api.callers.authentication import Principal
 from api.requests.body import check_declared_length, content_encoding
+from api.requests.upload_body import UploadBody
 from api.requests.upload_reader import UploadReader
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.service import Service
@@ -39,30 +36,21 @@ STAGE_TOKENS = 2**20
 HEARTBEATS = 4
 """The number of heartbeats in the time after which an upload counts as abandoned."""
 
-LINGER_SECONDS = 2.0
-"""How long the rest of the body is received and dropped after an error. A client may read the response only after it
-has sent everything, and would lose the response if the connection were closed at once."""
-
 log = structlog.stdlib.get_logger("api.upload")
 
 
 async def receive_upload(
     request: Request, service: Service, principal: Principal, key: str | None
 ) -> tuple[Accepted, JobRecord]:
-    """Receive and accept a job. Raises UploadRefusedError, ClientDisconnect. key: the request's Idempotency-Key."""
-    body = _Body(request)
-    try:
-        check_declared_length(request, service.limits.max_upload_bytes)
-        encoding = content_encoding(request)
-        if encoding not in ("identity", "gzip", "x-gzip"):
-            raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
-        return await _Receiver(service, principal, key, gzip=encoding != "identity").receive(body)
-    except RequestError as error:
-        if error.limit is not None:
-            service.metrics.count_refused(error.limit)
-        raise UploadRefusedError(error, body) from error
-    except StorageUnavailable as error:
-        raise UploadRefusedError(storage_unavailable(), body) from error
+    """Receive and accept a job. key: the request's Idempotency-Key.
+
+    Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
+    """
+    check_declared_length(request, service.limits, "max_upload_bytes")
+    encoding = content_encoding(request)
+    if encoding not in ("identity", "gzip", "x-gzip"):
+        raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
+    return await _Receiver(service, principal, key, gzip=encoding != "identity").receive(UploadBody(request, service))
 
 
 class _Receiver:
@@ -78,13 +66,12 @@ class _Receiver:
         self._admitted = False
         self._chunks: list[Chunk] = []
         self._tokens = 0
-        self._silent_seconds = service.database.settings.upload_timeout_seconds
-        self._heartbeat_seconds = self._silent_seconds / HEARTBEATS
+        self._heartbeat_seconds = service.database.settings.upload_timeout_seconds / HEARTBEATS
         self._staged_at = time.monotonic()
 
-    async def receive(self, body: _Body) -> tuple[Accepted, JobRecord]:
+    async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
         try:
-            async for data in body.pieces(self._silent_seconds, self._heartbeat_seconds, self._stage):
+            async for data in body.pieces(self._heartbeat_seconds, self._stage):
                 steps = self._reader.feed(data)
                 while (chunks := await self._service.threads.text(next, steps, None)) is not None:
                     await self._take(chunks)
@@ -161,73 +148,3 @@ def _check_and_stage(service: Service, upload: Upload, chunks: Sequence[Chunk], 
     elif chunks:
         service.compatibility.check(waits=True)
     stage(service.database, upload, chunks)
-
-
-class _Body:
-    """The pieces of a request's body."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.ended = False  # whether all pieces were received
-
-    async def pieces(
-        self, silent_seconds: float, heartbeat_seconds: float, heartbeat: Callable[[], Awaitable[None]]
-    ) -> AsyncIterator[bytes]:
-        """Yield the bytes as they arrive, and call ``heartbeat`` regularly while none arrive.
-
-        Raises ClientDisconnect; RequestError TIMEOUT when nothing has arrived for ``silent_seconds``.
-        """
-        received_at = time.monotonic()
-        while not self.ended:
-            receiving = asyncio.ensure_future(self._request.receive())
-            try:
-                while not (await asyncio.wait({receiving}, timeout=heartbeat_seconds))[0]:
-                    if time.monotonic() - received_at >= silent_seconds:
-                        raise RequestError(ErrorCode.TIMEOUT, f"nothing came for {silent_seconds:g} s: given up")
-                    await heartbeat()
-            finally:
-                receiving.cancel()
-            message = receiving.result()
-            if message["type"] == "http.disconnect":
-                self.ended = True
-                raise ClientDisconnect
-            received_at = time.monotonic()
-            self.ended = not message.get("more_body", False)
-            if message.get("body"):
-                yield message["body"]
-
-
-class UploadRefusedError(Exception):
-    """An upload that failed, possibly in the middle of its body."""
-
-    def __init__(self, error: RequestError, body: _Body) -> None:
-        super().__init__(error.message)
-        self._error = error
-        self._body = body
-
-    @property
-    def response(self) -> Response:
-        """The response: the error's envelope."""
-        if self._body.ended:
-            return error_response(self._error)
-        response = error_response(self._error, {"Connection": "close"})
-        # After a timeout, the client sends nothing that could be dropped.
-        return response if self._error.code is ErrorCode.TIMEOUT else _LingeringResponse(response)
-
-
-class _LingeringResponse(Response):
-    """A response that is sent at once, while its request is still arriving; the connection is closed a moment later."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__(response.body, response.status_code, dict(response.headers))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                while (message := await receive())["type"] == "http.request" and message.get("more_body"):
-                    pass
-        except TimeoutError:
-            pass
-        await send({"type": "http.response.body", "body": b""})

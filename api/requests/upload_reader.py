@@ -26,6 +26,9 @@ BATCH_ITEMS = 1_024
 BATCH_BYTES = 2**20
 """The items, and the bytes of their lines, that are prepared at a time."""
 
+LINES_PER_ITEM, FURTHER_LINES = 2, 1_000
+"""The lines that an upload may have: two for each item that it may have, so that a blank one may follow each."""
+
 _ITEM = re.compile(r"items\[(\d+)\]")
 
 
@@ -42,9 +45,11 @@ class UploadReader:
         self._numbers: list[int] = []
         self._bytes = 0  # of the current batch of items, including the overhead
         self._overhead = 0  # bytes that each item adds to its line
-        limits = reading.limits
         self._lines = LineReader(
-            ROUTE, gzip=gzip, max_bytes=limits.max_upload_bytes, max_line_bytes=limits.max_line_bytes
+            ROUTE,
+            reading.limits,
+            gzip=gzip,
+            max_lines=LINES_PER_ITEM * reading.scoring.max_items_per_upload + FURTHER_LINES,
         )
 
     @property
@@ -70,8 +75,6 @@ class UploadReader:
     def _take(self, lines: list[tuple[int, bytes]]) -> list[Chunk]:
         chunks: list[Chunk] = []
         for number, line in lines:
-            if not line.strip(b" \t\r"):
-                continue
             if self._preparation is None:
                 self._open(number, line)
                 continue

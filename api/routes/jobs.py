@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
@@ -14,13 +14,15 @@ from api.answers.error_responses import secured
 from api.answers.openapi import add_lines_body, json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode_job, encode_lines, encode_page, json_response, show_job
 from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
+from api.budget import Kind, place_of
+from api.callers.authentication import Principal
 from api.principal import WithReadScope, WithScoreScope
 from api.request_id import BrokenOffError
-from api.requests.body import media_type, read_body
+from api.requests.body import media_type, received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.requests.submission import read_job
-from api.requests.upload import JSON_LINES, UploadRefusedError, receive_upload
+from api.requests.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.result import Result, read_result
 from api.routes.score import EXAMPLE, SCORING_ERRORS
@@ -51,8 +53,27 @@ JOB_ID = r"^job_[0-9A-Za-z-]{1,64}$"
 router = APIRouter(tags=["jobs"])
 
 
+# What follows decides, before the caller is known, as what a request counts in the budget.
+
+
+async def _sends_lines(request: Request) -> None:
+    if media_type(request) == JSON_LINES:
+        place_of(request).kind = Kind.UPLOAD
+
+
+async def _waits(request: Request) -> None:
+    if preferred_wait(request.headers.getlist("prefer")):
+        place_of(request).kind = Kind.STREAM
+
+
+async def _reads_lines(request: Request) -> None:
+    if _wants_lines(request):
+        place_of(request).kind = Kind.STREAM
+
+
 @router.post(
     "/v1/jobs",
+    dependencies=[Depends(_sends_lines)],
     status_code=202,
     response_model=Job,
     responses={
@@ -70,7 +91,6 @@ router = APIRouter(tags=["jobs"])
             ErrorCode.JOB_NOT_FOUND,
             ErrorCode.JOB_CANCELLED,
             ErrorCode.JOB_FAILED,
-            ErrorCode.TIMEOUT,
         ),
     },
     openapi_extra=add_lines_body(
@@ -85,14 +105,10 @@ async def submit(
     A large one comes as JSON lines, plain or as gzip. While it comes its status is `receiving`, and no worker sees it;
     an upload that fails, at whichever line, leaves nothing behind.
     """
-    if media_type(request) == JSON_LINES:
-        try:
-            accepted, job = await receive_upload(request, service, principal, idempotency_key)
-        except UploadRefusedError as refused:
-            return refused.response
+    if place_of(request).kind is Kind.UPLOAD:
+        accepted, job = await receive_upload(request, service, principal, idempotency_key)
     else:
-        data = await read_body(request, service.limits.max_body_bytes)
-        submission = await service.bodies.read(request, principal.tenant, read_job, data, principal, idempotency_key)
+        submission = await _receive_job(request, service, principal, idempotency_key)
         accepted, job = await service.threads.sql(_accept, service, submission)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
@@ -119,7 +135,10 @@ async def list_(
 
 
 @router.get(
-    "/v1/jobs/{job_id}", response_model=Job, responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE)
+    "/v1/jobs/{job_id}",
+    dependencies=[Depends(_waits)],
+    response_model=Job,
+    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
 async def read(
     request: Request,
@@ -147,6 +166,7 @@ async def read(
 
 @router.get(
     "/v1/jobs/{job_id}/scores",
+    dependencies=[Depends(_reads_lines)],
     response_model=ScoreList,
     responses={
         200: {
@@ -177,7 +197,7 @@ async def scores(
     result or none: for a job that did not succeed they are answered with 409.
     """
     job_id = checked_job_id(job_id)
-    if not _wants_lines(request):
+    if place_of(request).kind is not Kind.STREAM:
         page = await service.threads.sql(read_scores, service.database, principal.tenant, job_id, offset, limit)
         return json_response(await service.threads.text(encode_page, page))
     first = await service.threads.sql(_read_succeeded, service, principal.tenant, job_id, offset)
@@ -217,15 +237,21 @@ def checked_job_id(job_id: str) -> str:
     return job_id
 
 
+def _wants_lines(request: Request) -> bool:
+    accepted = ",".join(request.headers.getlist("accept")).lower()
+    return JSON_LINES in (entry.partition(";")[0].strip() for entry in accepted.split(","))
+
+
 def _wake(service: Service, job_id: str) -> None:
     """Wake the requests that wait for a job, in this process and in others."""
     service.waiters.on_ended(job_id)
     service.ringer.announce([job_id])
 
 
-def _wants_lines(request: Request) -> bool:
-    accepted = ",".join(request.headers.getlist("accept")).lower()
-    return JSON_LINES in (entry.partition(";")[0].strip() for entry in accepted.split(","))
+async def _receive_job(request: Request, service: Service, principal: Principal, key: str | None) -> Submission:
+    """Receive and read a job in one JSON body, which is released with the return."""
+    async with received_body(request, service) as data:
+        return await service.bodies.read(request, principal.tenant, read_job, data, principal, key)
 
 
 def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobRecord]:

@@ -14,8 +14,9 @@ from api.answers.error_responses import error_response, secured
 from api.answers.openapi import json_body
 from api.answers.presentation import encode_scoring, json_response
 from api.answers.schemas import ScoreBody, ScoreResponse
+from api.callers.authentication import Principal
 from api.principal import WithScoreScope
-from api.requests.body import read_body
+from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.submission import Call, read_call
 from api.routes.result import Result, read_result
@@ -75,8 +76,7 @@ async def score(
     A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
-    data = await read_body(request, service.limits.max_body_bytes)
-    call = await service.bodies.read(request, principal.tenant, read_call, data, principal, idempotency_key)
+    call = await _receive(request, service, principal, idempotency_key)
     accepted, result = await service.threads.sql(_accept, service, call)
     given_up = False
     if result is None:
@@ -87,6 +87,12 @@ async def score(
     if page is not None:
         return json_response(await service.threads.text(encode_scoring, page), headers=headers)
     return error_response(_reason(job, call, given_up), {**headers, "Location": job_path(job.id)})
+
+
+async def _receive(request: Request, service: Service, principal: Principal, key: str | None) -> Call:
+    """Receive and read a call. With the return its body is released: the call may wait for minutes after that."""
+    async with received_body(request, service) as data:
+        return await service.bodies.read(request, principal.tenant, read_call, data, principal, key)
 
 
 def _accept(service: Service, call: Call) -> tuple[Accepted, Result | None]:

@@ -10,7 +10,7 @@ from api.answers.openapi import json_body
 from api.answers.presentation import json_response
 from api.answers.schemas import TokenizeBody, Tokens
 from api.principal import WithScoreScope
-from api.requests.body import read_body
+from api.requests.body import received_body
 from api.requests.tokenizing import tokenize_text
 from api.service import ServiceOf
 from scoring.error_codes import ErrorCode
@@ -32,5 +32,6 @@ router = APIRouter(tags=["models"])
 )
 async def tokenize(request: Request, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Tokenise a text. A label must be one token: `count` says whether it is."""
-    data = await read_body(request, service.limits.max_body_bytes)
-    return json_response(await service.bodies.read(request, principal.tenant, tokenize_text, data))
+    async with received_body(request, service) as data:
+        answer = await service.bodies.read(request, principal.tenant, tokenize_text, data)
+    return json_response(answer)

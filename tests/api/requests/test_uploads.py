@@ -72,7 +72,7 @@ def test_an_upload_whose_client_stalls_is_given_up(model: TinyModel, store_url: 
             with closing(connect(api, {"Content-Length": "100000"})) as connection:
                 connection.sendall(sent)
                 answer = connection.recv(4096)
-            assert answer.startswith(b"HTTP/1.1 504")
+            assert answer.startswith(b"HTTP/1.1 408")
             assert b"nothing came for 0.6 s" in answer
             assert nothing_is_left(api)
 
@@ -119,7 +119,7 @@ def test_the_timeout_applies_to_each_pause_of_an_upload_by_itself(
 
 def test_stalled_uploads_occupy_no_thread_and_no_connection(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     """There are more stalled uploads than threads or connections, and other requests are still served."""
-    with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
+    with running_api(model.directory, sqlite_url, tmp_path, max_open_uploads_per_tenant=40) as (api, _):
         connections = [connect(api, {"Content-Length": "100000"}) for _ in range(40)]
         for connection in connections:
             connection.sendall(body(["a"] * 5))
@@ -186,8 +186,11 @@ def test_a_failed_upload_does_not_use_up_its_key(fresh: Fresh) -> None:
     assert send(api, body(["a"]), LINES | KEY).status_code == 202
 
 
-def test_a_client_that_keeps_sending_after_an_error_gets_its_answer_and_is_disconnected(api: RunningApi) -> None:
+def test_a_client_that_keeps_sending_after_an_error_gets_its_answer_and_is_disconnected(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client need not send gigabytes to learn of an error in its second line."""
+    monkeypatch.setattr("api.server.connection.DRAIN_SECONDS", 0.5)
     pieces = 0
 
     def content() -> Iterator[bytes]:
@@ -202,7 +205,10 @@ def test_a_client_that_keeps_sending_after_an_error_gets_its_answer_and_is_disco
     assert pieces < 1_000_000
 
 
-def test_a_client_that_finishes_sending_after_an_error_gets_its_answer(api: RunningApi) -> None:
+def test_a_client_that_finishes_sending_after_an_error_gets_its_answer(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.server.connection.DRAIN_SECONDS", 1.0)
     with closing(connect(api, {"Content-Length": str(2**24)})) as connection:
         connection.sendall(FIRST + b"5\n" * 2_000)
         connection.recv(1, socket.MSG_PEEK)

@@ -1,0 +1,180 @@
+"""The budget of an API process: how much of what comes in it holds at the same time, in all and of each tenant.
+
+Each request has a :class:`Place` from its arrival to its end. Everything that a request holds is counted through its
+place, and the middleware gives all of it back when the request ends, in whichever way it ends. All of this happens on
+the event loop, so there are no locks.
+
+Connections are bounded before this, by the server itself. A connection has one request at a time, so that bound also
+holds for the requests that have no place: health checks and metrics, which must be answered when the budget is used up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+
+from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.answers.error_responses import error_response
+from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
+
+RETRY_SECONDS = (1.0, 5.0)
+"""The least and the greatest ``Retry-After``. It is random, so that refused clients do not all return together."""
+
+WITHOUT_PLACE = frozenset({"/livez", "/readyz", "/metrics"})
+"""The paths that are served when no place is free."""
+
+_PLACE = "scoreline.place"
+"""The key of a request's scope under which its place is kept."""
+
+
+class Kind(StrEnum):
+    """What a request is while it is open. Each kind has places of its own."""
+
+    REQUEST = "request"  # every request until more is known of it, and most of them until they end
+    STREAM = "stream"  # it waits for a job's end with `Prefer: wait`, or receives scores as JSON lines
+    UPLOAD = "upload"  # it sends a job as JSON lines
+
+
+class _Share:
+    """Something that is limited in all and for each tenant. The limits are settings with these names."""
+
+    def __init__(self, limits: LimitSettings, what: str, setting: str) -> None:
+        self.used = 0  # by all tenants, and by requests whose tenant is not known yet
+        self._used_by: Counter[str] = Counter()  # only tenants that use something
+        self._what = what
+        self._setting = setting
+        self._limit: int = getattr(limits, setting)
+        self._limit_per_tenant: int = getattr(limits, f"{setting}_per_tenant")
+
+    def check(self, amount: int) -> None:
+        """Raise RequestError OVERLOADED if all tenants together can't use this much more."""
+        if self.used + amount > self._limit:
+            message = f"this server takes {self._limit} {self._what} at the same time; please try again"
+            raise _refused(ErrorCode.OVERLOADED, message, self._setting)
+
+    def check_tenant(self, tenant: str, amount: int) -> None:
+        """Raise RequestError TOO_MANY_OPEN_REQUESTS if a tenant can't use this much more."""
+        if self._used_by[tenant] + amount > self._limit_per_tenant:
+            message = f"a tenant may have {self._limit_per_tenant} {self._what} at the same time; please try again"
+            raise _refused(ErrorCode.TOO_MANY_OPEN_REQUESTS, message, f"{self._setting}_per_tenant")
+
+    def use(self, tenant: str | None, amount: int) -> None:
+        """Count this much more; a negative amount is given back. tenant: None counts in all only."""
+        self.used += amount
+        if tenant is not None:
+            self._used_by[tenant] += amount
+            if self._used_by[tenant] == 0:
+                del self._used_by[tenant]
+
+
+def _refused(code: ErrorCode, message: str, setting: str) -> RequestError:
+    return RequestError(code, message, retry_after=random.uniform(*RETRY_SECONDS), limit=setting)
+
+
+class Budget:
+    """What all open requests of a process hold together. For use on its event loop."""
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self.open = {
+            Kind.REQUEST: _Share(limits, "requests", "max_open_requests"),
+            Kind.STREAM: _Share(limits, "requests that wait for a job or stream its scores", "max_open_streams"),
+            Kind.UPLOAD: _Share(limits, "uploads", "max_open_uploads"),
+        }
+        self.body_bytes = _Share(limits, "bytes of bodies", "max_buffered_body_bytes")
+
+    def open_requests(self, kind: Kind) -> int:
+        """Return the number of open requests of a kind."""
+        return self.open[kind].used
+
+    def buffered_body_bytes(self) -> int:
+        """Return the bytes of all bodies in memory that are not read as JSON yet."""
+        return self.body_bytes.used
+
+    def place(self) -> Place:
+        """Return a place for a request that has just arrived. Raises RequestError OVERLOADED."""
+        self.open[Kind.REQUEST].check(1)
+        return Place(self)
+
+
+class Place:
+    """What one request holds of a budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.kind = Kind.REQUEST  # as which it is counted once its tenant is known; until then it counts as a request
+        self._budget = budget
+        self._tenant: str | None = None
+        self._bytes = 0
+        budget.open[Kind.REQUEST].use(None, 1)
+
+    def belongs_to(self, tenant: str) -> None:
+        """Count the request as this tenant's from now on. Raises RequestError OVERLOADED, TOO_MANY_OPEN_REQUESTS."""
+        before, share = self._budget.open[Kind.REQUEST], self._budget.open[self.kind]
+        share.check_tenant(tenant, 1)
+        if share is not before:
+            share.check(1)
+        before.use(None, -1)
+        share.use(tenant, 1)
+        self._tenant = tenant
+
+    def check_body(self, size: int) -> None:
+        """Refuse a body of this size if there is no room for it now. Raises RequestError as :meth:`hold_body` does."""
+        assert self._tenant is not None
+        self._budget.body_bytes.check_tenant(self._tenant, size)
+        self._budget.body_bytes.check(size)
+
+    def hold_body(self, size: int) -> None:
+        """Count further bytes of the body. Raises RequestError OVERLOADED, TOO_MANY_OPEN_REQUESTS."""
+        self.check_body(size)
+        self._budget.body_bytes.use(self._tenant, size)
+        self._bytes += size
+
+    def release_body(self) -> None:
+        """Give the bytes of the body back."""
+        self._budget.body_bytes.use(self._tenant, -self._bytes)
+        self._bytes = 0
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.release_body()
+        counted_as = Kind.REQUEST if self._tenant is None else self.kind
+        self._budget.open[counted_as].use(self._tenant, -1)
+
+
+class PlaceForEachRequest:
+    """ASGI middleware: a request holds a place of the budget from its arrival to its end, or is refused.
+
+    count_refused: called with the name of the limit that refuses a request.
+    """
+
+    def __init__(self, app: ASGIApp, budget: Budget, count_refused: Callable[[str], None]) -> None:
+        self.app = app
+        self.budget = budget
+        self.count_refused = count_refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in WITHOUT_PLACE:
+            await self.app(scope, receive, send)
+            return
+        try:
+            place = self.budget.place()
+        except RequestError as error:
+            if error.limit is not None:
+                self.count_refused(error.limit)
+            await error_response(error)(scope, receive, send)
+            return
+        scope[_PLACE] = place
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            place.close()
+
+
+def place_of(request: Request) -> Place:
+    """Return the place of a request."""
+    place: Place = request.scope[_PLACE]
+    return place
