@@ -126,3 +126,40 @@ def test_warnings_quote_little_of_unknown_fields(api: RunningApi) -> None:
     answer = api.score(**BODY, **{f"{n}" + "x" * 3_000: 1 for n in range(50)})
     assert len(answer["warnings"]) == 11
     assert max(map(len, answer["warnings"])) < 120
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("X" * 9_000, "/v1/jobs", {}),
+        ("GET", "/" + "x" * 9_000, {}),
+        ("GET", "/v1/jobs/" + "x" * 9_000, {}),
+        ("GET", "/v1/jobs?after=" + "x" * 9_000, {}),
+        ("GET", "/v1/jobs?limit=" + "x" * 9_000, {}),
+        ("GET", "/v1/jobs?" + "x" * 9_000 + "=1", {}),
+        ("GET", "/v1/jobs?status=" + "x" * 9_000, {}),
+        ("POST", "/v1/jobs", {"Idempotency-Key": "x" * 9_000}),
+        ("POST", "/v1/jobs", {"Content-Type": "x/" + "x" * 9_000}),
+        ("POST", "/v1/jobs", {"Content-Encoding": "x" * 9_000}),
+        ("GET", "/v1/jobs", {"Prefer": "wait=" + "x" * 9_000}),
+        ("GET", "/v1/jobs", {"Authorization": "Bearer " + "x" * 9_000}),
+        ("GET", "/v1/jobs", {"Accept": "x" * 9_000, "X-Request-ID": "x" * 9_000}),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "-".join(value),
+)
+def test_no_answer_repeats_a_long_part_of_a_request(
+    api: RunningApi, method: str, path: str, headers: dict[str, str]
+) -> None:
+    response = api.client.request(method, path, content=b"{}" if method == "POST" else None, headers=headers)
+    assert response.status_code < 500
+    assert len(response.content) < 2_000
+    assert sum(len(value) for value in response.headers.values()) < 2_000
+
+
+def test_the_error_for_a_key_of_another_request_quotes_the_beginning_of_the_key(api: RunningApi) -> None:
+    key = {"Idempotency-Key": "k" * 255}
+    api.submit(key, **BODY)
+    response = api.client.post("/v1/jobs", json=BODY | {"items": ["a"]}, headers=key)
+    assert response.status_code == 422
+    assert "k" * 200 in response.json()["error"]["message"]
+    assert "k" * 201 not in response.text
