@@ -34,6 +34,9 @@ _BATCH_CHARACTERS = 2**16
 """Limits of one call into the tokenizer. They bound its memory, which is more than a hundred bytes for each byte of
 text, and its time, and let a request that is too large be refused early. Only a single text may be longer."""
 
+_LONG_TEXT = Lock()
+"""Held while such a longer text is encoded, so that of all threads of the process only one takes that much memory."""
+
 _BATCH_PIECES = 4_096
 """Tokens that one call turns into text. Such a call may hold the interpreter's lock."""
 
@@ -62,7 +65,6 @@ class TextTokenizer:
         self._marks_beginnings = _marks_beginnings(definition["normalizer"]) or _marks_beginnings(
             definition["pre_tokenizer"]
         )
-        self._long_text = Lock()  # held while a long text is encoded, so that only one at a time takes its memory
         self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
         self.base_vocabulary = max(self._backend.get_vocab(with_added_tokens=False).values(), default=-1) + 1
@@ -109,7 +111,7 @@ class TextTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``."""
         # Unlike encode, which gives the same ids, the call for a batch releases the interpreter's lock.
-        with self._lock_for([text]):
+        with _lock_for([text]):
             return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -192,15 +194,12 @@ class TextTokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[TokenIds, TokenIds]:
         """Return all tokens end to end, int32 [T], and the number of tokens of each text, int32 [N]."""
-        with self._lock_for(texts):
+        with _lock_for(texts):
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
             encoded = [encoding.ids for encoding in encodings]
             del encodings
         lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths
-
-    def _lock_for(self, texts: Sequence[str]) -> AbstractContextManager[object]:
-        return self._long_text if len(texts) == 1 and len(texts[0]) > _BATCH_CHARACTERS else nullcontext()
 
     def _spelling(self, token: int) -> str:
         return self._backend.id_to_token(token) or ""
@@ -223,6 +222,10 @@ class RowEncoder:
             tokens, lengths = self.tokenizer.encode_batch(joined, add_special_tokens=self.add_special_tokens)
             shared = _common_prefixes(tokens, lengths, self.query[self.stable :])
             yield Rows(_drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(self.stable))
+
+
+def _lock_for(texts: Sequence[str]) -> AbstractContextManager[object]:
+    return _LONG_TEXT if len(texts) == 1 and len(texts[0]) > _BATCH_CHARACTERS else nullcontext()
 
 
 def check_query_length(tokens: int, longest: int | None) -> None:

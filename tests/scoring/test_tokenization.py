@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_a_saved_tokenizer_encodes_as_transformers_does(tmp_path: Path) -> None:
     for text in TEXTS:
         assert loaded.encode(text) == reference.encode(text)
         assert loaded.encode(text, add_special_tokens=False) == reference.encode(text, add_special_tokens=False)
+
+
+def test_a_tokenizer_can_be_sent_to_another_process() -> None:
+    tokenizer = TextTokenizer(small())
+    copy: TextTokenizer = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.fingerprint == tokenizer.fingerprint
+    for text in TEXTS:
+        assert copy.row_encoder(text).query.tolist() == tokenizer.encode(text)
 
 
 def test_a_qwen_checkpoint_is_recognised_as_one_that_can_be_cut(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_long_texts_are_encoded_one_at_a_time() -> None:
 
     class Watched(CountingBackend):
         def encode_batch_fast(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Encoding]:
-            held.append(tokenizer._long_text.locked())
+            held.append(tokenization._LONG_TEXT.locked())
             return super().encode_batch_fast(texts, add_special_tokens=add_special_tokens)
 
     tokenizer._backend = cast("Tokenizer", Watched(tokenizer._backend))
@@ -163,7 +163,7 @@ def test_long_texts_are_encoded_one_at_a_time() -> None:
     tokenizer.encode("a" * (tokenization._BATCH_CHARACTERS + 1))
     tokenizer.encode_rows("the answer", ["a", "b", "a" * tokenization._BATCH_CHARACTERS])
     assert held == [False, True, False, False, True]
-    assert not tokenizer._long_text.locked()
+    assert not tokenization._LONG_TEXT.locked()
     assert len(counter.batches) == 5
 
 
