@@ -60,21 +60,22 @@ class UploadReader:
     def feed(self, data: bytes) -> Iterator[list[Chunk]]:
         """Yield the chunks that are complete with further bytes, possibly none, after each bounded step."""
         for lines in self._lines.feed(data):
-            yield [] if self.hash_only else self._take(lines)
+            yield from self._take(lines)
 
     def finish(self) -> list[Chunk]:
         """Return the last chunks."""
-        lines = self._lines.finish()
+        chunks = [chunk for step in self._take(self._lines.finish()) for chunk in step]
         if self.hash_only:
             return []
-        chunks = self._take(lines)
         if self._preparation is None:
             raise RequestError(ErrorCode.INVALID_JSON, "the body is empty: its first line is the job without `items`")
         return [*chunks, *self._prepare(self._preparation), *self._preparation.finish()]
 
-    def _take(self, lines: list[tuple[int, bytes]]) -> list[Chunk]:
-        chunks: list[Chunk] = []
+    def _take(self, lines: list[tuple[int, bytes]]) -> Iterator[list[Chunk]]:
+        """Yield the chunks that are complete, possibly none, after each batch of items and at the end of the lines."""
         for number, line in lines:
+            if self.hash_only:
+                break
             if self._preparation is None:
                 self._open(number, line)
                 continue
@@ -83,8 +84,8 @@ class UploadReader:
             self._numbers.append(number)
             self._bytes += len(line) + self._overhead
             if len(self._items) == BATCH_ITEMS or self._bytes >= BATCH_BYTES:
-                chunks += self._prepare(self._preparation)
-        return chunks
+                yield self._prepare(self._preparation)
+        yield []
 
     def _open(self, number: int, line: bytes) -> None:
         try:

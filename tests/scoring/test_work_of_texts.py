@@ -49,7 +49,7 @@ def refused(
     return raised.value, counter
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(build=ANY_TOKENIZER, text=TEXT, special=st.booleans())
 def test_a_text_has_the_ids_that_the_tokenizers_own_way_to_encode_one_text_gives(
     build: Callable[[], TextTokenizer], text: str, special: bool
@@ -129,7 +129,7 @@ def test_no_row_is_made_behind_a_query_that_is_too_long_for_the_context(query: A
     assert counter.characters <= len(query)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(build=ANY_TOKENIZER, query=st.lists(TEXT, max_size=8).map("".join), size=st.integers(1, 9))
 def test_a_query_that_is_encoded_in_pieces_has_the_same_ids(
     build: Callable[[], TextTokenizer], query: str, size: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 
 from api.requests import lines, upload_reader
+from api.requests.upload_reader import UploadReader
 from jobs.store.tables import chunks
+from scoring.layout import Chunk
 from scoring.prepare import Preparation
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import CONTEXT, TinyModel
@@ -144,13 +147,21 @@ def test_the_bytes_of_a_batch_are_bounded_including_a_query_repeated_in_each_ite
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, query: str, item_first: bool, most: int
 ) -> None:
     sizes: list[int] = []
-    add = Preparation.add
+    add, feed = Preparation.add, UploadReader.feed
+
+    def one_batch_in_a_step(self: UploadReader, data: bytes) -> Iterator[list[Chunk]]:
+        before = len(sizes)
+        for step in feed(self, data):
+            assert len(sizes) <= before + 1
+            before = len(sizes)
+            yield step
 
     def counting(self: Preparation, items: Any) -> Any:
         sizes.append(len(items))
         return add(self, items)
 
     monkeypatch.setattr(Preparation, "add", counting)
+    monkeypatch.setattr(UploadReader, "feed", one_batch_in_a_step)
     monkeypatch.setattr(upload_reader, "BATCH_BYTES", 1_000)
     job = JOB | {"query": query, "item_first": item_first}
     response = send(api, body(["b" * 50] * 40, job))
