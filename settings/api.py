@@ -16,7 +16,9 @@ class ApiSettings(SettingsSlice):
     call_timeout_seconds: PositiveFloat = Field(60.0, description="how long `/v1/score` waits unless told otherwise")
     max_call_timeout_seconds: PositiveFloat = Field(600.0, description="longest wait that a caller may ask for")
     max_waiting_chunks: PositiveInt = Field(
-        5_000_000, description="`/v1/jobs` is answered with 503 `overloaded` while more chunks than this wait"
+        5_000_000,
+        description="`/v1/jobs` is answered with 503 `overloaded` while more chunks than this wait, or have come with "
+        "uploads that go on",
     )
     max_waiting_seconds: PositiveFloat | None = Field(
         None,

@@ -73,6 +73,11 @@ class Admission:
         """Refuse a new upload if there is no room for it. Call this when the first items have arrived."""
         self._check_job()
 
+    def admit_part(self) -> None:
+        """Refuse a further part of an upload if there is no room for it. Others may have filled the queue meanwhile."""
+        self._compatibility.check(waits=True)
+        self._check_room()
+
     def _unless_known(self, submission: Submission, check: Callable[[], None]) -> None:
         """Check a request, unless it has no items, or its Idempotency-Key shows that it was accepted earlier."""
         if submission.total_items == 0:
@@ -97,8 +102,7 @@ class Admission:
 
     def _check_job(self) -> None:
         compatibility = self._compatibility.check(waits=True)
-        if self._too_many.get():
-            raise _overloaded(f"more than {self._settings.max_waiting_chunks} chunks wait already", RETRY_SECONDS[1])
+        self._check_room()
         max_seconds = self._settings.max_waiting_seconds
         if max_seconds is None:
             return
@@ -106,6 +110,10 @@ class Admission:
         if seconds > max_seconds:
             message = f"jobs wait about {seconds:.0f} s now, and {max_seconds:g} s at most"
             raise _overloaded(message, seconds - max_seconds)
+
+    def _check_room(self) -> None:
+        if self._too_many.get():
+            raise _overloaded(f"more than {self._settings.max_waiting_chunks} chunks wait already", RETRY_SECONDS[1])
 
 
 def estimated_seconds(waiting: WaitingWork, compatibility: Compatibility) -> float:

@@ -146,5 +146,5 @@ def _check_and_stage(service: Service, upload: Upload, chunks: Sequence[Chunk], 
     if chunks and first:
         service.admission.admit_upload()
     elif chunks:
-        service.compatibility.check(waits=True)
+        service.admission.admit_part()
     stage(service.database, upload, chunks)

@@ -58,22 +58,25 @@ class Statistics:
     disabled_endpoints: int
 
 
-def has_more_than(db: Database, card: ModelCard, waiting: int) -> bool:
-    """Return whether more than ``waiting`` chunks wait for workers of this model and tokenizer.
+def has_more_than(db: Database, card: ModelCard, most: int) -> bool:
+    """Return whether more than ``most`` chunks wait for workers of this model and tokenizer, or are staged for them.
 
-    Reads up to ``waiting`` entries of an index, or none if the range of chunk ids shows that there are fewer chunks.
+    Reads up to ``most`` entries of an index, or none if the range of chunk ids shows that there are fewer chunks.
     Raises StorageUnavailable.
     """
+    # Of the uploads that go on. While the chunks of a finished one are released, some of them count twice.
+    staged_chunks = select(func.sum(jobs.c.remaining_chunks)).where(
+        jobs.c.received_at.is_not(None), jobs.c.model == card.name
+    )
     # Two subqueries, because SQLite reads the whole index for a query with both.
     first, last = (select(end(chunks.c.id)).scalar_subquery() for end in (func.min, func.max))
     model, tokenizer = chunks.c.model == card.name, chunks.c.tokenizer_fingerprint == card.tokenizer_fingerprint
-    next_one = (
-        select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id).offset(waiting)
-    )
+    waiting = select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id)
     with db.read(avoid_sort=True, slow=True) as tx:
-        if (tx.scalar(select(last - first)) or 0) < waiting:
+        if (tx.scalar(select(last - first)) or 0) < most:
             return False
-        return tx.scalar(next_one.limit(1)) is not None
+        staged = int(tx.scalar(staged_chunks) or 0)
+        return staged > most or tx.scalar(waiting.offset(most - staged).limit(1)) is not None
 
 
 def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only: bool) -> WaitingWork:

@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from api.budget import RETRY_SECONDS, Budget
 from api.requests.submission import read_call
 from tests.api.every_route import BODY
-from tests.api.raw_requests import JSON, Answer, RawRequest, begin, begin_body, begin_json, key_of
+from tests.api.raw_requests import JSON, begin, begin_body, begin_json, key_of
+from tests.api.server.raw_client import Answer, RawClient
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import FIRST, LINES
@@ -44,25 +45,25 @@ class Limited:
         self.worker = worker
         self.keys = [key_of(api, tenant) for tenant in ("acme", "bolt", "coil")]
         self.budget: Budget = api.app.state.service.budget
-        self.requests: list[RawRequest] = []
+        self.requests: list[RawClient] = []
 
-    def call(self, tenant: int = 0) -> RawRequest:
+    def call(self, tenant: int = 0) -> RawClient:
         """Begin a call of `/v1/score`, which waits while the worker does not work."""
         return self.opened(begin_json(self.api, "/v1/score", CALL, self.keys[tenant]))
 
-    def get(self, path: str, tenant: int = 0, **headers: str) -> RawRequest:
+    def get(self, path: str, tenant: int = 0, **headers: str) -> RawClient:
         return self.opened(begin(self.api, f"GET {path}", headers, key=self.keys[tenant]))
 
-    def upload(self, tenant: int = 0) -> RawRequest:
+    def upload(self, tenant: int = 0) -> RawClient:
         """Begin an upload that goes on."""
         headers = {**LINES, "Content-Length": "1000"}
         return self.opened(begin(self.api, "POST /v1/jobs", headers, FIRST, self.keys[tenant]))
 
-    def body(self, sent: int, declared: int = 120_000, tenant: int = 0) -> RawRequest:
+    def body(self, sent: int, declared: int = 120_000, tenant: int = 0) -> RawClient:
         """Begin a JSON body of which not all is sent."""
         return self.opened(begin_body(self.api, "/v1/score", declared, b" " * sent, self.keys[tenant]))
 
-    def opened(self, request: RawRequest) -> RawRequest:
+    def opened(self, request: RawClient) -> RawClient:
         self.requests.append(request)
         return request
 
@@ -152,7 +153,7 @@ def test_streams_and_uploads_have_places_of_their_own(limited: Limited, kind: st
     other_id = limited.api.client_with(limited.keys[1]).post("/v1/jobs", json=BODY).json()["id"]
     last_id = limited.api.client_with(limited.keys[2]).post("/v1/jobs", json=BODY).json()["id"]
 
-    def opened(tenant: int) -> RawRequest:
+    def opened(tenant: int) -> RawClient:
         if kind == "uploads":
             return limited.upload(tenant)
         return limited.get(f"/v1/jobs/{(job_id, other_id, last_id)[tenant]}", tenant, Prefer="wait=60")

@@ -12,7 +12,7 @@ import pytest
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from tests.api.every_route import OPERATIONS, Operation
-from tests.api.raw_requests import JSON, RawRequest, begin, begin_body
+from tests.api.raw_requests import JSON, begin, begin_body
 from tests.api.serving import KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import LINES, body, nothing_is_left, receiving
@@ -109,5 +109,5 @@ def test_a_body_is_asked_for_only_when_its_caller_may_send_it(api: RunningApi, o
     headers = {**JSON, "Expect": "100-continue", "Content-Length": "2"}
     line = f"{operation.method.upper()} {operation.path}"
     for key, status in (("unknown", b"401"), (reader, b"403"), (KEY, b"100")):
-        with closing(RawRequest(api, line, headers, b"", key)) as request:
-            assert request.connection.recv(12) == b"HTTP/1.1 " + status
+        with closing(begin(api, line, headers, key=key)) as request:
+            assert request.socket.recv(12) == b"HTTP/1.1 " + status

@@ -15,6 +15,7 @@ from jobs.queue.accept import accept
 from jobs.queue.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, read_scores
+from jobs.queue.statistics import has_more_than
 from jobs.queue.sweep import sweep
 from jobs.queue.upload import (
     EarlierUpload,
@@ -363,3 +364,16 @@ def test_a_downgrade_keeps_accepted_uploads_and_drops_those_being_received(
         command.upgrade(alembic_config(tx.connection), "head")
     assert [job.id for job in list_jobs(store, "default")] == [accepted.job_id]
     assert len(take(store).chunk_ids) == count(store, chunks) == 2
+
+
+def test_staged_chunks_count_among_those_that_wait(store: Database) -> None:
+    submit(store)
+    upload = begin(store)
+    assert not has_more_than(store, CARD, 1)
+    stage(store, upload, parts(3).chunks)
+    assert has_more_than(store, CARD, 3)
+    assert not has_more_than(store, CARD, 4)
+    assert has_more_than(store, CARD, 0)
+    accept_upload(store, upload, "hash")
+    assert has_more_than(store, CARD, 3)
+    assert not has_more_than(store, CARD, 4)

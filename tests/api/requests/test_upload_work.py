@@ -1,0 +1,150 @@
+"""Small uploads cause a bounded amount of work, whatever is in them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from api.requests import lines
+from api.requests.lines import COMPRESSED_PIECE_BYTES, STEP_PIECES, LineReader
+from api.requests.upload_body import UploadBody
+from jobs.store.tables import chunks
+from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
+from tests.api.serving import RunningApi, eventually, running_api
+from tests.api.tiny_model import TinyModel
+from tests.api.uploading import FIRST, GZIP, JOB, HeldUpload, body, error, nothing_is_left, rows_of, send
+
+EMPTY_MEMBER = gzip.compress(b"")
+
+ROUTE = "POST /v1/jobs"
+
+
+def reader(gzip: bool = True, max_lines: int = 100, **limits: Any) -> LineReader:
+    return LineReader(ROUTE, LimitSettings(**limits), gzip=gzip, max_lines=max_lines)
+
+
+@pytest.fixture
+def decompressors(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The bytes of each call of each decompressor that is made."""
+    made: list[list[int]] = []
+    decompressobj = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, *arguments: Any) -> None:
+            self._inner = decompressobj(*arguments)
+            self._calls: list[int] = []
+            made.append(self._calls)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            self._calls.append(len(data))
+            return self._inner.decompress(data, most)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    monkeypatch.setattr("api.requests.lines.zlib.decompressobj", Counting)
+    return made
+
+
+def test_a_gzip_file_has_a_limited_number_of_members(decompressors: list[list[int]]) -> None:
+    with pytest.raises(RequestError) as refused:
+        list(reader(max_gzip_members=10).feed(EMPTY_MEMBER * 3_000))
+    assert (refused.value.code, refused.value.limit) == (ErrorCode.REQUEST_TOO_LARGE, "max_gzip_members")
+    assert "10 members" in refused.value.message
+    assert len(decompressors) == 10
+
+
+def test_many_small_members_take_few_steps_and_little_copying(decompressors: list[list[int]]) -> None:
+    """Each step changes the thread twice, and a decompressor copies what it was given and has not used."""
+    members = 3_000
+    steps = list(reader().feed(EMPTY_MEMBER * members))
+    assert len(decompressors) == members
+    assert len(steps) <= members / STEP_PIECES + 10
+    given = [size for calls in decompressors for size in calls]
+    assert max(given) <= COMPRESSED_PIECE_BYTES
+
+
+def test_blank_lines_count(decompressors: list[list[int]]) -> None:
+    """A megabyte of gzip may hold a thousand million of them."""
+    found = reader(max_lines=1_000)
+    content = gzip.compress(b"\n" * 2**24)
+    assert len(content) < 20_000
+    with pytest.raises(RequestError) as refused:
+        list(found.feed(content))
+    assert (refused.value.code, refused.value.limit) == (ErrorCode.REQUEST_TOO_LARGE, "max_items_per_upload")
+    assert "1000 lines" in refused.value.message
+    assert found.number == 0
+    assert len(decompressors[0]) == 1
+
+
+def test_an_upload_may_have_a_blank_line_behind_each_item(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
+    limits = {"max_items_per_upload": 20}
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **limits) as (api, _):
+        content = body(["a"] * 20).replace(b"\n", b"\n\n")
+        assert send(api, content).status_code == 202
+        status, code, _, message = error(send(api, gzip.compress(FIRST + b"\n" * 1_040), GZIP))
+        assert (status, code) == (413, "request_too_large")
+        assert "1040 lines" in message
+        assert rows_of(api) == 1
+
+
+def test_a_gzip_file_may_not_unpack_to_far_more_than_its_size(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decompressors: list[list[int]]
+) -> None:
+    monkeypatch.setattr(lines, "FREE_BYTES", 2**18)
+    content = FIRST + (b" " * 10_000 + b"\n") * 1_000
+    packed = gzip.compress(content)
+    assert len(packed) * 200 + 2 * 2**18 < len(content)
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
+        status, code, _, message = error(send(api, packed, GZIP))
+        assert (status, code) == (413, "request_too_large")
+        assert "200 times" in message
+        assert nothing_is_left(api)
+        assert sum(len(calls) for calls in decompressors) * lines.STEP_BYTES < len(content) / 2
+        assert send(api, content).status_code == 202
+        assert 'limit="max_gzip_ratio"} 1.0' in api.client.get("/metrics").text
+
+
+def test_bytes_that_come_one_by_one_are_handled_together(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.requests.upload_body.GATHER_SECONDS", 20.0)
+    sent = 0
+
+    async def receive() -> Message:
+        nonlocal sent
+        sent += 1
+        return {"type": "http.request", "body": b"x", "more_body": sent < 5_000}
+
+    async def heartbeat() -> None:
+        raise AssertionError("the bytes come at once")
+
+    async def pieces() -> list[bytes]:
+        request = Request({"type": "http", "headers": []}, receive)
+        return [piece async for piece in UploadBody(request, api.app.state.service).pieces(10.0, heartbeat)]
+
+    assert asyncio.run(pieces()) == [b"x" * 5_000]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_the_chunks_of_uploads_that_go_on_count_as_waiting(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a job nor a further part of an upload is taken when uploads have staged too many chunks."""
+    monkeypatch.setattr("api.callers.admission.GOOD_FOR_SECONDS", 0.001)
+    monkeypatch.setattr("api.callers.admission.MAX_GOOD_FOR_SECONDS", 0.001)
+    limits = {"max_waiting_chunks": 2, "chunk_items": 1}
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **limits) as (api, _):
+        held = HeldUpload(api, [body(["a"] * 4), b'"b"\n' * 8])
+        eventually(lambda: rows_of(api, chunks) >= 3, "chunks are staged")
+        small = JOB | {"items": ["a"]}
+        assert error(api.client.post("/v1/jobs", json=small))[:2] == (503, "overloaded")
+        assert error(held.finish())[:2] == (503, "overloaded")
+        assert nothing_is_left(api)
+        assert api.client.post("/v1/jobs", json=small).status_code == 202
