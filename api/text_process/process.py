@@ -25,6 +25,9 @@ from scoring.error_codes import ErrorCode, RequestError
 START_SECONDS = 30.0
 """The process is started that long after the API, or for the first long body. So it does not delay the API's start."""
 
+WAIT_SECONDS = 20.0
+"""How long a body waits for the process to start, which usually takes a second or two."""
+
 RETRY_SECONDS = 1.0
 
 ADVICE = "send fewer items at a time, or send them as JSON lines"
@@ -122,7 +125,10 @@ class TextProcess:
         """Have the process fork a child for a connection, as soon as there is a process."""
         self._wanted.set()
         while True:
-            await self._started.wait()
+            try:
+                await asyncio.wait_for(self._started.wait(), WAIT_SECONDS)
+            except TimeoutError:
+                raise _interrupted() from None
             assert self._control is not None
             try:
                 socket.send_fds(self._control, [b"."], [connection.fileno()])
