@@ -149,7 +149,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = options.database_url or f"sqlite:///{Path(folder) / 'store.db'}"
-        database = Database.open(StoreSettings(database_url=url))
+        # The statements of settle() and forget() take long.
+        database = Database.open(StoreSettings(database_url=url, statement_seconds=3_600.0))
         migrate(database)
         found = {}
         for backlog in options.backlogs:
