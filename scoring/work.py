@@ -9,7 +9,7 @@ one without a prefix: it counts as the number of prefixless tokens that take as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -45,6 +45,15 @@ def work_of_each_row(rows: Rows) -> npt.NDArray[np.float64]:
 def work_of_rows(rows: Rows) -> int:
     """Return the work of all rows together, their prefix excluded."""
     return round(float(work_of_each_row(rows).sum()))
+
+
+def work_of_group(prefix_length: int, rows: Iterable[Rows]) -> int:
+    """Return the work of rows that share a prefix, the prefix included; 0 if there are none.
+
+    This is the price of a job. Jobs that share a prefix cost less together if they are scored together.
+    """
+    of_each = [work_of_rows(part) for part in rows]
+    return sum(of_each) + work_of_prefix(prefix_length) if of_each else 0
 
 
 def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:

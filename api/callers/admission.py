@@ -1,8 +1,9 @@
 """Back-pressure: refuse work that could not be scored in time, with a ``Retry-After``.
 
-The estimated wait is the waiting work, in tokens to compute, divided by the measured tokens per second of the live
-workers. Because both are estimates, a call is only refused if other calls have actually been waiting. If no work waits,
-no work is refused.
+The estimated wait is the work that is claimed before, in tokens to compute, divided by the measured tokens per second
+of the live workers. Tenants have fair shares of the workers, so each waits for its own backlog, and not for that of
+another tenant. Because both numbers are estimates, a call is only refused if other calls have actually been waiting. If
+no work waits, no work is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
 from jobs.store.database import Database
 from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.work import work_of_group
 from settings.api import ApiSettings
 
 GOOD_FOR_SECONDS, MAX_GOOD_FOR_SECONDS = 1.0, 30.0
@@ -28,8 +30,8 @@ COUNTED_JOBS = 500_000
 """The most chunks that are counted, of interactive work and of all work. The chunks after them are ignored."""
 
 WAITED_SECONDS = 1.0
-"""A call is refused only if another call has been waiting for this long. Before that, the
-waiting calls are a burst and no backlog, even if the pace that the workers had in quieter times suggests a backlog."""
+"""A call is refused only if another call has been waiting for this long: one of its own tenant, if one waits.
+Before that, the waiting calls are a burst, even if the workers' pace in quieter times suggests a backlog."""
 
 RETRY_SECONDS = (1.0, 60.0)
 """The least and the greatest ``Retry-After``, before jitter."""
@@ -63,15 +65,18 @@ class Admission:
 
     def admit_call(self, submission: Submission, timeout: float) -> None:
         """Refuse a call that can probably not be scored within ``timeout`` seconds."""
-        self._unless_known(submission, lambda: self._check_call(timeout))
+        self._unless_known(submission, lambda: self._check_call(submission, timeout))
 
     def admit_job(self, submission: Submission) -> None:
         """Refuse a job if there is no room for it."""
-        self._unless_known(submission, self._check_job)
+        self._unless_known(submission, lambda: self._check_job(submission))
 
-    def admit_upload(self) -> None:
-        """Refuse a new upload if there is no room for it. Call this when the first items have arrived."""
-        self._check_job()
+    def admit_upload(self, submission: Submission) -> None:
+        """Refuse a new upload if there is no room for it. Call this when the first items have arrived.
+
+        submission: the job without its items, whose number is not known yet.
+        """
+        self._check_job(submission)
 
     def admit_part(self) -> None:
         """Refuse a further part of an upload if there is no room for it. Others may have filled the queue meanwhile."""
@@ -89,24 +94,24 @@ class Admission:
             if key is None or not is_known(self._database, submission.tenant, key):
                 raise
 
-    def _check_call(self, timeout: float) -> None:
+    def _check_call(self, submission: Submission, timeout: float) -> None:
         compatibility = self._compatibility.check(waits=False)
         waiting = self._calls.get()
-        seconds = estimated_seconds(waiting, compatibility)
-        if seconds > timeout and waiting.oldest_seconds >= WAITED_SECONDS:
+        seconds = _estimated_seconds(waiting, compatibility, submission, timeout)
+        if seconds > timeout and waiting.oldest_seconds(submission.tenant) >= WAITED_SECONDS:
             raise _overloaded(
                 f"calls wait about {seconds:.0f} s now, and this one would for {timeout:g} s at most;"
                 " jobs sent to /v1/jobs wait longer",
                 seconds - timeout,
             )
 
-    def _check_job(self) -> None:
+    def _check_job(self, submission: Submission) -> None:
         compatibility = self._compatibility.check(waits=True)
         self._check_room()
         max_seconds = self._settings.max_waiting_seconds
         if max_seconds is None:
             return
-        seconds = estimated_seconds(self._jobs.get(), compatibility)
+        seconds = _estimated_seconds(self._jobs.get(), compatibility, submission, max_seconds)
         if seconds > max_seconds:
             message = f"jobs wait about {seconds:.0f} s now, and {max_seconds:g} s at most"
             raise _overloaded(message, seconds - max_seconds)
@@ -116,10 +121,21 @@ class Admission:
             raise _overloaded(f"more than {self._settings.max_waiting_chunks} chunks wait already", RETRY_SECONDS[1])
 
 
-def estimated_seconds(waiting: WaitingWork, compatibility: Compatibility) -> float:
-    """Estimate how long the matching workers need for the waiting work; 0 if none of them has measured its pace."""
+def _estimated_seconds(
+    waiting: WaitingWork, compatibility: Compatibility, submission: Submission, limit: float
+) -> float:
+    """Estimate how long the matching workers need for the work that is claimed before a submission.
+
+    It is 0 if none of them has measured its pace. limit: the estimate is only compared with this.
+    """
     rate = compatibility.tokens_per_second
-    return waiting.tokens / rate if rate else 0.0
+    if not rate:
+        return 0.0
+    seconds_of_all = waiting.tokens / rate
+    if seconds_of_all <= limit:
+        return seconds_of_all  # the estimate for any tenant is at most this, and the submission need not be measured
+    new_tokens = work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks))
+    return waiting.tokens_ahead(submission.tenant, new_tokens) / rate
 
 
 def _overloaded(message: str, excess_seconds: float) -> RequestError:

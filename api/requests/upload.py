@@ -144,7 +144,7 @@ def _begin_upload(service: Service, submission: Submission, key: str | None) -> 
 
 def _check_and_stage(service: Service, upload: Upload, chunks: Sequence[Chunk], *, first: bool) -> None:
     if chunks and first:
-        service.admission.admit_upload()
+        service.admission.admit_upload(upload.submission)
     elif chunks:
         service.admission.admit_part()
     stage(service.database, upload, chunks)

@@ -24,7 +24,7 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
 from scoring.options import Priority
 from scoring.quoting import quote
-from scoring.work import work_of_rows
+from scoring.work import work_of_prefix, work_of_rows
 from settings.jobs import StoreSettings
 
 UNKNOWN_BODY = ""  # stored as the body hash with the Idempotency-Key of an upload that is still being received
@@ -61,7 +61,7 @@ def _accept(db: Database, submission: Submission) -> Accepted:
             interactive = submission.priority is Priority.INTERACTIVE
             open_flow(tx, submission.model, submission.tenant, interactive=interactive)
             if submission.quota is not None:
-                charge(tx, submission.tenant, submission.quota, tokens)
+                charge(tx, submission.tenant, submission.quota, tokens + work_of_prefix(len(submission.prefix)))
         else:
             end_jobs(tx, [job_id], JobStatus.SUCCEEDED)
     return Accepted(job_id, replayed=False)

@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Float, cast, exists, func, select
+from sqlalchemy import exists, func, select
 
 from checkpoints.card import ModelCard
 from jobs.queue.read import CLAIMABLE, card_parameters
 from jobs.store.clock import NOW
-from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Database
-from jobs.store.tables import CLAIMED, WAITING, batches, chunks, jobs, prefixes, workers
+from jobs.store.prefix_work import prefix_work
+from jobs.store.tables import CLAIMED, WAITING, batches, chunks, jobs, tenants, workers
 from jobs.webhooks.tables import PENDING, webhook_deliveries, webhook_endpoints
-from scoring.work import ATTENTION_TOKENS
 
 OVERDUE_DELIVERY_SECONDS = 10.0  # a delivery is overdue if it was not sent for so long; senders poll every second
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingWork:
-    """Waiting work."""
+class TenantWork:
+    """Waiting work of one tenant."""
 
     chunks: int
     tokens: float  # counted as in scoring.work, each prefix once
-    oldest_seconds: float  # how long the most urgent chunk has been due; 0 if none is due
+    oldest_seconds: float  # how long the tenant's most urgent chunk has been due; 0 if none is due
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingWork:
+    """Waiting work of all tenants."""
+
+    of_tenants: Mapping[str, TenantWork]  # of those that have any
+    weights: Mapping[str, float]  # of the tenants whose weight is not 1
+
+    @property
+    def chunks(self) -> int:
+        return sum(work.chunks for work in self.of_tenants.values())
+
+    @property
+    def tokens(self) -> float:
+        return sum(work.tokens for work in self.of_tenants.values())
+
+    def oldest_seconds(self, tenant: str) -> float:
+        """Return how long work has been due: the tenant's own if some of it waits, else that of any tenant."""
+        own = self.of_tenants.get(tenant)
+        if own is not None:
+            return own.oldest_seconds
+        return max((work.oldest_seconds for work in self.of_tenants.values()), default=0.0)
+
+    def tokens_ahead(self, tenant: str, new_tokens: float) -> float:
+        """Estimate how much work is claimed before new work of a tenant is, by the fair shares of the tenants.
+
+        All waiting work of the same tenant comes first. Meanwhile each other tenant gets as much as its weight allows,
+        or all that waits of it if that is less. So a tenant waits for its own backlog, and not for that of another.
+        """
+        own = self.of_tenants.get(tenant)
+        own_tokens = own.tokens if own is not None else 0.0
+        per_weight = (own_tokens + new_tokens) / self.weights.get(tenant, 1.0)
+        others = (
+            min(work.tokens, per_weight * self.weights.get(other, 1.0))
+            for other, work in self.of_tenants.items()
+            if other != tenant
+        )
+        return own_tokens + sum(others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +73,7 @@ class QueueStatistics:
     model: str
     interactive: bool
     chunks: int
-    tokens: int
+    tokens: int  # counted as in scoring.work, without prefixes: there may be a million, and this is read at each scrape
     oldest_seconds: float  # since the job of the oldest chunk was accepted
 
 
@@ -86,23 +125,35 @@ def count_waiting(db: Database, card: ModelCard, most: int, *, interactive_only:
     """
     wanted = (CLAIMABLE, chunks.c.interactive) if interactive_only else (CLAIMABLE,)
     first = (
-        select(chunks.c.prefix_id, chunks.c.token_count, chunks.c.due_at)
+        select(*chunks.c["tenant", "prefix_id", "token_count", "due_at"])
         .where(*wanted)
         .order_by(chunks.c.due_at, chunks.c.id)
         .limit(most)
         .cte("first")
     )
-    length = cast(func.length(prefixes.c.tokens), Float) / TOKEN_BYTES
-    # The work of the prefixes as scoring.work counts it, but in SQL: there may be many, and only lengths are read.
-    shared = (
-        select(func.sum(length * (1 + length / (2 * ATTENTION_TOKENS))))
-        .where(prefixes.c.id.in_(select(first.c.prefix_id)))
-        .scalar_subquery()
+    groups = (
+        select(
+            *first.c["tenant", "prefix_id"],
+            func.count().label("chunks"),
+            func.sum(first.c.token_count).label("tokens"),
+            func.min(first.c.due_at).label("due_at"),
+        )
+        .group_by(*first.c["tenant", "prefix_id"])
+        .subquery("groups")
     )
-    counted = select(func.count(), func.sum(first.c.token_count), shared, NOW - func.min(first.c.due_at))
+    of_tenants = select(
+        groups.c.tenant,
+        func.sum(groups.c.chunks).label("chunks"),
+        func.sum(groups.c.tokens + prefix_work(groups.c.prefix_id)).label("tokens"),
+        (NOW - func.min(groups.c.due_at)).label("overdue"),
+    ).group_by(groups.c.tenant)
     with db.read(avoid_sort=True, slow=True) as tx:
-        waiting, own, prefill, overdue = tx.execute(counted.select_from(first), card_parameters(card)).one()
-    return WaitingWork(int(waiting), float(own or 0) + float(prefill or 0), max(0.0, overdue or 0.0))
+        counted = tx.execute(of_tenants, card_parameters(card)).all()
+        weights = tx.execute(select(tenants.c.name, tenants.c.weight).where(tenants.c.weight != 1.0)).all()
+    return WaitingWork(
+        {row.tenant: TenantWork(int(row.chunks), float(row.tokens), max(0.0, row.overdue)) for row in counted},
+        {row.name: row.weight for row in weights},
+    )
 
 
 def read_statistics(db: Database, fresh_seconds: float) -> Statistics:

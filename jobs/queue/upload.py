@@ -31,7 +31,7 @@ from jobs.tenancy.quotas import charge, check_size, within_quota
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
 from scoring.options import Priority
-from scoring.work import work_of_rows
+from scoring.work import work_of_group, work_of_prefix
 
 CHUNKS_PER_STEP = 1_000  # chunks that are released in one transaction
 UPLOADS_PER_SWEEP = 100
@@ -88,14 +88,15 @@ def stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk] = ()) -> Non
     except RequestError as error:
         if error.code is ErrorCode.QUOTA_EXCEEDED:
             # If the upload alone exceeds the quota, waiting would not help.
-            check_size(quota, _staged_tokens(db, upload) + sum(work_of_rows(chunk.rows) for chunk in new_chunks))
+            new_tokens = work_of_group(len(upload.submission.prefix), (chunk.rows for chunk in new_chunks))
+            check_size(quota, _staged_tokens(db, upload) + new_tokens)
         raise
 
 
 def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
     new_tokens = sum(int(chunk.rows.sequence_lengths.sum()) for chunk in new_chunks)
     with db.write() as tx:
-        created_at = tx.scalar(
+        job = tx.execute(
             update(jobs)
             .where(jobs.c.id == upload.job_id, jobs.c.status == JobStatus.RECEIVING.value)
             .values(
@@ -104,21 +105,25 @@ def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
                 remaining_chunks=jobs.c.remaining_chunks + len(new_chunks),
                 prompt_tokens=jobs.c.prompt_tokens + new_tokens,
             )
-            .returning(jobs.c.created_at)
-        )
-        if created_at is None:
+            .returning(jobs.c.created_at, jobs.c.remaining_chunks)
+        ).one_or_none()
+        if job is None:
             raise _ended(tx, upload.job_id)
         if new_chunks:
             # The final due time is set when the chunks are released.
             submission = upload.submission
             tokens = store_chunks(
-                tx, submission, new_chunks, upload.job_id, upload.prefix_id, created_at, ChunkState.STAGED
+                tx, submission, new_chunks, upload.job_id, upload.prefix_id, job.created_at, ChunkState.STAGED
             )
             if submission.quota is not None:
-                charge(tx, submission.tenant, submission.quota, tokens)
+                # The first part pays for the query.
+                is_first = job.remaining_chunks == len(new_chunks)
+                query_tokens = work_of_prefix(len(submission.prefix)) if is_first else 0
+                charge(tx, submission.tenant, submission.quota, tokens + query_tokens)
 
 
 def _staged_tokens(db: Database, upload: Upload) -> int:
+    """Return the work of what is staged, without the query."""
     with db.read(slow=True) as tx:
         return int(tx.scalar(select(func.sum(chunks.c.token_count)).where(chunks.c.job_id == upload.job_id)) or 0)
 

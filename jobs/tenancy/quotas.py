@@ -1,4 +1,7 @@
-"""Quotas: how much unfinished work a tenant may have, in tokens as :mod:`scoring.work` counts, without queries.
+"""Quotas: how much unfinished work a tenant may have, in tokens as :mod:`scoring.work` counts.
+
+A job is charged with the work of its rows, and once with the work of its prefix, however many chunks it has. Where the
+unfinished work is counted, a prefix counts once for all jobs that share it, because such jobs are claimed together.
 
 The row of a tenant with a quota has a counter. Accepting a job adds the job's tokens to it, in the job's transaction,
 and is refused if the sum exceeds the quota. The counter is never decremented: when it says that the quota is full, the
@@ -20,6 +23,7 @@ from sqlalchemy import bindparam, func, select, union_all, update
 
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
+from jobs.store.prefix_work import prefix_work
 from jobs.store.tables import CLAIMED, WAITING, ChunkState, chunks, flows, jobs, tenants
 from scoring.error_codes import ErrorCode, RequestError
 
@@ -36,7 +40,7 @@ class QuotaFullError(Exception):
 
 
 def charge(tx: Transaction, tenant: str, quota: int, tokens: int) -> None:
-    """Add the tokens of a job to the counter. To be called at the end of the transaction that accepts the job.
+    """Add the work of a job, in tokens, to the counter. To be called at the end of the transaction that accepts it.
 
     Raises QuotaFullError; RequestError REQUEST_TOO_LARGE if the job is larger than the whole quota.
     """
@@ -113,27 +117,28 @@ _CHARGE = (
 _ROOM = select(tenants.c.name).where(_OF_TENANT, tenants.c.waiting_tokens < bindparam("quota"))
 # Waiting, claimed and staged chunks, each read through an index that exists for another purpose. In one statement, so
 # that no chunk changes its state between the parts.
-_UNFINISHED = select(
-    func.sum(
-        union_all(
-            select(chunks.c.token_count)
-            .join(
-                flows,
-                (chunks.c.model == flows.c.model)
-                & (chunks.c.tenant == flows.c.tenant)
-                & (chunks.c.interactive == flows.c.interactive),
-            )
-            .where(WAITING, flows.c.tenant == bindparam("of_tenant")),
-            select(chunks.c.token_count).where(CLAIMED, chunks.c.tenant == bindparam("of_tenant")),
-            select(chunks.c.token_count)
-            .join(jobs, jobs.c.id == chunks.c.job_id)
-            .where(
-                jobs.c.received_at.is_not(None),
-                jobs.c.tenant == bindparam("of_tenant"),
-                chunks.c.state == ChunkState.STAGED.value,
-            ),
-        )
-        .subquery("unfinished")
-        .c.token_count
+_COLUMNS = chunks.c["model", "prefix_id", "token_count"]
+_CHUNKS = union_all(
+    select(*_COLUMNS)
+    .join(
+        flows,
+        (chunks.c.model == flows.c.model)
+        & (chunks.c.tenant == flows.c.tenant)
+        & (chunks.c.interactive == flows.c.interactive),
     )
+    .where(WAITING, flows.c.tenant == bindparam("of_tenant")),
+    select(*_COLUMNS).where(CLAIMED, chunks.c.tenant == bindparam("of_tenant")),
+    select(*_COLUMNS)
+    .join(jobs, jobs.c.id == chunks.c.job_id)
+    .where(
+        jobs.c.received_at.is_not(None),
+        jobs.c.tenant == bindparam("of_tenant"),
+        chunks.c.state == ChunkState.STAGED.value,
+    ),
+).subquery("unfinished")
+_GROUPS = (
+    select(_CHUNKS.c.prefix_id, func.sum(_CHUNKS.c.token_count).label("tokens"))
+    .group_by(_CHUNKS.c.model, _CHUNKS.c.prefix_id)
+    .subquery("groups")
 )
+_UNFINISHED = select(func.sum(_GROUPS.c.tokens + prefix_work(_GROUPS.c.prefix_id)))

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.shapes import QWEN3_06B
 from benchmarks.workloads import Group, Workload
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
-from scoring.work import ATTENTION_TOKENS, work, work_done, work_of_prefix, work_of_rows
+from scoring.work import ATTENTION_TOKENS, work, work_done, work_of_group, work_of_prefix, work_of_rows
 
 
 def group(prefix: int, *chunks: int, item: int = 20) -> GroupWork:
@@ -43,3 +43,10 @@ def test_a_prefix_counts_once_or_not_at_all_if_it_was_cached() -> None:
     one = group(1_000, 3, 2)
     assert work_done([one], {0: 2_000, 1: 2_000}) == chunks + work_of_prefix(1_000)
     assert work_done([one], {0: 3_000, 1: 2_000}) == chunks
+
+
+def test_the_price_of_a_job_includes_its_query_once() -> None:
+    one = group(1_000, 3, 2)
+    rows = [chunk.rows for chunk in one.chunks]
+    assert work_of_group(1_000, rows) == work_of_prefix(1_000) + sum(map(work_of_rows, rows))
+    assert work_of_group(1_000, []) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from jobs.queue.statistics import count_waiting
 from jobs.queue.worker_registry import register
 from jobs.store.database import Database
 from jobs.store.records import WorkerRecord
+from jobs.tenancy.keys import Scope, create_key
 from scoring.work import work_of_prefix
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.databases import quick_on
+from tests.jobs.work import submission
 
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
 
@@ -33,13 +36,14 @@ class Queue:
         self.worker = worker
         self.database: Database = api.app.state.service.database
 
-    def fill(self, *, calls: int = 0, jobs: int = 0, waited: float = 100.0) -> None:
+    def fill(
+        self, *, calls: int = 0, jobs: int = 0, waited: float = 100.0, client: httpx2.Client | None = None, **body: Any
+    ) -> None:
         """Let calls and jobs wait, as if for ``waited`` seconds already, for a worker of one token per second."""
         self.worker.gate.clear()
-        for _ in range(calls):
-            self.api.submit(**BODY, priority="interactive")
-        for _ in range(jobs):
-            self.api.submit(**BODY)
+        for priority in ["interactive"] * calls + ["normal"] * jobs:
+            sent = (client or self.api.client).post("/v1/jobs", json=BODY | {"priority": priority} | body)
+            assert sent.status_code == 202, sent.text
         with self.database.write() as connection:
             connection.execute(text("UPDATE chunks SET due_at = due_at - :waited"), {"waited": waited})
         self.pace(1.0)
@@ -56,6 +60,13 @@ class Queue:
     def jobs(self) -> int:
         with self.database.read() as connection:
             return int(connection.scalar(text("SELECT count(*) FROM jobs")) or 0)
+
+    @contextmanager
+    def client_of(self, tenant: str) -> Iterator[httpx2.Client]:
+        """Create a tenant. Yield a client with its key."""
+        key, _ = create_key(self.database, tenant, "test", frozenset(Scope))
+        with self.api.client_with(key) as client:
+            yield client
 
 
 @pytest.fixture
@@ -179,6 +190,55 @@ def test_jobs_are_refused_above_a_limit_and_accepted_again_below_it(bounded: Que
     eventually(lambda: bounded.api.client.post("/v1/jobs", json=BODY).status_code == 202, "jobs are taken again")
 
 
+LONG: dict[str, Any] = {"items": [" France is"] * 200}
+"""A body whose work takes much longer than that of :data:`BODY`."""
+
+
+def send_call(client: httpx2.Client, **body: Any) -> httpx2.Response:
+    return client.post("/v1/score", json=BODY | {"timeout": 2.0} | body)
+
+
+@quick_on("sqlite")
+def test_the_interactive_jobs_of_one_tenant_do_not_cause_the_calls_of_another_to_be_refused(queue: Queue) -> None:
+    queue.fill(calls=20, **LONG)
+    queue.pace(100.0)
+    refused(lambda: send_call(queue.api.client))
+    with queue.client_of("other") as other:
+        assert code(send_call(other, timeout=0.5)) == "timeout", "it was accepted, and nobody scored it"
+        # With a backlog of its own, the other tenant is refused, too.
+        queue.fill(calls=20, client=other, **LONG)
+        queue.pace(100.0)
+        refused(lambda: send_call(other))
+        queue.worker.gate.set()
+        queue.pace(1_000_000.0)
+        eventually(lambda: send_call(other, timeout=20.0).status_code == 200, "it is scored")
+
+
+@quick_on("sqlite")
+@pytest.mark.parametrize("bounded", [{"max_waiting_seconds": 10.0}], indirect=True)
+def test_the_waiting_jobs_of_one_tenant_do_not_cause_the_jobs_of_another_to_be_refused(bounded: Queue) -> None:
+    lines = "\n".join(json.dumps(line) for line in (BODY | {"items": None}, *BODY["items"]))
+    as_lines = {"Content-Type": "application/x-ndjson"}
+    bounded.fill(jobs=20, **LONG)
+    bounded.pace(100.0)
+    refused(lambda: bounded.api.client.post("/v1/jobs", json=BODY))
+    with bounded.client_of("other") as other:
+        assert other.post("/v1/jobs", json=BODY).status_code == 202
+        assert other.post("/v1/jobs", content=lines, headers=as_lines).status_code == 202
+        bounded.fill(jobs=20, client=other, **LONG)
+        bounded.pace(100.0)
+        refused(lambda: other.post("/v1/jobs", json=BODY))
+        refused(lambda: other.post("/v1/jobs", content=lines, headers=as_lines))
+
+
+@quick_on("sqlite")
+def test_many_calls_that_share_a_query_are_not_refused_for_the_work_of_as_many_queries(queue: Queue) -> None:
+    query = [65] * 400
+    queue.fill(calls=50, query=query, items=[[66]])
+    queue.pace(500.0)  # the query takes one second once, and 50 seconds if it were computed for each call
+    assert code(send_call(queue.api.client, query=query, items=[[66]], timeout=1.5)) == "timeout"
+
+
 def test_many_requests_share_one_count_of_the_waiting_work(queue: Queue) -> None:
     counted: list[str] = []
 
@@ -189,8 +249,9 @@ def test_many_requests_share_one_count_of_the_waiting_work(queue: Queue) -> None
     event.listen(queue.database.engine, "before_cursor_execute", record)
     service = queue.api.app.state.service
     admission = Admission(queue.database, service.card, service.compatibility, service.api)
+    nothing = submission(chunks=0)
     for _ in range(50):
-        admission._check_call(timeout=1.0)
+        admission._check_call(nothing, timeout=1.0)
     assert 1 <= len(counted) <= 3
 
 

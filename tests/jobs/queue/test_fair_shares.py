@@ -11,11 +11,14 @@ from sqlalchemy import delete, select
 from jobs.queue.claim import claim
 from jobs.queue.fair_shares import open_flow
 from jobs.queue.lease import release
+from jobs.queue.read import get_job
+from jobs.queue.statistics import TenantWork, WaitingWork, count_waiting
 from jobs.store.database import Database
-from jobs.store.records import Claim
+from jobs.store.records import Claim, JobStatus
 from jobs.store.tables import chunks, flows
 from jobs.tenancy.tenants import set_tenant
 from scoring.options import Priority
+from scoring.work import work_done
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submit, take
 
 BUDGET = 100
@@ -189,3 +192,35 @@ def test_a_flow_to_which_a_transaction_adds_work_is_not_closed(postgres_store: D
         assert ("small", False) in open_flows(postgres_store)
     while ("small", False) in open_flows(postgres_store):
         take(postgres_store, budget=BUDGET)
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+@pytest.mark.parametrize("own_chunks", [0, 30])
+def test_the_work_ahead_of_a_new_job_is_estimated_by_the_shares_of_the_tenants(
+    store: Database, own_chunks: int, interactive: bool
+) -> None:
+    priority = Priority.INTERACTIVE if interactive else Priority.NORMAL
+    set_tenant(store, "heavy", weight=2.0)
+    submit(store, tenant="heavy", chunks=1_000, prefix=(1, 2), priority=priority)
+    submit(store, tenant="short", chunks=10, prefix=(3, 4), priority=priority)
+    submit(store, tenant="mine", chunks=own_chunks, prefix=[5] * 50, priority=priority)
+    waiting = count_waiting(store, CARD, 10_000, interactive_only=interactive)
+    expected = waiting.tokens_ahead("mine", 20)
+    assert waiting.tokens > 5 * expected
+    last = submit(store, tenant="mine", chunks=5, prefix=(7, 8), priority=priority)
+    claimed_before = 0
+    while get_job(store, "mine", last).status is JobStatus.QUEUED:
+        claimed_before += work_done(take(store, budget=BUDGET).groups, Counter())
+    assert expected - BUDGET <= claimed_before <= expected + 4 * BUDGET
+
+
+def test_a_tenant_waits_for_its_own_work_and_for_the_shares_of_others() -> None:
+    large, small, mine = TenantWork(9, 9_000.0, 50.0), TenantWork(1, 10.0, 2.0), TenantWork(1, 100.0, 0.5)
+    waiting = WaitingWork({"large": large, "small": small, "mine": mine}, {"large": 3.0, "heavy": 10.0})
+    assert (waiting.chunks, waiting.tokens) == (11, 9_110.0)
+    assert waiting.tokens_ahead("mine", 20.0) == 100.0 + 3 * 120.0 + 10.0
+    assert waiting.tokens_ahead("new", 20.0) == 3 * 20.0 + 10.0 + 20.0
+    assert waiting.tokens_ahead("heavy", 20.0) == pytest.approx(3 * 2.0 + 2.0 + 2.0)
+    assert waiting.tokens_ahead("large", 1e9) == waiting.tokens
+    assert [waiting.oldest_seconds(tenant) for tenant in ("mine", "small", "new")] == [0.5, 2.0, 50.0]
+    assert WaitingWork({}, {}).oldest_seconds("new") == WaitingWork({}, {}).tokens_ahead("new", 5.0) == 0.0

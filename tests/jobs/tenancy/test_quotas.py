@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -16,14 +17,16 @@ from jobs.queue.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.lease import abandon, release
 from jobs.queue.upload import Upload, accept_upload, begin_upload, remove_upload, stage
+from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Database
 from jobs.store.records import Accepted, Idempotency, Submission
-from jobs.store.tables import chunks, tenants
+from jobs.store.tables import chunks, flows, prefixes, tenants
 from jobs.tenancy.quotas import MAX_RECOUNT_DELAY_SECONDS, charge, recount
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
 from scoring.options import Priority
+from scoring.work import work_of_prefix
 from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, take
@@ -31,8 +34,10 @@ from tests.services import wait_until
 
 ACME = "acme"
 QUOTA = 40
-CHUNK = 4
-"""Tokens of one chunk of :func:`submission`, as scoring.work counts them."""
+CHUNK, QUERY = 4, 1
+"""Tokens of one chunk and of the query of a job of :func:`work`, as scoring.work counts them."""
+JOB = QUERY + CHUNK
+"""Tokens of a job of one chunk. A quota has room for eight."""
 
 _prefixes = count(100)
 
@@ -71,10 +76,15 @@ def fill(store: Database) -> list[Accepted]:
 
 
 def unfinished(store: Database, tenant: str = ACME) -> int:
+    """Return the unfinished work, each query once."""
     states = ("staged", "waiting", "claimed")
-    query = select(func.sum(chunks.c.token_count)).where(chunks.c.tenant == tenant, chunks.c.state.in_(states))
+    of_tenant = (chunks.c.tenant == tenant, chunks.c.state.in_(states))
+    lengths = select(func.length(prefixes.c.tokens)).where(
+        prefixes.c.id.in_(select(chunks.c.prefix_id).where(*of_tenant))
+    )
     with store.read() as connection:
-        return int(connection.scalar(query) or 0)
+        own = connection.scalar(select(func.sum(chunks.c.token_count)).where(*of_tenant))
+        return int(own or 0) + sum(work_of_prefix(length // TOKEN_BYTES) for length in connection.scalars(lengths))
 
 
 def counted(store: Database) -> int:
@@ -83,10 +93,58 @@ def counted(store: Database) -> int:
 
 
 def test_work_is_accepted_up_to_the_quota_and_no_further(limited: Database) -> None:
-    assert len(fill(limited)) == QUOTA // CHUNK
+    assert len(fill(limited)) == QUOTA // JOB
     assert unfinished(limited) == counted(limited) == QUOTA
     assert accept(limited, work(0)).job_id, "without work there is nothing to wait"
     assert accept(limited, work(tenant="other", quota=None)).job_id
+
+
+def charged_to_flows(store: Database) -> float:
+    """Return the work of all claims so far."""
+    with store.read() as connection:
+        return float(connection.scalar(select(func.sum(flows.c.virtual_time))) or 0.0)
+
+
+def long_query(number: int) -> Submission:
+    """Return a job of a query of 1,000 tokens, one for each number, and one empty item."""
+    return submission(tenant=ACME, quota=LONG_QUOTA, prefix=[number] * 1_000, row_tokens=0)
+
+
+LONG_QUOTA = 10 * (work_of_prefix(1_000) + 1)
+"""Room for ten jobs of :func:`long_query`."""
+
+
+@pytest.fixture
+def long_limited(timed_store: Database) -> Database:
+    set_tenant(timed_store, ACME, max_waiting_tokens=LONG_QUOTA)
+    return timed_store
+
+
+def test_a_quota_counts_the_work_on_queries_that_claims_then_take(long_limited: Database) -> None:
+    accepted = [accepted_within(long_limited, long_query(number)) for number in range(20)]
+    assert sum(job is not None for job in accepted) == 10
+    assert counted(long_limited) == unfinished(long_limited) == LONG_QUOTA
+    while claim(long_limited, "worker", CARD, 3_000) is not None:
+        pass
+    assert charged_to_flows(long_limited) == LONG_QUOTA
+
+
+def test_a_query_that_many_jobs_share_counts_once_where_unfinished_work_is_counted(
+    long_limited: Database, clock: HandClock
+) -> None:
+    for _ in range(50):
+        assert accepted_within(long_limited, long_query(1)) is not None
+        clock.turn(MAX_RECOUNT_DELAY_SECONDS)
+    unfinished_tokens = work_of_prefix(1_000) + 50
+    assert unfinished(long_limited) == unfinished_tokens <= counted(long_limited) <= LONG_QUOTA
+
+
+def test_the_query_of_an_upload_counts_once_and_not_in_each_part(long_limited: Database, clock: HandClock) -> None:
+    upload = begin_upload(long_limited, replace(long_query(1), chunks=(), total_items=0), None)
+    assert isinstance(upload, Upload)
+    for first in range(5):
+        stage(long_limited, upload, piece(first, 1))
+    assert counted(long_limited) == unfinished(long_limited)
 
 
 def test_a_refused_job_leaves_nothing_behind_and_its_key_free(limited: Database, clock: HandClock) -> None:
@@ -107,8 +165,9 @@ def test_a_job_that_was_accepted_is_replayed_also_when_the_quota_is_full(limited
 
 
 def test_a_job_larger_than_the_quota_is_too_large(limited: Database) -> None:
-    assert refusal(lambda: accept(limited, work(QUOTA // CHUNK + 1))) is ErrorCode.REQUEST_TOO_LARGE
-    assert accept(limited, work(QUOTA // CHUNK)).job_id
+    most = (QUOTA - QUERY) // CHUNK
+    assert refusal(lambda: accept(limited, work(most + 1))) is ErrorCode.REQUEST_TOO_LARGE
+    assert accept(limited, work(most)).job_id
 
 
 def delete_all(store: Database, jobs: Sequence[Accepted]) -> None:
@@ -131,7 +190,7 @@ def test_finished_work_makes_room_in_the_quota(
     jobs = fill(limited)
     end(limited, jobs)
     clock.turn(MAX_RECOUNT_DELAY_SECONDS)
-    assert len(fill(limited)) == QUOTA // CHUNK
+    assert len(fill(limited)) == QUOTA // JOB
 
 
 def test_claimed_and_returned_work_makes_no_room_in_the_quota(limited: Database, clock: HandClock) -> None:
@@ -145,9 +204,9 @@ def test_claimed_and_returned_work_makes_no_room_in_the_quota(limited: Database,
 
 
 def test_calls_and_jobs_count_against_the_same_quota(limited: Database) -> None:
-    accept(limited, work(5, priority=Priority.INTERACTIVE))
-    accept(limited, work(5, priority=Priority.BULK))
-    assert fill(limited) == []
+    accept(limited, work(4, priority=Priority.INTERACTIVE))
+    accept(limited, work(4, priority=Priority.BULK))
+    assert len(fill(limited)) == 1
 
 
 def piece(first: int, chunk_count: int) -> list[Chunk]:
@@ -160,8 +219,9 @@ def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandC
 
     upload = begin_upload(limited, shape, None)
     assert isinstance(upload, Upload)
-    stage(limited, upload, piece(0, 6))
-    assert len(fill(limited)) == QUOTA // CHUNK - 6
+    stage(limited, upload, piece(0, 4))
+    stage(limited, upload, piece(4, 2))
+    assert len(fill(limited)) == (QUOTA - QUERY - 6 * CHUNK) // JOB == 3
     assert refusal(lambda: stage(limited, upload, piece(6, 1))) is ErrorCode.QUOTA_EXCEEDED
     stage(limited, upload)
     clock.turn(MAX_RECOUNT_DELAY_SECONDS)
@@ -176,7 +236,7 @@ def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandC
     stage(limited, other, piece(0, 6))
     remove_upload(limited, other.job_id)
     clock.turn(MAX_RECOUNT_DELAY_SECONDS)
-    assert len(fill(limited)) == 6
+    assert len(fill(limited)) == QUOTA // JOB - 3
 
 
 def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_be_tried_again(
@@ -184,7 +244,7 @@ def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_b
 ) -> None:
     upload = begin_upload(limited, work(0), None)
     assert isinstance(upload, Upload)
-    most = QUOTA // CHUNK
+    most = (QUOTA - QUERY) // CHUNK
     stage(limited, upload, piece(0, most - 1))
     stage(limited, upload, piece(most - 1, 1))
     assert refusal(lambda: stage(limited, upload, piece(most, 1))) is ErrorCode.REQUEST_TOO_LARGE
@@ -195,7 +255,7 @@ def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_b
 def test_a_quota_that_is_set_later_counts_what_waits_already(limited: Database) -> None:
     accept(limited, work(8, quota=None))
     set_tenant(limited, ACME, max_waiting_tokens=QUOTA)
-    assert len(fill(limited)) == QUOTA // CHUNK - 8
+    assert len(fill(limited)) == (QUOTA - QUERY - 8 * CHUNK) // JOB == 1
 
 
 def test_counts_are_delayed_in_proportion_to_their_duration(limited: Database) -> None:
@@ -250,7 +310,7 @@ def test_racing_accepts_do_not_exceed_the_quota(store: Database) -> None:
         return sum(accepted_within(store, shape) is not None for shape in shapes[number])
 
     accepted = sum(at_once(8, keep_accepting))
-    assert unfinished(store) == accepted * CHUNK == QUOTA
+    assert unfinished(store) == accepted * JOB == QUOTA
 
 
 def test_counting_waits_for_an_accept_that_is_under_way(postgres_store: Database) -> None:
@@ -268,8 +328,8 @@ def test_counting_waits_for_an_accept_that_is_under_way(postgres_store: Database
         with postgres_store.write() as connection:
             connection.execute(update(tenants).values(recount_at=0.0))
             connection.execute(insert(chunks).from_select(columns, select(*columns)))
-            charge(connection, ACME, QUOTA, CHUNK)
+            charge(connection, ACME, QUOTA, CHUNK + QUERY)
             counted_anew = pool.submit(recount, postgres_store, ACME)
             wait_until(counting_waits, "the count waits")
         assert counted_anew.result() == 0.0
-    assert counted(postgres_store) == unfinished(postgres_store) == 2 * CHUNK
+    assert counted(postgres_store) == unfinished(postgres_store) == QUERY + 2 * CHUNK
