@@ -67,17 +67,18 @@ def _timed_out(limits: LimitSettings, *, in_all: bool) -> RequestError:
 def media_type(request: Request) -> str:
     """Return the declared media type; ``none`` without one, and if it declares another charset than UTF-8."""
     # Python's own parser of such headers takes quadratic time, on the event loop.
-    header = request.headers.get("content-type", "")
+    header = request.headers.get("content-type", "").lower()
     # A semicolon inside quotes separates no parameters, and an escaped quote ends no quotes.
     pieces = header.replace("\\\\", "").replace('\\"', "").split('"')
     pieces[1::2] = [quoted.replace(";", " ") for quoted in pieces[1::2]]
     found, *parameters = '"'.join(pieces).split(";")
     for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        charset = value.strip().strip('"').lower()
-        if name.strip().lower() in ("charset", "charset*") and charset not in ("", "utf-8", "utf8", "us-ascii"):
-            return "none"
-    return found.strip().lower() or "none"
+        if "charset" in parameter:
+            name, _, value = parameter.partition("=")
+            charset = value.strip().strip('"')
+            if name.strip() in ("charset", "charset*") and charset not in ("", "utf-8", "utf8", "us-ascii"):
+                return "none"
+    return found.strip() or "none"
 
 
 def content_encoding(request: Request) -> str:

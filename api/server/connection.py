@@ -60,12 +60,13 @@ class Connection(HttpToolsProtocol):
         self._max_header_bytes = service.limits.max_header_bytes
         self._max_headers = service.limits.max_headers
         self._in_head = False  # whether a request has begun whose headers are not complete
+        self._has_cookies = False  # whether the present request has any
         self._in_body = False  # whether the headers of a request are complete, and the request is not
-        self._unparsed_bytes = 0  # at most this many bytes came since the parser last delivered something
-        self._header_bytes = 0  # of the present request; its first line is not counted here
-        self._header_count = 0
+        self._unparsed_bytes = 0  # at least this many bytes came since the parser last delivered something
+        self._head_bytes = 0  # the head of the present request has at most this many bytes
         self._unanswered = 0  # requests whose headers are complete, and whose answers are not
         self._refusal: Refusal | None = None  # once there is one, nothing more is parsed
+        self._is_half_closed = False  # whether an answer was the last, and the rest of its request is dropped
         self._refused_after = 0.0  # seconds after the request began
         self._deadline: float | None = None  # when the client must have done what is waited for
         self._unsent_bytes: int | None = None  # when the client last read something; None if it need not read
@@ -85,7 +86,9 @@ class Connection(HttpToolsProtocol):
         """Parse what came. After a refusal, it is dropped."""
         if self._refusal is not None:
             return
-        self._unparsed_bytes += len(data)
+        size = len(data)
+        self._unparsed_bytes += size
+        self._head_bytes = self._head_bytes + size if self._in_head else size
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
@@ -103,13 +106,13 @@ class Connection(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Parse bytes. A request to use another protocol from now on is answered as if it did not ask for that."""
-        rest = memoryview(data)
+        rest: bytes | memoryview = data
         while rest:
             try:
                 self.parser.feed_data(rest)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
+                rest = memoryview(rest)[upgrade.args[0] :]
 
     # What the parser calls.
 
@@ -117,36 +120,29 @@ class Connection(HttpToolsProtocol):
         """Note that a request begins. An empty line before it is no request and does not keep a connection open."""
         self._unset_keepalive_if_required()
         self._in_head = True
-        self._header_bytes = self._header_count = 0
+        self._has_cookies = False
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header. Trailers are dropped, so that none passes for a header that was there from the beginning.
-
-        Cookies are dropped, too: no route reads them, and the framework would parse them in quadratic time.
-        """
-        self._header_bytes += len(name) + len(value) + HEADER_OVERHEAD
-        self._header_count += 1
-        if self._header_count > self._max_headers:
+        """Keep a header or a trailer."""
+        headers = self.headers
+        if len(headers) >= self._max_headers:
             self._refusal = too_many_headers(self._max_headers)
             raise _RefusedError
-        if self._header_bytes > self._max_header_bytes:
-            self._refusal = headers_too_large(self._max_header_bytes)
-            raise _RefusedError
-        if self._in_body:
-            return
         name = name.lower()
-        if name == b"cookie":
-            return
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
-        self.headers.append((name, value))
+        elif name == b"cookie":
+            self._has_cookies = True
+        headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Begin to answer the request, or queue it behind others of this connection."""
-        if len(self.url) + self._header_bytes > self._max_header_bytes:
-            self._refusal = headers_too_large(self._max_header_bytes)
-            raise _RefusedError
+        if self._head_bytes > self._max_header_bytes:
+            self._check_size(self.url, self.headers)
+        if self._has_cookies:
+            # No route reads them, and the framework would parse them in quadratic time.
+            self.headers[:] = [header for header in self.headers if header[0] != b"cookie"]
         if self._unanswered >= self._limits.max_pipelined_requests:
             self._refusal = too_many_ahead(self._limits.max_pipelined_requests)
             raise _RefusedError
@@ -155,10 +151,15 @@ class Connection(HttpToolsProtocol):
             self._refusal = invalid_http("a request that asks for another protocol may have no body")
             raise _RefusedError
         try:
+            if not self.url.startswith(b"/") and httptools.parse_url(self.url).path is None:
+                raise httptools.HttpParserInvalidURLError
             super().on_headers_complete()
-        except (httptools.HttpParserInvalidURLError, AttributeError) as error:  # of a target without a path
+        except httptools.HttpParserInvalidURLError as error:
             self._refusal = invalid_http("its target is invalid")
             raise _RefusedError from error
+        self.cycle.transport = self  # type: ignore[assignment]
+        # Trailers are kept apart, so that none passes for a header that was there from the beginning.
+        self.headers = []
         self._unanswered += 1
         self._unparsed_bytes = 0
         self._in_head = False
@@ -178,18 +179,50 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Note that a request has arrived as a whole."""
+        if self.headers:
+            self._check_size(b"", self.headers)
         self._unparsed_bytes = 0
         self._in_body = False
-        super().on_message_complete()
-        if self._deadline is not None:  # The request was answered earlier, and now the connection is idle.
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
+        elif self._is_half_closed:
+            self.transport.close()
+        elif self._deadline is not None:  # The request was answered earlier, and now the connection is idle.
             self._deadline = None
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
+    def _check_size(self, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        size = len(url) + sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers)
+        if size > self._max_header_bytes:
+            self._refusal = headers_too_large(self._max_header_bytes)
+            raise _RefusedError
+
     def _announces_body(self) -> bool:
         lengths = [value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
         return any(value != b"0" for value in lengths)
+
+    # What the answer to a request calls instead of the transport.
+
+    def write(self, data: bytes) -> None:
+        """Send a part of an answer."""
+        self.transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Return whether no answer can be sent any more."""
+        return self.transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection, or only this side of it while the request that was answered is still arriving."""
+        if self._in_body and self._unanswered == 1 and not self.transport.is_closing():
+            self._is_half_closed = True
+            self.transport.write_eof()
+            self._deadline = self.loop.time() + DRAIN_SECONDS
+        else:
+            self.transport.close()
 
     # The ends of answers and of connections.
 
@@ -200,7 +233,8 @@ class Connection(HttpToolsProtocol):
         if self._refusal is not None:
             self._answer_refusal()
         elif self.cycle.response_complete:
-            self.cycle.body = bytearray()  # It would be kept until the next request.
+            if self.cycle.body:
+                self.cycle.body = bytearray()  # It would be kept until the next request.
             if self._in_body:
                 self._unset_keepalive_if_required()
                 self._deadline = self.loop.time() + DRAIN_SECONDS
@@ -260,7 +294,8 @@ class Connection(HttpToolsProtocol):
         if self._unanswered > 0 or self.transport.is_closing():
             return
         assert self._refusal is not None
-        sent_ids = [value for name, value in self.headers or () if name == HEADER.encode()]
+        headers = self.scope["headers"] if self.scope is not None else ()
+        sent_ids = [value for name, value in headers if name == HEADER.encode()]
         request_id = request_id_from(sent_ids[0].decode("latin-1") if sent_ids else None)
         status, answer = encode(self._refusal, request_id, self.server_state.default_headers)
         self.transport.write(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -13,6 +14,8 @@ from api.service import Service
 
 WATCH_TICKS = 5
 """The server looks for connections that are overdue at every so many ticks of uvicorn's, which are 0.1 s apart."""
+
+log = structlog.stdlib.get_logger("api")
 
 
 class Server(uvicorn.Server):
@@ -44,7 +47,11 @@ class Server(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 assert isinstance(connection, Connection)
-                connection.close_if_overdue(now)
+                try:
+                    connection.close_if_overdue(now)
+                except Exception:  # The other connections, and the process, do not depend on it.
+                    log.exception("could not close a connection")
+                    connection.transport.abort()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

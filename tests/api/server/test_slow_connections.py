@@ -119,13 +119,28 @@ def test_a_client_that_does_not_read_its_stream_loses_its_connection(
     assert 0 < len(pages) < 16
 
 
+@pytest.mark.parametrize("body_bytes", [5_000_000, 5_000_001])
+def test_a_client_that_sends_its_whole_body_first_can_read_an_early_answer(
+    impatient: Impatient, body_bytes: int
+) -> None:
+    """The connection is to be closed after the answer. Closed on unread bytes, it would be reset."""
+    api, _ = impatient
+    with RawClient(api) as client:
+        client.send(head("connection: close", "content-length: 5000001", line="POST /v1/score HTTP/1.1"))
+        client.send(b"a" * body_bytes)
+        answer = client.answer()
+        assert (answer.status, answer.headers["connection"]) == (415, "close")
+        assert client.is_closed()
+
+
+@pytest.mark.parametrize("connection", ["connection: close", "connection: keep-alive"])
 def test_a_body_that_goes_on_after_its_answer_is_not_received_for_ever(
-    impatient: Impatient, monkeypatch: pytest.MonkeyPatch
+    impatient: Impatient, monkeypatch: pytest.MonkeyPatch, connection: str
 ) -> None:
     monkeypatch.setattr("api.server.connection.DRAIN_SECONDS", 0.5)
     api, _ = impatient
     with RawClient(api) as client:
-        client.send(head("content-length: 1000000000", line="POST /v1/score HTTP/1.1"))
+        client.send(head(connection, "content-length: 1000000000", line="POST /v1/score HTTP/1.1"))
         assert client.answer().status == 415
         eventually(lambda: cannot_send(client), "the connection is closed")
 
