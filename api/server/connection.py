@@ -20,7 +20,6 @@ from uvicorn.server import ServerState
 from api.metrics import OTHER
 from api.request_id import HEADER, request_id_from
 from api.server.refusals import (
-    Refusal,
     encode,
     headers_too_large,
     headers_too_slow,
@@ -29,8 +28,9 @@ from api.server.refusals import (
     too_many_headers,
 )
 from api.service import Service
+from scoring.error_codes import RequestError
 
-DRAIN_SECONDS = 10.0
+DRAIN_SECONDS = 5.0
 """How long the rest of a request is received and dropped after it was answered."""
 
 HEADER_OVERHEAD = len(b": \r\n")
@@ -65,7 +65,7 @@ class Connection(HttpToolsProtocol):
         self._unparsed_bytes = 0  # at least this many bytes came since the parser last delivered something
         self._head_bytes = 0  # the head of the present request has at most this many bytes
         self._unanswered = 0  # requests whose headers are complete, and whose answers are not
-        self._refusal: Refusal | None = None  # once there is one, nothing more is parsed
+        self._refusal: RequestError | None = None  # once there is one, nothing more is parsed
         self._is_half_closed = False  # whether an answer was the last, and the rest of its request is dropped
         self._refused_after = 0.0  # seconds after the request began
         self._deadline: float | None = None  # when the client must have done what is waited for
@@ -99,7 +99,7 @@ class Connection(HttpToolsProtocol):
             self._refuse()
             return
         if self._unparsed_bytes > self._max_header_bytes:
-            self._refusal = headers_too_large(self._max_header_bytes)
+            self._refusal = headers_too_large(self._limits)
             self._refuse()
         elif self._in_head and self._deadline is None:
             self._deadline = self.loop.time() + self._limits.header_seconds
@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
         """Keep a header or a trailer."""
         headers = self.headers
         if len(headers) >= self._max_headers:
-            self._refusal = too_many_headers(self._max_headers)
+            self._refusal = too_many_headers(self._limits)
             raise _RefusedError
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
@@ -144,7 +144,7 @@ class Connection(HttpToolsProtocol):
             # No route reads them, and the framework would parse them in quadratic time.
             self.headers[:] = [header for header in self.headers if header[0] != b"cookie"]
         if self._unanswered >= self._limits.max_pipelined_requests:
-            self._refusal = too_many_ahead(self._limits.max_pipelined_requests)
+            self._refusal = too_many_ahead(self._limits)
             raise _RefusedError
         if self.parser.should_upgrade() and self._announces_body():
             # The parser would take the body for another protocol, and what comes behind it for the next request.
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
     def _check_size(self, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         size = len(url) + sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers)
         if size > self._max_header_bytes:
-            self._refusal = headers_too_large(self._max_header_bytes)
+            self._refusal = headers_too_large(self._limits)
             raise _RefusedError
 
     def _announces_body(self) -> bool:
@@ -250,7 +250,7 @@ class Connection(HttpToolsProtocol):
         """Refuse or close the connection if the client has not sent or not read in time. now: the loop's time."""
         if self._deadline is not None and now >= self._deadline:
             if self._in_head and self._refusal is None:
-                self._refusal = headers_too_slow(self._limits.header_seconds)
+                self._refusal = headers_too_slow(self._limits)
                 self._refuse()
                 return
             if self.cycle is None and self._refusal is None:
