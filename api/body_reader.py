@@ -15,7 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from api.reading import ReadingContext
 from api.text_process.process import TextProcess
-from api.threads import Threads
+from api.text_process.turns import Turns
+from api.threads import TEXT_THREADS, Threads
 from api.waiting import client_left
 
 SHORT_BYTES = 2**17
@@ -25,6 +26,9 @@ LONG_BYTES = 2**20
 LONG_VALUES = 2**16
 """A body with more bytes, or more values, is read in another process. Up to both, the lock is held for 40 ms."""
 
+THREADS_EACH = TEXT_THREADS // 2
+"""The threads that read bodies of one tenant at a time. The others stay free for other tenants."""
+
 WATCH_SECONDS = 0.05
 """Work that takes longer is ended when its client leaves. Watching for that would cost more than shorter work."""
 
@@ -32,6 +36,7 @@ StopIfUnwanted = Callable[[], None]
 """A function that work calls between its steps, and that raises an exception when nobody wants the result."""
 
 P = ParamSpec("P")
+StepArguments = ParamSpec("StepArguments")
 T = TypeVar("T")
 
 
@@ -57,6 +62,7 @@ class BodyReader:
         self._reading = reading
         self._threads = threads
         self._process = process
+        self._turns = Turns(TEXT_THREADS, THREADS_EACH)
 
     async def read(
         self,
@@ -79,9 +85,22 @@ class BodyReader:
         wish = _Wish()
         try:
             with _watched(request, wish.give_up):
-                return await self._threads.text(function, self._reading, body, wish.check, *args, **kwargs)
+                async with self._turns.turn(tenant):
+                    wish.check()
+                    return await self._threads.text(function, self._reading, body, wish.check, *args, **kwargs)
         finally:
             wish.give_up()
+
+    async def step(
+        self,
+        tenant: str,
+        function: Callable[StepArguments, T],
+        *args: StepArguments.args,
+        **kwargs: StepArguments.kwargs,
+    ) -> T:
+        """Run a function that reads a part of a body in a thread, when it is the tenant's turn."""
+        async with self._turns.turn(tenant):
+            return await self._threads.text(function, *args, **kwargs)
 
 
 def _is_long(body: bytes) -> bool:

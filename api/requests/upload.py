@@ -70,12 +70,13 @@ class _Receiver:
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
+        step, tenant = self._service.bodies.step, self._principal.tenant
         try:
             async for data in body.pieces(self._heartbeat_seconds, self._stage):
                 steps = self._reader.feed(data)
-                while (chunks := await self._service.threads.text(next, steps, None)) is not None:
+                while (chunks := await step(tenant, next, steps, None)) is not None:
                     await self._take(chunks)
-            await self._take(await self._service.threads.text(self._reader.finish))
+            await self._take(await step(tenant, self._reader.finish))
             accepted = await self._accept()
             assert self._reader.submission is not None
             self._service.on_accepted(self._reader.submission, accepted)
