@@ -12,11 +12,15 @@ from scoring.error_codes import ErrorCode, RequestError
 MAX_DEPTH = 64
 """The deepest nesting of lists and objects that is accepted; a scoring request needs three levels."""
 
+MAX_CONTAINERS = 2**16
+"""The most lists and objects of a line. Parsing so many holds the interpreter's lock for 30 ms at most."""
+
 _QUOTED_CHARACTERS = 200
 """The most characters of a path that a message quotes, because a path consists of the client's keys."""
 
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({list, dict})
+_NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -53,6 +57,20 @@ def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
         message = f"{path or what} holds a lone surrogate, which is not valid Unicode text"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param=path or None)
     return value
+
+
+def check_containers(line: bytes, what: str, place: str = "") -> None:
+    """Raise RequestError INVALID_REQUEST for a line with more than :data:`MAX_CONTAINERS` lists and objects.
+
+    They cost a hundred times more than text of the same length, and neither a job without items nor an item has many.
+    """
+    if line.count(b"[") + line.count(b"{") <= MAX_CONTAINERS:
+        return
+    # The brackets may be in texts. What is left of a line here is its quotation marks and brackets.
+    marks = line.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NO_MARKS).replace(b'""', b"")
+    if sum(map(len, marks.split(b'"')[::2])) > MAX_CONTAINERS:
+        message = f"{what} holds more than {MAX_CONTAINERS} lists and objects"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param=place or None)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
-from api.requests.json_body import parse_json
+from api.requests.json_body import check_containers, parse_json
 from api.requests.lines import LineReader
 from api.requests.submission import parse_object, read_upload
 from jobs.store.records import Submission
@@ -80,6 +80,7 @@ class UploadReader:
                 self._open(number, line)
                 continue
             place = f"items[{self._preparation.total_items + len(self._items)}]"
+            check_containers(line, f"line {number}", place)
             self._items.append(parse_json(line, f"line {number}", place))
             self._numbers.append(number)
             self._bytes += len(line) + self._overhead
@@ -89,6 +90,7 @@ class UploadReader:
 
     def _open(self, number: int, line: bytes) -> None:
         try:
+            check_containers(line, "the body")
             self.submission, self._preparation = read_upload(self._reading, self._principal, parse_object(line))
         except RequestError as error:
             raise _in_line(error, number) from None

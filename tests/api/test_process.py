@@ -20,7 +20,7 @@ import pytest
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key, hash_secret, revoke_key
 from settings.jobs import StoreSettings
-from tests.api.serving import DEADLINE_SECONDS, RunningApi, eventually
+from tests.api.serving import DEADLINE_SECONDS, KEY, RunningApi, eventually
 from tests.api.tiny_model import TinyModel
 from tests.services import free_port
 
@@ -95,6 +95,20 @@ def test_a_process_logs_one_line_per_request_without_its_text_and_stops_during_a
         (line,) = [entry for entry in entries if entry.get("request_id") == request_id]
         assert (line["method"], line["path"], line["status"], line["event"]) == (method, path, status, "request")
         assert line["duration_ms"] >= 0
+
+
+@pytest.mark.slow
+def test_the_objects_of_the_libraries_are_exempted_from_collections(model: TinyModel, sqlite_url: str) -> None:
+    count_when_serving = "import gc, api.__main__ as main; main.Server.run = lambda _: print(gc.get_freeze_count())"
+    settings = {"model": str(model.directory), "database_url": sqlite_url, "bootstrap_key": KEY}
+    result = subprocess.run(
+        [sys.executable, "-c", f"{count_when_serving}; main.main()"],
+        env=os.environ | {f"SCORELINE_{name.upper()}": value for name, value in settings.items()},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert int(result.stdout) > 100_000
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.requests.json_body import MAX_DEPTH, parse_json
+from api.requests.json_body import MAX_CONTAINERS, MAX_DEPTH, check_containers, parse_json
 from scoring.error_codes import ErrorCode, RequestError
 
 JSON = st.recursive(
@@ -123,3 +123,34 @@ def test_the_path_of_a_lone_surrogate_in_a_line_begins_with_the_place_of_the_lin
     with pytest.raises(RequestError) as raised:
         parse_json(rb'{"a": ["\ud800"]}', "line 9", "items[7]")
     assert raised.value.param == "items[7].a[0]"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" + b"[]," * MAX_CONTAINERS + b"0]",
+        b'["\\"[", "\\\\", ' + b'{"a": "["}, ' * (MAX_CONTAINERS + 1) + b"0]",
+        b'["' + b"[" * MAX_CONTAINERS + b'", "]", ' + b"{}, [], " * MAX_CONTAINERS + b"0]",
+    ],
+    ids=["lists", "objects among escapes", "lists behind brackets in a text"],
+)
+def test_a_line_with_very_many_lists_and_objects_is_refused(line: bytes) -> None:
+    assert isinstance(json.loads(line), list)
+    with pytest.raises(RequestError) as raised:
+        check_containers(line, "line 7")
+    assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert raised.value.message == f"line 7 holds more than {MAX_CONTAINERS} lists and objects"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'"' + b"[{" * MAX_CONTAINERS + b'"',
+        b'{"query": "' + rb"\"[\\{" * MAX_CONTAINERS + b'", "label_token_ids": [1, 2]}',
+        b"[" + b'"[[", "", ' * MAX_CONTAINERS + b"0]",
+        b"[" * MAX_CONTAINERS,
+    ],
+    ids=["a text of brackets", "brackets among escapes", "many texts", "exactly the limit"],
+)
+def test_brackets_in_texts_are_no_lists_and_objects(line: bytes) -> None:
+    check_containers(line, "line 7")

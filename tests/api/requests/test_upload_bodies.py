@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from api.requests import lines, upload_reader
+from api.requests.json_body import MAX_CONTAINERS
 from api.requests.upload_reader import UploadReader
 from jobs.store.tables import chunks
 from scoring.layout import Chunk
@@ -128,6 +129,21 @@ def test_an_error_names_its_line_and_leaves_no_job_behind(
         assert error(response)[:3] == (status, code, param), response.text
         assert line in error(response)[3]
         assert (rows_of(api), rows_of(api, chunks)) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "param", "line"),
+    [
+        (b'{"query": "q", "label_token_ids": [7], "unknown": [%b0]}\n', None, "line 1"),
+        (FIRST + b"[%b0]\n", "items[0]", "line 2"),
+    ],
+    ids=["first line", "item"],
+)
+def test_a_line_of_very_many_lists_is_refused(api: RunningApi, content: bytes, param: str | None, line: str) -> None:
+    refused = error(send(api, content % (b"[]," * MAX_CONTAINERS)))
+    assert refused[:3] == (400, "invalid_request", param)
+    assert line in refused[3]
+    assert "lists and objects" in refused[3]
 
 
 def test_an_invalid_item_gets_the_same_error_in_an_upload_as_in_a_json_body(api: RunningApi) -> None:
