@@ -40,7 +40,7 @@ _LAST_CUT = re.compile(rf"(?s).*(?:{_CUT.pattern})")
 _SEARCHED = 2**12
 """Characters in which one call searches for a cut. A search holds the interpreter's lock, so it must be short."""
 
-PIECE_CHARACTERS = 2**16
+PIECE_CHARACTERS = 2**14
 """About how many characters of a query are encoded at a time, where it can be cut."""
 
 

@@ -30,12 +30,14 @@ from scoring.query_cut import QueryCutter
 from scoring.quoting import QUOTED_PIECES, quote, quote_pieces
 
 _BATCH_ROWS = 4_096
-_BATCH_CHARACTERS = 2**16
-"""Limits of one call into the tokenizer. They bound its memory, which is more than a hundred bytes for each byte of
-text, and its time, and let a request that is too large be refused early. Only a single text may be longer."""
+_BATCH_CHARACTERS = 2**14
+"""Limits of one call into the tokenizer, unless a single text is longer. A call takes a few milliseconds, because calls
+of other threads wait for it. So a request that is too large is also refused early."""
 
+_LONG_CHARACTERS = 2**16
 _LONG_TEXT = Lock()
-"""Held while such a longer text is encoded, so that of all threads of the process only one takes that much memory."""
+"""Held while a text of more characters is encoded. That takes more than a hundred times the text's size in memory, and
+so only one thread of the process may do it at a time."""
 
 _BATCH_PIECES = 4_096
 """Tokens that one call turns into text. Such a call may hold the interpreter's lock."""
@@ -225,7 +227,7 @@ class RowEncoder:
 
 
 def _lock_for(texts: Sequence[str]) -> AbstractContextManager[object]:
-    return _LONG_TEXT if len(texts) == 1 and len(texts[0]) > _BATCH_CHARACTERS else nullcontext()
+    return _LONG_TEXT if len(texts) == 1 and len(texts[0]) > _LONG_CHARACTERS else nullcontext()
 
 
 def check_query_length(tokens: int, longest: int | None) -> None:
