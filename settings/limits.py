@@ -80,6 +80,6 @@ class LimitSettings(SettingsSlice):
     )
     max_repeated_characters_per_upload: PositiveInt = Field(2**30, description="the same, of a job sent as JSON lines")
     text_process_bytes: PositiveInt = Field(
-        768 * MEBIBYTE, description="memory of the process that reads a body of more than a mebibyte"
+        512 * MEBIBYTE, description="memory of the process that reads a body of more than a mebibyte"
     )
-    text_process_seconds: PositiveFloat = Field(60.0, description="time in which that process must have read the body")
+    text_process_seconds: PositiveFloat = Field(120.0, description="time in which that process must have read the body")
