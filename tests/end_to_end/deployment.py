@@ -82,7 +82,7 @@ class Deployment:
     def start_api(self) -> subprocess.Popen[bytes]:
         """Start the API and return once it answers that it is ready."""
         process = self._start("api", "api")
-        wait_until(lambda: self._alive(process, "api") and self._ready(), "the API to be ready")
+        wait_until(lambda: self._alive(process, "api") and self._ready(), "the API to be ready", 120)
         return process
 
     def start_worker(self, name: str = "worker") -> subprocess.Popen[bytes]:

@@ -32,7 +32,7 @@ def _on_field(operation: Operation, field: str, value: Value) -> Attack:
     def plan(chance: Random, caller: Caller) -> Plan:
         return once(request_of(operation, caller, before + value.make(chance) + after))
 
-    return Attack(value.kind, f"{operation}: {field}", value.name, plan, operation)
+    return Attack(value.kind, f"{operation}: {field}", value.name, plan, operation, heavy=value.heavy)
 
 
 def _around(operation: Operation, field: str) -> tuple[bytes, bytes]:
@@ -68,7 +68,7 @@ def _changed(operation: Operation, kind: str, name: str, change: Change) -> Atta
     def plan(chance: Random, caller: Caller) -> Plan:
         return once(request_of(operation, caller, change(chance, operation.example)))
 
-    return Attack(kind, f"{operation}: body", name, plan, operation)
+    return Attack(kind, f"{operation}: body", name, plan, operation, heavy="00,000" in name or "megabyte" in name)
 
 
 def _with_members(members: bytes) -> Change:

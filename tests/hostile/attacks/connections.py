@@ -35,11 +35,12 @@ def _simple(
     ending: Ending = Ending.READ,
     stall: float = 0.0,
     slow: bool = False,
+    heavy: bool = False,
 ) -> Attack:
     def plan(_: Random, caller: Caller) -> Plan:
         return Plan(pieces(request_of(operation, caller)), requests=requests, pause=pause, ending=ending, stall=stall)
 
-    return Attack(kind, f"{operation}: connection", name, plan, None, slow)
+    return Attack(kind, f"{operation}: connection", name, plan, None, slow, heavy=heavy)
 
 
 def _half_sent(operation: Operation) -> Iterator[Attack]:
@@ -76,6 +77,7 @@ def _half_sent(operation: Operation) -> Iterator[Attack]:
             "thirty megabytes of a body of thirty-one, then a reset",
             lambda request: [request.having(b"Content-Length", b"32505856").head(), *[b" " * 2**20] * 30],
             ending=Ending.ABORT,
+            heavy=True,
         )
 
 
@@ -242,7 +244,7 @@ def _not_http() -> Iterator[Attack]:
         def plan(chance: Random, _: Caller, text: bytes | None = text) -> Plan:
             return Plan([chance.randbytes(chance.randint(1, 5_000)) if text is None else text], ending=Ending.CLOSE)
 
-        yield Attack("not HTTP", "connection", name, plan)
+        yield Attack("not HTTP", "connection", name, plan, heavy="mega" in name)
 
     yield Attack("too slow", "connection", "says nothing", lambda _, __: Plan([]), slow=True)
     yield Attack("not HTTP", "connection", "opened and reset", lambda _, __: Plan([], ending=Ending.ABORT))

@@ -39,9 +39,15 @@ def known_attacks(document: Document) -> Iterator[Attack]:
     yield _body(tokenize, "as much as may be", lambda _: {"text": "some words " * 9_000})
     yield Attack(KIND, "target", "sequences for a terminal", _for_a_terminal)
     yield Attack(
-        KIND, f"{score}: connection", "an unfinished body of sixty megabytes", _unfinished(score), slow=True, keyed=True
+        KIND,
+        f"{score}: connection",
+        "an unfinished body of sixty megabytes",
+        _unfinished(score),
+        slow=True,
+        keyed=True,
+        heavy=True,
     )
-    yield Attack(KIND, "headers", "ten megabytes of headers, without a key", _ten_megabytes_of_headers)
+    yield Attack(KIND, "headers", "ten megabytes of headers, without a key", _ten_megabytes_of_headers, heavy=True)
 
 
 def _body(operation: Operation, name: str, change: Callable[[Random], dict[str, Any]]) -> Attack:
@@ -56,7 +62,7 @@ def _body(operation: Operation, name: str, change: Callable[[Random], dict[str, 
             return once(request_of(operation, caller, json.dumps(body).encode() + b"\n" + rest))
         return once(request_of(operation, caller, json.dumps(body).encode()))
 
-    return Attack(KIND, str(operation), name, plan, operation, keyed=True)
+    return Attack(KIND, str(operation), name, plan, operation, keyed=True, heavy=True)
 
 
 def _with_semicolons(operation: Operation, size: int) -> Attack:
@@ -85,7 +91,7 @@ def _long_query(chance: Random) -> dict[str, Any]:
 
 
 def _long_key(_: Random) -> dict[str, Any]:
-    return {"\U0001f600" + "k" * 100_000: [[1, 2, 3]] * 200_000, "metadata": {"smile": "\U0001f600"}}
+    return {"\U0001f600" + "k" * 100_000: [[1, 2, 3]] * 50_000, "metadata": {"smile": "\U0001f600"}}
 
 
 def _for_a_terminal(_: Random, __: Caller) -> Plan:

@@ -18,10 +18,10 @@ SLOW_EVERY = 40
 
 
 class Table:
-    """All attacks on a service, in a fixed order."""
+    """All attacks on a service, in a fixed order. heavy: whether those that move megabytes are among them."""
 
-    def __init__(self, document: Document) -> None:
-        self.attacks: list[Attack] = [
+    def __init__(self, document: Document, *, heavy: bool = True) -> None:
+        every = [
             *field_attacks(document),
             *body_attacks(document),
             *header_attacks(document),
@@ -29,6 +29,7 @@ class Table:
             *upload_attacks(document),
             *known_attacks(document),
         ]
+        self.attacks: list[Attack] = [attack for attack in every if heavy or not attack.heavy]
         self._quick = _by_kind([attack for attack in self.attacks if not attack.slow])
         self._slow = _by_kind([attack for attack in self.attacks if attack.slow])
 

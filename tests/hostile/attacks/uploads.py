@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from random import Random
 
 from tests.hostile.attacks.attack import Attack, Caller, Ending, Plan, request_of
@@ -30,6 +31,7 @@ def _upload(
     body: Callable[[Random, bytes], bytes],
     *,
     packed: bool = False,
+    heavy: bool = False,
     ending: Ending = Ending.READ,
 ) -> Attack:
     def plan(chance: Random, caller: Caller) -> Plan:
@@ -39,12 +41,13 @@ def _upload(
             request = request.having(b"Content-Encoding", b"gzip")
         return Plan([request.encode()], ending=ending)
 
-    return Attack(kind, f"{operation}: JSON lines", name, plan, operation if ending is Ending.READ else None)
+    right = operation if ending is Ending.READ else None
+    return Attack(kind, f"{operation}: JSON lines", name, plan, right, heavy=heavy)
 
 
 def _lines(operation: Operation) -> Iterator[Attack]:
     for value in values():
-        yield _upload(operation, value.kind, f"an item: {value.name}", _with_item(value))
+        yield _upload(operation, value.kind, f"an item: {value.name}", _with_item(value), heavy=value.heavy)
     bodies: list[tuple[str, str, Callable[[Random, bytes], bytes]]] = [
         ("wrong type", "no first line", lambda _, first: b'"item"\n"item"\n'),
         ("wrong type", "the first line twice", lambda _, first: first * 2),
@@ -62,7 +65,7 @@ def _lines(operation: Operation) -> Iterator[Attack]:
         ("too long", "each item behind a long query", _long_query),
     ]
     for kind, name, body in bodies:
-        yield _upload(operation, kind, name, body)
+        yield _upload(operation, kind, name, body, heavy="mega" in name or name == "each item behind a long query")
 
 
 def _with_item(value: Value) -> Callable[[Random, bytes], bytes]:
@@ -75,7 +78,8 @@ def _long_query(chance: Random, first: bytes) -> bytes:
     return json.dumps(job).encode() + b"\n" + b'"a"\n' * 20_000
 
 
-def zeros(mebibytes: int, first: bytes = b"", byte: bytes = b"\n") -> bytes:
+@cache
+def _repeating(mebibytes: int, first: bytes = b"", byte: bytes = b"\n") -> bytes:
     """Return ``first`` and this many mebibytes of one byte, packed a thousandfold."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     parts = [packer.compress(first), *(packer.compress(byte * MEBIBYTE) for _ in range(mebibytes)), packer.flush()]
@@ -84,10 +88,10 @@ def zeros(mebibytes: int, first: bytes = b"", byte: bytes = b"\n") -> bytes:
 
 def _packed(operation: Operation) -> Iterator[Attack]:
     bodies: list[tuple[str, Callable[[Random, bytes], bytes]]] = [
-        ("200 MB of newlines", lambda _, first: zeros(200, first)),
-        ("200 MB of spaces in one line", lambda _, first: zeros(200, first, b" ")),
-        ("200 MB of one item", lambda _, first: zeros(200, first + b'"', b"a")),
-        ("200 MB before the first line", lambda _, first: zeros(200)),
+        ("200 MB of newlines", lambda _, first: _repeating(200, first)),
+        ("200 MB of spaces in one line", lambda _, first: _repeating(200, first, b" ")),
+        ("200 MB of one item", lambda _, first: _repeating(200, first + b'"', b"a")),
+        ("200 MB before the first line", lambda _, first: _repeating(200)),
         ("50,000 empty members", lambda _, first: gzip.compress(first) + gzip.compress(b"") * 50_000),
         ("50,000 members of one newline", lambda _, first: gzip.compress(first) + gzip.compress(b"\n") * 50_000),
         ("packed twice", lambda _, first: gzip.compress(gzip.compress(first + b'"a"\n'))),
@@ -99,8 +103,9 @@ def _packed(operation: Operation) -> Iterator[Attack]:
         ("bits changed by chance", _broken),
     ]
     for name, body in bodies:
-        yield _upload(operation, "packed", name, body, packed=True)
-        yield _upload(operation, "packed", f"{name}, then a reset", body, packed=True, ending=Ending.ABORT)
+        heavy = "200 MB" in name or "50,000" in name
+        yield _upload(operation, "packed", name, body, packed=True, heavy=heavy)
+        yield _upload(operation, "packed", f"{name}, then a reset", body, packed=True, heavy=heavy, ending=Ending.ABORT)
 
 
 def _broken(chance: Random, first: bytes) -> bytes:

@@ -15,6 +15,28 @@ class Value:
     name: str
     make: Callable[[Random], bytes]
 
+    @property
+    def heavy(self) -> bool:
+        """Whether it has more than about half a megabyte."""
+        return self.name in HEAVY
+
+
+HEAVY = {
+    "3000000 digits",
+    "a fraction of a million digits",
+    "1100000 letters",
+    "4000000 characters of words",
+    "100,000 escaped letters",
+    "200,000 emoji",
+    "300,000 spaces",
+    "newlines",
+    "a list of one text of a million letters",
+    "1000000 lists",
+    "100000 names",
+    "1000000 times 1",
+}
+"""The names of large values."""
+
 
 def values() -> list[Value]:
     """Return all hostile values."""
