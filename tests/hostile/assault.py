@@ -12,9 +12,9 @@ from tests.hostile.attacks.attack import Attack, Caller
 from tests.hostile.attacks.table import Table
 from tests.hostile.contract import complaints, error_code
 from tests.hostile.document import Document
-from tests.hostile.sending import Outcome, perform
+from tests.hostile.sending import Ended, Outcome, perform
 
-KEPT_FINDINGS = 200
+KEPT_FINDINGS = 10_000
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Finding:
     what: str
 
     def __str__(self) -> str:
-        return f"attack {self.number}: {self.what} ({self.attack})"
+        return f"attack {self.number} ({self.attack})"
 
 
 @dataclass
@@ -50,12 +50,12 @@ class Tally:
             counts[f"{answer.status} {code}" if code else str(answer.status)] += 1
             for complaint in complaints(document, attack, answer):
                 self._find(number, attack, complaint)
-        if outcome.ended != "answered":
+        if outcome.ended is not Ended.ANSWERED:
             counts[outcome.ended] += 1
         if outcome.garbage:
             self._find(number, attack, "the answer is not HTTP")
-        if outcome.ended in ("hung", "no connection"):
-            self._find(number, attack, f"{outcome.ended}, after {outcome.seconds:.1f} s")
+        if outcome.ended in (Ended.HUNG, Ended.NOT_CONNECTED):
+            self._find(number, attack, outcome.ended)
         if not attack.slow:
             self.slowest = max(self.slowest, outcome.seconds)
 
@@ -77,6 +77,7 @@ class Assault:
     at_once: int = 24  # quick attacks at the same time
     slow_at_once: int = 200
     pace: float = 1_000.0  # attacks begun in a second, at most
+    stall: float = 40.0  # seconds for which slow readers read nothing: longer than the service waits for them
     patience: float = 75.0  # seconds within which every attack must be over
     heavy: bool = True  # whether attacks that move megabytes are among them
 
@@ -119,5 +120,5 @@ class Assault:
         attack, chance = table.choose(self.seed, number)
         caller = self.callers[0] if attack.keyed or chance.random() < 0.8 else chance.choice(self.callers)
         plan = attack.plan(chance, caller)
-        outcome = await perform(self.port, plan, self.patience)
-        return attack, plan.requests, outcome
+        outcome = await perform(self.port, plan, self.patience, self.stall)
+        return attack, plan.requests * plan.connections, outcome

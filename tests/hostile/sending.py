@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import httptools
 
@@ -29,12 +30,22 @@ class Answer:
     complete: bool = False
 
 
+class Ended(StrEnum):
+    """How a connection ended; further down is worse."""
+
+    ANSWERED = "answered"
+    ABORTED = "aborted"  # by us
+    CLOSED = "closed"  # by the service, without all answers
+    NOT_CONNECTED = "not connected"
+    HUNG = "hung"  # neither answered nor closed in time
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a plan."""
 
     answers: list[Answer]
-    ended: str  # `answered`, `closed` without (all) answers, `aborted` by us, `hung`, or `no connection`
+    ended: Ended
     seconds: float
     garbage: bool = False  # the server sent something that is not HTTP
 
@@ -89,16 +100,27 @@ class _Answers:
             self.finished += 1
 
 
-async def perform(port: int, plan: Plan, patience: float) -> Outcome:
-    """Do what a plan says, on a connection of its own.
+async def perform(port: int, plan: Plan, patience: float, stall: float = 0.0) -> Outcome:
+    """Do what a plan says, on connections of its own.
 
-    patience: seconds within which everything must have been answered, or the connection closed by the server.
+    patience: seconds within which everything must have been answered, or the connection closed by the server. stall:
+    seconds for which a client that is slow to read reads nothing.
     """
+    outcomes = await asyncio.gather(*(_perform_one(port, plan, patience, stall) for _ in range(plan.connections)))
+    return Outcome(
+        [answer for outcome in outcomes for answer in outcome.answers],
+        max((outcome.ended for outcome in outcomes), key=list(Ended).index),
+        max(outcome.seconds for outcome in outcomes),
+        any(outcome.garbage for outcome in outcomes),
+    )
+
+
+async def _perform_one(port: int, plan: Plan, patience: float, stall: float) -> Outcome:
     started = time.monotonic()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
-        return Outcome([], "no connection", time.monotonic() - started)
+        return Outcome([], Ended.NOT_CONNECTED, time.monotonic() - started)
     found = _Answers(plan.only_head)
     async with _closing(writer):
         sending = asyncio.create_task(_send(writer, plan))
@@ -106,12 +128,12 @@ async def perform(port: int, plan: Plan, patience: float) -> Outcome:
             async with asyncio.timeout(patience):
                 if plan.ending is Ending.ABORT:
                     await sending
-                    ended = "aborted"
+                    ended = Ended.ABORTED
                 else:
-                    await asyncio.sleep(plan.stall)
+                    await asyncio.sleep(stall if plan.ending is Ending.STALL else 0)
                     ended = await _read(reader, found, plan.requests)
         except TimeoutError:
-            ended = "hung"
+            ended = Ended.HUNG
         finally:
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -132,18 +154,18 @@ async def _send(writer: asyncio.StreamWriter, plan: Plan) -> None:
             writer.write_eof()
 
 
-async def _read(reader: asyncio.StreamReader, found: _Answers, wanted: int) -> str:
+async def _read(reader: asyncio.StreamReader, found: _Answers, wanted: int) -> Ended:
     while found.finished < wanted:
         try:
             data = await reader.read(2**16)
         except OSError:
-            return "closed"
+            return Ended.CLOSED
         if not data:
-            return "closed"
+            return Ended.CLOSED
         found.feed(data)
         if found.garbage:
-            return "answered"
-    return "answered"
+            return Ended.ANSWERED
+    return Ended.ANSWERED
 
 
 @contextlib.asynccontextmanager

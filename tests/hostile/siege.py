@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import time
@@ -29,6 +30,9 @@ USUAL_SECONDS = 15.0
 
 WARM_CALLS, WARM_SECONDS = 20, 0.3
 """The worker is warm when so many calls take no longer than this each."""
+
+RECOVERY_SECONDS = 120.0
+"""Time in which the waiting work of the attackers must be done."""
 
 EXAMPLES = 50
 """Requests by chance that schemathesis sends to each operation."""
@@ -168,14 +172,24 @@ class Siege:
         return time.monotonic() - started < WARM_CALLS * WARM_SECONDS
 
     def _what_is_dead(self) -> str:
-        try:
-            for path in ("/livez", "/readyz"):
-                if self.deployment.client.get(path).status_code != 200:
-                    return f"{path} is not answered with 200"
-            response = self.deployment.client.post("/v1/score", json=BODY)
-            return "" if response.status_code == 200 else f"a call is answered with {response.text}"
-        except httpx2.TransportError as error:
-            return f"the API does not answer: {error!r}"
+        """Return what does not work, even when the work that the attackers left has had time to be done."""
+        answers: list[str] = []
+
+        def works() -> bool:
+            answers.clear()
+            for method, path in (("GET", "/livez"), ("GET", "/readyz"), ("POST", "/v1/score")):
+                try:
+                    response = self.deployment.client.request(method, path, json=BODY if method == "POST" else None)
+                except httpx2.TransportError as error:
+                    answers.append(f"{path} is not answered: {error!r}")
+                else:
+                    if response.status_code != 200:
+                        answers.append(f"{path} is answered with {response.text[:200]}")
+            return not answers
+
+        with contextlib.suppress(TimeoutError):
+            wait_until(works, "the service to work again", RECOVERY_SECONDS)
+        return "; ".join(answers)
 
     def _broken_rules(self) -> str:
         command = [sys.executable, "-m", "operations.check"]

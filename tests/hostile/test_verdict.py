@@ -13,7 +13,7 @@ from tests.hostile.attacks.attack import Attack, Plan
 from tests.hostile.contract import complaints
 from tests.hostile.document import Document, Operation
 from tests.hostile.processes import Usage
-from tests.hostile.sending import Answer, Outcome
+from tests.hostile.sending import Answer, Ended, Outcome
 from tests.hostile.verdict import MEBIBYTE, Report
 from tests.hostile.watching import Phase
 
@@ -53,7 +53,7 @@ def report() -> Report:
     """Return the report of an assault that reached all marks."""
     quiet = Phase(calls=[0.05] * 100, looks=[0.001] * 2_000, peak=Usage(200 * MEBIBYTE, 50, 20), last=Usage(1, 50, 20))
     tally = Tally()
-    tally.count(DOCUMENT, 0, ATTACK, 10, Outcome([answer(503, "overloaded")], "answered", 0.1))
+    tally.count(DOCUMENT, 0, ATTACK, 10, Outcome([answer(503, "overloaded")], Ended.ANSWERED, 0.1))
     return Report(tally, quiet, quiet, quiet, wanted_requests=10, database_bound=MEBIBYTE, judge_times=True)
 
 
@@ -82,6 +82,6 @@ def test_each_mark_that_is_missed_is_named(attacked: Phase, word: str) -> None:
 
 def test_an_attack_that_hangs_and_one_that_was_never_sent_are_findings() -> None:
     one = report()
-    one.tally.count(DOCUMENT, 7, ATTACK, 1, Outcome([], "hung", 75.0))
-    assert any("attack 7: hung" in line for line in one.missed())
+    one.tally.count(DOCUMENT, 7, ATTACK, 1, Outcome([], Ended.HUNG, 75.0))
+    assert any("hung: 1 times, attack 7 " in line for line in one.missed())
     assert any("only 11 of 20" in line for line in replace(one, wanted_requests=20).missed())

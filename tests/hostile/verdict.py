@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.hostile.assault import Tally
+from tests.hostile.assault import Finding, Tally
 from tests.hostile.watching import Phase
 
 MEBIBYTE = 2**20
@@ -15,6 +15,7 @@ LIVEZ_WORST_SECONDS = 1.0
 SLOWDOWN = 3.0  # of the quiet tenant's calls
 REFUSED_SHARE = 0.001  # of the quiet tenant's calls, at most
 MEMORY = 2**30
+EXAMPLES = 4  # attacks that are named for each kind of finding
 LEFT_DESCRIPTORS = 64  # how many more than before may be open when the attackers have gone
 
 
@@ -35,7 +36,7 @@ class Report:
 
     def missed(self) -> list[str]:
         """Return a line for each mark that was missed."""
-        lines = [str(finding) for finding in self.tally.findings]
+        lines = self._found()
         if self.tally.not_shown:
             lines.append(f"{self.tally.not_shown} more findings")
         if self.tally.requests < self.wanted_requests:
@@ -58,6 +59,16 @@ class Report:
             lines.append(f"{self.after.last.descriptors} files are open, {self.usual.peak.descriptors} before")
         lines += [line for line in (self.broken_rules, self.dead, self.undocumented) if line]
         return lines + (self._late() if self.judge_times else [])
+
+    def _found(self) -> list[str]:
+        """Return a line for each kind of finding, with the first attacks that led to it."""
+        by_what: dict[str, list[Finding]] = {}
+        for finding in self.tally.findings:
+            by_what.setdefault(finding.what, []).append(finding)
+        return [
+            f"{what}: {len(findings)} times, {'; '.join(map(str, findings[:EXAMPLES]))}"
+            for what, findings in by_what.items()
+        ]
 
     def _late(self) -> list[str]:
         lines = []

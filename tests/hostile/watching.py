@@ -136,14 +136,14 @@ class _Watcher:
         if [answer.status for answer in outcome.answers] == [200]:
             phase.calls.append(outcome.seconds)
         else:
-            phase.refused[str(outcome.answers[0].status) if outcome.answers else outcome.ended] += 1
+            phase.refused[str(outcome.answers[0].status) if outcome.answers else outcome.ended.value] += 1
 
     async def _look_once(self) -> None:
         phase = self._phases[self._phase]
         outcome = await perform(self._watched.port, Plan([self._look]), PATIENCE)
         phase.looks.append(outcome.seconds)
         if [answer.status for answer in outcome.answers] != [200]:
-            phase.not_alive[str(outcome.answers[0].status) if outcome.answers else outcome.ended] += 1
+            phase.not_alive[str(outcome.answers[0].status) if outcome.answers else outcome.ended.value] += 1
 
     async def _probe(self) -> None:
         phase = self._phases[self._phase]

@@ -21,13 +21,13 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sent over one connection. A piece may be made only when it is sent, so that large ones need no memory."""
+    """What is sent over a connection. A piece may be made only when it is sent, so that large ones need no memory."""
 
     pieces: Iterable[bytes]
     requests: int = 1  # requests that the pieces hold, each of which may be answered
     pause: float = 0.0  # seconds before each piece but the first
     ending: Ending = Ending.READ
-    stall: float = 0.0  # seconds without reading, for :attr:`Ending.STALL`
+    connections: int = 1  # that are opened at once, each of which does all of this
     only_head: bool = False  # the answer has no body, as for HEAD
 
 

@@ -9,8 +9,10 @@ from tests.hostile.attacks.attack import Attack, Caller, Ending, Plan, Request, 
 from tests.hostile.document import Document, Operation
 
 SLOW_PAUSE = 0.5
-STALL = 40.0
-"""Seconds: between the pieces of what is sent slowly, and without reading answers. The server gives up earlier."""
+"""Seconds between the pieces of what is sent slowly."""
+
+AT_ONCE = 300
+"""Connections of one attack with many."""
 
 
 def connection_attacks(document: Document) -> Iterator[Attack]:
@@ -21,6 +23,21 @@ def connection_attacks(document: Document) -> Iterator[Attack]:
         if operation.example:
             yield from _framing(operation)
         yield from _repeated(operation)
+        yield _simple(
+            "many connections",
+            operation,
+            "each with a request",
+            lambda request: [request.encode()],
+            connections=AT_ONCE,
+        )
+        yield _simple(
+            "many connections",
+            operation,
+            "each with half a request",
+            lambda request: [request.encode()[:40]],
+            connections=AT_ONCE,
+            slow=True,
+        )
     yield from _not_http()
 
 
@@ -33,12 +50,18 @@ def _simple(
     requests: int = 1,
     pause: float = 0.0,
     ending: Ending = Ending.READ,
-    stall: float = 0.0,
+    connections: int = 1,
     slow: bool = False,
     heavy: bool = False,
 ) -> Attack:
     def plan(_: Random, caller: Caller) -> Plan:
-        return Plan(pieces(request_of(operation, caller)), requests=requests, pause=pause, ending=ending, stall=stall)
+        return Plan(
+            pieces(request_of(operation, caller)),
+            requests=requests,
+            pause=pause,
+            ending=ending,
+            connections=connections,
+        )
 
     return Attack(kind, f"{operation}: connection", name, plan, None, slow, heavy=heavy)
 
@@ -121,7 +144,6 @@ def _too_slow(operation: Operation) -> Iterator[Attack]:
             lambda request: [request.encode() * 500],
             requests=500,
             ending=Ending.STALL,
-            stall=STALL,
             slow=True,
         )
     yield _simple(
@@ -247,5 +269,8 @@ def _not_http() -> Iterator[Attack]:
         yield Attack("not HTTP", "connection", name, plan, heavy="mega" in name)
 
     yield Attack("too slow", "connection", "says nothing", lambda _, __: Plan([]), slow=True)
+    yield Attack(
+        "many connections", "connection", "say nothing", lambda _, __: Plan([], connections=AT_ONCE), slow=True
+    )
     yield Attack("not HTTP", "connection", "opened and reset", lambda _, __: Plan([], ending=Ending.ABORT))
     yield Attack("not HTTP", "connection", "opened and closed", lambda _, __: Plan([], ending=Ending.CLOSE))

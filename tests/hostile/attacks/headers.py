@@ -19,6 +19,7 @@ NAMES = (
 TEXTS: list[tuple[str, str, bytes]] = [
     ("wrong type", "nothing", b""),
     ("wrong type", "a comma", b","),
+    ("wrong type", "100-continue", b"100-continue"),
     ("wrong type", "quotes that never end", b'"a; b="c'),
     ("wrong type", "another encoding", b"application/json; charset=utf-16"),
     ("wrong type", "parameters without values", b"application/json;=;;a=;=b"),

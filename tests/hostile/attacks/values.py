@@ -59,6 +59,20 @@ def _wrong_types() -> list[Value]:
     return _fixed(
         "wrong type",
         *(b"null", b"true", b"7", b"-0.5", b'""', b'"text"', b"[]", b"{}", b"[null]", b"[[1]]", b'["a", 1]', b"[[[]]]"),
+        *(
+            b'"https://127.0.0.1/"',
+            b'"http://[::ffff:127.0.0.1]:80/"',
+            b'"file:///etc/passwd"',
+            b'"https://a:b@c:99999/"',
+        ),
+        *(
+            b'"//"',
+            b'"https://"',
+            b'"https://xn--a.example/"',
+            b'"https://a..b/"',
+            b'"https://%00/"',
+            b'"javascript:1"',
+        ),
         *(b'{"a": {"b": 1}}', b'[{"text": "a"}]', b"[true]", b"[1.0]", b'[["a"], "b"]'),
     )
 
