@@ -18,8 +18,13 @@ from tests.services import PostgresServer, RedisServer
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=100_000, help="how many requests are sent")
-    parser.add_argument("--minutes", type=float, default=30.0, help="time in which they must have been sent")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=100_000,
+        help="how many attacks are carried out, each of which sends a request or more",
+    )
+    parser.add_argument("--minutes", type=float, default=30.0, help="time in which that must be done")
     parser.add_argument("--pace", type=float, default=200.0, help="attacks that are begun in a second, at most")
     parser.add_argument("--seed", type=int, default=1, help="seed of the attacks")
     parser.add_argument("--only", type=int, default=None, help="carry out only the attack of this number")

@@ -33,7 +33,8 @@ class Finding:
 class Tally:
     """What was sent, and what came back."""
 
-    requests: int = 0
+    attacks: int = 0
+    requests: int = 0  # an attack has one or more
     by_kind: dict[str, Counter[str]] = field(default_factory=dict)  # by kind: requests, and each status or end
     findings: list[Finding] = field(default_factory=list)
     not_shown: int = 0  # findings beyond those that are kept
@@ -43,6 +44,7 @@ class Tally:
     def count(self, document: Document, number: int, attack: Attack, requests: int, outcome: Outcome) -> None:
         """Count the outcome of an attack."""
         counts = self.by_kind.setdefault(attack.kind, Counter())
+        self.attacks += 1
         self.requests += requests
         counts["requests"] += requests
         for answer in outcome.answers:
@@ -77,30 +79,31 @@ class Assault:
     at_once: int = 24  # quick attacks at the same time
     slow_at_once: int = 200
     pace: float = 1_000.0  # attacks begun in a second, at most
+    pause: float = 0.5  # seconds between the pieces of what is sent slowly
     stall: float = 40.0  # seconds for which slow readers read nothing: longer than the service waits for them
     patience: float = 75.0  # seconds within which every attack must be over
     heavy: bool = True  # whether attacks that move megabytes are among them
 
-    async def run(self, requests: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Tally:
-        """Attack until so many requests are sent or the time is over, and return what became of it."""
+    async def run(self, attacks: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Tally:
+        """Carry out so many attacks, or as many as the time allows, and return what became of them."""
         table = Table(self.document, heavy=self.heavy)
         tally = Tally()
         quick, slow = asyncio.Semaphore(self.at_once), asyncio.Semaphore(self.slow_at_once)
         started = said = time.monotonic()
-        begun = number = 0
+        number = 0
         async with asyncio.TaskGroup() as group:
-            while begun < requests and time.monotonic() - started < seconds:
+            while number < attacks and time.monotonic() - started < seconds:
                 attack, _ = table.choose(self.seed, number)
                 if not attack.slow:
                     await quick.acquire()
                 group.create_task(self._one(table, number, tally, slow if attack.slow else None, quick))
-                begun = max(tally.requests, number)
                 number += 1
                 if (ahead := number / self.pace - (time.monotonic() - started)) > 0:
                     await asyncio.sleep(ahead)
                 if time.monotonic() - said > 15:
                     said = time.monotonic()
-                    say(f"{tally.requests} requests sent, {len(tally.findings) + tally.not_shown} findings")
+                    findings = len(tally.findings) + tally.not_shown
+                    say(f"{tally.attacks} attacks, {tally.requests} requests, {findings} findings")
         tally.seconds = time.monotonic() - started
         return tally
 
@@ -120,5 +123,5 @@ class Assault:
         attack, chance = table.choose(self.seed, number)
         caller = self.callers[0] if attack.keyed or chance.random() < 0.8 else chance.choice(self.callers)
         plan = attack.plan(chance, caller)
-        outcome = await perform(self.port, plan, self.patience, self.stall)
+        outcome = await perform(self.port, plan, self.patience, pause=self.pause, stall=self.stall)
         return attack, plan.requests * plan.connections, outcome

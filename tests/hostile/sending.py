@@ -100,13 +100,15 @@ class _Answers:
             self.finished += 1
 
 
-async def perform(port: int, plan: Plan, patience: float, stall: float = 0.0) -> Outcome:
+async def perform(port: int, plan: Plan, patience: float, *, pause: float = 0.0, stall: float = 0.0) -> Outcome:
     """Do what a plan says, on connections of its own.
 
-    patience: seconds within which everything must have been answered, or the connection closed by the server. stall:
-    seconds for which a client that is slow to read reads nothing.
+    patience: seconds within which everything must have been answered, or the connection closed by the server. pause:
+    seconds between the pieces of what is sent slowly. stall: seconds for which a slow reader reads nothing.
     """
-    outcomes = await asyncio.gather(*(_perform_one(port, plan, patience, stall) for _ in range(plan.connections)))
+    outcomes = await asyncio.gather(
+        *(_perform_one(port, plan, patience, pause, stall) for _ in range(plan.connections))
+    )
     return Outcome(
         [answer for outcome in outcomes for answer in outcome.answers],
         max((outcome.ended for outcome in outcomes), key=list(Ended).index),
@@ -115,7 +117,7 @@ async def perform(port: int, plan: Plan, patience: float, stall: float = 0.0) ->
     )
 
 
-async def _perform_one(port: int, plan: Plan, patience: float, stall: float) -> Outcome:
+async def _perform_one(port: int, plan: Plan, patience: float, pause: float, stall: float) -> Outcome:
     started = time.monotonic()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -123,7 +125,7 @@ async def _perform_one(port: int, plan: Plan, patience: float, stall: float) -> 
         return Outcome([], Ended.NOT_CONNECTED, time.monotonic() - started)
     found = _Answers(plan.only_head)
     async with _closing(writer):
-        sending = asyncio.create_task(_send(writer, plan))
+        sending = asyncio.create_task(_send(writer, plan, pause))
         try:
             async with asyncio.timeout(patience):
                 if plan.ending is Ending.ABORT:
@@ -141,12 +143,12 @@ async def _perform_one(port: int, plan: Plan, patience: float, stall: float) -> 
     return Outcome([one for one in found.answers if one.status], ended, time.monotonic() - started, found.garbage)
 
 
-async def _send(writer: asyncio.StreamWriter, plan: Plan) -> None:
+async def _send(writer: asyncio.StreamWriter, plan: Plan, pause: float) -> None:
     first = True
     with contextlib.suppress(OSError):
         for piece in plan.pieces:
-            if plan.pause and not first:
-                await asyncio.sleep(plan.pause)
+            if plan.slowly and not first:
+                await asyncio.sleep(pause)
             first = False
             writer.write(piece)
             await writer.drain()

@@ -49,6 +49,7 @@ SETTINGS: dict[str, object] = {
     "call_timeout_seconds": 20,
     "max_call_timeout_seconds": 20,
     "body_seconds": 40,
+    "upload_timeout_seconds": 20,
     # The quiet tenant's usual time must not hold the time in which programs are compiled.
     "multi_item_enable_startup_warmup": "true",
 }
@@ -59,7 +60,7 @@ SETTINGS: dict[str, object] = {
 class Plan:
     """How long and how hard a service is attacked."""
 
-    requests: int
+    attacks: int
     seconds: float
     seed: int
     pace: float  # attacks a second
@@ -94,7 +95,7 @@ class Siege:
                 time.sleep(USUAL_SECONDS)
                 self._say("attacking")
                 watch.begin("attacked")
-                tally = asyncio.run(assault.run(plan.requests, plan.seconds, self._say))
+                tally = asyncio.run(assault.run(plan.attacks, plan.seconds, self._say))
                 self._say("the attackers have gone")
                 watch.begin("after")
                 time.sleep(USUAL_SECONDS)
@@ -104,7 +105,7 @@ class Siege:
                 phases["usual"],
                 phases["attacked"],
                 phases["after"],
-                wanted_requests=plan.requests,
+                wanted_attacks=plan.attacks,
                 database_bound=self._bound(),
                 undocumented=undocumented,
                 judge_times=plan.judge_times,

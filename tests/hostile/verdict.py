@@ -27,7 +27,7 @@ class Report:
     usual: Phase
     attacked: Phase
     after: Phase
-    wanted_requests: int
+    wanted_attacks: int
     database_bound: int
     broken_rules: str = ""  # what `python -m operations.check` says, if it found a violation
     dead: str = ""  # what no longer works after the assault
@@ -39,8 +39,8 @@ class Report:
         lines = self._found()
         if self.tally.not_shown:
             lines.append(f"{self.tally.not_shown} more findings")
-        if self.tally.requests < self.wanted_requests:
-            lines.append(f"only {self.tally.requests} of {self.wanted_requests} requests were sent in time")
+        if self.tally.attacks < self.wanted_attacks:
+            lines.append(f"only {self.tally.attacks} of {self.wanted_attacks} attacks were carried out in time")
         if self.attacked.not_alive:
             lines.append(f"/livez was not answered with 200: {dict(self.attacked.not_alive)}")
         refused = self.attacked.refused.total()
@@ -94,7 +94,7 @@ class Report:
             lines.append(f"{kind:22} {counts['requests']:>9}  {answers}")
         seconds = self.tally.seconds
         lines += [
-            f"{self.tally.requests} requests in {seconds:.0f} s",
+            f"{self.tally.attacks} attacks with {self.tally.requests} requests in {seconds:.0f} s",
             f"the slowest quick attack took {self.tally.slowest:.1f} s",
             "",
             f"{'':28} {'before':>10} {'attacked':>10} {'after':>10}",

@@ -25,7 +25,7 @@ class Plan:
 
     pieces: Iterable[bytes]
     requests: int = 1  # requests that the pieces hold, each of which may be answered
-    pause: float = 0.0  # seconds before each piece but the first
+    slowly: bool = False  # whether there is a pause before each piece but the first
     ending: Ending = Ending.READ
     connections: int = 1  # that are opened at once, each of which does all of this
     only_head: bool = False  # the answer has no body, as for HEAD

@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 from tests.hostile.attacks.attack import Attack, Caller, Ending, Plan, Request, request_of
-from tests.hostile.document import Document, Operation
+from tests.hostile.document import JSON_LINES, Document, Operation
 
-SLOW_PAUSE = 0.5
-"""Seconds between the pieces of what is sent slowly."""
-
-AT_ONCE = 300
+AT_ONCE = 200
 """Connections of one attack with many."""
 
 
@@ -29,6 +26,8 @@ def connection_attacks(document: Document) -> Iterator[Attack]:
             "each with a request",
             lambda request: [request.encode()],
             connections=AT_ONCE,
+            slow=True,
+            heavy=True,
         )
         yield _simple(
             "many connections",
@@ -37,6 +36,7 @@ def connection_attacks(document: Document) -> Iterator[Attack]:
             lambda request: [request.encode()[:40]],
             connections=AT_ONCE,
             slow=True,
+            heavy=True,
         )
     yield from _not_http()
 
@@ -48,7 +48,7 @@ def _simple(
     pieces: Callable[[Request], Iterable[bytes]],
     *,
     requests: int = 1,
-    pause: float = 0.0,
+    slowly: bool = False,
     ending: Ending = Ending.READ,
     connections: int = 1,
     slow: bool = False,
@@ -58,7 +58,7 @@ def _simple(
         return Plan(
             pieces(request_of(operation, caller)),
             requests=requests,
-            pause=pause,
+            slowly=slowly,
             ending=ending,
             connections=connections,
         )
@@ -113,27 +113,29 @@ def _too_slow(operation: Operation) -> Iterator[Attack]:
         operation,
         "one byte at a time",
         lambda request: bytes_of(request.encode()),
-        pause=SLOW_PAUSE,
+        slowly=True,
         slow=True,
     )
     if operation.example:
+        # An upload may take as long as it likes, as long as something comes. So this one comes to an end.
+        count = 30 if operation.media_type == JSON_LINES else 10_000
         yield _simple(
             "too slow",
             operation,
             "a body of one byte at a time",
             lambda request: [
                 request.having(b"Content-Length", b"100000").head(),
-                *([b" "] * 10_000),
+                *([b" "] * count),
             ],
-            pause=SLOW_PAUSE,
+            slowly=True,
             slow=True,
         )
         yield _simple(
             "too slow",
             operation,
             "chunks of one byte",
-            lambda request: [request.having(b"Transfer-Encoding", b"chunked").head(), *([b"1\r\n \r\n"] * 10_000)],
-            pause=SLOW_PAUSE,
+            lambda request: [request.having(b"Transfer-Encoding", b"chunked").head(), *([b"1\r\n \r\n"] * count)],
+            slowly=True,
             slow=True,
         )
     else:
@@ -151,7 +153,7 @@ def _too_slow(operation: Operation) -> Iterator[Attack]:
         operation,
         "headers without end",
         lambda request: [request.head()[:-2], *(b"X-%d: 1\r\n" % n for n in range(10_000))],
-        pause=SLOW_PAUSE,
+        slowly=True,
         slow=True,
     )
 
