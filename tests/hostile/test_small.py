@@ -16,7 +16,7 @@ from tests.hostile.assault import Assault
 from tests.hostile.attacks.attack import Caller
 from tests.hostile.document import read_document
 
-ATTACKS = 240
+ATTACKS = 160
 
 BRIEF: dict[str, Any] = {
     "header_seconds": 0.5,
