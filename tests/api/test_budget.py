@@ -13,10 +13,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from api.budget import RETRY_SECONDS, Budget
+from api.budget import RETRY_SECONDS, Budget, Kind
 from api.requests.submission import read_call
+from jobs.tenancy.tenants import DEFAULT_TENANT
 from tests.api.every_route import BODY
-from tests.api.raw_requests import JSON, begin, begin_body, begin_json, key_of
+from tests.api.raw_requests import JSON, begin, begin_body, begin_json, head_of, key_of
 from tests.api.server.raw_client import Answer, RawClient
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
@@ -331,3 +332,28 @@ def test_a_request_gives_everything_back_however_it_ends(limited: Limited, ends:
         limited.holds()
     assert limited.budget.body_bytes._used_by == {}
     assert all(share._used_by == {} for share in limited.budget.open.values())
+
+
+@pytest.mark.slow
+def test_by_default_a_tenant_may_have_256_calls_and_1000_streams_open(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    """They all come at the same moment, when not even the key of their tenant is known."""
+    with running_api(model.directory, sqlite_url, tmp_path) as (api, worker):
+        assert worker is not None
+        worker.gate.clear()
+        job_id = api.submit(**BODY)["id"]
+        key = key_of(api, DEFAULT_TENANT)
+        clients = [RawClient(api) for _ in range(1_256)]
+        content = json.dumps(CALL).encode()
+        call = head_of("POST /v1/score", {**JSON, "Content-Length": str(len(content))}, key) + content
+        wait = head_of(f"GET /v1/jobs/{job_id}", {"Prefer": "wait=60"}, key)
+        for n, client in enumerate(clients):
+            client.send(call if n < 256 else wait)
+        budget = api.app.state.service.budget
+        eventually(lambda: [budget.open_requests(kind) for kind in Kind] == [256, 1_000, 0], "all of them wait")
+        worker.gate.set()
+        assert {client.answer().status for client in clients} == {200}
+        for client in clients:
+            client.close()
+        assert "scoreline_refused_requests_total{" not in api.client.get("/metrics").text
