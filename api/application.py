@@ -105,7 +105,7 @@ def create_app(
             bodies=BodyReader(reading, threads, text_process),
             text_process=text_process,
             compatibility=compatibility,
-            authenticator=Authenticator(database, threads, keys, keyless=keyless),
+            authenticator=Authenticator(database, threads, keys, limits, keyless=keyless),
             rate_limits=RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
             admission=Admission(database, card, compatibility, api),
             metrics=process_metrics,

@@ -54,6 +54,9 @@ class LimitSettings(SettingsSlice):
     # Requests at the same time.
     max_open_requests: PositiveInt = Field(2_048, description="requests that a process answers at the same time")
     max_open_requests_per_tenant: PositiveInt = Field(512, description="the same, of one tenant")
+    max_waiting_key_lookups: PositiveInt = Field(
+        512, description="API keys that wait to be looked up because the process has not seen them lately"
+    )
     max_open_streams: PositiveInt = Field(
         4_096, description="requests that wait for a job's end, or receive scores as JSON lines, at the same time"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import random
 import re
 import time
 from contextlib import nullcontext
@@ -26,6 +27,7 @@ from jobs.tenancy.keys import Scope, StoredKey, find_key, has_usable_key, hash_s
 from jobs.tenancy.tenants import DEFAULT_TENANT, Tenant, find_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from settings.keys import KeySettings
+from settings.limits import LimitSettings
 
 MESSAGE = "no valid API key; send one as  Authorization: Bearer KEY"
 POLICY_SECONDS = 1.0
@@ -35,6 +37,8 @@ KEYLESS_MESSAGE = (
     "without an API key, requests are taken that name this server as localhost or by a loopback address, "
     "and not from the pages of another site"
 )
+RETRY_SECONDS = (1.0, 5.0)
+"""The least and the greatest ``Retry-After`` of a request whose key is not looked up."""
 UNKNOWN_KEY_LOOKUPS = 3
 """How many keys that are not cached may be looked up at a time, so that callers with cached keys find a thread."""
 
@@ -114,7 +118,9 @@ class Authenticator:
     keyless: requests without a credential are the default tenant's, unless a page of another site may have sent them.
     """
 
-    def __init__(self, database: Database, threads: Threads, settings: KeySettings, *, keyless: bool) -> None:
+    def __init__(
+        self, database: Database, threads: Threads, settings: KeySettings, limits: LimitSettings, *, keyless: bool
+    ) -> None:
         self._database = database
         self._threads = threads
         self._keyless = keyless
@@ -123,10 +129,11 @@ class Authenticator:
         self._keys: CachedLookup[_CachedKey] = CachedLookup(self._find_key, settings.key_cache_seconds)
         self._tenants: CachedLookup[Tenant] = CachedLookup(self._find_tenant, settings.key_cache_seconds)
         self._used: set[str] = set()
+        self._max_waiting_lookups = limits.max_waiting_key_lookups
         self._unknown_key_lookups = anyio.CapacityLimiter(UNKNOWN_KEY_LOOKUPS)
 
     async def authenticate(self, headers: Headers) -> Principal:
-        """Return a request's caller. Raises RequestError INVALID_API_KEY, StorageUnavailable."""
+        """Return a request's caller. Raises RequestError INVALID_API_KEY, OVERLOADED, StorageUnavailable."""
         credentials = headers.getlist("authorization")
         if self._keyless and not credentials:
             if not _is_same_origin(headers):
@@ -165,7 +172,10 @@ class Authenticator:
 
     async def _find_key(self, key_id: str) -> _CachedKey | None:
         # Each unknown id is looked up, and anybody can invent ids.
-        async with nullcontext() if self._keys.last(key_id) else self._unknown_key_lookups:
+        is_known = self._keys.last(key_id) is not None
+        if not is_known and self._unknown_key_lookups.statistics().tasks_waiting >= self._max_waiting_lookups:
+            raise too_many_lookups()
+        async with nullcontext() if is_known else self._unknown_key_lookups:
             asked_at = time.monotonic()
             key = await self._threads.sql(find_key, self._database, key_id)
         if key is None:
@@ -196,6 +206,13 @@ class _CachedKey:
 def invalid_api_key() -> RequestError:
     """Return the error for any invalid credential."""
     return RequestError(ErrorCode.INVALID_API_KEY, MESSAGE)
+
+
+def too_many_lookups() -> RequestError:
+    """Return the error for an unknown key while too many others wait. Otherwise these would fill the open requests."""
+    message = "too many API keys wait to be looked up; please try again"
+    seconds = random.uniform(*RETRY_SECONDS)
+    return RequestError(ErrorCode.OVERLOADED, message, retry_after=seconds, limit="max_waiting_key_lookups")
 
 
 def require_scope(principal: Principal, scope: Scope) -> None:

@@ -15,6 +15,8 @@ from structlog.testing import capture_logs
 
 from api.budget import RETRY_SECONDS, Budget, Kind
 from api.requests.submission import read_call
+from jobs.store.database import Database
+from jobs.tenancy.keys import PREFIX, StoredKey, find_key
 from jobs.tenancy.tenants import DEFAULT_TENANT
 from tests.api.every_route import BODY
 from tests.api.raw_requests import JSON, begin, begin_body, begin_json, head_of, key_of
@@ -26,6 +28,7 @@ from tests.api.uploading import FIRST, LINES
 LIMITS: dict[str, Any] = {
     "max_open_requests": 6,
     "max_open_requests_per_tenant": 3,
+    "max_waiting_key_lookups": 2,
     "max_open_streams": 4,
     "max_open_streams_per_tenant": 2,
     "max_open_uploads": 4,
@@ -146,6 +149,31 @@ def test_all_tenants_together_can_hold_so_many_requests_open_and_health_is_told_
     for path in ("/livez", "/readyz", "/metrics"):
         assert limited.get(path).answer().status == 200
     assert limited.metrics()["scoreline_open_requests,request"] == 6
+
+
+def test_strangers_who_invent_keys_do_not_take_the_places_of_known_tenants(
+    limited: Limited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look-ups of their keys hang, and yet only some of their requests stay open."""
+    assert limited.get("/v1/jobs").answer().status == 200
+    go_on = threading.Event()
+
+    def find_slowly(store: Database, key_id: str) -> StoredKey | None:
+        assert not key_id.startswith("stranger") or go_on.wait(20)
+        return find_key(store, key_id)
+
+    def stranger(letter: str) -> RawClient:
+        key = f"{PREFIX}strangeraaaaaaa{letter}_" + "a" * 52
+        return limited.opened(begin(limited.api, "GET /v1/jobs", key=key))
+
+    monkeypatch.setattr("api.callers.authentication.find_key", find_slowly)
+    held = [stranger(letter) for letter in "abcde"]
+    eventually(lambda: limited.budget.open_requests(Kind.REQUEST) == 5, "three are looked up and two wait")
+    assert [stranger(letter).answer().code for letter in "fgh"] == ["overloaded"] * 3
+    assert limited.get("/v1/jobs").answer().status == 200
+    go_on.set()
+    assert [stranger.answer().code for stranger in held] == ["invalid_api_key"] * 5
+    assert limited.metrics()["scoreline_refused_requests_total,max_waiting_key_lookups"] == 3
 
 
 @pytest.mark.parametrize("kind", ["streams", "uploads"])
