@@ -40,6 +40,7 @@ def claim(
     max_chunks: int = MAX_CHUNKS,
     *,
     interactive_only: bool = False,
+    after_interactive: bool = False,
 ) -> Claim | None:
     """Claim waiting chunks for a worker; return None if there is none that it can score.
 
@@ -52,12 +53,15 @@ def claim(
     their most urgent chunks. A chunk is never claimed twice, however many workers claim at once.
 
     A batch is either all interactive or not interactive at all, because interactive chunks would have to wait for the
-    others. With ``interactive_only`` only interactive chunks are claimed, even if others are more urgent.
+    others. With ``interactive_only`` only interactive chunks are claimed, even if others are more urgent. With
+    ``after_interactive``, because the worker's last claim was interactive and left work behind, this claim is not
+    interactive if a tenant without interactive work waits for its turn. So a backlog of interactive work delays the
+    other work of its own tenant, and that of another tenant by one claim.
     """
     for attempt in range(TRIES):
         # A crash of the database may undo a claim. The fence then rejects its scores, because the batch id is unknown.
         with db.write(durable=False, avoid_sort=True) as tx:
-            choice = _choose(tx, card, budget_tokens, max_chunks, interactive_only)
+            choice = _choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive)
             claimed = _take(tx, worker_id, card.name, choice) if choice.chunks else None
         if claimed is not None:
             return claimed
@@ -90,11 +94,18 @@ class _Choice:
     empty: list[str] = field(default_factory=list)  # tenants without work whose flow is open
 
 
-def _choose(tx: Transaction, card: ModelCard, budget_tokens: int, max_chunks: int, interactive_only: bool) -> _Choice:
+def _choose(
+    tx: Transaction,
+    card: ModelCard,
+    budget_tokens: int,
+    max_chunks: int,
+    interactive_only: bool,
+    after_interactive: bool,
+) -> _Choice:
     """Choose the chunks to claim. Their rows are locked on PostgreSQL; SQLite has locked everything."""
     choice = _Choice()
     limit = max_chunks
-    for rows, prefix_tokens in _candidates(tx, card, max_chunks, interactive_only, choice):
+    for rows, prefix_tokens in _candidates(tx, card, max_chunks, interactive_only, after_interactive, choice):
         # Only the first group may be split. The rest of a group that is claimed later computes its prefix again.
         if choice.chunks and prefix_tokens + sum(row.token_count for row in rows) > budget_tokens:
             break
@@ -117,7 +128,12 @@ def _choose(tx: Transaction, card: ModelCard, budget_tokens: int, max_chunks: in
 
 
 def _candidates(
-    tx: Transaction, card: ModelCard, count: int, interactive_only: bool, choice: _Choice
+    tx: Transaction,
+    card: ModelCard,
+    count: int,
+    interactive_only: bool,
+    after_interactive: bool,
+    choice: _Choice,
 ) -> Iterator[_Group]:
     """Yield waiting chunks, flow by flow and group by group, and note in ``choice`` what is learned about flows.
 
@@ -129,6 +145,8 @@ def _candidates(
         return
     choice.seen = len(urgent)
     head = urgent[0]
+    if head.interactive and after_interactive:
+        head = _head_of_a_tenant_without_interactive_work(tx, card) or head
     choice.interactive = head.interactive
     turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
     if head.tenant not in turns:
@@ -147,6 +165,15 @@ def _candidates(
             yield group
         if empty:
             choice.empty.append(tenant)
+
+
+def _head_of_a_tenant_without_interactive_work(tx: Transaction, card: ModelCard) -> Row[Any] | None:
+    """Return the most urgent chunk of such a tenant, that of the flow whose turn is first; None if there is none."""
+    interactive = next_flows(tx, card.name, interactive=True, limit=MAX_FLOWS)
+    for tenant in next_flows(tx, card.name, interactive=False, limit=MAX_FLOWS):
+        if tenant not in interactive and (found := _waiting(tx, card, 1, interactive=False, tenant=tenant)):
+            return found[0]
+    return None
 
 
 def _of_flow(

@@ -61,6 +61,7 @@ class Store:
         prefix: Sequence[int] = (1, 2),
         tokenizer: str = CARD.tokenizer_fingerprint,
         priority: Priority = Priority.NORMAL,
+        tenant: str = "default",
     ) -> str:
         """Accept a job of so many chunks of two items each, and return its id. Every item begins with ``token``."""
         given = [Chunk(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
@@ -73,6 +74,7 @@ class Store:
             prompt_tokens=sum(int(chunk.rows.sequence_lengths.sum()) for chunk in given),
             total_items=2 * chunks,
             priority=priority,
+            tenant=tenant,
         )
         return accept(self.database, submission).job_id
 

@@ -119,12 +119,14 @@ class ScoringLoop:
 
     def run(self) -> None:
         """Score until stopped. Raises EngineBrokenError."""
+        after_interactive = False
         while True:
             self._woken.clear()
             if self.stopping.is_set():
                 return
             claimed_at = time.monotonic()
-            claimed = self._claim()
+            claimed = self._claim(after_interactive=after_interactive)
+            after_interactive = claimed is not None and claimed.interactive and claimed.work_left
             if claimed is None:
                 self._garbage.collect_idle()
                 self._woken.wait(self._timing.poll_seconds)
@@ -150,12 +152,19 @@ class ScoringLoop:
 
         return preempt
 
-    def _claim(self, *, interactive_only: bool = False) -> Claim | None:
+    def _claim(self, *, interactive_only: bool = False, after_interactive: bool = False) -> Claim | None:
         budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))
         with self._outage:
             # This query is cheaper than a claim that finds nothing: on SQLite, such a claim waits for whoever writes.
             if not interactive_only or has_waiting(self._database, self._card, interactive_only=True):
-                return claim(self._database, self._worker_id, self._card, budget, interactive_only=interactive_only)
+                return claim(
+                    self._database,
+                    self._worker_id,
+                    self._card,
+                    budget,
+                    interactive_only=interactive_only,
+                    after_interactive=after_interactive,
+                )
         return None
 
     def _work_on(self, claimed: Claim, claimed_at: float, between_steps: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ from jobs.store.tables import chunks, flows
 from jobs.tenancy.tenants import set_tenant
 from scoring.options import Priority
 from scoring.work import work_done
+from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, submit, take
 
 BUDGET = 100
@@ -56,6 +57,24 @@ def test_a_long_backlog_delays_another_tenants_job_by_one_claim(store: Database,
     submit(store, tenant="small", prefix=(7, 8), priority=priority)
     soon = tenants_of(store, take(store, budget=BUDGET)) + tenants_of(store, take(store, budget=BUDGET))
     assert soon["small"] == 1
+
+
+def test_an_interactive_backlog_delays_another_tenants_job_by_one_claim_and_jobs_of_its_own_tenant_wait(
+    timed_store: Database, clock: HandClock
+) -> None:
+    submit(timed_store, tenant="large", chunks=500, priority=Priority.INTERACTIVE, prefix=(1, 2))
+    submit(timed_store, tenant="large", chunks=10, prefix=(3, 4))
+    clock.turn(100)
+    submit(timed_store, tenant="small", prefix=(7, 8))
+    first = take(timed_store, budget=BUDGET)
+    assert first.interactive
+    assert first.work_left
+    second = take(timed_store, budget=BUDGET, after_interactive=True)
+    assert not second.interactive
+    assert tenants_of(timed_store, second)["small"] == 1
+    finish_all(timed_store, take(timed_store, budget=10 * BUDGET, interactive_only=True))
+    submit(timed_store, tenant="large", chunks=10, prefix=(5, 6))
+    assert take(timed_store, budget=BUDGET, after_interactive=True).interactive, "nobody else waits"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from jobs.queue.read import get_job, read_scores
 from jobs.queue.sweep import sweep
 from jobs.store.records import Claim, JobStatus
 from scoring.layout import GroupWork, ScoredChunk
+from scoring.options import Priority
 from tests.databases import quick_on
 from tests.jobs.conftest import use_clock
 from tests.services import PostgresServer, wait_until
@@ -74,6 +75,17 @@ def test_a_claim_that_leaves_work_behind_rings_for_another_worker(store: Store, 
     worker.loop.wake()
     store.wait_for(job_id)
     assert worker.bell.rings == [MODEL], "only the first of the two claims left a chunk behind"
+
+
+def test_interactive_work_of_one_tenant_does_not_keep_the_jobs_of_another_waiting(
+    store: Store, start_worker: StartWorker
+) -> None:
+    last = store.submit(chunks=20, prefix=(1, 2), priority=Priority.INTERACTIVE)
+    store.submit(chunks=1, prefix=(3, 4), tenant="another")
+    worker = start_worker(store, LoopTiming(claim_seconds=0.0, poll_seconds=600.0))
+    store.wait_for(last)
+    prefixes = [group.prefix.tolist() for groups in worker.engine.batches for group in groups]
+    assert prefixes.index([3, 4]) == 1, "it was claimed after the first chunk of the other tenant"
 
 
 def test_work_for_another_tokenizer_does_not_keep_a_worker_busy(

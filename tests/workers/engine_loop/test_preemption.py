@@ -252,10 +252,10 @@ def test_an_engine_that_breaks_during_preemption_ends_the_loop_and_fails_no_job(
 def test_an_error_of_a_preempting_claim_ends_the_loop_and_blames_no_batch(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def claim_that_fails(*given: Any, interactive_only: bool) -> Any:
+    def claim_that_fails(*given: Any, interactive_only: bool, **options: Any) -> Any:
         if interactive_only:
             raise ValueError("a row that can't be read")
-        return claim(*given, interactive_only=interactive_only)
+        return claim(*given, **options)
 
     monkeypatch.setattr("workers.engine_loop.loop.claim", claim_that_fails)
     scene.store.submit(chunks=4)
