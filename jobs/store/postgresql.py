@@ -132,7 +132,8 @@ class WatchedConnection(psycopg.Connection[Any]):
                         heard_at = alive_at = now - _LOOK_SECONDS
                     if now - heard_at > self._silence_seconds:
                         raise self._give_up()
-                    if now - alive_at > self._attention.statement_seconds:
+                    may_take_long = self._silence_seconds > self._attention.statement_seconds
+                    if may_take_long and now - alive_at > self._attention.question_seconds:
                         if not self._attention.is_there():
                             raise self._give_up()
                         alive_at = time.monotonic()
@@ -158,6 +159,8 @@ class _Attention:
         self.statement_seconds = settings.statement_seconds
         wanted = math.ceil(settings.statement_seconds)
         self.connect_seconds = min(MOST_CONNECT_SECONDS, max(LEAST_CONNECT_SECONDS, wanted))
+        # After so much silence a new connection is tried, so that silence is noticed within the time of a statement.
+        self.question_seconds = max(self.statement_seconds / 2, self.statement_seconds - self.connect_seconds)
         self._noticed_at = -math.inf
         self._silent = False  # whether the last thing that was sent, or tried, was not answered in time
         self._trying = threading.Lock()

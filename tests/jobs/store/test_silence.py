@@ -119,7 +119,7 @@ def test_a_slow_transaction_may_take_longer_as_long_as_the_server_lets_others_co
 ) -> None:
     with store.write(slow=True) as tx:
         tx.execute(text(f"SELECT pg_sleep({2.5 * STATEMENT_SECONDS})"))
-    assert len(attempts) == 1 + 2, "twice in the statement, a new connection showed that the server is there"
+    assert len(attempts) > 1 + 1, "more than once in the statement, a new connection showed that the server is there"
     with pytest.raises(StorageUnavailable, match="statement timeout"):
         slow_in_a_quick_transaction(store)
 
