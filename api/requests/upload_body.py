@@ -67,7 +67,7 @@ class UploadBody:
                 message = f"nothing came for {self._silent_seconds:g} s: the upload is given up"
                 raise RequestError(ErrorCode.REQUEST_TIMEOUT, message, limit="upload_timeout_seconds")
             if now >= too_slow_at:
-                message = f"the server has waited {allowed:.0f} s for the bytes of this upload: it is given up"
+                message = f"the server has waited {allowed:.1f} s for the bytes of this upload: it is given up"
                 raise RequestError(ErrorCode.REQUEST_TIMEOUT, message, limit="upload_seconds")
             if now >= beat_at:
                 await heartbeat()

@@ -97,20 +97,20 @@ def test_an_upload_may_have_a_blank_line_behind_each_item(model: TinyModel, sqli
 
 
 def test_a_gzip_file_may_not_unpack_to_far_more_than_its_size(
-    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decompressors: list[list[int]]
+    monkeypatch: pytest.MonkeyPatch, decompressors: list[list[int]]
 ) -> None:
     monkeypatch.setattr(lines, "FREE_BYTES", 2**18)
-    content = FIRST + (b" " * 10_000 + b"\n") * 1_000
+    content = FIRST + (b" " * 10_000 + b"\n") * 400
     packed = gzip.compress(content)
-    assert len(packed) * 200 + 2 * 2**18 < len(content)
-    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
-        status, code, _, message = error(send(api, packed, GZIP))
-        assert (status, code) == (413, "request_too_large")
-        assert "200 times" in message
-        assert nothing_is_left(api)
-        assert sum(len(calls) for calls in decompressors) * lines.STEP_BYTES < len(content) / 2
-        assert send(api, content).status_code == 202
-        assert 'limit="max_gzip_ratio"} 1.0' in api.client.get("/metrics").text
+    most = 2**18 + 200 * len(packed)
+    assert most < len(content) / 2
+    with pytest.raises(RequestError) as refused:
+        list(reader(max_lines=1_000).feed(packed))
+    assert (refused.value.code, refused.value.limit) == (ErrorCode.REQUEST_TOO_LARGE, "max_gzip_ratio")
+    assert "200 times" in refused.value.message
+    assert (len(decompressors[0]) - 1) * lines.STEP_BYTES <= most
+    assert sum(len(step) for step in reader(max_lines=1_000, gzip=False).feed(content)) == 1
+    assert sum(len(step) for step in reader(max_lines=1_000, max_gzip_ratio=1_000).feed(packed)) == 1
 
 
 def test_bytes_that_come_one_by_one_are_handled_together(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
