@@ -22,7 +22,7 @@ from scoring.layout import Chunk, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.request import ScoreRequest
-from scoring.tokenization import TextTokenizer, always_wanted, check_query_length
+from scoring.tokenization import QueryTooLongError, TextTokenizer, always_wanted, check_query_length
 from scoring.work import work_of_each_row
 
 _EMPTY: TokenIds = np.zeros(0, np.int32)
@@ -220,9 +220,16 @@ def _encode_query(
     request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]
 ) -> _Query:
     item_first = request.options.item_first and card.delimiter is None
-    if isinstance(request.query, str):
-        return _encode_text_query(request.query, item_first, card, tokenizer, stop_if_unwanted)
-    return _encode_id_query(request.query, item_first, card)
+    try:
+        if isinstance(request.query, str):
+            return _encode_text_query(request.query, item_first, card, tokenizer, stop_if_unwanted)
+        return _encode_id_query(request.query, item_first, card)
+    except QueryTooLongError as error:
+        # Every item is too long then, and the error is that of the first one. It may not have arrived yet.
+        too_long = "query and items[0] make" if request.items else "the query alone has"
+        message = f"{too_long} at least {error.tokens} tokens; the model's context is {card.context_length}"
+        param = "items[0]" if request.items else "query"
+        raise RequestError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param=param) from None
 
 
 def _encode_text_query(

@@ -230,11 +230,18 @@ def _lock_for(texts: Sequence[str]) -> AbstractContextManager[object]:
     return _LONG_TEXT if len(texts) == 1 and len(texts[0]) > _LONG_CHARACTERS else nullcontext()
 
 
+class QueryTooLongError(Exception):
+    """The query alone is longer than the model's context."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(tokens)
+        self.tokens = tokens  # of the query, as far as it was encoded
+
+
 def check_query_length(tokens: int, longest: int | None) -> None:
-    """Raise :class:`RequestError` if the tokens of a query leave no room for it in a context of ``longest`` tokens."""
+    """Raise QueryTooLongError if the tokens of a query leave no room for it in a context of ``longest`` tokens."""
     if longest is not None and tokens > longest:
-        message = f"the query alone has more tokens than the model's context, which is {longest}"
-        raise RequestError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param="query")
+        raise QueryTooLongError(tokens)
 
 
 def _tokenizer_file(directory: Path) -> Path:

@@ -115,7 +115,7 @@ def test_a_text_with_too_many_characters_is_refused_before_anything_is_encoded(
 def test_a_query_is_encoded_only_until_it_has_more_tokens_than_the_context(item_first: bool) -> None:
     body = {"query": WORDS * 30_000, "items": ["a"], "item_first": item_first}
     error, counter = refused(body)
-    assert (error.code, error.param) == ("context_length_exceeded", "query")
+    assert (error.code, error.param) == ("context_length_exceeded", "items[0]")
     assert "4096" in error.message
     assert counter.characters <= 2 * query_cut.PIECE_CHARACTERS < len(WORDS * 30_000) / 10
 
@@ -125,7 +125,7 @@ def test_a_query_is_encoded_only_until_it_has_more_tokens_than_the_context(item_
 def test_no_row_is_made_behind_a_query_that_is_too_long_for_the_context(query: Any, item_first: bool) -> None:
     items = ["a" if isinstance(query, str) else [1]] * 1_000
     error, counter = refused({"query": query, "items": items, "item_first": item_first})
-    assert (error.code, error.param) == ("context_length_exceeded", "query")
+    assert (error.code, error.param) == ("context_length_exceeded", "items[0]")
     assert counter.characters <= len(query)
 
 
