@@ -7,6 +7,7 @@ client still sends is dropped for a while, because a client loses an answer if i
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import httptools
@@ -14,7 +15,7 @@ import structlog
 from fastapi import FastAPI
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from api.metrics import OTHER
@@ -64,9 +65,9 @@ class Connection(HttpToolsProtocol):
         self._in_body = False  # whether the headers of a request are complete, and the request is not
         self._unparsed_bytes = 0  # at least this many bytes came since the parser last delivered something
         self._head_bytes = 0  # the head of the present request has at most this many bytes
-        self._unanswered = 0  # requests whose headers are complete, and whose answers are not
+        self._unanswered: deque[RequestResponseCycle] = deque()  # the requests that are to be answered, oldest first
         self._refusal: RequestError | None = None  # once there is one, nothing more is parsed
-        self._is_half_closed = False  # whether an answer was the last, and the rest of its request is dropped
+        self._is_half_closed = False  # whether the last answer was sent, and what still comes is dropped
         self._refused_after = 0.0  # seconds after the request began
         self._deadline: float | None = None  # when the client must have done what is waited for
         self._unsent_bytes: int | None = None  # when the client last read something; None if it need not read
@@ -143,7 +144,7 @@ class Connection(HttpToolsProtocol):
         if self._has_cookies:
             # No route reads them, and the framework would parse them in quadratic time.
             self.headers[:] = [header for header in self.headers if header[0] != b"cookie"]
-        if self._unanswered >= self._limits.max_pipelined_requests:
+        if len(self._unanswered) >= self._limits.max_pipelined_requests:
             self._refusal = too_many_ahead(self._limits)
             raise _RefusedError
         if self.parser.should_upgrade() and self._announces_body():
@@ -160,7 +161,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = self  # type: ignore[assignment]
         # Trailers are kept apart, so that none passes for a header that was there from the beginning.
         self.headers = []
-        self._unanswered += 1
+        self._unanswered.append(self.cycle)
         self._unparsed_bytes = 0
         self._in_head = False
         self._in_body = True
@@ -213,11 +214,11 @@ class Connection(HttpToolsProtocol):
 
     def is_closing(self) -> bool:
         """Return whether no answer can be sent any more."""
-        return self.transport.is_closing()
+        return self._is_half_closed or self.transport.is_closing()
 
     def close(self) -> None:
         """Close the connection, or only this side of it while the request that was answered is still arriving."""
-        if self._in_body and self._unanswered == 1 and not self.transport.is_closing():
+        if self._in_body and len(self._unanswered) == 1 and not self.transport.is_closing():
             self._is_half_closed = True
             self.transport.write_eof()
             self._deadline = self.loop.time() + DRAIN_SECONDS
@@ -228,7 +229,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Begin with the next request of the connection, or refuse it."""
-        self._unanswered -= 1
+        self._unanswered.popleft()
         super().on_response_complete()
         if self._refusal is not None:
             self._answer_refusal()
@@ -239,9 +240,15 @@ class Connection(HttpToolsProtocol):
                 self._unset_keepalive_if_required()
                 self._deadline = self.loop.time() + DRAIN_SECONDS
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the routes of all requests that are not answered. uvicorn would only end that of the newest."""
+        for cycle in self._unanswered:
+            _end(cycle)
+        super().connection_lost(exc)
+
     def shutdown(self) -> None:
         """Close the connection when the answer in progress has been sent."""
-        if self._unanswered == 0:
+        if not self._unanswered:
             self.transport.close()
         else:
             super().shutdown()
@@ -284,14 +291,13 @@ class Connection(HttpToolsProtocol):
             return False
         if self.pipeline and self.pipeline[0][0] is cycle:
             self.pipeline.popleft()
-        cycle.disconnected = True
-        cycle.message_event.set()
-        self._unanswered -= 1
+        self._unanswered.remove(cycle)
+        _end(cycle)
         return True
 
     def _answer_refusal(self) -> None:
         """Send the refusal, unless an answer is in progress, and drop for a while what the client still sends."""
-        if self._unanswered > 0 or self.transport.is_closing():
+        if self._unanswered or self.transport.is_closing():
             return
         assert self._refusal is not None
         headers = self.scope["headers"] if self.scope is not None else ()
@@ -300,6 +306,7 @@ class Connection(HttpToolsProtocol):
         status, answer = encode(self._refusal, request_id, self.server_state.default_headers)
         self.transport.write(answer)
         self.transport.write_eof()
+        self._is_half_closed = True
         self._deadline = self.loop.time() + DRAIN_SECONDS
         self._unset_keepalive_if_required()
         self.flow.resume_reading()
@@ -309,3 +316,9 @@ class Connection(HttpToolsProtocol):
         # The method and the path may be any bytes, or not there at all.
         duration_ms = round(self._refused_after * 1000, 2)
         log.info("request", request_id=request_id, method=None, path=None, status=status, duration_ms=duration_ms)
+
+
+def _end(cycle: RequestResponseCycle) -> None:
+    """Tell the route of a request that its client has gone, and send nothing more of its answer."""
+    cycle.disconnected = True
+    cycle.message_event.set()

@@ -119,6 +119,17 @@ def test_a_client_that_does_not_read_its_stream_loses_its_connection(
     assert 0 < len(pages) < 16
 
 
+def test_a_client_that_goes_ends_each_of_its_requests(impatient: Impatient) -> None:
+    api, worker = impatient
+    worker.gate.clear()
+    job = api.submit(**BODY)
+    with RawClient(api) as client:
+        client.send(head("prefer: wait=60", line=f"GET /v1/jobs/{job['id']} HTTP/1.1"), head())
+        eventually(lambda: api.app.state.service.waiters.job_ids, "the first request waits")
+    eventually(lambda: not api.app.state.service.waiters.job_ids, "nobody waits any more")
+    worker.gate.set()
+
+
 @pytest.mark.parametrize("body_bytes", [5_000_000, 5_000_001])
 def test_a_client_that_sends_its_whole_body_first_can_read_an_early_answer(
     impatient: Impatient, body_bytes: int
