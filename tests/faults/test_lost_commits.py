@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from sqlalchemy import func, select
 
@@ -45,7 +46,7 @@ def deployment(
 ) -> Iterator[FaultyDeployment]:
     """A deployment whose processes reach the database through the proxy."""
     through_proxy = postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")
-    with FaultyDeployment(tmp_path, through_proxy, no_redis, statement_seconds=1) as deployment:
+    with FaultyDeployment(tmp_path, through_proxy, no_redis, statement_seconds=2) as deployment:
         yield deployment
 
 
@@ -56,6 +57,20 @@ def rows(store: Store) -> tuple[int, ...]:
             connection.scalar(select(func.count()).select_from(t)) for t in (jobs, chunks, prefixes, idempotency_keys)
         ]
     return tuple(count or 0 for count in counts)
+
+
+def post_until_accepted(deployment: FaultyDeployment) -> httpx2.Response:
+    """Submit the job again. Just after a silence, requests get a 503 while another thread is trying to connect."""
+    responses: list[httpx2.Response] = []
+
+    def answered() -> bool:
+        response = deployment.post(BODY, "key")
+        assert response is not None
+        responses.append(response)
+        return response.status_code != 503
+
+    wait_until(answered, "the database is used again", SECONDS)
+    return responses[-1]
 
 
 @pytest.mark.parametrize("cut", Cut)
@@ -71,8 +86,7 @@ def test_a_submission_cut_at_its_commit_is_stored_completely_or_not_at_all_and_c
     assert proxy.cuts == 1
     wait_until(lambda: rows(store) == ((1, 1, 1, 1) if cut.commits else (0, 0, 0, 0)), "all of it, or nothing")
 
-    again = deployment.post(BODY, "key")
-    assert again is not None
+    again = post_until_accepted(deployment)
     assert again.status_code == 202
     assert again.headers.get("idempotency-replayed") == ("true" if cut.commits else None)
     assert rows(store) == (1, 1, 1, 1)
