@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, func, select, update
+from sqlalchemy import Select, bindparam, case, select, update
 
 from jobs.queue.read import job_record
 from jobs.queue.removal import remove_jobs
@@ -60,9 +60,10 @@ _KEEP_UNTIL = NOW + case(
     (jobs.c.origin == Origin.CALL.value, bindparam("keep_call_seconds", type_=Seconds)),
     else_=bindparam("keep_job_seconds", type_=Seconds),
 )
-# A key is removed with its job. So a job is kept at least until its key expires: up to then the key is remembered.
+# A key is removed with its job. So a job is kept at least until its key expires: up to then the key is remembered. A
+# job has one key at most. An aggregate such as max() could make PostgreSQL read the index of all expiry times.
 _KEY_UNTIL = (
-    select(func.max(idempotency_keys.c.expires_at)).where(idempotency_keys.c.job_id == jobs.c.id).scalar_subquery()
+    select(idempotency_keys.c.expires_at).where(idempotency_keys.c.job_id == jobs.c.id).limit(1).scalar_subquery()
 )
 _END = (
     update(jobs)
