@@ -28,6 +28,9 @@ START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 """How long a body waits for the process to start, which usually takes a second or two."""
 
+TOKENIZER_THREADS = 16
+"""The most threads in which the tokenizer encodes the texts of a long body: each takes some of the body's memory."""
+
 RETRY_SECONDS = 1.0
 
 ADVICE = "send fewer items at a time, or send them as JSON lines"
@@ -43,6 +46,8 @@ class TextProcess:
 
     def __init__(self, reading: ReadingContext, threads: Threads) -> None:
         self._reading = reading
+        # Pickled before anything is served: with a large tokenizer, that holds the interpreter's lock for long.
+        self._context = pickle.dumps(reading, pickle.HIGHEST_PROTOCOL)
         self._threads = threads
         self._turns = Turns()
         self._wanted = asyncio.Event()
@@ -59,8 +64,7 @@ class TextProcess:
             with theirs:
                 process = _start(theirs)
             try:
-                context = await self._threads.text(pickle.dumps, self._reading, pickle.HIGHEST_PROTOCOL)
-                await messages.send_async(control, [context])
+                await messages.send_async(control, [self._context])
                 self._control = control
                 self._started.set()
                 # The process sends nothing over this socket, so this returns when it has ended.
@@ -153,9 +157,13 @@ def _interrupted() -> RequestError:
 
 
 def _start(control: socket.socket) -> subprocess.Popen[bytes]:
+    threads = {
+        "OPENBLAS_NUM_THREADS": "1",  # a process with several threads can't be forked safely
+        "RAYON_NUM_THREADS": str(min(os.cpu_count() or 1, TOKENIZER_THREADS)),
+    }
     return subprocess.Popen(
         [sys.executable, "-m", "api.reading_process"],
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # a process with several threads can't be forked safely
+        env=os.environ | threads,
         stdin=control.fileno(),
         stdout=subprocess.DEVNULL,
     )
