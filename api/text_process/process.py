@@ -57,7 +57,9 @@ class TextProcess:
     async def keep(self) -> None:
         """Start the process, and return when it has ended. It ends with this task."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wanted.wait(), START_SECONDS)
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes when the wait has just ended.
+            async with asyncio.timeout(START_SECONDS):
+                await self._wanted.wait()
         control, theirs = socket.socketpair()
         with control:
             control.setblocking(False)
@@ -130,7 +132,8 @@ class TextProcess:
         self._wanted.set()
         while True:
             try:
-                await asyncio.wait_for(self._started.wait(), WAIT_SECONDS)
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await self._started.wait()
             except TimeoutError:
                 raise _interrupted() from None
             assert self._control is not None
