@@ -38,6 +38,7 @@ class Tally:
     by_kind: dict[str, Counter[str]] = field(default_factory=dict)  # by kind: requests, and each status or end
     findings: list[Finding] = field(default_factory=list)
     not_shown: int = 0  # findings beyond those that are kept
+    spans: list[tuple[float, float, int]] = field(default_factory=list)  # of quick attacks: begin, end, number
     slowest: float = 0.0  # seconds until an answer to a quick attack
     seconds: float = 0.0  # that all attacks took
 
@@ -113,7 +114,10 @@ class Assault:
         try:
             if slow is not None:
                 await slow.acquire()
+            began = time.monotonic()
             attack, requests, outcome = await self.attack(table, number)
+            if not attack.slow:
+                tally.spans.append((began, time.monotonic(), number))
             tally.count(self.document, number, attack, requests, outcome)
         finally:
             (slow or quick).release()

@@ -104,6 +104,9 @@ class Report:
             ),
             f"bound of the database: {self.database_bound / MEBIBYTE:.0f} MiB",
         ]
+        for began, seconds in sorted(self.attacked.late, key=lambda look: -look[1])[:EXAMPLES]:
+            numbers = [n for start, end, n in self.tally.spans if start < began + seconds and end > began]
+            lines.append(f"/livez took {_milliseconds(seconds)} during the attacks {', '.join(map(str, numbers[:20]))}")
         missed = self.missed()
         lines += [
             "",

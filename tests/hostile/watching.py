@@ -26,6 +26,7 @@ CALLS_PER_SECOND = 10
 LOOKS_PER_SECOND = 20  # at /livez
 PROBE_SECONDS = 0.25
 DATABASE_SECONDS = 5.0
+LATE_SECONDS = 0.25
 PATIENCE = 60.0
 
 BODY = {
@@ -54,6 +55,7 @@ class Phase:
     calls: list[float] = field(default_factory=list)  # answered with 200
     refused: Counter[str] = field(default_factory=Counter)  # calls that were answered otherwise, by status or end
     looks: list[float] = field(default_factory=list)  # at /livez
+    late: list[tuple[float, float]] = field(default_factory=list)  # looks that took long: when they began, and the time
     not_alive: Counter[str] = field(default_factory=Counter)  # looks that were answered otherwise
     peak: Usage = field(default_factory=Usage)  # the most of each, maybe at different moments
     last: Usage = field(default_factory=Usage)
@@ -140,8 +142,11 @@ class _Watcher:
 
     async def _look_once(self) -> None:
         phase = self._phases[self._phase]
+        began = time.monotonic()
         outcome = await perform(self._watched.port, Plan([self._look]), PATIENCE)
         phase.looks.append(outcome.seconds)
+        if outcome.seconds > LATE_SECONDS:
+            phase.late.append((began, outcome.seconds))
         if [answer.status for answer in outcome.answers] != [200]:
             phase.not_alive[str(outcome.answers[0].status) if outcome.answers else outcome.ended.value] += 1
 
