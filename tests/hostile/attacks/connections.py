@@ -8,8 +8,9 @@ from random import Random
 from tests.hostile.attacks.attack import Attack, Caller, Ending, Plan, Request, request_of
 from tests.hostile.document import JSON_LINES, Document, Operation
 
-AT_ONCE = 200
-"""Connections of one attack with many."""
+SILENT_AT_ONCE = 200
+CALLING_AT_ONCE = 50
+"""Connections of one attack with many: without a whole request, and with one each, as a busy client has them."""
 
 
 def connection_attacks(document: Document) -> Iterator[Attack]:
@@ -25,7 +26,7 @@ def connection_attacks(document: Document) -> Iterator[Attack]:
             operation,
             "each with a request",
             lambda request: [request.encode()],
-            connections=AT_ONCE,
+            connections=CALLING_AT_ONCE,
             slow=True,
             heavy=True,
         )
@@ -34,7 +35,7 @@ def connection_attacks(document: Document) -> Iterator[Attack]:
             operation,
             "each with half a request",
             lambda request: [request.encode()[:40]],
-            connections=AT_ONCE,
+            connections=SILENT_AT_ONCE,
             slow=True,
             heavy=True,
         )
@@ -272,7 +273,7 @@ def _not_http() -> Iterator[Attack]:
 
     yield Attack("too slow", "connection", "says nothing", lambda _, __: Plan([]), slow=True)
     yield Attack(
-        "many connections", "connection", "say nothing", lambda _, __: Plan([], connections=AT_ONCE), slow=True
+        "many connections", "connection", "say nothing", lambda _, __: Plan([], connections=SILENT_AT_ONCE), slow=True
     )
     yield Attack("not HTTP", "connection", "opened and reset", lambda _, __: Plan([], ending=Ending.ABORT))
     yield Attack("not HTTP", "connection", "opened and closed", lambda _, __: Plan([], ending=Ending.CLOSE))
