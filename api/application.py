@@ -12,7 +12,6 @@ from fastapi.routing import APIRoute
 from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
-from api.body_reader import BodyReader
 from api.budget import Budget, PlaceForEachRequest
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
@@ -26,6 +25,7 @@ from api.ringing import Ringer
 from api.routes import health, jobs, metrics, models, score, tokenize
 from api.routes import webhooks as webhook_routes
 from api.service import Service
+from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting import Waiters

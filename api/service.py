@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.body_reader import BodyReader
 from api.budget import Budget
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
@@ -16,6 +15,7 @@ from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
 from api.reading import ReadingContext
 from api.ringing import Ringer
+from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting import Waiters

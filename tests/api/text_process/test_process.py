@@ -17,12 +17,12 @@ import httpx2
 import numpy as np
 import pytest
 
-from api import body_reader
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests import submission
 from api.requests.json_body import parse_json
 from api.requests.submission import read_call, read_job
+from api.text_process import body_reader
 from api.text_process.messages import Read, pack, unpack
 from api.text_process.process import TextProcess
 from api.threads import Threads
