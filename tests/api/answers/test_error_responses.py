@@ -77,7 +77,7 @@ CASES = [
     Case("token query, text items", TOKENS | {"items": [" a"]}, E.MIXED_INPUT_TYPES, "items[0]"),
     Case("items of both kinds", GOOD | {"items": [" a", [65]]}, E.MIXED_INPUT_TYPES, "items[1]"),
     Case("sequence too long", GOOD | {"items": ["", LONG]}, E.CONTEXT_LENGTH_EXCEEDED, "items[1]", str(CONTEXT)),
-    Case("query too long", GOOD | {"query": LONG, "items": [""]}, E.CONTEXT_LENGTH_EXCEEDED, "query"),
+    Case("query too long", GOOD | {"query": LONG, "items": [""]}, E.CONTEXT_LENGTH_EXCEEDED, "items[0]"),
     Case("not JSON", b'{"query": ', E.INVALID_JSON),
     Case("no body", b"", E.INVALID_JSON),
     Case("not UTF-8", b'{"query": "\xff"}', E.INVALID_JSON),
