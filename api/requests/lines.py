@@ -17,7 +17,7 @@ from settings.limits import LimitSettings
 STEP_BYTES = 2**18
 """The uncompressed bytes that are handled at a time: a compressed body may be a thousand times larger uncompressed."""
 
-STEP_PIECES = 64
+STEP_PIECES = 512
 """The calls of the decompressor in a step. Each returns the end of a member, or up to :data:`STEP_BYTES`."""
 
 COMPRESSED_PIECE_BYTES = 2**14
