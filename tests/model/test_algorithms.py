@@ -243,10 +243,9 @@ def test_scoring_again_gives_the_same_bits(
     assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param(Algorithm.SERIAL, marks=pytest.mark.slow), Algorithm.PREFILL_EXTEND]
-)
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [Algorithm.SERIAL, Algorithm.PREFILL_EXTEND])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_any_number_of_rows_gives_the_same_bits(
     dtype: DType, algorithm: Algorithm, checkpoint: Callable[[str], Path]
 ) -> None:

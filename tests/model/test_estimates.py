@@ -57,7 +57,7 @@ def test_the_estimate_of_work_that_was_just_measured_is_about_right(groups: int,
     assert engine.estimate_ratio == pytest.approx(first["estimate_ratio"], rel=0.5)
 
 
-@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize("batch_invariant", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_estimates_are_made_of_a_sample_unless_they_choose_the_algorithm(
     batch_invariant: bool, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ class WatchedExecutables(Executables):
         return super()._compile(key)
 
 
+@pytest.mark.slow
 def test_a_program_is_compiled_once_however_many_ask_for_it() -> None:
     watched = WatchedExecutables()
     watched.held[SMALL] = Event()

@@ -49,7 +49,7 @@ def differs(checkpoint: Callable[[str], Path]) -> Callable[[AlgorithmSetting], b
     return differ
 
 
-@pytest.mark.parametrize("algorithm", ["prefill_extend", "packed"])
+@pytest.mark.parametrize("algorithm", ["prefill_extend", pytest.param("packed", marks=pytest.mark.slow)])
 def test_without_a_bug_nothing_differs(
     algorithm: AlgorithmSetting, differs: Callable[[AlgorithmSetting], bool]
 ) -> None:

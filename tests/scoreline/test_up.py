@@ -53,6 +53,7 @@ def test_a_signal_stops_everything_cleanly(start_up: StartUp, stop: signal.Signa
     assert "Traceback" not in up.output
 
 
+@pytest.mark.slow
 def test_jobs_and_scores_are_kept_over_a_restart(start_up: StartUp, tmp_path: Path) -> None:
     up = start_up("--data", str(tmp_path / "kept"))
     up.wait_until_ready()

@@ -192,7 +192,9 @@ def test_a_planted_fault_is_detected(fault: str, table: Table) -> None:
     assert not table.passes(key, spoil)
 
 
-@pytest.mark.parametrize("bucket", [BUCKETS.length_buckets[0], BUCKETS.length_buckets[-1]], ids=str)
+@pytest.mark.parametrize(
+    "bucket", [pytest.param(BUCKETS.length_buckets[0], marks=pytest.mark.slow), BUCKETS.length_buckets[-1]], ids=str
+)
 def test_items_that_do_not_see_themselves_are_detected(
     bucket: LengthBucket, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ def test_programs_that_do_not_add_up_to_the_model_are_detected(
         engine.check_model()
 
 
+@pytest.mark.slow
 def test_an_item_behind_one_token_less_is_detected(small_step: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     extension = engine_module._extension
 
