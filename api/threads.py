@@ -1,6 +1,6 @@
 """The threads in which blocking work runs, so that it never blocks the event loop.
 
-SQL and text have separate sets of threads, so that a burst of long texts to tokenise does not delay the short SQL
+SQL and text have separate sets of threads, so that a burst of long texts to tokenize does not delay the short SQL
 statements of other requests.
 """
 
@@ -17,7 +17,7 @@ SQL_THREADS = 12
 """At most the number of connections in the database's pool, because more threads would wait for a connection."""
 
 TEXT_THREADS = 4
-"""Parsing and tokenising are bound by the processor, so more threads would not be faster."""
+"""Parsing and tokenizing are bound by the processor, so more threads would not be faster."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,5 +38,5 @@ class Threads:
         return await run_sync(partial(function, *args, **kwargs), limiter=self._sql)
 
     async def text(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that parses, tokenises or serialises."""
+        """Run a function that parses, tokenizes or serialises."""
         return await run_sync(partial(function, *args, **kwargs), limiter=self._text)

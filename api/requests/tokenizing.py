@@ -1,4 +1,4 @@
-"""Tokenise the text in a body. This blocks on the processor, so call it in a thread or in another process."""
+"""Tokenize the text in a body. This blocks on the processor, so call it in a thread or in another process."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A client may be silent for a while, because it makes its items as it goes. What it may not do is keep one of the few
 places for uploads with a byte now and then. So the time that the server has spent waiting for its bytes is added up,
 and may not exceed a fixed time and some more for each byte that has come. The time that the server itself needs, for
-tokenising and for the database, does not count.
+tokenizing and for the database, does not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokenise texts like a scoring request, so that clients can find the ids of labels and count tokens."""
+"""Tokenize texts like a scoring request, so that clients can find the ids of labels and count tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ router = APIRouter(tags=["models"])
     openapi_extra=json_body(TokenizeBody, {"text": " Paris"}),
 )
 async def tokenize(request: Request, service: ServiceOf, principal: WithScoreScope) -> Response:
-    """Tokenise a text. A label must be one token: `count` says whether it is."""
+    """Tokenize a text. A label must be one token: `count` says whether it is."""
     async with received_body(request, service) as data:
         answer = await service.bodies.read(request, principal.tenant, tokenize_text, data)
     return json_response(answer)

@@ -33,7 +33,7 @@ IDS_PER_UPDATE = 1_000
 class Scope(StrEnum):
     """What a key may be used for."""
 
-    SCORE = "score"  # submit, call, tokenise, cancel, delete
+    SCORE = "score"  # submit, call, tokenize, cancel, delete
     READ = "read"  # jobs, scores, models
     WEBHOOKS = "webhooks"  # the secrets that webhooks are signed with, and sending them again
 

@@ -53,7 +53,7 @@ def make_model_directory(directory: Path) -> Path:
 
 
 class TinyModel:
-    """The reference for expected scores: plain tokenisation and made-up logits."""
+    """The reference for expected scores: plain tokenization and made-up logits."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -79,7 +79,7 @@ class TinyModel:
         return np.exp(np.stack([logprobs(sequence)[list(labels)] for sequence in sequences]).astype(np.float64))
 
     def text_scores(self, query: str, items: Sequence[str], labels: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Return the scores of texts, which are concatenated and then tokenised, [N, M]."""
+        """Return the scores of texts, which are concatenated and then tokenized, [N, M]."""
         return self.scores([self.encode(query + item) for item in items], labels)
 
 

@@ -51,7 +51,7 @@ def sequences(request: PreparedRequest) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("tokenizer", [qwen2(), llama3()], ids=["qwen2", "llama3"])
-def test_text_is_concatenated_and_then_tokenised(tokenizer: TextTokenizer) -> None:
+def test_text_is_concatenated_and_then_tokenized(tokenizer: TextTokenizer) -> None:
     items = ["", " is", "is", "\n", "<|im_end|>", "日本"]
     request = prepared("the answer", items, tokenizer=tokenizer)
     assert sequences(request) == [tokenizer.encode("the answer" + item) for item in items]

@@ -1,6 +1,6 @@
 """Replicas of the supported families' tokenizers: the files of their repositories, with a small vocabulary.
 
-Everything but the vocabulary is what is published: normaliser, pre-tokeniser, model options, post-processor, decoder,
+Everything but the vocabulary is what is published: normaliser, pre-tokenizer, model options, post-processor, decoder,
 flags of added tokens, ``tokenizer_config.json``, and of ``config.json`` what decides how transformers loads them.
 """
 
@@ -129,7 +129,7 @@ def byte_level(pattern: str, **options: Any) -> Tokenizer:
 
 
 def sentence_piece() -> Tokenizer:
-    """A SentencePiece BPE with byte fallback, as converted: no normaliser and no pre-tokeniser yet."""
+    """A SentencePiece BPE with byte fallback, as converted: no normaliser and no pre-tokenizer yet."""
     pieces, merges = _train(pre_tokenizers.Metaspace(), one_line=True, limit_alphabet=70)
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     # SentencePiece keeps runs of spaces whole, which never cross a word.
@@ -238,7 +238,7 @@ def llama2(directory: Path) -> Family:
 
 
 def mistral_v03(directory: Path) -> Family:
-    """Mistral 7B v0.3: the marker is put in by the pre-tokeniser, and control tokens come first."""
+    """Mistral 7B v0.3: the marker is put in by the pre-tokenizer, and control tokens come first."""
     tokenizer = sentence_piece()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
     tokenizer.post_processor = _begin(tokenizer, "<s>")

@@ -192,7 +192,7 @@ def metaspace() -> TextTokenizer:
 
 @cache
 def unsplit() -> TextTokenizer:
-    """No pre-tokeniser: a token may span anything."""
+    """No pre-tokenizer: a token may span anything."""
     return TextTokenizer(train(None, byte_level=False))
 
 
