@@ -53,7 +53,7 @@ SILENCE ?= 120
 network: install
 	@$(BIN)/python -m tests.network --seconds $(SILENCE) $(NETWORK)
 
-# A client that carries out REQUESTS attacks on every field, header and route of a deployment. The last lines say which marks were
+# A client that sends REQUESTS requests to attack every field, header and route of a deployment. The last lines say which marks were
 # missed. The exit status is 0 if all were reached, and 1 otherwise. HOSTILE=--judge-times judges times, too: on a quiet machine.
 REQUESTS ?= 100000
 hostile: install

@@ -9,6 +9,7 @@ import structlog
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from api.accepting import Acceptor
 from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
@@ -17,7 +18,6 @@ from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
-from api.ended_jobs import EndedJobs
 from api.metrics import Metrics
 from api.reading import ReadingContext
 from api.request_id import RequestContext
@@ -25,14 +25,18 @@ from api.ringing import Ringer
 from api.routes import health, jobs, metrics, models, score, tokenize
 from api.routes import webhooks as webhook_routes
 from api.service import Service
+from api.siblings.membership import Siblings
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
-from api.waiting import Waiters
+from api.waiting.ended_jobs import EndedJobs
+from api.waiting.shared_reads import SharedReads
+from api.waiting.waiters import Waiters
 from bell.opening import open_api_bell
 from bell.redis_bell import RedisBell
 from checkpoints.source import Contents, find_checkpoint
 from jobs.invariant_watch import Watch
+from jobs.queue.read import results_of
 from jobs.store.database import Database
 from scoring.served_checkpoint import ServedCheckpoint
 from settings.api import ApiSettings
@@ -58,8 +62,11 @@ def create_app(
     bell: BellSettings,
     webhooks: WebhookSettings,
     keys: KeySettings,
+    siblings: Siblings | None = None,
 ) -> FastAPI:
     """Return the application. It starts without a database, a bell or a worker, and serves what it can without them.
+
+    siblings: the processes that serve the same port, or None if this process serves alone.
 
     Raises CheckpointError if the model's tokenizer or configuration can't be fetched or read, ValueError for a URL of
     an unsupported database, NoKeysError if no request could be authenticated.
@@ -83,19 +90,20 @@ def create_app(
     keyless = is_keyless(api.host, bell.bell_socket)
     if keys.bootstrap_key is None and not keyless:
         require_keys(database)
-    doorbell, listener = open_api_bell(bell)
+    doorbell, listener = open_api_bell(bell, parent_serves=siblings is not None)
     watch = Watch(database)
-    rings_lost = (lambda: doorbell.failures) if isinstance(doorbell, RedisBell) else None
     ended = EndedJobs()
-    process_metrics = Metrics(database, watch, store.worker_fresh_seconds, rings_lost, ended)
-    budget = Budget(limits)
-    process_metrics.read_budget_from(budget)
+    budget = Budget(limits, None if siblings is None else siblings.uses())
+    process_metrics = Metrics(database, watch, store.worker_fresh_seconds, ended, budget, siblings)
+    if isinstance(doorbell, RedisBell):
+        doorbell.on_lost = process_metrics.counter_of_lost_rings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         compatibility = CompatibilityCheck(database, card, store.worker_fresh_seconds)
-        threads = Threads()
-        text_process = TextProcess(reading, threads)
+        threads = Threads(1 if siblings is None else siblings.count)
+        text_process = TextProcess(reading, threads, None if siblings is None else siblings.turns)
+        ringer = Ringer(doorbell)
         service = Service(
             api=api,
             limits=limits,
@@ -106,13 +114,19 @@ def create_app(
             text_process=text_process,
             compatibility=compatibility,
             authenticator=Authenticator(database, threads, keys, limits, keyless=keyless),
-            rate_limits=RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
-            admission=Admission(database, card, compatibility, api),
+            rate_limits=RateLimits(
+                bell.redis_url if bell.bell_socket is None else None,
+                bell.bell_prefix,
+                None if siblings is None else siblings.count_requests,
+            ),
+            admission=Admission(database, threads, card, compatibility, api),
+            acceptor=Acceptor(database, threads, ringer, process_metrics, card.name),
             metrics=process_metrics,
             budget=budget,
             threads=threads,
             waiters=Waiters(ended),
-            ringer=Ringer(doorbell),
+            shared_reads=SharedReads(lambda job_ids: threads.sql(results_of, database, job_ids)),
+            ringer=ringer,
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,
         )
         process_metrics.read_awaited_jobs_from(lambda: len(service.waiters.job_ids))
@@ -121,8 +135,11 @@ def create_app(
             # The ringer ends before the listener, because its last rings may need the listener's socket.
             async with background_tasks(service, listener, watch):
                 log.info("serving", model=card.name, context_length=card.context_length, vocabulary=card.vocabulary)
-                with service.ringer:
-                    yield
+                with ringer:
+                    try:
+                        yield
+                    finally:
+                        await service.acceptor.close()
         finally:
             doorbell.close()
             database.close()

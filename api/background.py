@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 
 import structlog
@@ -21,6 +21,9 @@ from jobs.tenancy.keys import LAST_USED_RESOLUTION_SECONDS
 RESTART_SECONDS = 1.0
 """The pause before a background task that failed is started again."""
 
+CANCEL_AGAIN_SECONDS = 1.0
+"""How long a cancelled background task may take to end before it is cancelled once more."""
+
 log = structlog.stdlib.get_logger("api")
 
 
@@ -32,7 +35,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
         return await service.threads.sql(statuses, service.database, job_ids)
 
     tasks = [
-        asyncio.create_task(_keep_running(name, start))
+        asyncio.create_task(_keep_running(name, start), name=name)
         for name, start in {
             "notices": lambda: listener.listen(service.waiters.on_ended),
             "polling": lambda: service.waiters.poll(look_up, service.api.waiter_poll_seconds),
@@ -44,9 +47,18 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
     try:
         yield
     finally:
-        for task in tasks:
+        await _end(tasks)
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks until all of them have ended. A library may swallow a cancellation, or raise an error instead."""
+    left = set(tasks)
+    while left:
+        for task in left:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+        for task in left:
+            log.warning("a background task does not end and is cancelled again", task=task.get_name())
 
 
 async def _keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None:

@@ -1,8 +1,10 @@
-"""The budget of an API process: how much of what comes in it holds at the same time, in all and of each tenant.
+"""The budget of an API: how much of what comes in it holds at the same time, in all and of each tenant.
 
 Each request has a :class:`Place` from its arrival to its end. Everything that a request holds is counted through its
 place, and the middleware gives all of it back when the request ends, in whichever way it ends. All of this happens on
-the event loop, so there are no locks.
+the event loop, so there are no locks. Processes that serve a port together have one budget: each counts its own use
+where the others see it (:mod:`api.siblings.table`). Two of them that look at the same moment may both take the
+last place.
 
 Connections are bounded before this, by the server itself. A connection has one request at a time, so that bound also
 holds for the requests that have no place: health checks and metrics, which must be answered when the budget is used up.
@@ -12,8 +14,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from typing import Protocol
 
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,12 +43,45 @@ class Kind(StrEnum):
     UPLOAD = "upload"  # it sends a job as JSON lines
 
 
+class Use(Protocol):
+    """How much of something is in use, in all and by tenant."""
+
+    def total(self) -> int:
+        """Return the use of all tenants, and of requests whose tenant is not known yet."""
+
+    def of(self, tenant: str) -> int:
+        """Return the use of a tenant."""
+
+    def add(self, tenant: str | None, amount: int) -> None:
+        """Count this much more; a negative amount is given back. tenant: None counts in all only."""
+
+
+class OwnUse:
+    """The use of the requests of this process."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._by_tenant: Counter[str] = Counter()  # only tenants that use something
+
+    def total(self) -> int:
+        return self._total
+
+    def of(self, tenant: str) -> int:
+        return self._by_tenant[tenant]
+
+    def add(self, tenant: str | None, amount: int) -> None:
+        self._total += amount
+        if tenant is not None:
+            self._by_tenant[tenant] += amount
+            if self._by_tenant[tenant] == 0:
+                del self._by_tenant[tenant]
+
+
 class _Share:
     """Something that is limited in all and for each tenant. The limits are settings with these names."""
 
-    def __init__(self, limits: LimitSettings, what: str, setting: str) -> None:
-        self.used = 0  # by all tenants, and by requests whose tenant is not known yet
-        self._used_by: Counter[str] = Counter()  # only tenants that use something
+    def __init__(self, limits: LimitSettings, what: str, setting: str, use: Use) -> None:
+        self.used = use
         self._what = what
         self._setting = setting
         self._limit: int = getattr(limits, setting)
@@ -53,23 +89,15 @@ class _Share:
 
     def check(self, amount: int) -> None:
         """Raise RequestError OVERLOADED if all tenants together can't use this much more."""
-        if self.used + amount > self._limit:
+        if self.used.total() + amount > self._limit:
             message = f"this server takes {self._limit} {self._what} at the same time; please try again"
             raise _refused(ErrorCode.OVERLOADED, message, self._setting)
 
     def check_tenant(self, tenant: str, amount: int) -> None:
         """Raise RequestError TOO_MANY_OPEN_REQUESTS if a tenant can't use this much more."""
-        if self._used_by[tenant] + amount > self._limit_per_tenant:
+        if self.used.of(tenant) + amount > self._limit_per_tenant:
             message = f"a tenant may have {self._limit_per_tenant} {self._what} at the same time; please try again"
             raise _refused(ErrorCode.TOO_MANY_OPEN_REQUESTS, message, f"{self._setting}_per_tenant")
-
-    def use(self, tenant: str | None, amount: int) -> None:
-        """Count this much more; a negative amount is given back. tenant: None counts in all only."""
-        self.used += amount
-        if tenant is not None:
-            self._used_by[tenant] += amount
-            if self._used_by[tenant] == 0:
-                del self._used_by[tenant]
 
 
 def _refused(code: ErrorCode, message: str, setting: str) -> RequestError:
@@ -77,23 +105,26 @@ def _refused(code: ErrorCode, message: str, setting: str) -> RequestError:
 
 
 class Budget:
-    """What all open requests of a process hold together. For use on its event loop."""
+    """What all open requests hold together. For use on the event loop."""
 
-    def __init__(self, limits: LimitSettings) -> None:
+    def __init__(self, limits: LimitSettings, uses: Iterable[Use] | None = None) -> None:
+        """uses: where four kinds of use are counted. None: for this process alone."""
+        requests, streams, uploads, body_bytes = [OwnUse() for _ in range(4)] if uses is None else uses
+        waiting = "requests that wait for a job or stream its scores"
         self.open = {
-            Kind.REQUEST: _Share(limits, "requests", "max_open_requests"),
-            Kind.STREAM: _Share(limits, "requests that wait for a job or stream its scores", "max_open_streams"),
-            Kind.UPLOAD: _Share(limits, "uploads", "max_open_uploads"),
+            Kind.REQUEST: _Share(limits, "requests", "max_open_requests", requests),
+            Kind.STREAM: _Share(limits, waiting, "max_open_streams", streams),
+            Kind.UPLOAD: _Share(limits, "uploads", "max_open_uploads", uploads),
         }
-        self.body_bytes = _Share(limits, "bytes of bodies", "max_buffered_body_bytes")
+        self.body_bytes = _Share(limits, "bytes of bodies", "max_buffered_body_bytes", body_bytes)
 
     def open_requests(self, kind: Kind) -> int:
         """Return the number of open requests of a kind."""
-        return self.open[kind].used
+        return self.open[kind].used.total()
 
     def buffered_body_bytes(self) -> int:
         """Return the bytes of all bodies in memory that are not read as JSON yet."""
-        return self.body_bytes.used
+        return self.body_bytes.used.total()
 
     def place(self) -> Place:
         """Return a place for a request that has just arrived. Raises RequestError OVERLOADED."""
@@ -109,7 +140,7 @@ class Place:
         self._budget = budget
         self._tenant: str | None = None
         self._bytes = 0
-        budget.open[Kind.REQUEST].use(None, 1)
+        budget.open[Kind.REQUEST].used.add(None, 1)
 
     def belongs_to(self, tenant: str) -> None:
         """Count the request as this tenant's from now on. Raises RequestError OVERLOADED, TOO_MANY_OPEN_REQUESTS."""
@@ -117,8 +148,8 @@ class Place:
         share.check_tenant(tenant, 1)
         if share is not before:
             share.check(1)
-        before.use(None, -1)
-        share.use(tenant, 1)
+        before.used.add(None, -1)
+        share.used.add(tenant, 1)
         self._tenant = tenant
 
     def check_body(self, size: int) -> None:
@@ -130,19 +161,19 @@ class Place:
     def hold_body(self, size: int) -> None:
         """Count further bytes of the body. Raises RequestError OVERLOADED, TOO_MANY_OPEN_REQUESTS."""
         self.check_body(size)
-        self._budget.body_bytes.use(self._tenant, size)
+        self._budget.body_bytes.used.add(self._tenant, size)
         self._bytes += size
 
     def release_body(self) -> None:
         """Give the bytes of the body back."""
-        self._budget.body_bytes.use(self._tenant, -self._bytes)
+        self._budget.body_bytes.used.add(self._tenant, -self._bytes)
         self._bytes = 0
 
     def close(self) -> None:
         """Give everything back."""
         self.release_body()
         counted_as = Kind.REQUEST if self._tenant is None else self.kind
-        self._budget.open[counted_as].use(self._tenant, -1)
+        self._budget.open[counted_as].used.add(self._tenant, -1)
 
 
 class PlaceForEachRequest:

@@ -1,4 +1,7 @@
-"""The counters of this process and the state of the queue, in Prometheus's text format.
+"""The counters of the API and the state of the queue, in Prometheus's text format.
+
+Of several processes that serve a port together, each can tell the metrics of all: they keep their counters in files
+that all of them read, and what they have in use in a table (:mod:`api.siblings.table`).
 
 No label contains the name of a tenant or a job, or text of a client, so the number of time series is bounded.
 """
@@ -9,14 +12,17 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from api.budget import Budget, Kind
 from api.caching import ThrottledValue
-from api.ended_jobs import EndedJobs
+from api.siblings.membership import Siblings, counters_folder
+from api.siblings.table import SharedTable
+from api.waiting.ended_jobs import EndedJobs
 from jobs.invariant_watch import Watch
 from jobs.invariants import CHECKS, Cost
 from jobs.queue.statistics import QueueStatistics, Statistics, read_statistics
@@ -33,64 +39,69 @@ OTHER = "other"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds of the histogram. Requests that wait for a job take up to minutes."""
 
+GROUP_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Upper bounds of the histogram of groups; see api.accepting."""
+
 
 class Metrics:
-    """The metrics of one API process. Safe to use from threads."""
+    """The metrics of one API process, or of it and its siblings. Safe to use from threads."""
 
     def __init__(
         self,
         database: Database,
         watch: Watch,
         fresh_seconds: float,
-        rings_lost: Callable[[], int] | None,  # how many rings and notices outages of Redis took; None without Redis
         ended: EndedJobs,
+        budget: Budget,
+        siblings: Siblings | None = None,
     ) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(namespace="scoreline", registry=self._registry)
-
-        def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(name, help_text, labels, registry=self._registry)
-
-        self._requests = counter("scoreline_http_requests", "Requests that were answered.", "method", "route", "status")
+        self._shown = CollectorRegistry()
+        self._counters = self._shown
+        if siblings is None:
+            ProcessCollector(namespace="scoreline", registry=self._shown)
+        else:
+            self._counters = CollectorRegistry()  # shown with those of the siblings, from the files
+            MultiProcessCollector(self._shown, str(counters_folder(siblings.folder)))  # type: ignore[no-untyped-call]
+            self._shown.register(_ProcessesCollector(siblings.table))
+        self._requests = self._counter(
+            "scoreline_http_requests", "Requests that were answered.", "method", "route", "status"
+        )
         self._seconds = Histogram(
             "scoreline_http_request_duration_seconds",
             "From a request's arrival to the end of its answer.",
             ("method", "route"),
             buckets=SECONDS,
-            registry=self._registry,
+            registry=self._counters,
         )
-        accepted = "Jobs that this process accepted, those of /v1/score as origin call."
-        self._accepted = counter("scoreline_jobs_accepted", accepted, "origin", "priority")
-        ended_jobs = "Ends of jobs that this process learned of: by waiting, reading, cancelling or sweeping."
-        self._ended_jobs = counter("scoreline_jobs_ended", ended_jobs, "status")
+        accepted = "Jobs that this API accepted, those of /v1/score as origin call."
+        self._accepted = self._counter("scoreline_jobs_accepted", accepted, "origin", "priority")
+        self._groups = Histogram(
+            "scoreline_accepted_together",
+            "Submissions that one transaction of a process took, those that were refused included.",
+            buckets=GROUP_SIZES,
+            registry=self._counters,
+        )
+        ended_jobs = "Ends of jobs that this API learned of: by waiting, reading, cancelling or sweeping."
+        self._ended_jobs = self._counter("scoreline_jobs_ended", ended_jobs, "status")
         refused = "Requests and connections that a limit of docs/limits.md refused, by the limit's setting."
-        self._refused = counter("scoreline_refused_requests", refused, "limit")
-        self._waiters = Gauge(
-            "scoreline_awaited_jobs", "Jobs whose end a request of this process waits for.", registry=self._registry
-        )
-        self._open = Gauge(
-            "scoreline_open_requests",
-            "Requests that are not ended: streams wait for a job or receive JSON lines, uploads send JSON lines.",
-            ("kind",),
-            registry=self._registry,
-        )
-        self._body_bytes = Gauge(
-            "scoreline_buffered_body_bytes",
-            "Bytes of bodies in memory that are not read as JSON yet, uploads excepted.",
-            registry=self._registry,
-        )
+        self._refused = self._counter("scoreline_refused_requests", refused, "limit")
         self._ended = ended
-        self._registry.register(_StoreCollector(database, watch, fresh_seconds, rings_lost))
+        self._siblings = siblings
+        self._use = _UseCollector(budget, None if siblings is None else siblings.table.awaited_jobs)
+        self._shown.register(self._use)
+        self._shown.register(_StoreCollector(database, watch, fresh_seconds))
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(name, help_text, labels, registry=self._counters)
+
+    def counter_of_lost_rings(self) -> Callable[[], None]:
+        """Return the function that counts a ring or a notice that an outage of Redis took."""
+        return self._counter("scoreline_rings_lost", "Rings and notices lost to an outage of Redis.").inc
 
     def read_awaited_jobs_from(self, awaited: Callable[[], int]) -> None:
-        """Set the function that returns the number of jobs that requests wait for."""
-        self._waiters.set_function(awaited)
-
-    def read_budget_from(self, budget: Budget) -> None:
-        """Set the budget whose use is shown."""
-        for kind in Kind:
-            self._open.labels(kind.value).set_function(partial(budget.open_requests, kind))
-        self._body_bytes.set_function(budget.buffered_body_bytes)
+        """Set the function that returns the number of jobs that requests of this process wait for."""
+        if self._siblings is None:
+            self._use.awaited_jobs = awaited
 
     def count_request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -103,28 +114,66 @@ class Metrics:
         """Count a job that was accepted now, not earlier."""
         self._accepted.labels(submission.origin.value, submission.priority.value).inc()
 
+    def count_group(self, members: int) -> None:
+        """Count submissions that were committed together."""
+        self._groups.observe(members)
+
     def count_refused(self, limit: str) -> None:
         """Count a request that a limit refused. limit: the name of the setting, such as ``max_headers``."""
         self._refused.labels(limit).inc()
 
     def count_ended(self, job_id: str, status: JobStatus) -> None:
         """Count a job if it has ended, once, however often it is read."""
-        if status.ended and self._ended.add(job_id, counting=True):
+        if not status.ended or not self._ended.add(job_id, counting=True):
+            return
+        if self._siblings is None or self._siblings.table.count_job(job_id):
             self._ended_jobs.labels(status.value).inc()
 
     def text(self) -> bytes:
         """Return all metrics. Blocks on the database; without it, the metrics that need it are left out."""
-        return generate_latest(self._registry)
+        return generate_latest(self._shown)
+
+
+class _UseCollector(Collector):
+    """What is open now. awaited_jobs: the number of jobs that requests wait for."""
+
+    def __init__(self, budget: Budget, awaited_jobs: Callable[[], int] | None) -> None:
+        self._budget = budget
+        self.awaited_jobs = awaited_jobs or (lambda: 0)
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("scoreline_awaited_jobs", "Jobs whose end a request waits for.", self.awaited_jobs())
+        what = "Requests that are not ended: streams wait for a job or receive JSON lines, uploads send JSON lines."
+        requests = GaugeMetricFamily("scoreline_open_requests", what, labels=("kind",))
+        for kind in Kind:
+            requests.add_metric((kind.value,), self._budget.open_requests(kind))
+        yield requests
+        held = "Bytes of bodies in memory that are not read as JSON yet, uploads excepted."
+        yield GaugeMetricFamily("scoreline_buffered_body_bytes", held, self._budget.buffered_body_bytes())
+
+
+class _ProcessesCollector(Collector):
+    """What prometheus_client tells of a process, for each of the processes that serve a port together."""
+
+    def __init__(self, table: SharedTable) -> None:
+        self._table = table
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for number, process_id in self._table.process_ids().items():
+            one = ProcessCollector(namespace="scoreline", pid=partial(int, process_id), registry=None)
+            for metric in one.collect():
+                family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                for sample in metric.samples:
+                    family.add_sample(sample.name, {**sample.labels, "process": str(number)}, sample.value)
+        yield from families.values()
 
 
 class _StoreCollector(Collector):
-    """The metrics that are read from elsewhere at each scrape: the queue, the invariants and lost rings."""
+    """The metrics that are read from elsewhere at each scrape: the queue and the invariants."""
 
-    def __init__(
-        self, database: Database, watch: Watch, fresh_seconds: float, rings_lost: Callable[[], int] | None
-    ) -> None:
+    def __init__(self, database: Database, watch: Watch, fresh_seconds: float) -> None:
         self._watch = watch
-        self._rings_lost = rings_lost
 
         def statistics() -> Statistics:
             database.check()
@@ -133,10 +182,6 @@ class _StoreCollector(Collector):
         self._statistics = ThrottledValue(statistics, STATISTICS_SECONDS, MAX_STATISTICS_SECONDS)
 
     def collect(self) -> Iterator[Metric]:
-        if self._rings_lost is not None:
-            yield CounterMetricFamily(
-                "scoreline_rings_lost", "Rings and notices lost to an outage of Redis.", self._rings_lost()
-            )
         if self._watch.violations is not None:
             yield _violations(self._watch)
         statistics: Statistics | None = None

@@ -34,6 +34,9 @@ from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refuse
 from scoring.error_codes import RequestError
 from scoring.tokenization import always_wanted
 
+NICENESS = 10
+"""By how much the children give way to other processes."""
+
 PRELOADED = (api.requests.submission, api.requests.tokenizing)
 
 
@@ -42,6 +45,8 @@ def main() -> None:
     # A signal to the whole group of processes, such as Ctrl-C, is for the API, which still answers its open requests.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    # Long bodies can wait for a processor; the API, which answers everybody else, can't.
+    os.nice(NICENESS)
     control = socket.socket(fileno=0)
     with contextlib.suppress(EOFError):
         reading: ReadingContext = pickle.loads(receive(control)[0])

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.accepting import Acceptor
 from api.budget import Budget
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
@@ -18,10 +19,10 @@ from api.ringing import Ringer
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
-from api.waiting import Waiters
+from api.waiting.shared_reads import SharedReads
+from api.waiting.waiters import Waiters
 from checkpoints.card import ModelCard
 from jobs.store.database import Database
-from jobs.store.records import Accepted, Submission
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
 
@@ -41,18 +42,14 @@ class Service:
     authenticator: Authenticator
     rate_limits: RateLimits
     admission: Admission
+    acceptor: Acceptor
     metrics: Metrics
     budget: Budget
     threads: Threads
     waiters: Waiters
+    shared_reads: SharedReads
     ringer: Ringer
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
-
-    def on_accepted(self, submission: Submission, accepted: Accepted) -> None:
-        """Ring the workers for a job that was committed, and count it unless it was accepted earlier."""
-        self.ringer.ring(self.card.name)
-        if not accepted.replayed:
-            self.metrics.count_accepted(submission)
 
 
 async def _service_of(request: Request) -> Service:

@@ -16,11 +16,20 @@ from anyio.to_thread import run_sync
 SQL_THREADS = 12
 """At most the number of connections in the database's pool, because more threads would wait for a connection."""
 
+SHARED_SQL_THREADS, FEWEST_SQL_THREADS = 48, 4
+"""What processes that serve a port together have in all, as far as each has the fewest: PostgreSQL has 100 connections
+unless told otherwise."""
+
 TEXT_THREADS = 4
 """Parsing and tokenizing are bound by the processor, so more threads would not be faster."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def sql_threads(processes: int) -> int:
+    """Return the number of threads for SQL that each of these processes has."""
+    return min(SQL_THREADS, max(FEWEST_SQL_THREADS, SHARED_SQL_THREADS // processes))
 
 
 class Threads:
@@ -29,8 +38,9 @@ class Threads:
     A cancelled caller waits until its thread has finished, so no work continues after its request has ended.
     """
 
-    def __init__(self) -> None:
-        self._sql = anyio.CapacityLimiter(SQL_THREADS)
+    def __init__(self, processes: int = 1) -> None:
+        """processes: how many processes share the database's connections with this one, this one included."""
+        self._sql = anyio.CapacityLimiter(sql_threads(processes))
         self._text = anyio.CapacityLimiter(TEXT_THREADS)
 
     async def sql(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -6,11 +6,11 @@ So a lost, repeated or late message costs a moment and nothing else, and no meth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-IDS_PER_MESSAGE = 500
-"""Maximum number of job ids in one message, which keeps a message far below the size of every buffer it passes."""
+OnEnded = Callable[[str, str | None], None]
+"""What hears that a job has ended: it is called with the job's id, and with its result if the notice brings it."""
 
 
 class Bell(Protocol):
@@ -23,7 +23,18 @@ class Bell(Protocol):
         """Say that these jobs have ended. Call it after the commit. Never raises; takes a second at most."""
 
 
-class BellConnection(Bell, Protocol):
+class WorkerBell(Bell, Protocol):
+    """A bell whose notices can bring results."""
+
+    def announce(self, job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> None:
+        """Do the same, and send the results of some of the jobs, by id.
+
+        Whoever can listen to the bell can read them, and whoever can ring it can send others. So a result must show by
+        itself that a worker has made it.
+        """
+
+
+class BellConnection(WorkerBell, Protocol):
     """A bell with connections of its own, which its owner closes."""
 
     def close(self) -> None:
@@ -33,8 +44,8 @@ class BellConnection(Bell, Protocol):
 class EndedJobsListener(Protocol):
     """The receiving end of :meth:`Bell.announce`; a process has one."""
 
-    async def listen(self, on_ended: Callable[[str], None]) -> None:
-        """Call ``on_ended`` with each announced job id, in the event loop, until cancelled. Reconnects by itself."""
+    async def listen(self, on_ended: OnEnded) -> None:
+        """Call ``on_ended`` with each announced job, in the event loop, until cancelled. Reconnects by itself."""
 
 
 class RingListener(Protocol):
@@ -53,9 +64,3 @@ def tell(bell: Bell, models: Iterable[str], ended: Sequence[str]) -> None:
         bell.ring(model)
     if ended:
         bell.announce(ended)
-
-
-def split_into_messages(job_ids: Sequence[str]) -> Iterator[list[str]]:
-    """Split job ids into lists of at most :data:`IDS_PER_MESSAGE`."""
-    for start in range(0, len(job_ids), IDS_PER_MESSAGE):
-        yield list(job_ids[start : start + IDS_PER_MESSAGE])

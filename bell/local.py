@@ -1,9 +1,12 @@
-"""The bell of embedded mode: a Unix socket that the API process serves, without Redis.
+"""The bell of embedded mode: a Unix socket that the API serves, without Redis.
 
 Both sides send lines of JSON. The API sends ``{"ring": MODEL}`` to the workers, and workers send
-``{"ended": [JOB_ID, ...]}`` to the API. A worker may also send a ring, which the API passes on to all workers. The API
-greets a worker with ``{"welcome": true}``: from then on rings reach the worker. The worker treats the greeting as a
-ring, because it may have missed rings before.
+``{"ended": {JOB_ID: RESULT or null, ...}}`` to the API. A worker may also send a ring, which the API passes on to all
+workers. The API greets a worker with ``{"welcome": true}``: from then on rings reach the worker. The worker treats the
+greeting as a ring, because it may have missed rings before.
+
+If several processes serve the API, their parent serves the socket, and each of them connects to it as workers do
+(:mod:`bell.local_member`). It first sends ``{"hear": "ended"}``: from then on it gets what ended, and no rings.
 """
 
 from __future__ import annotations
@@ -16,19 +19,29 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from bell.interfaces import split_into_messages
+from bell.interfaces import OnEnded
+from bell.notices import read_notices, write_notices
 
 RECONNECT_SECONDS = 0.1  # pause before a worker connects again
+UNHEARD_BYTES = 1_000_000
+"""An API process that has left this much unread misses what ends, and learns it by polling."""
+
 _SEND_LIMIT = struct.pack("ll", 0, 500_000)
 """Time limit for sending: half a second, as a ``struct timeval``."""
 
 logger = logging.getLogger(__name__)
 
 
-def _line(message: dict[str, object]) -> bytes:
+def line_of(message: dict[str, object]) -> bytes:
+    """Encode a message."""
     return json.dumps(message).encode() + b"\n"
+
+
+def ended_lines(job_ids: Sequence[str], results: Mapping[str, str] | None) -> Iterator[bytes]:
+    """Yield the lines that announce ended jobs."""
+    return (b'{"ended":%b}\n' % message for message in write_notices(job_ids, results))
 
 
 class LocalHub:
@@ -38,10 +51,11 @@ class LocalHub:
         self._path = path
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: set[asyncio.StreamWriter] = set()
-        self._on_ended: Callable[[str], None] | None = None
+        self._apis: set[asyncio.StreamWriter] = set()
+        self._on_ended: OnEnded | None = None
 
-    async def listen(self, on_ended: Callable[[str], None]) -> None:
-        """Serve the socket, and call ``on_ended`` with each announced job id, until cancelled."""
+    async def listen(self, on_ended: OnEnded) -> None:
+        """Serve the socket, and call ``on_ended`` with each announced job, until cancelled."""
         self._loop, self._on_ended = asyncio.get_running_loop(), on_ended
         server = await asyncio.start_unix_server(self._serve, self._path)  # replaces what a crash left at the path
         os.chmod(self._path, 0o600)
@@ -51,18 +65,18 @@ class LocalHub:
         finally:
             self._loop = None
             server.close()
-            for worker in self._workers:
-                worker.close()
+            for client in self._workers | self._apis:
+                client.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
 
     def ring(self, model: str) -> None:
         """Ring all connected workers."""
-        self._in_loop(self._pass_on, _line({"ring": model}))
+        self._in_loop(self._pass_on, line_of({"ring": model}))
 
-    def announce(self, job_ids: Sequence[str]) -> None:
+    def announce(self, job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> None:
         """Report ended jobs within this process."""
-        self._in_loop(self._report_ended, list(job_ids))
+        self._in_loop(self._report_ended, dict.fromkeys(job_ids) | dict(results or {}))
 
     def close(self) -> None:
         """Do nothing: the socket is closed when :meth:`listen` ends."""
@@ -79,25 +93,37 @@ class LocalHub:
             if worker.transport.get_write_buffer_size() == 0:
                 worker.write(line)
 
-    def _report_ended(self, job_ids: list[str]) -> None:
+    def _report_ended(self, ended: Mapping[str, str | None]) -> None:
         if self._on_ended is not None:
-            for job_id in job_ids:
-                self._on_ended(job_id)
+            for job_id, result in ended.items():
+                self._on_ended(job_id, result)
+
+    def _pass_on_ended(self, line: bytes) -> None:
+        for api in self._apis:
+            if api.transport.get_write_buffer_size() < UNHEARD_BYTES:
+                api.write(line)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._workers.add(writer)
-        writer.write(_line({"welcome": True}))
+        writer.write(line_of({"welcome": True}))
         try:
             while line := await reader.readline():
                 message = json.loads(line)
+                if not isinstance(message, dict):
+                    raise ValueError("a message must be an object")
+                if message.get("hear") == "ended":
+                    self._workers.discard(writer)
+                    self._apis.add(writer)
                 if "ended" in message:
-                    self._report_ended(message["ended"])
+                    self._report_ended(read_notices(message["ended"]))
+                    self._pass_on_ended(line)
                 if "ring" in message:
                     self._pass_on(line)
-        except (OSError, ValueError) as error:
-            logger.warning("lost a worker on the local bell: %s", error)
+        except (OSError, ValueError, RecursionError) as error:
+            logger.warning("lost a client on the local bell: %s", error)
         finally:
             self._workers.discard(writer)
+            self._apis.discard(writer)
             writer.close()
 
 
@@ -135,12 +161,12 @@ class LocalBell:
 
     def ring(self, model: str) -> None:
         """Have the API ring all workers."""
-        self._send(_line({"ring": model}))
+        self._send(line_of({"ring": model}))
 
-    def announce(self, job_ids: Sequence[str]) -> None:
-        """Tell the API which jobs have ended."""
-        for ids in split_into_messages(job_ids):
-            self._send(_line({"ended": ids}))
+    def announce(self, job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> None:
+        """Tell the API which jobs have ended, of some of them with their results."""
+        for line in ended_lines(job_ids, results):
+            self._send(line)
 
     def close(self) -> None:
         """Stop listening, and close the connection."""

@@ -6,14 +6,21 @@ from collections.abc import Callable
 
 from bell.interfaces import BellConnection, EndedJobsListener, RingListener
 from bell.local import LocalBell, LocalHub
+from bell.local_member import LocalMember
 from bell.redis_bell import RedisBell
 from bell.redis_ended_jobs import RedisEndedJobsListener
 from bell.redis_listener import RedisRingListener
 from settings.bell import BellSettings
 
 
-def open_api_bell(settings: BellSettings) -> tuple[BellConnection, EndedJobsListener]:
-    """Return what an API process uses: a bell to ring the workers with, and a listener for ended jobs."""
+def open_api_bell(settings: BellSettings, *, parent_serves: bool = False) -> tuple[BellConnection, EndedJobsListener]:
+    """Return what an API process uses: a bell to ring the workers with, and a listener for ended jobs.
+
+    parent_serves: whether the parent of several processes serves the local socket.
+    """
+    if settings.bell_socket is not None and parent_serves:
+        member = LocalMember(settings.bell_socket)
+        return member, member
     if settings.bell_socket is not None:
         hub = LocalHub(settings.bell_socket)
         return hub, hub

@@ -1,19 +1,18 @@
-"""The bell on Redis: a ring is a Celery task, an announcement is a published message."""
+"""The bell on Redis: a ring is the message of a Celery task, an announcement is a published message."""
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bell.interfaces import split_into_messages
-from bell.redis_celery import RING_TASK, create_celery, ended_channel, key_prefix, queue_name
+from bell.notices import write_notices
+from bell.redis_celery import ended_channel, key_prefix, queue_name, ring_message
 
 SILENCE_SECONDS = 0.4
 """Time limit for connecting to Redis and for its answers: a ring is not worth waiting longer for."""
@@ -25,7 +24,7 @@ MUTE_FACTOR = 10
 """After a failure that took long, nothing is sent for this many times as long, if that is more."""
 
 ENOUGH_RINGS = 32
-"""No ring is added to a queue that holds this many, which bounds the queue while no worker listens."""
+"""A queue holds at most this many rings, also while no worker listens."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,53 +34,53 @@ class RedisBell:
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self._prefix = prefix
-        self._celery = create_celery(redis_url, prefix, silence_seconds=SILENCE_SECONDS)
         self._redis = redis.Redis.from_url(
             redis_url,
             socket_connect_timeout=SILENCE_SECONDS,
             socket_timeout=SILENCE_SECONDS,
             retry=Retry(NoBackoff(), 0),
         )
+        self._messages: dict[str, bytes] = {}  # by model: its ring
         self._lock = threading.Lock()
         self._muted_until = 0.0
         self.failures = 0  # rings and announcements lost to outages since the start
+        self.on_lost: Callable[[], None] = lambda: None  # called for each of them
 
     def ring(self, model: str) -> None:
-        """Queue a ring for the workers of ``model``, unless :data:`ENOUGH_RINGS` are waiting already."""
-        self._try(lambda: self._publish_ring(queue_name(model)))
+        """Queue a ring for the workers of ``model``. Of more than :data:`ENOUGH_RINGS`, the oldest are removed."""
+        self._try(lambda: self._publish_ring(model))
 
-    def announce(self, job_ids: Sequence[str]) -> None:
-        """Publish the ids of ended jobs."""
-        self._try(lambda: self._publish_ended(job_ids))
+    def announce(self, job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> None:
+        """Publish the ids of ended jobs, some of them with their results. Redis stores nothing of it."""
+        self._try(lambda: self._publish_ended(job_ids, results))
 
     def close(self) -> None:
         """Close all connections."""
-        self._celery.close()
         self._redis.close()
 
-    def _publish_ring(self, queue: str) -> None:
-        # This question fails quickly if Redis is away; Celery's own publishing, which follows, is slow to give up.
-        if self._redis.llen(key_prefix(self._prefix) + queue) >= ENOUGH_RINGS:
-            return
-        # Nothing is declared: the ring goes straight into the queue's list, whatever else is stored in Redis.
-        self._celery.send_task(RING_TASK, queue=queue, declare=[], retry=False, ignore_result=True)
+    def _publish_ring(self, model: str) -> None:
+        message = self._messages.get(model)
+        if message is None:
+            message = self._messages[model] = ring_message(model)
+        queue = key_prefix(self._prefix) + queue_name(model)
+        if self._redis.lpush(queue, message) > ENOUGH_RINGS:
+            self._redis.ltrim(queue, 0, ENOUGH_RINGS - 1)
 
-    def _publish_ended(self, job_ids: Sequence[str]) -> None:
-        for ids in split_into_messages(job_ids):
-            self._redis.publish(ended_channel(self._prefix), json.dumps(ids))
+    def _publish_ended(self, job_ids: Sequence[str], results: Mapping[str, str] | None) -> None:
+        for message in write_notices(job_ids, results):
+            self._redis.publish(ended_channel(self._prefix), message)
 
     def _try(self, publish: Callable[[], object]) -> None:
         """Call ``publish``. Count a failure instead of raising it, and send nothing more for a while."""
         if time.monotonic() < self._muted_until:
-            with self._lock:
-                self.failures += 1
+            self._count_failure()
             return
         started = time.monotonic()
         try:
             publish()
-        except Exception as error:  # Celery, kombu and redis-py raise errors of their own; none may reach the caller
+        except Exception as error:  # redis-py and kombu raise errors of their own; none may reach the caller
+            self._count_failure()
             with self._lock:
-                self.failures += 1
                 first = not self._muted_until
                 failed = time.monotonic()
                 self._muted_until = failed + max(MUTE_SECONDS, MUTE_FACTOR * (failed - started))
@@ -91,3 +90,8 @@ class RedisBell:
         if self._muted_until:
             self._muted_until = 0.0
             logger.info("Redis is back")
+
+    def _count_failure(self) -> None:
+        with self._lock:
+            self.failures += 1
+        self.on_lost()

@@ -6,9 +6,11 @@ each worker also keeps a row that shows it is alive.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from celery import Celery
+from kombu.entity import Exchange, Queue
 
 RING_TASK = "scoreline.ring"
 
@@ -26,24 +28,43 @@ def queue_name(model: str) -> str:
     return f"ring.{model}"
 
 
+def ring_queue(model: str) -> Queue:
+    """Return a model's queue of rings, as its workers declare it.
+
+    Redis forgets a ring as soon as a worker has taken it. To note each ring until it is acknowledged would cost two
+    transactions, and would save a ring only from a worker that ends within a millisecond.
+    """
+    name = queue_name(model)
+    return Queue(name, Exchange(name), name, no_ack=True)  # type: ignore[no-untyped-call]
+
+
+def ring_message(model: str) -> bytes:
+    """Return a ring as Celery puts it into the queue of ``model`` in Redis.
+
+    All rings of a model say the same, so one message serves for all of them. Celery needs longer to make it than Redis
+    to store it.
+    """
+    name = queue_name(model)
+    with Celery(broker="memory://", set_as_current=False) as app, app.connection_for_write() as connection:
+        app.send_task(RING_TASK, queue=name, connection=connection, declare=[], ignore_result=True)
+        message = connection.default_channel.basic_get(name, no_ack=True)
+    return json.dumps(message.serializable()).encode()
+
+
 def ended_channel(prefix: str) -> str:
     """Return the name of the publish/subscribe channel on which ended jobs are announced."""
     return f"{key_prefix(prefix)}ended"
 
 
-def create_celery(redis_url: str, prefix: str, *, silence_seconds: float = BROKER_SILENCE_SECONDS) -> Any:
-    """Return a Celery application, not yet connected. Celery has no types, hence ``Any``."""
+def create_celery(redis_url: str, prefix: str) -> Any:
+    """Return the Celery application of a worker, not yet connected. Celery has no types, hence ``Any``."""
     app = Celery("scoreline", broker=redis_url, set_as_current=False)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
         task_ignore_result=True,
-        # A ring is acknowledged before it is acted on: the work does not depend on it.
-        task_acks_late=False,
         task_send_sent_event=False,
-        # No limit. If there were one, rings whose acknowledgement was lost in an outage would use it up: the consumer
-        # would ask Redis for nothing more, never notice that its connection is gone, and hear nothing ever again.
-        worker_prefetch_multiplier=0,
+        worker_prefetch_multiplier=0,  # no limit on what is not yet acknowledged, since nothing is ever acknowledged
         worker_cancel_long_running_tasks_on_connection_loss=True,  # Celery warns if it is unset
         worker_send_task_events=False,
         worker_enable_remote_control=False,
@@ -53,17 +74,17 @@ def create_celery(redis_url: str, prefix: str, *, silence_seconds: float = BROKE
         broker_connection_retry=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_connection_timeout=silence_seconds,
+        broker_connection_timeout=BROKER_SILENCE_SECONDS,
         broker_transport_options={
             "global_keyprefix": key_prefix(prefix),
-            "visibility_timeout": 120,
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
+            "priority_steps": [0],  # one list for each queue, instead of one for each of four priorities
+            # Rings are not acknowledged (see :func:`ring_queue`), so there are none to put back into their queue.
+            "unacked_restore_interval": 3600,
             # A consumer whose connection the network has lost connects again after twice this time.
             "health_check_interval": 5,
             "socket_keepalive": True,
-            "socket_connect_timeout": silence_seconds,
-            "socket_timeout": silence_seconds,
+            "socket_connect_timeout": BROKER_SILENCE_SECONDS,
+            "socket_timeout": BROKER_SILENCE_SECONDS,
         },
     )
     return app

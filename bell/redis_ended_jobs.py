@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from bell.interfaces import OnEnded
+from bell.notices import decode_notices
 from bell.redis_celery import ended_channel
 
-CONNECT_SECONDS = 2.0
+CONNECT_SECONDS = 2.0  # for connecting to Redis, and as long again for subscribing
 QUIET_SECONDS = 2.0  # after so much quiet Redis is asked for a sign of life, and has as long to give it
 FIRST_PAUSE_SECONDS = 0.1  # before the first attempt to connect again; each further pause is twice as long
 LONGEST_PAUSE_SECONDS = 5.0
@@ -28,31 +28,38 @@ class RedisEndedJobsListener:
         self._redis_url = redis_url
         self._channel = ended_channel(prefix)
 
-    async def listen(self, on_ended: Callable[[str], None]) -> None:
-        """Subscribe and call ``on_ended`` with each job id until cancelled. Pauses between reconnections grow."""
+    async def listen(self, on_ended: OnEnded) -> None:
+        """Subscribe and call ``on_ended`` with each job until cancelled. Pauses between reconnections grow."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             client = redis.asyncio.Redis.from_url(
                 self._redis_url,
                 socket_connect_timeout=CONNECT_SECONDS,
+                # With a time limit here, redis-py sends with asyncio.wait_for, which in Python 3.11 swallows a
+                # cancellation that comes when the command has just been sent. So the limits are set below.
+                socket_timeout=None,
                 retry=Retry(NoBackoff(), 0),
             )
             try:
                 async with client, client.pubsub() as subscription:
-                    await subscription.subscribe(self._channel)
+                    async with asyncio.timeout(2 * CONNECT_SECONDS):
+                        await subscription.subscribe(self._channel)
                     asked = False
                     while True:
-                        message = await subscription.get_message(timeout=QUIET_SECONDS)
+                        # When the connection is lost, redis-py connects once more before it raises the error.
+                        async with asyncio.timeout(QUIET_SECONDS + 2 * CONNECT_SECONDS):
+                            message = await subscription.get_message(timeout=QUIET_SECONDS)
                         if message is None:
                             # The network may have lost the connection, and then nobody would ever say so.
                             if asked:
                                 raise redis.TimeoutError("Redis does not answer")
-                            await subscription.ping()
+                            async with asyncio.timeout(QUIET_SECONDS):
+                                await subscription.ping()
                         else:
                             pause = FIRST_PAUSE_SECONDS
                             if message["type"] == "message":
-                                for job_id in json.loads(message["data"]):
-                                    on_ended(job_id)
+                                for job_id, result in decode_notices(message["data"]).items():
+                                    on_ended(job_id, result)
                         asked = message is None
             except (redis.RedisError, OSError) as error:
                 logger.warning("no notices from Redis: %s", error)

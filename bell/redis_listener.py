@@ -11,7 +11,7 @@ import redis
 from celery import bootsteps
 from celery.worker import state
 
-from bell.redis_celery import BROKER_SILENCE_SECONDS, RING_TASK, create_celery, key_prefix, queue_name
+from bell.redis_celery import BROKER_SILENCE_SECONDS, RING_TASK, create_celery, key_prefix, queue_name, ring_queue
 
 RESTART_SECONDS = 1.0
 """Pause before a consumer that ended is started again."""
@@ -38,7 +38,10 @@ class RedisRingListener:
         def ring() -> None:
             on_ring()
 
-        self._celery.task(ring, name=RING_TASK, ignore_result=True, shared=False, lazy=False)
+        self._celery.conf.task_queues = [ring_queue(model)]
+        self._celery.task(
+            ring, name=RING_TASK, ignore_result=True, Strategy=staticmethod(_run_at_once), shared=False, lazy=False
+        )
         self._stopped = threading.Event()
 
     def run(self, on_start: Callable[[], None]) -> None:
@@ -64,7 +67,8 @@ class RedisRingListener:
     def _drop_rings(self) -> None:
         """Remove all rings of this model. One of them may be malformed, and would end every consumer of the queue.
 
-        Celery puts rings that were not acknowledged back into the queue, so the unacknowledged ones are removed, too.
+        Workers of earlier versions note the rings that they have not acknowledged, and put them back into the queue. So
+        these are removed, too.
         """
         keys = [f"{key_prefix(self._prefix)}{name}" for name in (self._queue, "unacked", "unacked_index")]
         try:
@@ -78,6 +82,19 @@ class RedisRingListener:
         """End the consumer: within a second, or within five if Redis has stopped answering."""
         self._stopped.set()
         state.should_stop = 0  # an exit status; Celery's loop looks at it every second at least
+
+
+def _run_at_once(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
+    """Return a Celery strategy, which runs the task for each of its messages.
+
+    Celery's own strategy makes a request of the message, traces its execution, and acknowledges it. All of that takes
+    far longer than the task, and a ring needs none of it.
+    """
+
+    def on_message(message: object, body: object, ack: object, reject: object, callbacks: object) -> None:
+        task.run()
+
+    return on_message
 
 
 def _before_consuming(on_start: Callable[[], None]) -> type[Any]:

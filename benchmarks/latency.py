@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -75,7 +75,7 @@ class AnnouncingBell:
     def ring(self, model: str) -> None:
         pass
 
-    def announce(self, job_ids: Sequence[str]) -> None:
+    def announce(self, job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> None:
         with self._changed:
             self._ended.update(job_ids)
             self._changed.notify_all()

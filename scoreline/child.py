@@ -1,6 +1,9 @@
-"""Run a module in a process that ends when its parent does: ``python -m scoreline.child PARENT_PROCESS_ID MODULE``.
+"""Run a module in a process that ends when its parent does.
 
-Processes of the embedded service are started this way, since a parent that is killed can't stop its children.
+``python -m scoreline.child PARENT_PROCESS_ID MODULE [ARGUMENT ...]``
+
+Processes of the embedded service, and those of an API with several processes, are started this way, since a parent
+that is killed can't stop its children.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def main() -> None:
     """Run the module named on the command line."""
     die_with(int(sys.argv[1]))
     module = sys.argv[2]
-    sys.argv = [module]
+    sys.argv = sys.argv[2:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -42,6 +42,21 @@ HOST_OPTION = typer.Option("--host", envvar="SCORELINE_HOST", help="Address to b
 PORT_OPTION = typer.Option("--port", envvar="SCORELINE_PORT", min=0, max=65535, help="Port to bind; 0: any free one.")
 
 
+def _number_or_auto(value: str) -> str:
+    if value != "auto" and not (value.isascii() and value.isdigit() and int(value) > 0):
+        raise typer.BadParameter(f"{value!r} is neither a number from 1 on nor `auto`")
+    return value
+
+
+PROCESSES_OPTION = typer.Option(
+    "--processes",
+    envvar="SCORELINE_API_PROCESSES",
+    parser=_number_or_auto,
+    metavar="N|auto",
+    help="Processes that serve the port together; auto: one for each core.",
+)
+
+
 def main() -> None:
     """Run the command. An error is printed on one line, and the exit status is 1."""
     try:
@@ -59,6 +74,7 @@ def up_command(
     data: Annotated[Path, typer.Option(help="Where jobs and scores are kept.")] = Path(".scoreline"),
     host: Annotated[str, HOST_OPTION] = "127.0.0.1",
     port: Annotated[int, PORT_OPTION] = 8000,
+    processes: Annotated[str, PROCESSES_OPTION] = "1",
 ) -> None:
     """Run everything in this terminal: the API, one worker, the delivery of webhooks, and a SQLite database. Needs
     nothing else.
@@ -67,7 +83,7 @@ def up_command(
     from scoreline.up import up
 
     name = os.environ.get("SCORELINE_MODEL_NAME") or (None if model else "demonstration")
-    up(EmbeddedSettings(model or str(DEMONSTRATION_MODEL), data, host, port, name), Console())
+    up(EmbeddedSettings(model or str(DEMONSTRATION_MODEL), data, host, port, name, processes), Console())
 
 
 @app.command("demo")
@@ -137,10 +153,16 @@ def _read_items(lines: Iterable[bytes]) -> Iterator[str]:
 
 @app.command("api")
 def api_command(
-    host: Annotated[str | None, HOST_OPTION] = None, port: Annotated[int | None, PORT_OPTION] = None
+    host: Annotated[str | None, HOST_OPTION] = None,
+    port: Annotated[int | None, PORT_OPTION] = None,
+    processes: Annotated[str | None, PROCESSES_OPTION] = None,
 ) -> None:
     """Run the API alone (production). It is configured by SCORELINE_* variables."""
-    changes = {"SCORELINE_HOST": host, "SCORELINE_PORT": None if port is None else str(port)}
+    changes = {
+        "SCORELINE_HOST": host,
+        "SCORELINE_PORT": None if port is None else str(port),
+        "SCORELINE_API_PROCESSES": processes,
+    }
     exec_server_module("api", {name: value for name, value in changes.items() if value is not None})
 
 

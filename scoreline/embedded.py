@@ -79,6 +79,7 @@ class EmbeddedSettings:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
     model_name: str | None = None  # None: the folder's name, or the id
+    processes: str = "1"  # of the API; "auto": one for each core
 
 
 @dataclass(slots=True, eq=False)
@@ -244,6 +245,7 @@ class EmbeddedService:
             "SCORELINE_MODEL": _absolute_if_local(settings.model),
             "SCORELINE_HOST": settings.host,
             "SCORELINE_PORT": str(self._port),
+            "SCORELINE_API_PROCESSES": settings.processes,
             "SCORELINE_LEASE_SECONDS": os.environ.get("SCORELINE_LEASE_SECONDS", str(LEASE_SECONDS)),
             "PYTHONUNBUFFERED": "1",
         }

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -39,6 +40,9 @@ _LONG_TEXT = Lock()
 """Held while a text of more characters is encoded. That takes more than a hundred times the text's size in memory, and
 so only one thread of the process may do it at a time."""
 
+_SHORT_CHARACTERS = 2**11
+"""Texts with no more characters together are encoded in a fraction of a millisecond."""
+
 _BATCH_PIECES = 4_096
 """Tokens that one call turns into text. Such a call may hold the interpreter's lock."""
 
@@ -57,6 +61,7 @@ class TextTokenizer:
         ``split_special_tokens``).
         """
         self._backend = Tokenizer.from_str(backend.to_str())
+        self._in_one_thread = False
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = special_tokens_split
@@ -105,6 +110,12 @@ class TextTokenizer:
             )
         return cls(tokenizer.backend_tokenizer, special_tokens_split=bool(tokenizer.split_special_tokens))
 
+    def in_one_thread(self) -> TextTokenizer:
+        """Return this tokenizer for a caller that must not wait for others. It keeps the interpreter's lock."""
+        other = copy(self)
+        other._in_one_thread = True
+        return other
+
     def added_tokens_from(self, width: int) -> list[str]:
         """Return the added tokens whose ids are at least ``width``, in the order of their ids."""
         added = self._backend.get_added_tokens_decoder()
@@ -112,9 +123,7 @@ class TextTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``."""
-        # Unlike encode, which gives the same ids, the call for a batch releases the interpreter's lock.
-        with _lock_for([text]):
-            return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return self._encode_all([text], add_special_tokens)[0]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return each token as text, or in the vocabulary's spelling if it does not consist of whole characters."""
@@ -196,12 +205,19 @@ class TextTokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[TokenIds, TokenIds]:
         """Return all tokens end to end, int32 [T], and the number of tokens of each text, int32 [N]."""
-        with _lock_for(texts):
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-            encoded = [encoding.ids for encoding in encodings]
-            del encodings
+        encoded = self._encode_all(texts, add_special_tokens)
         lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths
+
+    def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        """Return the token ids of each text."""
+        # The call for a batch gives the same ids and releases the interpreter's lock. But it hands the texts to the
+        # tokenizer's own threads, where few short texts would wait behind all batches of other callers.
+        if self._in_one_thread or sum(map(len, texts)) <= _SHORT_CHARACTERS:
+            return [self._backend.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
+        with _lock_for(texts):
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            return [encoding.ids for encoding in encodings]
 
     def _spelling(self, token: int) -> str:
         return self._backend.id_to_token(token) or ""

@@ -1,5 +1,8 @@
 """The HTTP front end."""
 
+import os
+from typing import Literal
+
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from settings.slice import SettingsSlice
@@ -13,6 +16,9 @@ class ApiSettings(SettingsSlice):
         description="address to bind; callers need keys, except those of `scoreline up` on a loopback address",
     )
     port: int = Field(8000, ge=0, le=65535, description="port to bind")
+    api_processes: PositiveInt | Literal["auto"] = Field(
+        1, description="processes that serve the port together; `auto`: one for each core"
+    )
     call_timeout_seconds: PositiveFloat = Field(60.0, description="how long `/v1/score` waits unless told otherwise")
     max_call_timeout_seconds: PositiveFloat = Field(600.0, description="longest wait that a caller may ask for")
     max_waiting_chunks: PositiveInt = Field(
@@ -28,3 +34,15 @@ class ApiSettings(SettingsSlice):
     waiter_poll_seconds: PositiveFloat = Field(
         1.0, description="how often a process asks the database which awaited jobs have ended, as notices can be lost"
     )
+
+    @property
+    def process_count(self) -> int:
+        """The number of processes that serve the port."""
+        return _usable_cores() if self.api_processes == "auto" else self.api_processes
+
+
+def _usable_cores() -> int:
+    """The number of cores that this process may run on. A limit of a container's processor time does not lower it."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

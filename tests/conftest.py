@@ -13,6 +13,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.services import MissingBinaryError, PostgresServer, RedisServer
 from tests.stores import migrate_store
+from tests.surroundings import keep_files_in_memory, share_compiled_programs
+
+# Before pytest makes a folder, jax is imported, or xdist starts processes, which inherit both.
+keep_files_in_memory()
+share_compiled_programs()
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("scoreline", deadline=None, suppress_health_check=[HealthCheck.too_slow])

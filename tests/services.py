@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +24,13 @@ from psycopg import sql
 START_SECONDS = 30.0
 STANDARD_PORTS = {5432, 6379}
 LOOPBACK = "127.0.0.1"
+FOR_TESTS = {
+    "fsync": "off",  # a test survives the death of processes, not of the machine
+    "max_wal_size": "128MB",  # a test run often keeps these files in memory
+    "deadlock_timeout": "200ms",
+    "log_lock_waits": "on",
+}
+"""Options of PostgreSQL that suit tests and nothing else."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -61,7 +68,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = STAR
         time.sleep(0.02)
 
 
-def _die_with_parent(signal_number: int) -> Callable[[], None] | None:
+def die_with_parent(signal_number: int) -> Callable[[], None] | None:
     """For ``preexec_fn``: have the kernel signal the child when this process dies, however it dies (Linux)."""
     if not sys.platform.startswith("linux"):
         return None
@@ -73,6 +80,13 @@ def stat_of(process_id: int) -> list[str]:
     """What the kernel tells of a process behind its name, beginning with its state and the id of its parent."""
     # The name is in brackets, and may contain anything.
     return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        return stat_of(process_id)[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _family(process_id: int) -> list[int]:
@@ -115,10 +129,14 @@ def _frozen(process: subprocess.Popen[bytes] | None) -> Iterator[None]:
 
 
 class PostgresServer:
-    """A PostgreSQL cluster of this test run's own, on TCP and on a socket in its folder."""
+    """A PostgreSQL cluster of this test run's own, on TCP and on a socket in its folder.
 
-    def __init__(self, address: str = LOOPBACK) -> None:
+    options: settings of the server, instead of those that suit tests.
+    """
+
+    def __init__(self, address: str = LOOPBACK, options: Mapping[str, str] = FOR_TESTS) -> None:
         self.address = address
+        self._options = options
         self._postgres = find_binary("postgres")
         initdb = find_binary("initdb")
         # PostgreSQL refuses to run as root.
@@ -145,6 +163,12 @@ class PostgresServer:
     @property
     def _data(self) -> str:
         return str(self._folder / "data")
+
+    @property
+    def process_id(self) -> int:
+        """The id of its first process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
 
     def url(self, database: str) -> str:
         """The SQLAlchemy URL of one of its databases."""
@@ -176,9 +200,7 @@ class PostgresServer:
             "port": str(self.port),
             "unix_socket_directories": str(self._folder),
             "max_connections": "200",
-            "fsync": "off",  # a test survives the death of processes, not of the machine
-            "deadlock_timeout": "200ms",
-            "log_lock_waits": "on",
+            **self._options,
         }
         self._process = subprocess.Popen(
             [self._postgres, "-D", self._data, *(f"-c{name}={value}" for name, value in options.items())],
@@ -186,7 +208,7 @@ class PostgresServer:
             cwd=self._folder,
             stdout=log,
             stderr=log,
-            preexec_fn=_die_with_parent(signal.SIGQUIT),
+            preexec_fn=die_with_parent(signal.SIGQUIT),
         )
         log.close()
         wait_until(self._answers, f"PostgreSQL answers on port {self.port}")
@@ -211,6 +233,18 @@ class PostgresServer:
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(START_SECONDS)
         self._process = None
+
+    def kill(self) -> None:
+        """Kill all of its processes (SIGKILL), and wait until they are gone."""
+        assert self._process is not None
+        family = _family(self._process.pid)
+        for process_id in family:
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
+        self._process.wait(START_SECONDS)
+        self._process = None
+        # The next server refuses to start while one of them holds shared memory.
+        wait_until(lambda: not any(_is_running(process_id) for process_id in family), "PostgreSQL's processes are gone")
 
     def restart(self) -> None:
         """Stop and start again, on the same port with the same data."""
@@ -242,6 +276,12 @@ class RedisServer:
         self.start()
 
     @property
+    def process_id(self) -> int:
+        """The id of its first process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """Its URL, database 0."""
         return f"redis://{self.address}:{self.port}/0"
@@ -254,7 +294,7 @@ class RedisServer:
                 *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
             ],
             stdout=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent(signal.SIGKILL),
+            preexec_fn=die_with_parent(signal.SIGKILL),
         )
         wait_until(self._answers, f"Redis answers on port {self.port}")
 

@@ -60,7 +60,10 @@ def test_all_variables_that_the_project_sets_are_known() -> None:
     assert unknown_variables(dict.fromkeys(named, "")) == {}
 
 
-@pytest.mark.parametrize("module", ["api", "workers.engine_loop", "workers.delivery"])
+@pytest.mark.parametrize(
+    "module",
+    ["workers.delivery", *(pytest.param(module, marks=pytest.mark.slow) for module in ("api", "workers.engine_loop"))],
+)
 def test_every_process_reports_unknown_variables_when_it_starts(module: str) -> None:
     """The processes then stop, because the model is missing or the poll interval is invalid."""
     process = subprocess.run(

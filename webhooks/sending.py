@@ -30,7 +30,7 @@ DEFAULT_HEADERS = {
 Reason = Literal[
     "busy", "forbidden_address", "resolution", "connection", "tls", "timeout", "too_large", "bad_response", "redirect"
 ]
-"""Why there is no usable response. Stored in the delivery log. ``busy`` is a state of the sender, not the receiver."""
+"""Why there is no usable response. Stored in the delivery log, but for ``busy``: then nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)

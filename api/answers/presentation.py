@@ -18,7 +18,8 @@ from starlette.responses import Response
 
 from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
-from jobs.store.records import JobRecord, ScorePage, WorkerRecord
+from jobs.store.records import JobRecord, ScorePage, Submission, WorkerRecord
+from jobs.store.signed_result import CallResult
 from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
 from jobs.webhooks.secrets import WebhookSecret
 from public_api.paths import job_urls
@@ -61,7 +62,7 @@ def show_job(job: JobRecord) -> dict[str, Any]:
         "started_at": _rounded(job.started_at),
         "finished_at": _rounded(job.finished_at),
         "expires_at": _rounded(job.expires_at),
-        "usage": _usage(job),
+        "usage": _usage(job.prompt_tokens, job.cached_tokens),
         "metadata": dict(job.metadata),
         "warnings": list(job.warnings),
         "error": {"code": str(job.error.code), "message": job.error.message} if job.error is not None else None,
@@ -80,14 +81,25 @@ def encode_job(result: ScorePage) -> bytes:
 def encode_scoring(page: ScorePage) -> bytes:
     """Return the response of ``/v1/score``, encoded: all scores of a job that succeeded."""
     job = page.job
+    return _encode_scoring(job, job.id, job.finished_at or job.created_at, job.cached_tokens, page.scores)
+
+
+def encode_call_result(submission: Submission, job_id: str, result: CallResult) -> bytes:
+    """Return what :func:`encode_scoring` returns of a call that was submitted here, without having read its job."""
+    return _encode_scoring(submission, job_id, result.finished_at, result.cached_tokens, result.scores)
+
+
+def _encode_scoring(
+    job: JobRecord | Submission, job_id: str, finished_at: float, cached_tokens: int, scores: LabelScores
+) -> bytes:
     return _encode_object(
         {
-            "id": job.id,
+            "id": job_id,
             "object": "scoring",
             "model": job.model,
-            "created": math.floor(job.finished_at or job.created_at),
-            **{name: _encode_rows(values) for name, values in _columns(page.scores, job.options).items()},
-            "usage": _usage(job),
+            "created": math.floor(finished_at),
+            **{name: _encode_rows(values) for name, values in _columns(scores, job.options).items()},
+            "usage": _usage(job.prompt_tokens, cached_tokens),
             "warnings": list(job.warnings),
         }
     )
@@ -229,12 +241,12 @@ def _encode_object(fields: Mapping[str, Any]) -> bytes:
     return b"{%b}" % b",".join(parts)
 
 
-def _usage(job: JobRecord) -> dict[str, Any]:
+def _usage(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
     return {
-        "prompt_tokens": job.prompt_tokens,
+        "prompt_tokens": prompt_tokens,
         "completion_tokens": 0,
-        "total_tokens": job.prompt_tokens,
-        "prompt_tokens_details": {"cached_tokens": job.cached_tokens},
+        "total_tokens": prompt_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
 
 

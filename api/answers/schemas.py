@@ -215,8 +215,8 @@ class DeliveryAttempt(Shape):
     seconds: float | None = Field(description="that it took; null where nobody knows")
     outcome: str = Field(
         description="`delivered`, or why not: `status` (not a 2xx), `redirect`, `timeout`, `connection`, `tls`, "
-        "`resolution`, `forbidden_address`, `too_large`, `bad_response`, `busy` (nothing was sent), `lost` (its "
-        "sender was; it may have arrived)"
+        "`resolution`, `forbidden_address`, `too_large`, `bad_response`, `internal` (a fault of the service; it may "
+        "have arrived), `lost` (its sender was; it may have arrived)"
     )
     detail: str
     status: int | None = Field(description="HTTP's, where there was an answer")

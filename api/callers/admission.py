@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from api.caching import ThrottledValue
 from api.callers.compatibility import Compatibility, CompatibilityCheck
+from api.threads import Threads
 from checkpoints.card import ModelCard
-from jobs.queue.accept import is_known
+from jobs.queue.idempotency import is_known
 from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
 from jobs.store.database import Database
 from jobs.store.records import Submission
@@ -40,15 +41,22 @@ JITTER = 0.5
 
 
 class Admission:
-    """Refuses work that can't be accepted now. Blocks on the database; safe to use from threads.
+    """Refuses work that can't be accepted now.
 
+    Calls and jobs are admitted on the event loop, mostly by what is known already. Uploads are admitted in threads.
     Every method raises RequestError OVERLOADED or MODEL_UNAVAILABLE to refuse, and StorageUnavailable.
     """
 
     def __init__(
-        self, database: Database, card: ModelCard, compatibility: CompatibilityCheck, settings: ApiSettings
+        self,
+        database: Database,
+        threads: Threads,
+        card: ModelCard,
+        compatibility: CompatibilityCheck,
+        settings: ApiSettings,
     ) -> None:
         self._database = database
+        self._threads = threads
         self._compatibility = compatibility
         self._settings = settings
         self._calls = ThrottledValue(
@@ -63,13 +71,23 @@ class Admission:
             lambda: has_more_than(database, card, settings.max_waiting_chunks), GOOD_FOR_SECONDS, MAX_GOOD_FOR_SECONDS
         )
 
-    def admit_call(self, submission: Submission, timeout: float) -> None:
+    async def admit_call(self, submission: Submission, timeout: float) -> None:
         """Refuse a call that can probably not be scored within ``timeout`` seconds."""
-        self._unless_known(submission, lambda: self._check_call(submission, timeout))
+        compatibility, waiting = self._compatibility.recent(waits=False), self._calls.fresh()
+        if compatibility is not None and waiting is not None:
+            try:
+                _check_time(submission, timeout, compatibility, waiting)
+            except RequestError:
+                pass  # a refusal rests on a query of its own
+            else:
+                return
+        await self._unless_known(submission, lambda: self._check_call(submission, timeout))
 
-    def admit_job(self, submission: Submission) -> None:
+    async def admit_job(self, submission: Submission) -> None:
         """Refuse a job if there is no room for it."""
-        self._unless_known(submission, lambda: self._check_job(submission))
+        compatibility, is_full = self._compatibility.recent(waits=True), self._too_many.fresh()
+        if compatibility is None or is_full is not False or self._settings.max_waiting_seconds is not None:
+            await self._unless_known(submission, lambda: self._check_job(submission))
 
     def admit_upload(self, submission: Submission) -> None:
         """Refuse a new upload if there is no room for it. Call this when the first items have arrived.
@@ -83,27 +101,19 @@ class Admission:
         self._compatibility.check(waits=True)
         self._check_room()
 
-    def _unless_known(self, submission: Submission, check: Callable[[], None]) -> None:
+    async def _unless_known(self, submission: Submission, check: Callable[[], None]) -> None:
         """Check a request, unless it has no items, or its Idempotency-Key shows that it was accepted earlier."""
         if submission.total_items == 0:
             return
         try:
-            check()
+            await self._threads.sql(check)
         except RequestError:
             key = submission.idempotency
-            if key is None or not is_known(self._database, submission.tenant, key):
+            if key is None or not await self._threads.sql(is_known, self._database, submission.tenant, key):
                 raise
 
     def _check_call(self, submission: Submission, timeout: float) -> None:
-        compatibility = self._compatibility.check(waits=False)
-        waiting = self._calls.get()
-        seconds = _estimated_seconds(waiting, compatibility, submission, timeout)
-        if seconds > timeout and waiting.oldest_seconds(submission.tenant) >= WAITED_SECONDS:
-            raise _overloaded(
-                f"calls wait about {seconds:.0f} s now, and this one would for {timeout:g} s at most;"
-                " jobs sent to /v1/jobs wait longer",
-                seconds - timeout,
-            )
+        _check_time(submission, timeout, self._compatibility.check(waits=False), self._calls.get())
 
     def _check_job(self, submission: Submission) -> None:
         compatibility = self._compatibility.check(waits=True)
@@ -119,6 +129,17 @@ class Admission:
     def _check_room(self) -> None:
         if self._too_many.get():
             raise _overloaded(f"more than {self._settings.max_waiting_chunks} chunks wait already", RETRY_SECONDS[1])
+
+
+def _check_time(submission: Submission, timeout: float, compatibility: Compatibility, waiting: WaitingWork) -> None:
+    """Refuse a call if the calls that wait already take too long."""
+    seconds = _estimated_seconds(waiting, compatibility, submission, timeout)
+    if seconds > timeout and waiting.oldest_seconds(submission.tenant) >= WAITED_SECONDS:
+        raise _overloaded(
+            f"calls wait about {seconds:.0f} s now, and this one would for {timeout:g} s at most;"
+            " jobs sent to /v1/jobs wait longer",
+            seconds - timeout,
+        )
 
 
 def _estimated_seconds(

@@ -73,13 +73,18 @@ class CompatibilityCheck:
 
         waits: the work may wait until a worker is live. Raises StorageUnavailable.
         """
-        recent = self._throttled.fresh()
-        if recent is not None and not self._refusal(recent, waits):
+        recent = self.recent(waits=waits)
+        if recent is not None:
             return recent
         found = self.current()
         if refusal := self._refusal(found, waits):
             raise RequestError(ErrorCode.MODEL_UNAVAILABLE, refusal, retry_after=self._retry_seconds())
         return found
+
+    def recent(self, *, waits: bool) -> Compatibility | None:
+        """Return a recent comparison if work can be accepted by it. Never blocks."""
+        recent = self._throttled.fresh()
+        return None if recent is None or self._refusal(recent, waits) else recent
 
     def _look_up(self) -> Compatibility:
         live = live_workers(self._database, self._fresh_seconds)

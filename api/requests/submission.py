@@ -15,6 +15,7 @@ from api.reading import ReadingContext
 from api.requests.idempotency import idempotency_of
 from api.requests.json_body import parse_json
 from api.requests.webhook import read_webhook, unknown_webhook_fields
+from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode, RequestError
@@ -189,6 +190,7 @@ def _submission(
         tenant=principal.tenant,
         quota=principal.policy.max_waiting_tokens,
         webhook=fields.webhook,
+        notice_key=new_notice_key() if fields.origin is Origin.CALL else None,
     )
 
 

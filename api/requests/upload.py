@@ -19,7 +19,7 @@ from api.requests.upload_body import UploadBody
 from api.requests.upload_reader import UploadReader
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.service import Service
-from jobs.queue.accept import key_reused
+from jobs.queue.idempotency import key_reused
 from jobs.queue.read import get_job
 from jobs.queue.upload import EarlierUpload, Upload, accept_upload, begin_upload, remove_upload, stage
 from jobs.store.database import StorageUnavailable
@@ -79,7 +79,7 @@ class _Receiver:
             await self._take(await step(tenant, self._reader.finish))
             accepted = await self._accept()
             assert self._reader.submission is not None
-            self._service.on_accepted(self._reader.submission, accepted)
+            self._service.acceptor.announce([(self._reader.submission, accepted)])
             read = self._service.threads.sql
             return accepted, await read(get_job, self._service.database, self._principal.tenant, accepted.job_id)
         except BaseException:

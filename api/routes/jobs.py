@@ -24,15 +24,15 @@ from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.requests.submission import read_job
 from api.requests.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
-from api.routes.result import Result, read_result
+from api.routes.result import read_result
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf
-from api.waiting import WaitOutcome, client_left
-from jobs.queue.accept import accept
+from api.waiting.departure import departure_of
+from api.waiting.waiters import WaitOutcome
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, read_scores
 from jobs.store.database import StorageUnavailable
-from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
+from jobs.store.records import Accepted, JobResult, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
@@ -109,7 +109,8 @@ async def submit(
         accepted, job = await receive_upload(request, service, principal, idempotency_key)
     else:
         submission = await _receive_job(request, service, principal, idempotency_key)
-        accepted, job = await service.threads.sql(_accept, service, submission)
+        accepted = await _accept(service, submission)
+        job = await service.threads.sql(get_job, service.database, submission.tenant, accepted.job_id)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
 
@@ -155,8 +156,8 @@ async def read(
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
     job, page = await service.threads.sql(_read, service, principal.tenant, job_id)
     if wait and not job.status.ended:
-        outcome = await service.waiters.wait(job_id, wait, lambda: client_left(request))
-        if outcome is WaitOutcome.DISCONNECTED:
+        waited = await service.waiters.wait(job_id, wait, departure_of(request))
+        if waited.outcome is WaitOutcome.DISCONNECTED:
             raise ClientDisconnect
         job, page = await service.threads.sql(_read, service, principal.tenant, job_id)
     if page is None:
@@ -254,15 +255,14 @@ async def _receive_job(request: Request, service: Service, principal: Principal,
         return await service.bodies.read(request, principal.tenant, read_job, data, principal, key)
 
 
-def _accept(service: Service, submission: Submission) -> tuple[Accepted, JobRecord]:
-    service.admission.admit_job(submission)
-    submission = with_warning_of_disabled_endpoint(service.database, submission)
-    accepted = accept(service.database, submission)
-    service.on_accepted(submission, accepted)
-    return accepted, get_job(service.database, submission.tenant, accepted.job_id)
+async def _accept(service: Service, submission: Submission) -> Accepted:
+    await service.admission.admit_job(submission)
+    if submission.webhook is not None:
+        submission = await service.threads.sql(with_warning_of_disabled_endpoint, service.database, submission)
+    return await service.acceptor.accept(submission)
 
 
-def _read(service: Service, tenant: str, job_id: str) -> Result:
+def _read(service: Service, tenant: str, job_id: str) -> JobResult:
     return read_result(service, get_job(service.database, tenant, job_id), EMBEDDED_ITEMS)
 
 

@@ -6,26 +6,29 @@ and the caller can still read the job after a timeout.
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.answers.error_responses import error_response, secured
 from api.answers.openapi import json_body
-from api.answers.presentation import encode_scoring, json_response
+from api.answers.presentation import encode_call_result, encode_scoring, json_response
 from api.answers.schemas import ScoreBody, ScoreResponse
 from api.callers.authentication import Principal
 from api.principal import WithScoreScope
 from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.submission import Call, read_call
-from api.routes.result import Result, read_result
+from api.routes.result import read_result
 from api.service import Service, ServiceOf
-from api.waiting import WaitOutcome, client_left
-from jobs.queue.accept import accept
+from api.waiting.departure import departure_of
+from api.waiting.waiters import WaitOutcome
 from jobs.queue.ending import cancel
 from jobs.queue.read import get_job
-from jobs.store.records import Accepted, JobRecord, JobStatus
+from jobs.store.records import Accepted, JobRecord, JobResult, JobStatus
+from jobs.store.signed_result import CallResult, verified_result
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
 
@@ -77,13 +80,22 @@ async def score(
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
     call = await _receive(request, service, principal, idempotency_key)
-    accepted, result = await service.threads.sql(_accept, service, call)
-    given_up = False
-    if result is None:
-        given_up = await _wait(request, service, call, accepted.job_id)
-        result = await service.threads.sql(_result_after_wait, service, call, accepted.job_id, given_up)
-    job, page = result
+    await service.admission.admit_call(call.submission, call.timeout)
+    # With an Idempotency-Key its client may come back for it.
+    departure = departure_of(request) if call.submission.idempotency is None else None
+    accepted = await service.acceptor.accept(call.submission, departure)
     headers = REPLAYED if accepted.replayed else {}
+    result, given_up = None, False
+    if call.submission.total_items == 0 or accepted.replayed:
+        result = await service.threads.sql(_result_if_ended, service, call, accepted.job_id)
+    if result is None:
+        ended = await _wait(request, service, call, accepted)
+        if isinstance(ended, CallResult):
+            service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
+            # It is small. To hand it to a thread would take longer than to encode it.
+            return json_response(encode_call_result(call.submission, accepted.job_id, ended), headers=headers)
+        result, given_up = ended
+    job, page = result
     if page is not None:
         return json_response(await service.threads.text(encode_scoring, page), headers=headers)
     return error_response(_reason(job, call, given_up), {**headers, "Location": job_path(job.id)})
@@ -95,33 +107,55 @@ async def _receive(request: Request, service: Service, principal: Principal, key
         return await service.bodies.read(request, principal.tenant, read_call, data, principal, key)
 
 
-def _accept(service: Service, call: Call) -> tuple[Accepted, Result | None]:
-    """Commit the call's job. Returns it, and its result if it has ended: nobody would announce that again."""
-    service.admission.admit_call(call.submission, call.timeout)
-    accepted = accept(service.database, call.submission)
-    service.on_accepted(call.submission, accepted)
-    if call.submission.total_items > 0 and not accepted.replayed:
-        return accepted, None
-    result = read_result(service, get_job(service.database, call.submission.tenant, accepted.job_id))
-    return accepted, result if result[0].status.ended else None
+def _result_if_ended(service: Service, call: Call, job_id: str) -> JobResult | None:
+    """Return the result of a job that may have ended with its acceptance or earlier: nobody announces that again."""
+    result = read_result(service, get_job(service.database, call.submission.tenant, job_id))
+    return result if result[0].status.ended else None
 
 
-async def _wait(request: Request, service: Service, call: Call, job_id: str) -> bool:
-    """Wait until the job has ended or the time is over. Returns whether the job must be cancelled for that.
+async def _wait(
+    request: Request, service: Service, call: Call, accepted: Accepted
+) -> CallResult | tuple[JobResult, bool]:
+    """Wait until the job has ended or the time is over. Returns its result if the notice brought it.
 
-    Raises ClientDisconnect, and cancels the job before unless the client can come back for it.
+    Otherwise returns the job as it was read, and whether it was cancelled because the time is over. Raises
+    ClientDisconnect, and cancels the job before unless the client can come back for it.
     """
-    outcome = await service.waiters.wait(job_id, call.timeout, lambda: client_left(request))
-    if outcome is WaitOutcome.DISCONNECTED:
-        if call.submission.idempotency is None:
-            await service.threads.sql(cancel, service.database, call.submission.tenant, job_id)
-        raise ClientDisconnect
-    return outcome is WaitOutcome.TIMED_OUT and call.cancel_on_timeout
+    submission, job_id = call.submission, accepted.job_id
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + call.timeout
+    while True:
+        waited = await service.waiters.wait(job_id, deadline - loop.time(), departure_of(request))
+        if waited.outcome is WaitOutcome.DISCONNECTED:
+            if submission.idempotency is None:
+                await service.threads.sql(cancel, service.database, submission.tenant, job_id)
+            raise ClientDisconnect
+        if waited.outcome is WaitOutcome.TIMED_OUT and call.cancel_on_timeout:
+            return await service.threads.sql(_give_up, service, call, job_id), True
+        noticed = _result_in_notice(call, accepted, waited.result)
+        if noticed is not None:
+            return noticed
+        values = submission.total_items * len(submission.label_token_ids)
+        job, page = await service.shared_reads.result(submission.tenant, job_id, values)
+        if job.status.ended or waited.outcome is WaitOutcome.TIMED_OUT:
+            service.metrics.count_ended(job.id, job.status)
+            return (job, page), False
+        service.waiters.has_not_ended(job_id)  # The notice was wrong.
 
 
-def _result_after_wait(service: Service, call: Call, job_id: str, given_up: bool) -> Result:
-    read = cancel if given_up else get_job
-    return read_result(service, read(service.database, call.submission.tenant, job_id))
+def _result_in_notice(call: Call, accepted: Accepted, text: str | None) -> CallResult | None:
+    """Return the result that a notice brought, if it was signed with the key of this call."""
+    submission = call.submission
+    if text is None or submission.notice_key is None or accepted.replayed:  # The key of a replayed call is another.
+        return None
+    labels = len(submission.label_token_ids)
+    return verified_result(
+        text, submission.notice_key, items=submission.total_items, labels=labels, head=submission.options.head
+    )
+
+
+def _give_up(service: Service, call: Call, job_id: str) -> JobResult:
+    return read_result(service, cancel(service.database, call.submission.tenant, job_id))
 
 
 def _reason(job: JobRecord, call: Call, given_up: bool) -> RequestError:

@@ -29,6 +29,7 @@ from api.server.refusals import (
     too_many_headers,
 )
 from api.service import Service
+from api.waiting.departure import Departure
 from scoring.error_codes import RequestError
 
 DRAIN_SECONDS = 5.0
@@ -63,6 +64,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = False  # whether a request has begun whose headers are not complete
         self._has_cookies = False  # whether the present request has any
         self._in_body = False  # whether the headers of a request are complete, and the request is not
+        self._head_for_body: bytes | None = None  # what a parser must be given before it can parse the coming body
+        self._in_head_for_body = False  # whether it is given that
         self._unparsed_bytes = 0  # at least this many bytes came since the parser last delivered something
         self._head_bytes = 0  # the head of the present request has at most this many bytes
         self._unanswered: deque[RequestResponseCycle] = deque()  # the requests that are to be answered, oldest first
@@ -106,7 +109,11 @@ class Connection(HttpToolsProtocol):
             self._deadline = self.loop.time() + self._limits.header_seconds
 
     def _parse(self, data: bytes) -> None:
-        """Parse bytes. A request to use another protocol from now on is answered as if it did not ask for that."""
+        """Parse bytes. A request to use another protocol from now on is answered as if it did not ask for that.
+
+        The parser takes what comes behind the headers of such a request for the other protocol, or drops it. If it is
+        a body, a new parser is given the head of a request with such a body first.
+        """
         rest: bytes | memoryview = data
         while rest:
             try:
@@ -114,18 +121,32 @@ class Connection(HttpToolsProtocol):
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 rest = memoryview(rest)[upgrade.args[0] :]
+            if self._head_for_body is not None:
+                self._in_head_for_body = True
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+                self.parser.feed_data(self._head_for_body)
 
     # What the parser calls.
 
     def on_message_begin(self) -> None:
         """Note that a request begins. An empty line before it is no request and does not keep a connection open."""
+        if self._in_head_for_body:
+            return
         self._unset_keepalive_if_required()
         self._in_head = True
         self._has_cookies = False
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        """Keep a piece of the target."""
+        if not self._in_head_for_body:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header or a trailer."""
+        if self._in_head_for_body:
+            return
         headers = self.headers
         if len(headers) >= self._max_headers:
             self._refusal = too_many_headers(self._limits)
@@ -139,6 +160,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin to answer the request, or queue it behind others of this connection."""
+        if self._in_head_for_body:
+            self._head_for_body, self._in_head_for_body = None, False
+            return
         if self._head_bytes > self._max_header_bytes:
             self._check_size(self.url, self.headers)
         if self._has_cookies:
@@ -147,10 +171,8 @@ class Connection(HttpToolsProtocol):
         if len(self._unanswered) >= self._limits.max_pipelined_requests:
             self._refusal = too_many_ahead(self._limits)
             raise _RefusedError
-        if self.parser.should_upgrade() and self._announces_body():
-            # The parser would take the body for another protocol, and what comes behind it for the next request.
-            self._refusal = invalid_http("a request that asks for another protocol may have no body")
-            raise _RefusedError
+        if self.parser.should_upgrade():
+            self._head_for_body = self._head_that_announces_the_same_body()
         try:
             if not self.url.startswith(b"/") and httptools.parse_url(self.url).path is None:
                 raise httptools.HttpParserInvalidURLError
@@ -158,6 +180,7 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserInvalidURLError as error:
             self._refusal = invalid_http("its target is invalid")
             raise _RefusedError from error
+        self.scope["state"]["departure"] = Departure(self.flow.resume_reading)
         self.cycle.transport = self  # type: ignore[assignment]
         # Trailers are kept apart, so that none passes for a header that was there from the beginning.
         self.headers = []
@@ -180,6 +203,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Note that a request has arrived as a whole."""
+        if self._head_for_body is not None:
+            return
         if self.headers:
             self._check_size(b"", self.headers)
         self._unparsed_bytes = 0
@@ -202,9 +227,13 @@ class Connection(HttpToolsProtocol):
             self._refusal = headers_too_large(self._limits)
             raise _RefusedError
 
-    def _announces_body(self) -> bool:
-        lengths = [value for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
-        return any(value != b"0" for value in lengths)
+    def _head_that_announces_the_same_body(self) -> bytes | None:
+        """Return the head of another request that has a body like the present one, or None if that has no body."""
+        found = [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
+        if not found:
+            return None
+        found.append((b"connection", b"keep-alive" if self.parser.should_keep_alive() else b"close"))
+        return b"".join([b"POST / HTTP/1.1\r\n", *(b"%b: %b\r\n" % header for header in found), b"\r\n"])
 
     # What the answer to a request calls instead of the transport.
 
@@ -322,3 +351,4 @@ def _end(cycle: RequestResponseCycle) -> None:
     """Tell the route of a request that its client has gone, and send nothing more of its answer."""
     cycle.disconnected = True
     cycle.message_event.set()
+    cycle.scope["state"]["departure"].happen()

@@ -1,14 +1,17 @@
 """Read the bodies of requests, so that no body holds up other requests, and only as long as its client is there.
 
 Python's JSON parser holds the interpreter's lock from the first byte of a body to the last. A short body is read in a
-thread. A body for which that would take too long is read in another process.
+thread. A body for which that would take too long is read in another process. Most bodies are so small that a thread
+would cost more than reading them, and wait for the interpreter's lock: these are read on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,7 +20,18 @@ from api.reading import ReadingContext
 from api.text_process.process import TextProcess
 from api.text_process.turns import Turns
 from api.threads import TEXT_THREADS, Threads
-from api.waiting import client_left
+from api.waiting.departure import departure_of
+
+SMALL_BYTES = 2**12
+"""A body of at most this size is read on the event loop, if that takes no longer than :data:`SMALL_SECONDS`."""
+
+SMALL_SECONDS = 0.002
+"""A small body may stand for much work, such as a query that is encoded with each of many items. When reading one has
+taken this long on the event loop, it is read in a thread, from its beginning."""
+
+CAREFUL_SECONDS = 1.0
+"""After a small body took long, all bodies are read in threads for this long. So nobody can send many such bodies to
+hold up the event loop."""
 
 SHORT_BYTES = 2**17
 """A body of at most this size is read in a thread, whatever it holds: the lock is held for 15 ms at most."""
@@ -28,9 +42,6 @@ LONG_VALUES = 2**16
 
 THREADS_EACH = TEXT_THREADS // 2
 """The threads that read bodies of one tenant at a time. The others stay free for other tenants."""
-
-WATCH_SECONDS = 0.05
-"""Work that takes longer is ended when its client leaves. Watching for that would cost more than shorter work."""
 
 StopIfUnwanted = Callable[[], None]
 """A function that work calls between its steps, and that raises an exception when nobody wants the result."""
@@ -55,14 +66,21 @@ class _Wish:
             raise ClientDisconnect
 
 
+class _TakesLongError(Exception):
+    """Reading a small body takes too long for the event loop."""
+
+
 class BodyReader:
-    """Reads bodies in the threads of a process, and in a process of their own."""
+    """Reads bodies on the event loop, in the threads of a process, and in a process of their own."""
 
     def __init__(self, reading: ReadingContext, threads: Threads, process: TextProcess) -> None:
         self._reading = reading
+        # The event loop must not wait for the tokenizer's own threads, which may have a long text of another client.
+        self._reading_on_loop = replace(reading, tokenizer=reading.tokenizer.in_one_thread())
         self._threads = threads
         self._process = process
         self._turns = Turns(TEXT_THREADS, THREADS_EACH)
+        self._careful_until = 0.0  # on the clock of time.monotonic; before that, no body is read on the event loop
 
     async def read(
         self,
@@ -77,6 +95,11 @@ class BodyReader:
 
         tenant: whose turn a long body takes. Raises ClientDisconnect if the client leaves, and RequestError.
         """
+        if len(body) <= SMALL_BYTES and time.monotonic() >= self._careful_until:
+            try:
+                return function(self._reading_on_loop, body, _time_limit(SMALL_SECONDS), *args, **kwargs)
+            except _TakesLongError:
+                self._careful_until = time.monotonic() + CAREFUL_SECONDS
         if _is_long(body):
             # Killing the process ends the work, so it need not ask.
             work = asyncio.ensure_future(self._process.read(tenant, function, body, *args, **kwargs))
@@ -103,6 +126,17 @@ class BodyReader:
             return await self._threads.text(function, *args, **kwargs)
 
 
+def _time_limit(seconds: float) -> StopIfUnwanted:
+    """Return a function that raises _TakesLongError once this thread has computed for so many seconds."""
+    last_moment = time.thread_time() + seconds
+
+    def check() -> None:
+        if time.thread_time() > last_moment:
+            raise _TakesLongError
+
+    return check
+
+
 def _is_long(body: bytes) -> bool:
     """Return whether parsing a body takes long. Its values are not counted exactly: texts have commas, too."""
     if len(body) <= SHORT_BYTES:
@@ -113,24 +147,13 @@ def _is_long(body: bytes) -> bool:
 @contextmanager
 def _watched(request: Request, on_left: Callable[[], object]) -> Iterator[None]:
     """Call ``on_left`` if the client leaves during the block; the block may then raise ClientDisconnect."""
-    watching: asyncio.Task[None] | None = None
-
-    async def watch() -> None:
-        await client_left(request)
-        on_left()
-
-    def begin() -> None:
-        nonlocal watching
-        watching = asyncio.ensure_future(watch())
-
-    timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, begin)
+    departure = departure_of(request)
+    departure.watch(on_left)
     try:
         yield
     except asyncio.CancelledError:
-        if watching is None or not watching.done():
-            raise  # by the shutdown of the process, not by the watch
+        if not departure.has_happened:
+            raise  # by the shutdown of the process, not by the departure
         raise ClientDisconnect from None
     finally:
-        timer.cancel()
-        if watching is not None:
-            watching.cancel()
+        departure.unwatch()

@@ -1,70 +1,233 @@
-"""Accepting jobs, each in one short transaction. Once it is committed, only losing the database loses the job."""
+"""Accepting jobs, one or several in one short transaction. Once it is committed, only losing the database loses them.
+
+The number of statements does not depend on the number of jobs. Rows that other transactions may want are locked in this
+order: Idempotency-Keys, prefixes, flows, tenants. Of each kind they are locked in the order of their keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row, and_, bindparam, delete, exists, insert, or_, select
+import structlog
+from sqlalchemy import insert, select
 
 from jobs.queue.ending import end_jobs
-from jobs.queue.fair_shares import open_flow
+from jobs.queue.fair_shares import Flow, open_flows
+from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
 from jobs.store.clock import NOW
 from jobs.store.codec import pack_ids, pack_options
-from jobs.store.database import Database, Transaction
+from jobs.store.database import Database, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
-from jobs.store.records import Accepted, Idempotency, JobStatus, Origin, Submission
-from jobs.store.tables import ChunkState, Seconds, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
-from jobs.store.upsert import get_or_create, insert_if_new
-from jobs.tenancy.ownership import VISIBLE
-from jobs.tenancy.quotas import charge, check_room, within_quota
+from jobs.store.records import Accepted, JobStatus, Origin, Submission
+from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
+from jobs.tenancy.quotas import QuotaFullError, charge, check_size, read_counters, within_quota
 from jobs.webhooks.outbox import pack_webhook
-from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Chunk
+from scoring.error_codes import RequestError
+from scoring.layout import Chunk, Rows
 from scoring.options import Priority
-from scoring.quoting import quote
-from scoring.work import work_of_prefix, work_of_rows
+from scoring.work import work_of_group, work_of_rows
 from settings.jobs import StoreSettings
 
-UNKNOWN_BODY = ""  # stored as the body hash with the Idempotency-Key of an upload that is still being received
-IN_PROGRESS_RETRY_SECONDS = 5.0
 SHARED = "*"  # the tenant name that owns prefixes shared by all tenants; no real tenant can have it
+
+GROUP_LOCK_SECONDS = 0.25
+"""How long a group waits for a row that another transaction holds, such as the key of a job that is being stored. Most
+transactions take a few milliseconds, but that of a large job, or one that waits for the count of a quota, takes long.
+"""
+
+Outcome = Accepted | Exception | None
+"""What became of one submission of a group: a job, an error of its own, or None if it must be accepted by itself."""
+
+log = structlog.stdlib.get_logger("jobs")
 
 
 def accept(db: Database, submission: Submission) -> Accepted:
     """Store a job with its work; workers can claim it at once. A job without items succeeds immediately.
 
-    Raises RequestError IDEMPOTENCY_KEY_REUSED, QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
+    Raises RequestError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_PROGRESS, QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
-    if submission.quota is None or not submission.chunks:
-        return _accept(db, submission)
-    return within_quota(db, submission.tenant, lambda: _accept(db, submission))
+
+    def attempt() -> Accepted:
+        [outcome] = _commit(db, [_Member(submission)], alone=True)
+        if not isinstance(outcome, Accepted):
+            assert outcome is not None, "alone, a job has room or raises"
+            raise outcome
+        return outcome
+
+    return within_quota(db, submission.tenant, attempt)
 
 
-def _accept(db: Database, submission: Submission) -> Accepted:
-    job_id = new_job_id()
+def accept_group(db: Database, submissions: Sequence[Submission]) -> list[Outcome]:
+    """Store several jobs in one transaction, as :func:`accept` stores one. None of them fails because of another.
+
+    The outcome of a job is None, and nothing of it is stored, if it could delay the others: if the quota of its tenant
+    seems full, if an earlier one of the group has the same Idempotency-Key, or if the transaction failed or waited for
+    another one, so that it is not known whose fault that was. Raises StorageUnavailable.
+    """
+    members = [_Member(submission) for submission in submissions]
+    outcomes: dict[str, Outcome] = {}
+    group = _with_different_keys(members)
+    while group:
+        try:
+            outcomes = {member.job_id: outcome for member, outcome in zip(group, _commit(db, group), strict=True)}
+            break
+        except QuotaFullError as full:  # Somebody else has used the room that there seemed to be.
+            group = [member for member in group if not (member.price and member.submission.tenant == full.tenant)]
+        except StorageUnavailable:
+            raise
+        except LockedError:  # Who waits longer does so by himself.
+            break
+        except Exception as error:
+            if len(members) == 1:
+                return [error]
+            log.warning("a group could not be accepted, so its jobs are accepted one by one", error=str(error))
+            break
+    return [outcomes.get(member.job_id) for member in members]
+
+
+@dataclass(eq=False)
+class _Member:
+    """A submission that is about to become a job."""
+
+    submission: Submission
+
+    def __post_init__(self) -> None:
+        self.job_id = new_job_id()
+
+    @property
+    def key(self) -> WantedKey | None:
+        idempotency = self.submission.idempotency
+        if idempotency is None:
+            return None
+        return WantedKey(self.submission.tenant, idempotency.key, idempotency.body_hash, self.job_id)
+
+    @cached_property
+    def price(self) -> int:
+        """The tokens that are charged to the quota of its tenant; 0 if it has none."""
+        if self.submission.quota is None:
+            return 0
+        return work_of_group(len(self.submission.prefix), (chunk.rows for chunk in self.submission.chunks))
+
+
+def _with_different_keys(members: Iterable[_Member]) -> list[_Member]:
+    """Return the members without a key, and the first one with each key."""
+    seen: set[tuple[str, str]] = set()
+    different = []
+    for member in members:
+        key = member.key
+        if key is not None:
+            if key[:2] in seen:
+                continue
+            seen.add(key[:2])
+        different.append(member)
+    return different
+
+
+def _commit(db: Database, members: Sequence[_Member], *, alone: bool = False) -> list[Outcome]:
+    """Store members in one transaction. The outcome of a member without room in its quota is None.
+
+    alone: there is one member. It may wait for others that use its quota, and raises an error if it has no room.
+    Raises QuotaFullError if the room was used by others in the end.
+    """
+    outcomes: dict[str, Outcome] = {}
     # The client of a call has been promised nothing yet, so the work can start before its job is on disk.
-    with db.write(durable=submission.origin is Origin.JOB) as tx:
-        if submission.idempotency is not None:
-            earlier = take_key(tx, submission.tenant, submission.idempotency, job_id)
-            if earlier is not None:
-                return Accepted(earlier.job_id, replayed=True)
-        if submission.quota is not None and submission.chunks:
-            check_room(tx, submission.tenant, submission.quota)
-        prefix_id, now = store_prefix(tx, submission)
-        row = job_row(submission, job_id, prefix_id, now)
-        tx.execute(insert(jobs), row)
-        if submission.chunks:
-            due = due_at(db.settings, submission.priority, now, row["expires_at"])
-            tokens = store_chunks(tx, submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
-            interactive = submission.priority is Priority.INTERACTIVE
-            open_flow(tx, submission.model, submission.tenant, interactive=interactive)
-            if submission.quota is not None:
-                charge(tx, submission.tenant, submission.quota, tokens + work_of_prefix(len(submission.prefix)))
-        else:
-            end_jobs(tx, [job_id], JobStatus.SUCCEEDED)
-    return Accepted(job_id, replayed=False)
+    durable = any(member.submission.origin is Origin.JOB for member in members)
+    with db.write(durable=durable, lock_seconds=None if alone else GROUP_LOCK_SECONDS) as tx:
+        if alone:  # A job that was accepted earlier is found whether or not there is room.
+            outcomes = _take_keys(tx, members)
+            new = _with_room(tx, [member for member in members if member.job_id not in outcomes], alone=True)
+        else:  # No key is taken for a member without room.
+            roomy = _with_room(tx, members)
+            outcomes = _take_keys(tx, roomy)
+            new = [member for member in roomy if member.job_id not in outcomes]
+        if new:
+            _store(tx, new)
+            _charge(tx, new, waits=alone)
+            outcomes |= {member.job_id: Accepted(member.job_id, replayed=False) for member in new}
+    return [outcomes.get(member.job_id) for member in members]
+
+
+def _take_keys(tx: Transaction, members: Sequence[_Member]) -> dict[str, Outcome]:
+    """Reserve the Idempotency-Keys of members. Return the outcomes of those whose key another job has."""
+    wanted = {key.job_id: key for member in members if (key := member.key) is not None}
+    outcomes: dict[str, Outcome] = {}
+    for job_id, earlier in take_keys(tx, list(wanted.values())).items():
+        try:
+            check_earlier(wanted[job_id], earlier)
+            outcomes[job_id] = Accepted(earlier.job_id, replayed=True)
+        except RequestError as error:
+            outcomes[job_id] = error
+    return outcomes
+
+
+def _with_room(tx: Transaction, members: Sequence[_Member], *, alone: bool = False) -> list[_Member]:
+    """Return the members for which the quotas of their tenants have room, each after those before it.
+
+    alone: raise QuotaFullError for a member without room, or RequestError REQUEST_TOO_LARGE.
+    """
+    counters = read_counters(tx, {member.submission.tenant for member in members if member.price})
+    with_room = []
+    for member in members:
+        submission = member.submission
+        if member.price:
+            assert submission.quota is not None
+            if alone:
+                check_size(submission.quota, member.price)
+            waiting = counters.get(submission.tenant, submission.quota) + member.price
+            if waiting > submission.quota and alone:
+                raise QuotaFullError(submission.tenant)
+            if waiting > submission.quota:
+                continue
+            counters[submission.tenant] = waiting
+        with_room.append(member)
+    return with_room
+
+
+def _charge(tx: Transaction, members: Sequence[_Member], *, waits: bool) -> None:
+    """Charge tenants with members that are stored."""
+    prices: Counter[str] = Counter()
+    quotas: dict[str, int] = {}
+    for member in members:
+        if member.price:
+            tenant, quota = member.submission.tenant, member.submission.quota
+            assert quota is not None
+            prices[tenant] += member.price
+            quotas[tenant] = min(quota, quotas.get(tenant, quota))
+    for tenant in sorted(prices):
+        charge(tx, tenant, quotas[tenant], prices[tenant], waits=waits)
+
+
+def _store(tx: Transaction, members: Sequence[_Member]) -> None:
+    """Store jobs with their prefixes and chunks, and open their flows."""
+    prefix_ids, now = store_prefixes(tx, [member.submission for member in members])
+    rows: list[dict[str, Any]] = []
+    chunks_of_all: list[NewChunk] = []
+    for member, prefix_id in zip(members, prefix_ids, strict=True):
+        submission = member.submission
+        row = job_row(submission, member.job_id, prefix_id, now)
+        rows.append(row)
+        due = due_at(tx.settings, submission.priority, now, row["expires_at"])
+        state = ChunkState.WAITING
+        chunks_of_all += chunks_to_store(submission, submission.chunks, member.job_id, prefix_id, due, state)
+    tx.execute(_INSERT_JOBS, rows)
+    store_chunks(tx, chunks_of_all)
+    open_flows(tx, {flow_of(member.submission) for member in members if member.submission.chunks})
+    if empty := [member.job_id for member in members if not member.submission.chunks]:
+        end_jobs(tx, empty, JobStatus.SUCCEEDED)
+
+
+def flow_of(submission: Submission) -> Flow:
+    """Return the flow that the chunks of a job belong to."""
+    return Flow(submission.model, submission.tenant, submission.priority is Priority.INTERACTIVE)
+
+
+_INSERT_JOBS = insert(jobs)
 
 
 def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
@@ -82,84 +245,27 @@ def due_at(settings: StoreSettings, priority: Priority, accepted_at: float, expi
     return due if expires_at is None else min(due, expires_at)
 
 
-def is_known(db: Database, tenant: str, idempotency: Idempotency) -> bool:
-    """Return whether a job was accepted with this Idempotency-Key, whatever its body. Raises StorageUnavailable."""
-    known = exists().where(
-        idempotency_keys.c.tenant == tenant,
-        idempotency_keys.c.key == idempotency.key,
-        idempotency_keys.c.expires_at > NOW,
-    )
-    with db.read() as tx:
-        return bool(tx.scalar(select(known)))
+def store_prefixes(tx: Transaction, submissions: Sequence[Submission]) -> tuple[list[int], float]:
+    """Store the prefixes that are new. Return the id of each submission's, and the time.
 
-
-def take_key(tx: Transaction, tenant: str, idempotency: Idempotency, job_id: str) -> Row[Any] | None:
-    """Reserve the key for a job that is about to be stored, or return the row of the key if another job has it.
-
-    If two requests have the same key, the second waits here until the first is committed or has failed.
-    Raises RequestError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_PROGRESS.
+    Nobody can remove them before the transaction ends.
     """
-    same_key = and_(idempotency_keys.c.tenant == tenant, idempotency_keys.c.key == idempotency.key)
-    # The key of an upload that failed is free again.
-    failed = and_(idempotency_keys.c.body_hash == UNKNOWN_BODY, jobs.c.finished_at.is_not(None))
-    gone = select(jobs.c.id).where(jobs.c.id == idempotency_keys.c.job_id, or_(~VISIBLE, failed)).exists()
-    tx.execute(delete(idempotency_keys).where(same_key, or_(idempotency_keys.c.expires_at <= NOW, gone)))
-    values = {
-        "tenant": tenant,
-        "key": idempotency.key,
-        "body_hash": idempotency.body_hash,
-        "job_id": job_id,
-        "valid_seconds": tx.settings.idempotency_seconds,
-    }
-    earlier = get_or_create(tx, _FIND_KEY, _CREATE_KEY, values, likely_exists=False)
-    if earlier.job_id == job_id:
-        return None
-    if earlier.body_hash == UNKNOWN_BODY:
-        raise RequestError(
-            ErrorCode.IDEMPOTENCY_IN_PROGRESS,
-            f"the first request with the Idempotency-Key {quote(idempotency.key)} is still being received",
-            retry_after=IN_PROGRESS_RETRY_SECONDS,
-        )
-    if idempotency.body_hash != UNKNOWN_BODY and earlier.body_hash != idempotency.body_hash:
-        raise key_reused(idempotency.key)
-    return earlier
+    wanted: dict[tuple[str, str, str], dict[str, Any]] = {}
+    keys = []
+    for submission in submissions:
+        tokens = pack_ids(submission.prefix)
+        owner = SHARED if tx.settings.share_prefixes else submission.tenant
+        key = (owner, submission.tokenizer_fingerprint, sha256(tokens).hexdigest())
+        wanted[key] = dict(zip(_PREFIX_KEY.keys(), key, strict=True)) | {"tokens": tokens}
+        keys.append(key)
+    rows = get_or_create_all(tx, _FIND_PREFIXES, _CREATE_PREFIXES, wanted)
+    return [rows[key].id for key in keys], max(row.now for row in rows.values())
 
 
-_FIND_KEY = select(idempotency_keys).where(
-    *(column == bindparam(column.name) for column in idempotency_keys.primary_key)
-)
-_CREATE_KEY = (
-    insert_if_new(idempotency_keys)
-    .values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
-    .returning(*idempotency_keys.c)
-)
-
-
-def key_reused(key: str) -> RequestError:
-    """Return the error for a key that was used with a different body."""
-    message = f"the Idempotency-Key {quote(key)} was used for another request: take a new one"
-    return RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
-
-
-def store_prefix(tx: Transaction, submission: Submission) -> tuple[int, float]:
-    """Store the prefix if it is new. Return its id and the time. Nobody can remove it before the transaction ends."""
-    tokens = pack_ids(submission.prefix)
-    values = {
-        "tenant": SHARED if tx.settings.share_prefixes else submission.tenant,
-        "tokenizer_fingerprint": submission.tokenizer_fingerprint,
-        "sha256": sha256(tokens).hexdigest(),
-        "tokens": tokens,
-    }
-    row = get_or_create(tx, _FIND_PREFIX, _CREATE_PREFIX, values)
-    return row.id, row.now
-
-
-_FIND_PREFIX = (
-    select(prefixes.c.id, NOW.label("now"))
-    .where(*(column == bindparam(column.name) for column in prefixes.c["tenant", "tokenizer_fingerprint", "sha256"]))
-    .with_for_update(read=True, key_share=True)
-)
-_CREATE_PREFIX = insert_if_new(prefixes).returning(prefixes.c.id, NOW.label("now"))
+_PREFIX_KEY = prefixes.c["tenant", "tokenizer_fingerprint", "sha256"]
+_PREFIX = (*_PREFIX_KEY, prefixes.c.id, NOW.label("now"))
+_FIND_PREFIXES = FindByKey(select(*_PREFIX).with_for_update(read=True, key_share=True), tuple(_PREFIX_KEY))
+_CREATE_PREFIXES = insert_if_new(prefixes).returning(*_PREFIX)
 
 
 def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:
@@ -184,24 +290,29 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "metadata": dict(submission.metadata),
         "warnings": list(submission.warnings),
         "webhook": pack_webhook(submission.webhook),
+        "notice_key": submission.notice_key,
     }
 
 
-def store_chunks(
-    tx: Transaction,
+class NewChunk(NamedTuple):
+    """A chunk that is about to be stored."""
+
+    row: dict[str, Any]  # of the table chunks
+    rows: Rows
+
+
+def chunks_to_store(
     submission: Submission,
-    new_chunks: Sequence[Chunk],
+    given: Sequence[Chunk],
     job_id: str,
     prefix_id: int,
     due_at: float,
     state: ChunkState,
-) -> int:
-    """Store chunks of a job, at least one. Return their work in tokens, without the prefix."""
-    tokens = [work_of_rows(chunk.rows) for chunk in new_chunks]
+) -> list[NewChunk]:
+    """Return chunks of a job as they are stored."""
     shared_ids = (int(submission.prefix.max(initial=0)), *submission.label_token_ids)
-    stored = tx.execute(
-        insert(chunks).returning(chunks.c.id, chunks.c.first_item),
-        [
+    return [
+        NewChunk(
             {
                 "job_id": job_id,
                 "tenant": submission.tenant,
@@ -211,19 +322,31 @@ def store_chunks(
                 "state": state.value,
                 "first_item": chunk.first_item,
                 "item_count": len(chunk.rows),
-                "token_count": token_count,
+                "token_count": work_of_rows(chunk.rows),
                 "failures": 0,
                 "tokenizer_fingerprint": submission.tokenizer_fingerprint,
                 "longest_sequence": int(chunk.rows.sequence_lengths.max(initial=0)),
                 "highest_token": max(int(chunk.rows.tokens.max(initial=0)), *shared_ids),
                 "interactive": submission.priority is Priority.INTERACTIVE,
-            }
-            for chunk, token_count in zip(new_chunks, tokens, strict=True)
-        ],
-    )
-    ids = {row.first_item: row.id for row in stored}
-    tx.execute(
-        insert(chunk_inputs),
-        [{"chunk_id": ids[chunk.first_item], "rows": chunk.rows.to_bytes()} for chunk in new_chunks],
-    )
-    return sum(tokens)
+            },
+            chunk.rows,
+        )
+        for chunk in given
+    ]
+
+
+def store_chunks(tx: Transaction, given: Sequence[NewChunk]) -> None:
+    """Store chunks, perhaps of several jobs."""
+    if not given:
+        return
+    stored = tx.execute(_INSERT_CHUNKS, [chunk.row for chunk in given])
+    ids = {(row.job_id, row.first_item): row.id for row in stored}
+    inputs = [
+        {"chunk_id": ids[chunk.row["job_id"], chunk.row["first_item"]], "rows": chunk.rows.to_bytes()}
+        for chunk in given
+    ]
+    tx.execute(_INSERT_INPUTS, inputs)
+
+
+_INSERT_CHUNKS = insert(chunks).returning(chunks.c.id, chunks.c.job_id, chunks.c.first_item)
+_INSERT_INPUTS = insert(chunk_inputs)

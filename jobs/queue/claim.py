@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, Row, Select, and_, bindparam, func, select, update
+from sqlalchemy import CTE, Integer, Row, Select, Update, and_, bindparam, func, select, update
 
 from checkpoints.card import ModelCard
-from jobs.queue.fair_shares import is_of_class, next_flows, update_flows
-from jobs.queue.lease import grant
+from jobs.queue.fair_shares import (
+    charging,
+    count_of_open_flows,
+    is_of_class,
+    next_flows,
+    turn_of_flow,
+    update_flows,
+)
+from jobs.queue.lease import granting
 from jobs.queue.read import CLAIMABLE, card_parameters, has_waiting
 from jobs.store.clock import NOW
 from jobs.store.codec import TOKEN_BYTES, unpack_ids, unpack_options
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_batch_id
+from jobs.store.lists import is_one_of
 from jobs.store.records import Claim, JobStatus
-from jobs.store.tables import WAITING, ChunkState, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
 from scoring.layout import ChunkWork, GroupWork, Rows
 from scoring.work import work_of_prefix
 
 MAX_CHUNKS = 1_024  # in one batch: this bounds every transaction that handles a batch
 WHOLE_GROUPS = 32  # groups after the first that are gathered from the whole backlog, not only from its urgent end
 MAX_FLOWS = 64  # flows that one claim searches
-FEW_CHUNKS = 16  # a backlog or a flow with fewer chunks is read in one query
+FEW_CHUNKS = 128  # a backlog or a flow with fewer chunks is read in one query
 TRIES = 5
 PAUSE_SECONDS = 0.005  # between two tries
 
@@ -79,6 +88,7 @@ class _Chosen(NamedTuple):
     """A chunk to claim."""
 
     id: int
+    prefix_id: int
     tenant: str
     cost: int  # its work in tokens, with the work of its prefix if it is the first chunk of its group
 
@@ -90,7 +100,7 @@ class _Choice:
     chunks: list[_Chosen] = field(default_factory=list)
     interactive: bool = False  # of all chosen chunks
     seen: int = 0  # waiting chunks that the first query found; if fewer than FEW_CHUNKS, these are all that wait
-    maybe_closed: set[str] = field(default_factory=set)  # tenants with work whose flow may be closed
+    maybe_closed: bool = False  # whether the flow of any chosen chunk may be closed
     empty: list[str] = field(default_factory=list)  # tenants without work whose flow is open
 
 
@@ -118,7 +128,7 @@ def _choose(
             room = min(limit, row.batch_limit or limit)
             if len(choice.chunks) >= room:
                 continue
-            choice.chunks.append(_Chosen(row.id, row.tenant, cost))
+            choice.chunks.append(_Chosen(row.id, row.prefix_id, row.tenant, cost))
             limit = room
             to_prefill = 0
             budget_tokens -= cost
@@ -144,6 +154,9 @@ def _candidates(
     if not urgent:
         return
     choice.seen = len(urgent)
+    if len(urgent) < FEW_CHUNKS:
+        yield from _of_all(tx, card, urgent, after_interactive, choice)
+        return
     head = urgent[0]
     if head.interactive and after_interactive:
         head = _head_of_a_tenant_without_interactive_work(tx, card) or head
@@ -151,20 +164,43 @@ def _candidates(
     turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
     if head.tenant not in turns:
         # Its flow is closed, because an older version accepted the work, or more than MAX_FLOWS flows come before it.
-        choice.maybe_closed.add(head.tenant)
+        choice.maybe_closed = True
         turns.append(head.tenant)
     for tenant in turns:
         empty = True
-        of_flow = [row for row in urgent if (row.tenant, row.interactive) == (tenant, head.interactive)]
-        for group in (
-            _groups(of_flow)
-            if len(urgent) < FEW_CHUNKS  # then nothing else waits
-            else _of_flow(tx, card, count, tenant, head.interactive, of_flow[0] if of_flow else None)
-        ):
+        of_flow = (row for row in urgent if (row.tenant, row.interactive) == (tenant, head.interactive))
+        for group in _of_flow(tx, card, count, tenant, head.interactive, next(of_flow, None)):
             empty = False
             yield group
         if empty:
             choice.empty.append(tenant)
+
+
+def _of_all(
+    tx: Transaction, card: ModelCard, waiting: list[Row[Any]], after_interactive: bool, choice: _Choice
+) -> Iterator[_Group]:
+    """Do what :func:`_candidates` does, when all waiting chunks have been read."""
+    head = waiting[0]
+    if head.interactive and after_interactive:
+        busy = {row.tenant for row in waiting if row.interactive}
+        others = (row for row in waiting if not row.interactive and row.tenant not in busy)
+        head = min(others, key=_turn, default=head)
+    choice.interactive = head.interactive
+    of_flow: dict[str, list[Row[Any]]] = {}
+    for row in sorted((row for row in waiting if row.interactive == head.interactive), key=_turn):
+        of_flow.setdefault(row.tenant, []).append(row)
+    found_open = sum(rows[0].turn is not None for rows in of_flow.values())
+    choice.maybe_closed = found_open < len(of_flow)
+    for rows in of_flow.values():
+        yield from _groups(rows)
+    if found_open < head.open_flows:
+        turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
+        choice.empty += [tenant for tenant in turns if tenant not in of_flow]
+
+
+def _turn(row: Row[Any]) -> tuple[float, str]:
+    """Return what orders flows: closed ones come last."""
+    return (math.inf if row.turn is None else row.turn, row.tenant)
 
 
 def _head_of_a_tenant_without_interactive_work(tx: Transaction, card: ModelCard) -> Row[Any] | None:
@@ -226,7 +262,12 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
     # The length of the prefix, without reading its bytes.
     prefix_bytes = select(func.length(prefixes.c.tokens)).where(prefixes.c.id == chunks.c.prefix_id).scalar_subquery()
     return (
-        select(*columns, prefix_bytes.label("prefix_bytes"))
+        select(
+            *columns,
+            prefix_bytes.label("prefix_bytes"),
+            turn_of_flow().label("turn"),
+            count_of_open_flows().label("open_flows"),
+        )
         .where(CLAIMABLE, *(() if interactive is None else (is_of_class(interactive),)))
         .where(*(conditions[name] for name in sorted(which)))
         .order_by(chunks.c.due_at, chunks.c.id)
@@ -246,83 +287,107 @@ def _groups(rows: Iterable[Row[Any]]) -> list[_Group]:
 def _take(tx: Transaction, worker_id: str, model: str, choice: _Choice) -> Claim | None:
     """Make the chosen chunks one batch. If rows were not locked, the condition of the update decides who gets them."""
     batch_id = new_batch_id()
-    rows = {
-        row.id: row
-        for row in tx.execute(_UPDATE_TAKEN, {"chunk_ids": [chunk.id for chunk in choice.chunks], "in_batch": batch_id})
+    tokens: Counter[str] = Counter()
+    for chunk in choice.chunks:
+        tokens[chunk.tenant] += chunk.cost
+    values = {
+        "chunk_ids": [chunk.id for chunk in choice.chunks],
+        "in_batch": batch_id,
+        "to_worker": worker_id,
+        "lease_seconds": tx.settings.lease_seconds,
+        "of_model": model,
+        "of_class": choice.interactive,
+        "tokens": {} if choice.maybe_closed else tokens,
     }
+    for statement in _TAKE_BY_STEPS if tx.is_sqlite else ():
+        tx.execute(statement, values)
+    rows = {row.id: row for row in tx.execute(_LOAD_TAKEN if tx.is_sqlite else _TAKE_AND_LOAD, values)}
     if not rows:
         return None
-    # A claim holds chunks already, so it must not wait for the lock of a job. A locked job is skipped: either another
-    # claim is starting it, or it is ending. If a skipped job is still queued later, its first finished chunk starts it.
-    tx.execute(_UPDATE_STARTED, {"job_ids": list({row.job_id for row in rows.values()})})
-    grant(tx, batch_id, worker_id)
-    taken = [chunk for chunk in choice.chunks if chunk.id in rows]
-    work = _load(tx, {chunk.id: rows[chunk.id].prefix_id for chunk in taken})
-    tokens: Counter[str] = Counter()
-    for chunk in taken:
-        tokens[chunk.tenant] += chunk.cost
-    update_flows(tx, model, tokens, choice.maybe_closed, choice.empty, interactive=choice.interactive)
-    work_left = choice.seen == FEW_CHUNKS or choice.seen > len(taken)
+    work = _work(rows, [chunk for chunk in choice.chunks if chunk.id in rows])
+    update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
+    work_left = choice.seen == FEW_CHUNKS or choice.seen > len(rows)
     return Claim(batch_id, work, choice.interactive, work_left)
 
 
-_UPDATE_TAKEN = (
-    update(chunks)
-    .where(chunks.c.id.in_(bindparam("chunk_ids", expanding=True)), WAITING)
-    .values(state=ChunkState.CLAIMED.value, batch_id=bindparam("in_batch"))
-    .returning(chunks.c.id, chunks.c.job_id, chunks.c.prefix_id)
-)
-_QUEUED = (
-    select(jobs.c.id)
-    .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), jobs.c.status == JobStatus.QUEUED.value)
-    .with_for_update(key_share=True, skip_locked=True)
-    .cte("queued")
-)
-_UPDATE_STARTED = (
-    update(jobs).where(jobs.c.id.in_(select(_QUEUED.c.id))).values(status=JobStatus.RUNNING.value, started_at=NOW)
-)
+def _starting(taken: CTE) -> Update:
+    """Return a statement that starts the jobs of chunks that were taken.
+
+    A claim holds chunks already, so it must not wait for the lock of a job. A locked job is skipped: either another
+    claim is starting it, or it is ending. If a skipped job is still queued later, its first finished chunk starts it.
+    """
+    queued = (
+        select(jobs.c.id)
+        .where(jobs.c.id.in_(select(taken.c.job_id)), jobs.c.status == JobStatus.QUEUED.value)
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte("queued")
+    )
+    started = {"status": JobStatus.RUNNING.value, "started_at": NOW}
+    return update(jobs).where(jobs.c.id.in_(select(queued.c.id))).values(started)
 
 
-def _load(tx: Transaction, prefix_of: Mapping[int, int]) -> tuple[GroupWork, ...]:
-    """Read the inputs of chunks. prefix_of: the prefix of each chunk, in order; groups and chunks keep that order."""
-    # With shared prefixes, chunks of one group may belong to several tenants and need not be neighbours.
-    groups: dict[int, list[int]] = {}
-    for chunk_id, prefix_id in prefix_of.items():
-        groups.setdefault(prefix_id, []).append(chunk_id)
+def _loading(taken: CTE) -> Select[Any]:
+    """Return a query for the inputs of chunks that were taken."""
     # A prefix may be long, so it is read with one chunk of its group only.
-    bearers = {prefix_id: chunk_ids[0] for prefix_id, chunk_ids in groups.items()}
-    found = tx.execute(_SELECT_WORK, {"chunk_ids": list(prefix_of), "bearer_ids": list(bearers.values())})
-    rows = {row.id: row for row in found}
-    prefix = {prefix_id: rows[chunk_id] for prefix_id, chunk_id in bearers.items()}
-    return tuple(
-        GroupWork(
-            owner=f"{prefix[prefix_id].tenant}:{prefix[prefix_id].tokenizer_fingerprint}",
-            prefix=unpack_ids(prefix[prefix_id].tokens),
-            chunks=tuple(
-                ChunkWork(
-                    id=row.id,
-                    rows=Rows.from_bytes(row.rows),
-                    label_token_ids=tuple(unpack_ids(row.label_token_ids).tolist()),
-                    head=unpack_options(row.options).head,
-                )
-                for row in (rows[chunk_id] for chunk_id in chunk_ids)
-            ),
+    bearers = select(func.min(taken.c.id)).group_by(taken.c.prefix_id)
+    return (
+        select(
+            taken.c.id,
+            chunk_inputs.c.rows,
+            *jobs.c["label_token_ids", "options"],
+            *prefixes.c["tokens", "tenant", "tokenizer_fingerprint"],
         )
-        for prefix_id, chunk_ids in groups.items()
+        .join(chunk_inputs, chunk_inputs.c.chunk_id == taken.c.id)
+        .join(jobs, jobs.c.id == taken.c.job_id)
+        .outerjoin(prefixes, and_(prefixes.c.id == taken.c.prefix_id, taken.c.id.in_(bearers)))
     )
 
 
-_SELECT_WORK = (
-    select(
-        chunks.c.id,
-        chunk_inputs.c.rows,
-        *jobs.c["label_token_ids", "options"],
-        *prefixes.c["tokens", "tenant", "tokenizer_fingerprint"],
-    )
-    .join(chunk_inputs, chunk_inputs.c.chunk_id == chunks.c.id)
-    .join(jobs, jobs.c.id == chunks.c.job_id)
-    .outerjoin(
-        prefixes, and_(prefixes.c.id == chunks.c.prefix_id, chunks.c.id.in_(bindparam("bearer_ids", expanding=True)))
-    )
-    .where(chunks.c.id.in_(bindparam("chunk_ids", expanding=True)))
+# Written so that no index of waiting chunks fits: if old statistics say that few chunks wait, PostgreSQL would read all
+# of such an index instead of finding the chunks by their ids.
+_STILL_WAITING = chunks.c.state.concat("") == ChunkState.WAITING.value
+_TAKE = (
+    update(chunks)
+    .where(is_one_of(chunks.c.id, "chunk_ids"), _STILL_WAITING)
+    .values(state=ChunkState.CLAIMED.value, batch_id=bindparam("in_batch"))
 )
+_COLUMNS = chunks.c["id", "job_id", "prefix_id"]
+# PostgreSQL runs all of it as one statement.
+_TAKEN = _TAKE.returning(*_COLUMNS).cte("taken")
+_TAKE_AND_LOAD = _loading(_TAKEN).add_cte(
+    _starting(_TAKEN).cte("started"), granting(_TAKEN).cte("granted"), charging(_TAKEN).cte("charged_flows")
+)
+# SQLite can't change several tables in one statement.
+_NOW_TAKEN = (
+    select(*_COLUMNS)
+    .where(is_one_of(chunks.c.id, "chunk_ids"), chunks.c.batch_id == bindparam("in_batch"))
+    .cte("taken")
+)
+_TAKE_BY_STEPS = (_TAKE, _starting(_NOW_TAKEN), granting(_NOW_TAKEN), charging(_NOW_TAKEN))
+_LOAD_TAKEN = _loading(_NOW_TAKEN)
+
+
+def _work(rows: Mapping[int, Row[Any]], taken: Iterable[_Chosen]) -> tuple[GroupWork, ...]:
+    """Return the work of chunks by group; groups and chunks keep their order. rows: the inputs of each chunk, by id."""
+    # With shared prefixes, chunks of one group may belong to several tenants and need not be neighbours.
+    groups: dict[int, list[Row[Any]]] = {}
+    for chunk in taken:
+        groups.setdefault(chunk.prefix_id, []).append(rows[chunk.id])
+    return tuple(map(_group_work, groups.values()))
+
+
+def _group_work(rows: Sequence[Row[Any]]) -> GroupWork:
+    bearer = next(row for row in rows if row.tokens is not None)
+    return GroupWork(
+        owner=f"{bearer.tenant}:{bearer.tokenizer_fingerprint}",
+        prefix=unpack_ids(bearer.tokens),
+        chunks=tuple(
+            ChunkWork(
+                id=row.id,
+                rows=Rows.from_bytes(row.rows),
+                label_token_ids=tuple(unpack_ids(row.label_token_ids).tolist()),
+                head=unpack_options(row.options).head,
+            )
+            for row in rows
+        ),
+    )

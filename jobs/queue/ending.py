@@ -11,6 +11,7 @@ from jobs.queue.read import job_record
 from jobs.queue.removal import remove_jobs
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
+from jobs.store.lists import is_one_of
 from jobs.store.records import JobError, JobRecord, JobStatus, Origin
 from jobs.store.tables import ChunkState, Seconds, chunks, idempotency_keys, jobs
 from jobs.tenancy.ownership import find_job
@@ -28,11 +29,11 @@ def lock_jobs(job_ids: Collection[str] | Select[Any]) -> Select[Any]:
 
 def end_jobs(
     tx: Transaction, job_ids: Iterable[str], status: JobStatus, error: JobError | None = None, *, silently: bool = False
-) -> list[str]:
+) -> dict[str, float]:
     """End locked jobs, drop their unfinished chunks and store the deliveries to their webhooks.
 
-    No other code ends jobs. silently: store no deliveries. Returns the ids of the jobs that this call ended; a job that
-    had ended before stays as it is.
+    No other code ends jobs. silently: store no deliveries. Returns the ids of the jobs that this call ended, and when
+    they ended; a job that had ended before stays as it is.
     """
     values = {
         "job_ids": list(job_ids),
@@ -43,7 +44,7 @@ def end_jobs(
         "keep_call_seconds": tx.settings.call_retention_seconds,
     }
     rows = tx.execute(_END, values).all()
-    ended = [row.id for row in rows]
+    ended = {row.id: row.finished_at for row in rows}
     if not silently:
         store_deliveries(tx, rows, status)
     if ended and status is not JobStatus.SUCCEEDED:
@@ -67,7 +68,7 @@ _KEY_UNTIL = (
 )
 _END = (
     update(jobs)
-    .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), jobs.c.finished_at.is_(None))
+    .where(is_one_of(jobs.c.id, "job_ids"), jobs.c.finished_at.is_(None))
     .values(
         status=bindparam("to_status"),
         finished_at=NOW,

@@ -17,30 +17,79 @@ and skips flows that are locked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Float, Integer, bindparam, case, func, select, update
+from sqlalchemy import (
+    CTE,
+    Boolean,
+    ColumnElement,
+    Float,
+    Integer,
+    ScalarSelect,
+    Update,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from jobs.store.database import Transaction
+from jobs.store.lists import is_one_of, numbers_by_name
 from jobs.store.tables import WAITING, chunks, flows, tenants
-from jobs.store.upsert import get_or_create, insert_if_new
+from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 
 
-def open_flow(tx: Transaction, model: str, tenant: str, *, interactive: bool) -> None:
-    """Open a flow, so that claims search it. Call it in the transaction that adds work, so that no claim closes it."""
-    key = {"model": model, "tenant": tenant, "interactive": interactive}
-    if not get_or_create(tx, _FIND, _CREATE, key).is_open:
-        start = _start(tx, model, interactive)
-        virtual_time = case((flows.c.virtual_time < start, start), else_=flows.c.virtual_time)
-        tx.execute(update(flows).filter_by(**key).values(is_open=True, virtual_time=virtual_time))
+class Flow(NamedTuple):
+    """The primary key of a flow."""
+
+    model: str
+    tenant: str
+    interactive: bool
 
 
-def _start(tx: Transaction, model: str, interactive: bool) -> float:
-    """Return the virtual time of a flow that is opened now: the least of all open flows, else the greatest of any."""
-    of_class = (flows.c.model == model, _flow_of_class(interactive))
-    earliest = tx.scalar(select(func.min(flows.c.virtual_time)).where(*of_class, flows.c.is_open))
-    if earliest is not None:
-        return float(earliest)
-    return float(tx.scalar(select(func.max(flows.c.virtual_time)).where(*of_class)) or 0.0)
+def open_flows(tx: Transaction, wanted: Iterable[Flow]) -> None:
+    """Open flows, so that claims search them. Call it in the transaction that adds work, so that no claim closes them.
+
+    It opens them in the order in which claims charge them, so that it can't deadlock with a claim.
+    """
+    rows = get_or_create_all(tx, _FIND, _CREATE, {flow: flow._asdict() for flow in wanted})
+    closed = sorted(flow for flow, row in rows.items() if not row.is_open)
+    if closed:
+        tx.execute(_OPEN, [{f"of_{name}": value for name, value in flow._asdict().items()} for flow in closed])
+
+
+def turn_of_flow() -> ScalarSelect[float]:
+    """Return, as a column beside those of ``chunks``, the virtual time of a chunk's flow; null for a closed flow."""
+    return (
+        select(flows.c.virtual_time)
+        .where(
+            flows.c.model == chunks.c.model,
+            flows.c.tenant == chunks.c.tenant,
+            flows.c.interactive == chunks.c.interactive,
+            flows.c.is_open,
+        )
+        .scalar_subquery()
+    )
+
+
+def count_of_open_flows() -> ColumnElement[int]:
+    """Return, as a column beside those of ``chunks``, how many flows of a chunk's class are open.
+
+    The parameter ``for_model`` names their model. They are counted once, however many chunks there are.
+    """
+    of_class = {
+        interactive: select(func.count())
+        .where(flows.c.model == bindparam("for_model"), _flow_of_class(interactive), flows.c.is_open)
+        .scalar_subquery()
+        for interactive in (False, True)
+    }
+    return case((chunks.c.interactive, of_class[True]), else_=of_class[False])
 
 
 def next_flows(tx: Transaction, model: str, *, interactive: bool, limit: int) -> list[str]:
@@ -48,38 +97,65 @@ def next_flows(tx: Transaction, model: str, *, interactive: bool, limit: int) ->
     return list(tx.scalars(_NEXT[interactive], {"model": model, "limit": limit}))
 
 
-def update_flows(
-    tx: Transaction,
-    model: str,
-    tokens: Mapping[str, int],
-    maybe_closed: Collection[str],
-    empty: Iterable[str],
-    *,
-    interactive: bool,
-) -> None:
-    """Charge a claim to its flows, and open and close flows as the claim found them. Call it once, at the claim's end.
+class _ByCodePoints(FunctionElement[str]):
+    """Orders texts as Python does. PostgreSQL orders them by the rules of a language, SQLite by their code points."""
 
-    Flows are named by their tenants. tokens: the work that was claimed of each flow; maybe_closed: flows with claimed
-    work that may be closed; empty: flows in which no work was found.
+    inherit_cache = True
+
+
+@compiles(_ByCodePoints)
+def _compile_by_code_points(element: _ByCodePoints, compiler: SQLCompiler, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    return f'{column} COLLATE "C"' if compiler.dialect.name == "postgresql" else column
+
+
+def charging(taken: CTE | None = None) -> Update:
+    """Return a statement that charges a claim to its flows, on condition that it has taken any chunks.
+
+    Its parameters are ``of_model``, ``of_class``, whether the flows are interactive, and ``tokens``, the work that is
+    taken of each flow, by tenant.
     """
-    # These updates can wait for another claim. They come first and in one order, so that two claims can't deadlock.
-    for tenant in sorted(tokens):
-        if tenant in maybe_closed:
-            open_flow(tx, model, tenant, interactive=interactive)
-        tx.execute(_CHARGE[interactive], {"of_model": model, "of_tenant": tenant, "tokens": tokens[tenant]})
-    for tenant in empty:
-        _close(tx, model, tenant, interactive)
+    # The charge can wait for other claims and for flows that are opened. All lock the rows in one order.
+    charged = numbers_by_name("tokens")
+    weight = select(tenants.c.weight).where(tenants.c.name == flows.c.tenant).scalar_subquery()
+    of_class = (flows.c.model == bindparam("of_model"), flows.c.interactive == bindparam("of_class", type_=Boolean))
+    if_taken = () if taken is None else (exists().select_from(taken),)
+    locked = (
+        select(flows.c.tenant, (cast(charged.c.value, Float(53)) / func.coalesce(weight, 1.0)).label("time"))
+        .join(charged, charged.c.key == flows.c.tenant)
+        .where(*of_class, *if_taken)
+        .order_by(_ByCodePoints(flows.c.tenant))
+        .with_for_update(of=flows, key_share=True)
+        .cte("charged")
+    )
+    return (
+        update(flows)
+        .where(*of_class, flows.c.tenant == locked.c.tenant)
+        .values(virtual_time=flows.c.virtual_time + locked.c.time)
+    )
 
 
-def _close(tx: Transaction, model: str, tenant: str, interactive: bool) -> None:
-    """Close a flow. It stays open if any worker's work waits in it, or if a transaction is adding work to it."""
-    key = (flows.c.model == model, flows.c.tenant == tenant, _flow_of_class(interactive))
+def update_flows(
+    tx: Transaction, model: str, tokens: Mapping[str, int], empty: Collection[str], *, interactive: bool
+) -> None:
+    """Open flows and charge a claim to them, and close flows that the claim found empty. Call it at the claim's end.
+
+    Flows are named by their tenants. tokens: the work that was claimed of each flow, if any of these was found closed;
+    otherwise nothing, because :func:`charging` has charged them.
+    """
+    for tenant in sorted(tokens):  # in one order, so that two claims can't deadlock
+        open_flows(tx, [Flow(model, tenant, interactive)])
+        tx.execute(_CHARGE, {"of_model": model, "of_class": interactive, "tokens": {tenant: tokens[tenant]}})
+    if empty:
+        _close(tx, model, empty, interactive)
+
+
+def _close(tx: Transaction, model: str, names: Collection[str], interactive: bool) -> None:
+    """Close flows. A flow stays open if any worker's work waits in it, or if a transaction is adding work to it."""
     # Locked before the query: no transaction that adds work is under way, and what was added before is visible.
-    if tx.scalar(select(flows.c.tenant).where(*key).with_for_update(skip_locked=True)) is None:
-        return
-    of_flow = (chunks.c.model == model, chunks.c.tenant == tenant, is_of_class(interactive))
-    if tx.scalar(select(chunks.c.id).where(WAITING, *of_flow).limit(1)) is None:
-        tx.execute(update(flows).where(*key).values(is_open=False))
+    locked = list(tx.scalars(_LOCK_EMPTY[interactive], {"of_model": model, "names": names}))
+    if locked:
+        tx.execute(_CLOSE[interactive], {"of_model": model, "names": locked})
 
 
 def is_of_class(interactive: bool) -> ColumnElement[bool]:
@@ -91,12 +167,23 @@ def _flow_of_class(interactive: bool) -> ColumnElement[bool]:
     return flows.c.interactive if interactive else ~flows.c.interactive
 
 
-_FIND = (
-    select(flows.c.is_open)
-    .where(*(column == bindparam(column.name) for column in flows.primary_key))
-    .with_for_update(read=True, key_share=True)
+_PRIMARY_KEY = tuple(flows.primary_key)
+_FIND = FindByKey(select(*_PRIMARY_KEY, flows.c.is_open).with_for_update(read=True, key_share=True), _PRIMARY_KEY)
+_CREATE = insert_if_new(flows).values(is_open=False, virtual_time=0.0).returning(*_PRIMARY_KEY, flows.c.is_open)
+_OF_FLOW = tuple(column == bindparam(f"of_{column.name}") for column in _PRIMARY_KEY)
+_OTHERS = flows.alias("others")
+_OF_CLASS = (_OTHERS.c.model == bindparam("of_model"), _OTHERS.c.interactive == bindparam("of_interactive"))
+# The virtual time of a flow that is opened now: at least the least of all open flows, else the greatest of any.
+_START = func.coalesce(
+    select(func.min(_OTHERS.c.virtual_time)).where(*_OF_CLASS, _OTHERS.c.is_open).scalar_subquery(),
+    select(func.max(_OTHERS.c.virtual_time)).where(*_OF_CLASS).scalar_subquery(),
+    0.0,
 )
-_CREATE = insert_if_new(flows).values(is_open=False, virtual_time=0.0).returning(flows.c.is_open)
+_OPEN = (
+    update(flows)
+    .where(*_OF_FLOW)
+    .values(is_open=True, virtual_time=case((flows.c.virtual_time < _START, _START), else_=flows.c.virtual_time))
+)
 _NEXT = {
     interactive: select(flows.c.tenant)
     .where(flows.c.model == bindparam("model"), _flow_of_class(interactive), flows.c.is_open)
@@ -104,13 +191,30 @@ _NEXT = {
     .limit(bindparam("limit", type_=Integer))
     for interactive in (False, True)
 }
-_OF_TENANT = select(tenants.c.weight).where(tenants.c.name == bindparam("of_tenant"))
-_WEIGHT = func.coalesce(_OF_TENANT.scalar_subquery(), 1.0)
-_CHARGE = {
+_CHARGE = charging()
+_NAMED = {
+    interactive: (
+        flows.c.model == bindparam("of_model"),
+        _flow_of_class(interactive),
+        is_one_of(flows.c.tenant, "names"),
+    )
+    for interactive in (False, True)
+}
+_LOCK_EMPTY = {
+    interactive: select(flows.c.tenant).where(*named).with_for_update(skip_locked=True)
+    for interactive, named in _NAMED.items()
+}
+_CLOSE = {
     interactive: update(flows)
     .where(
-        flows.c.model == bindparam("of_model"), flows.c.tenant == bindparam("of_tenant"), _flow_of_class(interactive)
+        *named,
+        # A limit keeps PostgreSQL from turning this into a join with all chunks that wait.
+        select(chunks.c.id)
+        .where(WAITING, chunks.c.model == flows.c.model, chunks.c.tenant == flows.c.tenant, is_of_class(interactive))
+        .limit(1)
+        .scalar_subquery()
+        .is_(None),
     )
-    .values(virtual_time=flows.c.virtual_time + bindparam("tokens", type_=Float(53)) / _WEIGHT)
-    for interactive in (False, True)
+    .values(is_open=False)
+    for interactive, named in _NAMED.items()
 }

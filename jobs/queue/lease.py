@@ -5,21 +5,30 @@ A lease lasts for the setting ``lease_seconds``, from each grant or renewal on.
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import CTE, Insert, bindparam, delete, exists, insert, select, update
 
 from jobs.queue.ending import end_jobs, lock_jobs
-from jobs.queue.fair_shares import open_flow
+from jobs.queue.fair_shares import Flow, open_flows
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.records import JobError, JobStatus, Returned
 from jobs.store.tables import CLAIMED, ChunkState, Seconds, batches, chunks
 from scoring.error_codes import ErrorCode
 
+_LEASE_END = NOW + bindparam("lease_seconds", type_=Seconds)
 
-def grant(tx: Transaction, batch_id: str, worker_id: str) -> None:
-    """Store a new batch of a worker, with a lease from now on."""
-    values = {"id": batch_id, "worker_id": worker_id, "lease_seconds": tx.settings.lease_seconds}
-    tx.execute(_INSERT_BATCH, values)
+
+def granting(taken: CTE) -> Insert:
+    """Return a statement that stores a new batch, with a lease from now on, if it has taken any chunks.
+
+    Its parameters are ``in_batch``, ``to_worker`` and ``lease_seconds``.
+    """
+    columns = {
+        batches.c.id: bindparam("in_batch"),
+        batches.c.worker_id: bindparam("to_worker"),
+        batches.c.lease_until: _LEASE_END,
+    }
+    return insert(batches).from_select(list(columns), select(*columns.values()).where(exists().select_from(taken)))
 
 
 def renew(db: Database, batch_id: str) -> bool:
@@ -28,8 +37,6 @@ def renew(db: Database, batch_id: str) -> bool:
         return tx.scalar(_RENEW, {"of_batch": batch_id, "lease_seconds": tx.settings.lease_seconds}) is not None
 
 
-_LEASE_END = NOW + bindparam("lease_seconds", type_=Seconds)
-_INSERT_BATCH = insert(batches).values(lease_until=_LEASE_END)
 _RENEW = (
     update(batches).where(batches.c.id == bindparam("of_batch")).values(lease_until=_LEASE_END).returning(batches.c.id)
 )
@@ -76,13 +83,12 @@ def return_batch(tx: Transaction, batch_id: str, failure: str | None) -> Returne
         changes = {"batch_limit": 1, "failures": failures}
         if failures >= tx.settings.max_attempts:
             error = JobError(ErrorCode.INTERNAL_ERROR, f"given up after {failures} attempts: {failure}")
-            failed = end_jobs(tx, [unfinished[0].job_id], JobStatus.FAILED, error)
+            failed += end_jobs(tx, [unfinished[0].job_id], JobStatus.FAILED, error)
     waiting = tx.execute(
         update(chunks)
         .where(*held)
         .values(state=ChunkState.WAITING.value, batch_id=None, **changes)
         .returning(chunks.c.model, chunks.c.tenant, chunks.c.interactive)
     ).all()
-    for model, tenant, interactive in sorted({tuple(row) for row in waiting}):
-        open_flow(tx, model, tenant, interactive=interactive)
+    open_flows(tx, {Flow(*row) for row in waiting})
     return Returned(len(waiting), tuple(failed))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sqlalchemy import Row, and_, bindparam, func, select
 from checkpoints.card import ModelCard
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores
 from jobs.store.database import Database
-from jobs.store.records import JobError, JobRecord, JobStatus, Origin, ScorePage
+from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin, ScorePage
 from jobs.store.tables import WAITING, ChunkState, chunk_scores, chunks, jobs
 from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
@@ -100,7 +101,12 @@ def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePag
         found = tx.execute(query).all()
     if not found:
         raise job_not_found()
-    rows = [row for row in found if row.logits is not None]
+    return _page(job, found, offset, stop)
+
+
+def _page(job: JobRecord, chunk_rows: Iterable[Row[Any]], offset: int, stop: int) -> ScorePage:
+    """Return the scores of items ``offset`` to ``stop`` from rows of chunks. A row without scores is left out."""
+    rows = [row for row in chunk_rows if row.logits is not None]
     indices = np.concatenate(
         [np.zeros(0, np.int64), *(np.arange(row.first_item, row.first_item + row.item_count) for row in rows)]
     )
@@ -113,6 +119,38 @@ def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePag
         else None,
     )
     return ScorePage(job, indices[inside], scores, has_more=stop < job.total_items)
+
+
+def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:
+    """Return jobs by id, each with all of its scores if it has succeeded, in one statement.
+
+    The jobs may be of any tenants. Removed ones are left out.
+    """
+    with db.read() as tx:
+        rows = tx.execute(_RESULTS, {"job_ids": list(job_ids)}).all()
+    found: dict[str, JobResult] = {}
+    for job_id, group in groupby(rows, lambda row: str(row.id)):
+        of_job = list(group)
+        job = job_record(of_job[0])
+        page = _page(job, of_job, 0, job.total_items) if job.status is JobStatus.SUCCEEDED else None
+        found[job_id] = (job, page)
+    return found
+
+
+_RESULTS = (
+    select(jobs, *chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs"])
+    .outerjoin(
+        chunks,
+        and_(
+            chunks.c.job_id == jobs.c.id,
+            chunks.c.state == ChunkState.DONE.value,
+            jobs.c.status == JobStatus.SUCCEEDED.value,
+        ),
+    )
+    .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
+    .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), VISIBLE)
+    .order_by(jobs.c.id, chunks.c.first_item)
+)
 
 
 def statuses(db: Database, job_ids: Iterable[str]) -> dict[str, JobStatus]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, delete, exists, select, update
 
+from jobs.queue.idempotency import remove_keys
 from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.tables import chunks, jobs, prefixes
@@ -42,6 +43,7 @@ def remove_jobs(db: Database, *which: ColumnElement[bool]) -> Removal:
             return Removal(0, 0)
         chunk_ids = list(tx.scalars(select(chunks.c.id).where(chunks.c.job_id.in_(job_ids)).limit(CHUNKS_PER_STEP)))
         tx.execute(delete(chunks).where(chunks.c.id.in_(chunk_ids)))
+        remove_keys(tx, job_ids)
         emptied = tx.scalars(
             delete(jobs)
             .where(jobs.c.id.in_(job_ids), ~exists().where(chunks.c.job_id == jobs.c.id))

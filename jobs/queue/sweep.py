@@ -96,7 +96,7 @@ def _remove_spent_batches(db: Database) -> int:
 def _expire_jobs(db: Database) -> list[str]:
     with db.write(slow=True) as tx:
         late = _free_rows(tx, (jobs.c.id,), jobs.c.finished_at.is_(None), jobs.c.expires_at <= NOW)
-        return end_jobs(tx, [row.id for row in late], JobStatus.EXPIRED) if late else []
+        return list(end_jobs(tx, [row.id for row in late], JobStatus.EXPIRED)) if late else []
 
 
 def _remove_expired(db: Database) -> None:

@@ -17,14 +17,15 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, insert, select, update
 
-from jobs.queue.accept import UNKNOWN_BODY, due_at, job_row, store_chunks, store_prefix, take_key
+from jobs.queue.accept import chunks_to_store, due_at, job_row, store_chunks, store_prefixes
 from jobs.queue.ending import end_jobs, lock_jobs
-from jobs.queue.fair_shares import open_flow
+from jobs.queue.fair_shares import Flow, open_flows
+from jobs.queue.idempotency import UNKNOWN_BODY, WantedKey, take_key
 from jobs.queue.removal import remove_jobs
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id
-from jobs.store.records import Idempotency, JobStatus, Submission, Swept
+from jobs.store.records import JobStatus, Submission, Swept
 from jobs.store.tables import ChunkState, chunks, idempotency_keys, jobs
 from jobs.tenancy.ownership import VISIBLE, job_not_found
 from jobs.tenancy.quotas import charge, check_size, within_quota
@@ -62,11 +63,10 @@ def begin_upload(db: Database, submission: Submission, key: str | None) -> Uploa
     job_id = new_job_id()
     with db.write() as tx:
         if key is not None:
-            idempotency = Idempotency(key, UNKNOWN_BODY)
-            earlier = take_key(tx, submission.tenant, idempotency, job_id)
+            earlier = take_key(tx, WantedKey(submission.tenant, key, UNKNOWN_BODY, job_id))
             if earlier is not None:
                 return EarlierUpload(earlier.job_id, earlier.body_hash)
-        prefix_id, now = store_prefix(tx, submission)
+        [prefix_id], now = store_prefixes(tx, [submission])
         row = job_row(submission, job_id, prefix_id, now)
         tx.execute(insert(jobs), row | {"status": JobStatus.RECEIVING.value, "received_at": now})
     return Upload(job_id, prefix_id, submission)
@@ -112,14 +112,17 @@ def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
         if new_chunks:
             # The final due time is set when the chunks are released.
             submission = upload.submission
-            tokens = store_chunks(
-                tx, submission, new_chunks, upload.job_id, upload.prefix_id, job.created_at, ChunkState.STAGED
+            stored = chunks_to_store(
+                submission, new_chunks, upload.job_id, upload.prefix_id, job.created_at, ChunkState.STAGED
             )
+            store_chunks(tx, stored)
             if submission.quota is not None:
                 # The first part pays for the query.
                 is_first = job.remaining_chunks == len(new_chunks)
-                query_tokens = work_of_prefix(len(submission.prefix)) if is_first else 0
-                charge(tx, submission.tenant, submission.quota, tokens + query_tokens)
+                tokens = sum(chunk.row["token_count"] for chunk in stored)
+                tokens += work_of_prefix(len(submission.prefix)) if is_first else 0
+                check_size(submission.quota, tokens)
+                charge(tx, submission.tenant, submission.quota, tokens)
 
 
 def _staged_tokens(db: Database, upload: Upload) -> int:
@@ -232,7 +235,7 @@ def _release_step(db: Database, job_id: str, after: int) -> int | None:
         if not more_staged:
             tx.execute(update(jobs).where(jobs.c.id == job_id).values(received_at=None))
         if staged:
-            open_flow(tx, job.model, job.tenant, interactive=priority is Priority.INTERACTIVE)
+            open_flows(tx, [Flow(job.model, job.tenant, priority is Priority.INTERACTIVE)])
         return int(staged[-1].first_item) if more_staged else None
 
 

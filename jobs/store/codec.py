@@ -14,6 +14,7 @@ from scoring.options import ScoreOptions
 _IDS = np.dtype("<i4")
 TOKEN_BYTES = _IDS.itemsize
 _SCORES = np.dtype("<f4")
+SCORE_BYTES = _SCORES.itemsize
 
 
 def pack_ids(ids: Sequence[int] | TokenIds) -> bytes:

@@ -34,6 +34,10 @@ class StorageUnavailable(Exception):  # noqa: N818 (it names a state of the worl
     """The store can't be reached, or can't run a transaction now. A later attempt may succeed."""
 
 
+class LockedError(Exception):
+    """Another transaction holds a lock for longer than this one was to wait for it. Nothing was stored."""
+
+
 StoreError = DBAPIError
 """The database refused a statement for another reason than an outage, such as a missing table or permission."""
 
@@ -122,40 +126,54 @@ class Database:
                 yield Transaction(connection, self.settings)
 
     @contextmanager
-    def write(self, *, durable: bool = True, avoid_sort: bool = False, slow: bool = False) -> Iterator[Transaction]:
+    def write(
+        self,
+        *,
+        durable: bool = True,
+        avoid_sort: bool = False,
+        slow: bool = False,
+        lock_seconds: float | None = None,
+    ) -> Iterator[Transaction]:
         """A transaction that writes. It is committed at the end of the block, and rolled back if the block raises.
 
         durable: if false, PostgreSQL answers before the commit is on disk, and a crash of the database may undo it.
         avoid_sort: have PostgreSQL read the head of an index where it could sort a table instead. Told by statistics
         that a query matches much of a backlog, its planner would rather sort, the longer the backlog the slower.
         slow: a statement of this transaction may take as long as ``long_statement_seconds``, because its work grows
-        with a job or with the store. Raises StorageUnavailable.
+        with a job or with the store. lock_seconds: how long PostgreSQL waits for each lock; None: as long as for a
+        statement. Raises StorageUnavailable, and LockedError if lock_seconds is given.
         """
         turn = self._turn if self.is_sqlite else nullcontext()
         with _naming_outages(), turn, self.engine.connect() as connection:
             connection.execution_options(writes=True)
             with connection.begin():
-                self._set_locally(connection, durable=durable, avoid_sort=avoid_sort, slow=slow)
+                self._set_locally(
+                    connection, durable=durable, avoid_sort=avoid_sort, slow=slow, lock_seconds=lock_seconds
+                )
                 yield Transaction(connection, self.settings)
 
     def _set_locally(
-        self, connection: Connection, *, durable: bool = True, avoid_sort: bool = False, slow: bool = False
+        self,
+        connection: Connection,
+        *,
+        durable: bool = True,
+        avoid_sort: bool = False,
+        slow: bool = False,
+        lock_seconds: float | None = None,
     ) -> None:
         long_seconds = self.settings.long_statement_seconds
         wanted = {
             "SET LOCAL synchronous_commit TO off": not durable,
             "SET LOCAL enable_sort TO off": avoid_sort,
             f"SET LOCAL statement_timeout TO '{server_timeout(long_seconds)}'": slow,
+            f"SET LOCAL lock_timeout TO '{round(1000 * (lock_seconds or 0))}ms'": lock_seconds is not None,
         }
         settings = [setting for setting, is_wanted in wanted.items() if is_wanted]
         if settings and not self.is_sqlite:
             driver: Any = connection.connection.driver_connection
             if slow:
                 driver.allow_silence(long_seconds)
-            # Sent in one round trip with the BEGIN before them. This makes claims on an idle service faster.
-            with driver.pipeline():
-                for setting in settings:
-                    driver.execute(setting)
+            driver.begin(settings)
 
     @cached_property
     def _reading(self) -> Engine:
@@ -213,6 +231,8 @@ def _naming_outages() -> Iterator[None]:
     except (PoolTimeoutError, psycopg.OperationalError) as error:
         raise StorageUnavailable(str(error)) from error
     except DBAPIError as error:
+        if isinstance(error.orig, psycopg.errors.LockNotAvailable):
+            raise LockedError(str(error.orig)) from error
         # If the connection is gone, any error is an outage: when PostgreSQL ends the session of a client that was
         # silent within a transaction, such as a frozen process, the client gets an internal error.
         outage = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)

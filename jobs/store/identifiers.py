@@ -26,3 +26,8 @@ def _uuid7() -> int:
 def new_batch_id() -> str:
     """Return 128 random bits. A counter could repeat a value, if a failover loses the commit that raised it."""
     return secrets.token_hex(16)
+
+
+def new_notice_key() -> bytes:
+    """Return 128 random bits, with which a worker signs the result of a call in the notice of its end."""
+    return secrets.token_bytes(16)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -112,6 +113,14 @@ class WatchedConnection(psycopg.Connection[Any]):
         """
         self._silence_seconds = self._attention.statement_seconds if seconds is None else seconds
 
+    def begin(self, settings: Iterable[str]) -> None:
+        """Begin a transaction with these settings of its own. All of it takes one round trip."""
+        level, read_only = self.isolation_level, self.read_only
+        wanted = [] if level is None else [f"ISOLATION LEVEL {level.name.replace('_', ' ')}"]
+        wanted += ["READ ONLY"] if read_only else []
+        self.autocommit = True  # otherwise the driver sends a BEGIN by itself before anything else
+        self.execute("; ".join([" ".join(["BEGIN", *wanted]), *settings]), prepare=False)
+
     def wait(self, gen: PQGen[Answer], interval: float = _LOOK_SECONDS, timeout: float | None = None) -> Answer:
         """Wait for an answer. psycopg calls this for everything it sends. Raises SilenceError."""
         return super().wait(self._watch(gen), min(interval, _LOOK_SECONDS), timeout)
@@ -213,6 +222,8 @@ def _after_use(connection: DBAPIConnection | None, record: ConnectionPoolEntry) 
     record.info["used_at"] = time.monotonic()
     if isinstance(connection, WatchedConnection):
         connection.allow_silence()
+        if connection.autocommit and not connection.closed:  # see WatchedConnection.begin
+            connection.autocommit = False
 
 
 def _replace_if_gone(

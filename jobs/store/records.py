@@ -71,6 +71,7 @@ class Submission:
     tenant: str = "default"
     quota: int | None = None  # most tokens of unfinished work that the tenant may have; None for no limit
     webhook: Webhook | None = None
+    notice_key: bytes | None = field(default=None, repr=False)  # of a call: signs its result in the notice of its end
 
     def __post_init__(self) -> None:
         items = sum(len(chunk.rows) for chunk in self.chunks)
@@ -128,7 +129,7 @@ class Claim:
     groups: tuple[GroupWork, ...]  # the ids of their chunks are those of the store
     interactive: bool  # whether all of the work is interactive; otherwise none of it is
     work_left: bool
-    """Whether more work may wait for the same worker. It can be true without reason after a claim of sixteen chunks or
+    """Whether more work may wait for the same worker. It can be true without reason after a claim of 128 chunks or
     more, but never false while work that could be read was left."""
 
     @property
@@ -142,6 +143,8 @@ class Finished:
 
     job_ids: tuple[str, ...]  # jobs that succeeded with these scores
     fenced: int  # chunks whose scores were dropped, because the batch does not hold them
+    results: Mapping[str, str] = field(default_factory=dict)
+    """By job id, the signed results of those of the jobs whose request can be answered with their notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,10 @@ class ScorePage:
     indices: npt.NDArray[np.int64]  # [N], indices of the items in the job
     scores: LabelScores  # N rows
     has_more: bool  # whether the job has items after this page
+
+
+JobResult = tuple[JobRecord, ScorePage | None]
+"""A job and all of its scores; None if it has not succeeded or has too many items."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ jobs = Table(
     Column("error_code", String(64)),
     Column("error_message", Text),
     Column("webhook", JSON(none_as_null=True)),  # {url, host, events}
+    # Of a call: signs its result in the notice of its end. Besides this row, only the request that waits knows it.
+    Column("notice_key", LargeBinary),
 )
 Index("ix_jobs_tenant_id", jobs.c.tenant, jobs.c.id)
 Index(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from sqlalchemy import bindparam, func, select, union_all, update
@@ -36,18 +36,23 @@ T = TypeVar("T")
 
 
 class QuotaFullError(Exception):
-    """The counter says that the quota is full. Raised in the transaction that accepts a job, which it rolls back."""
+    """The counter says that the quota is full. Raised in the transaction that accepts work, which it rolls back."""
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(tenant)
+        self.tenant = tenant
 
 
-def charge(tx: Transaction, tenant: str, quota: int, tokens: int) -> None:
-    """Add the work of a job, in tokens, to the counter. To be called at the end of the transaction that accepts it.
+def charge(tx: Transaction, tenant: str, quota: int, tokens: int, *, waits: bool = True) -> None:
+    """Add work, in tokens, to the counter. To be called at the end of the transaction that accepts the work.
 
-    Raises QuotaFullError; RequestError REQUEST_TOO_LARGE if the job is larger than the whole quota.
+    A transaction that charges several tenants charges them in the order of their names. waits: whether to wait while
+    another transaction holds the row of the tenant, such as one that counts. If not, the quota is taken to be full.
+    Raises QuotaFullError.
     """
-    check_size(quota, tokens)
     values = {"of_tenant": tenant, "quota": quota, "tokens": tokens}
-    if tx.scalar(_CHARGE, values) is None:
-        raise QuotaFullError
+    if tx.scalar(_CHARGE if waits else _CHARGE_IF_FREE, values) is None:
+        raise QuotaFullError(tenant)
 
 
 def check_size(quota: int, tokens: int) -> None:
@@ -57,10 +62,9 @@ def check_size(quota: int, tokens: int) -> None:
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
 
 
-def check_room(tx: Transaction, tenant: str, quota: int) -> None:
-    """Raise QuotaFullError if the quota is used up. Called early, to save the work on a job that would be refused."""
-    if tx.scalar(_ROOM, {"of_tenant": tenant, "quota": quota}) is None:
-        raise QuotaFullError
+def read_counters(tx: Transaction, names: Collection[str]) -> dict[str, int]:
+    """Return what the counters of tenants say. Read early, to save the work on jobs that would be refused."""
+    return {row.name: row.waiting_tokens for row in tx.execute(_COUNTERS, {"names": sorted(names)})} if names else {}
 
 
 def within_quota(db: Database, tenant: str, accept: Callable[[], T]) -> T:
@@ -114,7 +118,15 @@ _CHARGE = (
     .values(waiting_tokens=tenants.c.waiting_tokens + bindparam("tokens"))
     .returning(tenants.c.name)
 )
-_ROOM = select(tenants.c.name).where(_OF_TENANT, tenants.c.waiting_tokens < bindparam("quota"))
+# PostgreSQL locks the row in the subquery; SQLite locks nothing by rows, and has one writer at a time.
+_IS_FREE = (
+    tenants.c.name
+    == select(tenants.c.name).where(_OF_TENANT).with_for_update(key_share=True, skip_locked=True).scalar_subquery()
+)
+_CHARGE_IF_FREE = _CHARGE.where(_IS_FREE)
+_COUNTERS = select(tenants.c.name, tenants.c.waiting_tokens).where(
+    tenants.c.name.in_(bindparam("names", expanding=True))
+)
 # Waiting, claimed and staged chunks, each read through an index that exists for another purpose. In one statement, so
 # that no chunk changes its state between the parts.
 _COLUMNS = chunks.c["model", "prefix_id", "token_count"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from api.application import create_app
 from api.server.server import Server
-from bell.interfaces import Bell
+from bell.interfaces import WorkerBell
 from bell.local import LocalBell
 from checkpoints.card import ModelCard
 from checkpoints.files import read_model_card
@@ -79,7 +79,7 @@ class StandInWorker(threading.Thread):
         self._rung = threading.Event()
         self._stopped = threading.Event()
         self._bell = LocalBell(bell_socket, card.name, self._rung.set)
-        self.announcing_bell: Bell = self._bell
+        self.announcing_bell: WorkerBell = self._bell
         self._id = f"stand-in-{uuid.uuid4()}"
         register(self._database, WorkerRecord(self._id, card, "made-up", "none", "float32"))
 
@@ -114,7 +114,8 @@ class StandInWorker(threading.Thread):
             self.announcing_bell.announce(abandon(self._database, claimed.batch_id, "the engine failed").job_ids)
             return True
         scored = [self.score_chunk(group, chunk) for group in claimed.groups for chunk in group.chunks]
-        self.announcing_bell.announce(finish(self._database, claimed.batch_id, scored).job_ids)
+        finished = finish(self._database, claimed.batch_id, scored)
+        self.announcing_bell.announce(finished.job_ids, finished.results)
         return True
 
 

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from api.budget import RETRY_SECONDS, Budget, Kind
+from api.budget import RETRY_SECONDS, Budget, Kind, OwnUse, Use
 from api.requests.submission import read_call
 from jobs.store.database import Database
 from jobs.tenancy.keys import PREFIX, StoredKey, find_key
@@ -24,6 +24,13 @@ from tests.api.server.raw_client import Answer, RawClient
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import FIRST, LINES
+
+
+def by_tenant(use: Use) -> dict[str, int]:
+    """The use of a process that serves alone, by tenant."""
+    assert isinstance(use, OwnUse)
+    return use._by_tenant
+
 
 LIMITS: dict[str, Any] = {
     "max_open_requests": 6,
@@ -78,8 +85,8 @@ class Limited:
         shares = [*self.budget.open.values(), self.budget.body_bytes]
 
         def held() -> bool:
-            of_tenants = [sum(share._used_by.values()) for share in shares]
-            return [share.used for share in shares] == of_tenants == expected
+            of_tenants = [sum(by_tenant(share.used).values()) for share in shares]
+            return [share.used.total() for share in shares] == of_tenants == expected
 
         eventually(held, f"{expected} is held")
 
@@ -280,6 +287,7 @@ def test_a_body_is_held_until_it_is_read_and_no_longer(limited: Limited, monkeyp
         return read_call(*arguments)
 
     monkeypatch.setattr("api.routes.score.read_call", wait_and_read)
+    monkeypatch.setattr("api.text_process.body_reader.SMALL_BYTES", 0)  # small bodies, too, wait for a thread
     for _ in range(2):
         limited.call()
     size = len(json.dumps(CALL).encode())
@@ -358,8 +366,8 @@ def test_a_request_gives_everything_back_however_it_ends(limited: Limited, ends:
     for _ in range(4):  # more than one tenant may hold
         ends(limited)
         limited.holds()
-    assert limited.budget.body_bytes._used_by == {}
-    assert all(share._used_by == {} for share in limited.budget.open.values())
+    assert by_tenant(limited.budget.body_bytes.used) == {}
+    assert all(by_tenant(share.used) == {} for share in limited.budget.open.values())
 
 
 @pytest.mark.slow

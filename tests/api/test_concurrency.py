@@ -15,6 +15,7 @@ import pytest
 from numpy.testing import assert_allclose
 from structlog.testing import capture_logs
 
+from api.text_process import body_reader
 from jobs.store.database import Database
 from scoring.tokenization import TextTokenizer
 from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
@@ -68,6 +69,7 @@ def test_a_slow_database_does_not_block_the_event_loop(
 def test_slow_tokenising_does_not_block_the_event_loop(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
+    monkeypatch.setattr(body_reader, "SMALL_BYTES", 0)  # no body is so small that it is read on the event loop
     _answers_meanwhile(api, monkeypatch, TextTokenizer, ("encode", "row_encoder"), operation, "")
 
 

@@ -99,10 +99,11 @@ def test_a_process_logs_one_line_per_request_without_its_text_and_stops_during_a
 
 @pytest.mark.slow
 def test_the_objects_of_the_libraries_are_exempted_from_collections(model: TinyModel, sqlite_url: str) -> None:
-    count_when_serving = "import gc, api.__main__ as main; main.Server.run = lambda _: print(gc.get_freeze_count())"
+    count = "serving.Server.run = lambda _: print(gc.get_freeze_count())"
+    serve = f"import gc; from api import __main__ as main; from api.processes import serving; {count}; main.main()"
     settings = {"model": str(model.directory), "database_url": sqlite_url, "bootstrap_key": KEY}
     result = subprocess.run(
-        [sys.executable, "-c", f"{count_when_serving}; main.main()"],
+        [sys.executable, "-c", serve],
         env=os.environ | {f"SCORELINE_{name.upper()}": value for name, value in settings.items()},
         stdout=subprocess.PIPE,
         text=True,

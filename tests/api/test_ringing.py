@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from api.ringing import Ringer
 from tests.services import wait_until
 
@@ -19,8 +21,10 @@ class SlowBell:
         self.announced: list[str] = []
         self.held = threading.Event()
         self.held.set()
+        self.ringing: threading.Thread | None = None  # the thread that rang last
 
     def ring(self, model: str) -> None:
+        self.ringing = threading.current_thread()
         self.rung.append(model)
         assert model != BROKEN
         assert self.held.wait(30)
@@ -63,3 +67,15 @@ def test_the_ringer_survives_a_bell_that_raises() -> None:
         wait_until(lambda: bell.rung == [BROKEN], "the first ring")
         ringer.ring("a")
     assert bell.rung == [BROKEN, "a"]
+
+
+def test_the_ringer_exits_in_time_though_its_bell_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.ringing.LAST_RINGS_SECONDS", 0.01)
+    bell = SlowBell()
+    bell.held.clear()
+    with Ringer(bell) as ringer:
+        ringer.ring("a")
+        wait_until(lambda: bell.rung == ["a"], "the ring hangs")
+    assert bell.ringing is not None
+    assert bell.ringing.is_alive(), "the ring hangs no more"
+    bell.held.set()

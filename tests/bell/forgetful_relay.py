@@ -6,17 +6,16 @@ import contextlib
 import socket
 import threading
 
+from tests.proxy import Proxy
 
-class ForgetfulRelay:
+
+class ForgetfulRelay(Proxy):
     """Relays connections to a local port until closed."""
 
     def __init__(self, upstream_port: int) -> None:
-        self._upstream_port = upstream_port
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._server.getsockname()[1])
         self._open: list[socket.socket] = []
         self._forgotten = threading.Event()  # replaced at each forgetting; set for the connections up to then
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(upstream_port)
 
     def forget(self) -> None:
         """Pass on nothing more on the connections that are open now. Later connections are relayed."""
@@ -25,23 +24,20 @@ class ForgetfulRelay:
 
     def close(self) -> None:
         """Close all connections, and accept no more."""
-        for one in (self._server, *self._open):
+        super().close()
+        for one in self._open:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-                upstream = socket.create_connection(("127.0.0.1", self._upstream_port))
-            except OSError:
-                return
-            self._open += [client, upstream]
-            for source, target in ((client, upstream), (upstream, client)):
-                threading.Thread(target=self._carry, args=(source, target, self._forgotten), daemon=True).start()
+    def carry(self, client: socket.socket, upstream: socket.socket) -> None:
+        """Pass on what comes from either side until the connection is forgotten."""
+        self._open += [client, upstream]
+        forgotten = self._forgotten
+        threading.Thread(target=self._pass_on, args=(upstream, client, forgotten), daemon=True).start()
+        self._pass_on(client, upstream, forgotten)
 
-    def _carry(self, source: socket.socket, target: socket.socket, forgotten: threading.Event) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, forgotten: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 if forgotten.is_set():

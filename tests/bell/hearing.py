@@ -17,9 +17,15 @@ class Heard:
     def __init__(self) -> None:
         self.rings: list[str] = []
         self.ended: list[str] = []
+        self.results: dict[str, str] = {}
 
     def ring(self) -> None:
         self.rings.append("ring")
+
+    def end(self, job_id: str, result: str | None) -> None:
+        self.ended.append(job_id)
+        if result is not None:
+            self.results[job_id] = result
 
 
 @contextmanager
@@ -40,7 +46,7 @@ def listening(listener: RingListener) -> Iterator[threading.Event]:
 def noticing(notices: EndedJobsListener, heard: Heard) -> Iterator[None]:
     """Run a listener for ended jobs in a thread with an event loop of its own."""
     loop = asyncio.new_event_loop()
-    task = loop.create_task(notices.listen(heard.ended.append))
+    task = loop.create_task(notices.listen(heard.end))
 
     def run() -> None:
         try:

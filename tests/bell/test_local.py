@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bell.local import LocalBell, LocalHub
+from bell.local_member import LocalMember
 from tests.bell.hearing import Heard, listening, noticing, wait_until
 
 
@@ -53,6 +54,93 @@ def test_announcements_from_workers_and_from_the_api_itself_are_heard(path: str)
     assert set(api.ended) == {*many, "job_cancelled"}
 
 
+def test_several_api_processes_ring_the_workers_and_hear_what_ends(path: str) -> None:
+    parent, one, other, worker = Heard(), Heard(), Heard(), Heard()
+    members = [LocalMember(path) for _ in range(2)]
+    bell = LocalBell(path, "demo", worker.ring)
+    many = [f"job_{n:036d}" for n in range(5_000)]
+    with noticing(members[0], one), noticing(LocalHub(path), parent), noticing(members[1], other), listening(bell):
+        wait_until(lambda: worker.rings, "the worker is connected")
+
+        def all_hear(job_id: str) -> bool:
+            members[0].announce([job_id])
+            return job_id in one.ended and job_id in other.ended
+
+        wait_until(lambda: all_hear("job_cancelled"), "both are connected, the one that waited for the socket as well")
+        rings = len(worker.rings)
+        members[1].ring("demo")
+        wait_until(lambda: len(worker.rings) == rings + 1, "the worker hears it")
+        bell.announce(many)
+        wait_until(lambda: all({*many} <= {*heard.ended} for heard in (one, other)), "both hear all")
+        assert len(worker.rings) == rings + 1, "an end is no ring"
+
+
+def test_an_api_process_that_reads_nothing_delays_nobody(path: str) -> None:
+    api, worker = Heard(), Heard()
+    bell = LocalBell(path, "demo", worker.ring)
+    member = LocalMember(path)
+    with noticing(LocalHub(path), Heard()), noticing(member, api), listening(bell):
+        wait_until(lambda: worker.rings, "the socket is served")
+        with socket.socket(socket.AF_UNIX) as deaf:
+            deaf.connect(path)
+            deaf.sendall(b'{"hear": "ended"}\n')
+            for number in range(3_000):
+                bell.announce([f"job_{number}_{n:036d}" for n in range(20)])
+            wait_until(lambda: f"job_2999_{19:036d}" in api.ended, "the other one hears the last")
+
+
+def test_results_are_heard_with_their_jobs_by_all_api_processes(path: str) -> None:
+    parent, child, worker = Heard(), Heard(), Heard()
+    hub, member, bell = LocalHub(path), LocalMember(path), LocalBell(path, "demo", worker.ring)
+    results = {f"job_{n}": f"result {n} " + "r" * 5_000 for n in range(100)}
+
+    def child_hears() -> bool:
+        member.announce(["job_of_child"], {"job_of_child": "result"})
+        return "job_of_child" in child.ended
+
+    with noticing(hub, parent), noticing(member, child), listening(bell):
+        wait_until(lambda: worker.rings, "the worker is connected")
+        wait_until(child_hears, "the child is connected")
+        bell.announce([*results, "job_without"], results)
+        wait_until(lambda: "job_without" in parent.ended and "job_without" in child.ended, "all are noticed")
+        hub.announce(["job_here"], {"job_here": "result"})
+        wait_until(lambda: "job_here" in parent.ended, "the parent hears itself")
+    assert worker.rings == ["ring"], "one connection was enough"
+    results["job_of_child"] = "result"
+    assert child.results == results
+    assert parent.results == results | {"job_here": "result"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"\xff", b"{", b"7", b"[1]", b'{"ended": 7}', b"[" * 60_000, b"7" * 200_000],
+    ids=lambda line: line[:9],
+)
+def test_a_line_that_can_not_be_read_costs_its_sender_the_connection_and_nobody_else(path: str, line: bytes) -> None:
+    api, worker = Heard(), Heard()
+    bell = LocalBell(path, "demo", worker.ring)
+    with noticing(LocalHub(path), api), listening(bell), socket.socket(socket.AF_UNIX) as broken:
+        wait_until(lambda: worker.rings, "the worker is connected")
+        broken.connect(path)
+        broken.settimeout(10)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            broken.sendall(line + b"\n")
+            while broken.recv(4096):
+                pass
+        bell.announce(["job_1"])
+        wait_until(lambda: api.ended == ["job_1"], "the worker is still heard")
+    assert worker.rings == ["ring"]
+
+
+def test_a_worker_of_the_version_before_is_heard(path: str) -> None:
+    api = Heard()
+    with noticing(LocalHub(path), api), socket.socket(socket.AF_UNIX) as before:
+        wait_until(lambda: Path(path).exists(), "the API listens")
+        before.connect(path)
+        before.sendall(b'{"ended": ["job_1", "job_2"]}\n')
+        wait_until(lambda: api.ended == ["job_1", "job_2"], "it is heard")
+
+
 def test_a_worker_connects_when_the_api_starts_and_again_after_its_restart(path: str) -> None:
     worker = Heard()
     with listening(LocalBell(path, "demo", worker.ring)) as started:
@@ -81,7 +169,7 @@ def test_only_its_owner_may_use_the_socket_and_it_is_removed_at_the_end(path: st
 def test_without_an_api_or_workers_no_method_raises_or_waits(path: str) -> None:
     started = time.monotonic()
     hub, bell = LocalHub(path), LocalBell(path, "demo", lambda: None)
-    for end in (hub, bell):
+    for end in (hub, bell, LocalMember(path)):
         end.ring("demo")
         end.announce(["job_1"])
         end.close()

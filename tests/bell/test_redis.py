@@ -1,4 +1,4 @@
-"""The bell on a real Redis: rings arrive, and an outage loses only rings."""
+"""Rings over a real Redis: they arrive, and an outage loses only rings."""
 
 from __future__ import annotations
 
@@ -7,40 +7,25 @@ import os
 import signal
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+import celery.worker.strategy
 import pytest
 import redis
 
-from bell.redis_bell import ENOUGH_RINGS, MUTE_SECONDS, RedisBell
+from bell.redis_bell import ENOUGH_RINGS, RedisBell
+from bell.redis_celery import RING_TASK, create_celery, queue_name, ring_queue
 from bell.redis_ended_jobs import RedisEndedJobsListener
 from bell.redis_listener import RedisRingListener
+from tests.bell.conftest import PREFIX
 from tests.bell.forgetful_relay import ForgetfulRelay
 from tests.bell.hearing import Heard, listening, noticing, wait_until
 from tests.services import RedisServer, free_port
 
-PREFIX = "test"
-
-
-@pytest.fixture(autouse=True)
-def _fresh(redis_server: RedisServer) -> None:
-    redis_server.flush()
-
-
-@pytest.fixture
-def bell(redis_server: RedisServer) -> Iterator[RedisBell]:
-    bell = RedisBell(redis_server.url, PREFIX)
-    yield bell
-    bell.close()
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_server.url) as client:
-        yield client
+pytestmark = pytest.mark.usefixtures("_empty_redis")
 
 
 def listener_of(server: RedisServer, model: str, heard: Heard) -> RedisRingListener:
@@ -80,6 +65,51 @@ def test_a_queue_that_holds_enough_rings_gets_no_more(bell: RedisBell, client: r
         bell.ring("demo")
     assert client.llen(f"{PREFIX}:ring.demo") == ENOUGH_RINGS
     assert bell.failures == 0
+
+
+def test_a_worker_hears_a_ring_that_celery_publishes_as_earlier_versions_do(redis_server: RedisServer) -> None:
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        for _ in range(2):
+            heard.rings.clear()
+            with create_celery(redis_server.url, PREFIX) as app:
+                app.send_task(RING_TASK, queue=queue_name("demo"), declare=[], ignore_result=True)
+            wait_until(lambda: heard.rings, "the ring is heard")
+
+
+def test_celery_hears_each_ring_as_a_task_and_acknowledges_it(
+    redis_server: RedisServer, bell: RedisBell, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def queue_with_acknowledgements(model: str) -> Any:
+        queue = ring_queue(model)
+        queue.no_ack = False
+        return queue
+
+    # As earlier versions listen.
+    monkeypatch.setattr("bell.redis_listener.ring_queue", queue_with_acknowledgements)
+    monkeypatch.setattr("bell.redis_listener._run_at_once", celery.worker.strategy.default)
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        for _ in range(3):
+            heard.rings.clear()
+            bell.ring("demo")
+            wait_until(lambda: heard.rings, "the ring is heard")
+        wait_until(lambda: client.hlen(f"{PREFIX}:unacked") == 0, "all rings are acknowledged")
+    assert client.info("commandstats")["cmdstat_hset"]["calls"] >= 3
+
+
+def test_redis_notes_nothing_of_a_ring_that_a_worker_has_taken(
+    redis_server: RedisServer, bell: RedisBell, client: redis.Redis
+) -> None:
+    heard = Heard()
+    with listening(listener_of(redis_server, "demo", heard)):
+        ring_until_heard(bell, heard)
+        client.config_resetstat()
+        heard.rings.clear()
+        ring_until_heard(bell, heard)
+        used = client.info("commandstats")
+    assert "cmdstat_brpop" in used
+    assert {"cmdstat_multi", "cmdstat_hset", "cmdstat_zadd", "cmdstat_hdel", "cmdstat_zrem"}.isdisjoint(used)
 
 
 def test_every_key_in_redis_carries_the_prefix(redis_server: RedisServer, bell: RedisBell, client: redis.Redis) -> None:
@@ -193,54 +223,6 @@ def test_a_listener_stopped_before_it_runs_returns_at_once(redis_server: RedisSe
     listener.run(lambda: pytest.fail("it was stopped"))
 
 
-def test_all_announced_jobs_are_heard(redis_server: RedisServer, bell: RedisBell) -> None:
-    heard = Heard()
-    with noticing(RedisEndedJobsListener(redis_server.url, PREFIX), heard):
-        wait_until(lambda: _announced(bell, heard, "first"), "the subscription stands")
-        many = [f"job_{n:036d}" for n in range(2_500)]
-        bell.announce(many)
-        wait_until(lambda: len([job for job in heard.ended if job != "first"]) == len(many), "all are noticed")
-    assert sorted(set(heard.ended)) == sorted({"first", *many})
-
-
-def test_announcements_are_heard_again_after_redis_was_away(redis_server: RedisServer, bell: RedisBell) -> None:
-    heard = Heard()
-    with noticing(RedisEndedJobsListener(redis_server.url, PREFIX), heard):
-        wait_until(lambda: _announced(bell, heard, "before"), "the subscription stands")
-        redis_server.stop()
-        redis_server.start()
-        wait_until(lambda: _announced(bell, heard, "after"), "the subscription stands again", 5 + 5 * MUTE_SECONDS)
-
-
-@pytest.fixture
-def relay(redis_server: RedisServer) -> Iterator[ForgetfulRelay]:
-    """A network between a listener and Redis."""
-    relay = ForgetfulRelay(redis_server.port)
-    yield relay
-    relay.close()
-
-
-def test_announcements_are_heard_again_after_the_network_forgot_the_connection(
-    relay: ForgetfulRelay, bell: RedisBell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bell.redis_ended_jobs.QUIET_SECONDS", 0.1)
-    heard = Heard()
-    with noticing(RedisEndedJobsListener(f"redis://127.0.0.1:{relay.port}/0", PREFIX), heard):
-        wait_until(lambda: _announced(bell, heard, "before"), "the subscription stands")
-        relay.forget()
-        wait_until(lambda: _announced(bell, heard, "after"), "there is a new subscription", 10)
-
-
-@pytest.mark.slow
-def test_a_frozen_redis_loses_no_subscription_that_it_still_has(redis_server: RedisServer, bell: RedisBell) -> None:
-    heard = Heard()
-    with noticing(RedisEndedJobsListener(redis_server.url, PREFIX), heard):
-        wait_until(lambda: _announced(bell, heard, "before"), "the subscription stands")
-        with redis_server.frozen():
-            bell.announce(["lost"])
-        wait_until(lambda: _announced(bell, heard, "after"), "announcements are heard", 10)
-
-
 @pytest.mark.slow
 def test_rings_are_heard_again_after_the_network_forgot_the_connection(relay: ForgetfulRelay, bell: RedisBell) -> None:
     heard = Heard()
@@ -249,11 +231,6 @@ def test_rings_are_heard_again_after_the_network_forgot_the_connection(relay: Fo
         relay.forget()
         heard.rings.clear()
         ring_until_heard(bell, heard)
-
-
-def _announced(bell: RedisBell, heard: Heard, job_id: str) -> bool:
-    bell.announce([job_id])
-    return job_id in heard.ended
 
 
 def test_the_bell_imports_no_room_but_settings() -> None:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from jobs.invariants import find_violations
+from jobs.queue.accept import accept_group
+from jobs.queue.read import statuses
+from jobs.store.database import Database
+from jobs.store.records import Accepted, JobStatus, Origin
+from settings.jobs import StoreSettings
 from tests.faults.deployment import FaultyDeployment
+from tests.jobs.work import submission
 from tests.services import PostgresServer, RedisServer, wait_until
 from tests.soak.checker import check
 from tests.soak.clients import Client
+from tests.stores import migrate_store
 
 pytestmark = pytest.mark.faults
 
 OUTAGES = 4
+CRASHES = 3
 SECONDS = 60.0
 
 
@@ -67,3 +77,21 @@ def test_every_accepted_job_is_done_once_through_outages_under_load(
         assert verdict.clean, (str(verdict), verdict)
         logs = "".join(deployment.log(name) for name in ("worker-1", "worker-2", "api"))
     assert "Traceback" not in logs
+
+
+def test_jobs_that_were_accepted_with_calls_outlive_a_crash_of_postgresql(own_postgres: PostgresServer) -> None:
+    url = own_postgres.url(own_postgres.create_database())
+    migrate_store(url)
+    promised: list[str] = []
+    for crash in range(CRASHES):
+        with closing(Database.open(StoreSettings(database_url=url))) as database:
+            origins = [Origin.CALL, Origin.JOB] * 10
+            group = [submission(prefix=(crash, n), origin=origin) for n, origin in enumerate(origins)]
+            for origin, outcome in zip(origins, accept_group(database, group), strict=True):
+                assert isinstance(outcome, Accepted)
+                promised += [outcome.job_id] if origin is Origin.JOB else []
+            own_postgres.kill()
+        own_postgres.start()
+    with closing(Database.open(StoreSettings(database_url=url))) as database:
+        assert statuses(database, promised) == dict.fromkeys(promised, JobStatus.QUEUED)
+        assert find_violations(database, full=True) == []

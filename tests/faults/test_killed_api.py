@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import httpx2
 import pytest
 from sqlalchemy import func, select
 
+from jobs.invariants import find_violations
 from jobs.store.records import JobStatus
-from jobs.store.tables import chunks, jobs
+from jobs.store.tables import chunk_inputs, chunks, jobs
 from tests.faults.deployment import SECONDS, FaultyDeployment, names_of
 from tests.faults.injection.places import ACCEPT, CANCEL, CLAIM, REMOVE_JOB, RETURN_BATCH
 from tests.faults.injection.points import Point
@@ -21,6 +24,8 @@ from tests.workers.conftest import Store
 pytestmark = pytest.mark.faults
 
 BODY: dict[str, object] = {"query": [5, 6], "items": [[7], [8]], "label_token_ids": [9, 10]}
+
+CLIENTS = 12
 
 CANCELLING = [Point(CANCEL, "commit"), Point(CANCEL, "after")]
 
@@ -73,6 +78,38 @@ def test_a_submission_without_an_answer_that_is_sent_again_makes_one_job(
     assert again.headers.get("idempotency-replayed") == ("true" if committed else None)
     assert beside.result(again.json()["id"])["scores"]
     assert rows(store) == (1, 1)
+
+
+@pytest.mark.parametrize("when", ["before", "commit", "after"])
+def test_what_was_answered_before_the_api_was_killed_with_a_group_is_stored_and_nothing_is_stored_in_part(
+    deployment: FaultyDeployment, store: Store, when: Literal["before", "commit", "after"]
+) -> None:
+    api = deployment.launch_api(Point(ACCEPT, when, nth=4))
+
+    def submit_until_killed(number: int) -> list[str]:
+        promised: list[str] = []
+        while (answer := post(deployment, BODY | {"query": [5, 6, number, len(promised)]})) is not None:
+            assert answer.status_code == 202
+            promised.append(answer.json()["id"])
+        return promised
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        promised = [job_id for ids in pool.map(submit_until_killed, range(CLIENTS)) for job_id in ids]
+    api.wait_until_killed()
+    assert promised
+    with store.database.read() as connection:
+        stored = set(connection.scalars(select(jobs.c.id)))
+        whole = set(connection.scalars(select(chunks.c.job_id).join(chunk_inputs)))
+    assert set(promised) <= stored == whole
+    assert find_violations(store.database, full=True) == []
+
+
+def post(deployment: FaultyDeployment, body: dict[str, object]) -> httpx2.Response | None:
+    """Submit a job. Return None if no answer came."""
+    try:
+        return deployment.client.post("/v1/jobs", json=body)
+    except httpx2.TransportError:
+        return None
 
 
 def only_job_succeeded(store: Store) -> bool:

@@ -22,7 +22,7 @@ def main() -> int:
         "--requests",
         type=int,
         default=100_000,
-        help="how many attacks are carried out, each of which sends a request or more",
+        help="how many requests are sent; an attack has one or many",
     )
     parser.add_argument("--minutes", type=float, default=30.0, help="time in which that must be done")
     parser.add_argument("--pace", type=float, default=200.0, help="attacks that are begun in a second, at most")

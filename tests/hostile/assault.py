@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.hostile.attacks.attack import Attack, Caller
+from tests.hostile.attacks.attack import Attack, Caller, Plan
 from tests.hostile.attacks.table import Table
 from tests.hostile.contract import complaints, error_code
 from tests.hostile.document import Document
@@ -85,20 +85,21 @@ class Assault:
     patience: float = 75.0  # seconds within which every attack must be over
     heavy: bool = True  # whether attacks that move megabytes are among them
 
-    async def run(self, attacks: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Tally:
-        """Carry out so many attacks, or as many as the time allows, and return what became of them."""
+    async def run(self, requests: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Tally:
+        """Attack until so many requests were sent, or the time is over, and return what became of them."""
         table = Table(self.document, heavy=self.heavy)
         tally = Tally()
         quick, slow = asyncio.Semaphore(self.at_once), asyncio.Semaphore(self.slow_at_once)
         started = said = time.monotonic()
-        number = 0
+        number = begun = 0
         async with asyncio.TaskGroup() as group:
-            while number < attacks and time.monotonic() - started < seconds:
-                attack, _ = table.choose(self.seed, number)
+            while begun < requests and time.monotonic() - started < seconds:
+                attack, plan = self.plan(table, number)
                 if not attack.slow:
                     await quick.acquire()
-                group.create_task(self._one(table, number, tally, slow if attack.slow else None, quick))
+                group.create_task(self._one(attack, plan, number, tally, slow if attack.slow else None, quick))
                 number += 1
+                begun += plan.requests * plan.connections
                 if (ahead := number / self.pace - (time.monotonic() - started)) > 0:
                     await asyncio.sleep(ahead)
                 if time.monotonic() - said > 15:
@@ -109,23 +110,31 @@ class Assault:
         return tally
 
     async def _one(
-        self, table: Table, number: int, tally: Tally, slow: asyncio.Semaphore | None, quick: asyncio.Semaphore
+        self,
+        attack: Attack,
+        plan: Plan,
+        number: int,
+        tally: Tally,
+        slow: asyncio.Semaphore | None,
+        quick: asyncio.Semaphore,
     ) -> None:
         try:
             if slow is not None:
                 await slow.acquire()
             began = time.monotonic()
-            attack, requests, outcome = await self.attack(table, number)
+            outcome = await self.carry_out(plan)
             if not attack.slow:
                 tally.spans.append((began, time.monotonic(), number))
-            tally.count(self.document, number, attack, requests, outcome)
+            tally.count(self.document, number, attack, plan.requests * plan.connections, outcome)
         finally:
             (slow or quick).release()
 
-    async def attack(self, table: Table, number: int) -> tuple[Attack, int, Outcome]:
-        """Carry out the attack of this number. Return it, its number of requests and its outcome."""
+    def plan(self, table: Table, number: int) -> tuple[Attack, Plan]:
+        """Return the attack of this number, and what it sends."""
         attack, chance = table.choose(self.seed, number)
         caller = self.callers[0] if attack.keyed or chance.random() < 0.8 else chance.choice(self.callers)
-        plan = attack.plan(chance, caller)
-        outcome = await perform(self.port, plan, self.patience, pause=self.pause, stall=self.stall)
-        return attack, plan.requests * plan.connections, outcome
+        return attack, attack.plan(chance, caller)
+
+    async def carry_out(self, plan: Plan) -> Outcome:
+        """Do what a plan says, in the time that an attack may take."""
+        return await perform(self.port, plan, self.patience, pause=self.pause, stall=self.stall)

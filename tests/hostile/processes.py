@@ -14,7 +14,7 @@ PROC = Path("/proc")
 class Usage:
     """What a process and all of its descendants use at one moment."""
 
-    memory: int = 0  # resident bytes; memory that two processes share counts twice
+    memory: int = 0  # resident bytes; of memory that processes share, each counts its part, so it counts once in all
     descriptors: int = 0  # open files and connections
     threads: int = 0
 
@@ -33,8 +33,13 @@ def usage_of(pid: int) -> Usage:
         one = waiting.pop()
         waiting += children[one]
         with contextlib.suppress(OSError):
-            status = dict(line.split(":", 1) for line in (PROC / str(one) / "status").read_text().splitlines())
-            memory += int(status.get("VmRSS", "0 kB").split()[0]) * 1024
-            threads += int(status["Threads"])
+            threads += int(_fields(one, "status")["Threads"])
             descriptors += len(list((PROC / str(one) / "fd").iterdir()))
+            # The resident bytes of the status would count the memory of a process once more for each that it forks.
+            memory += int(_fields(one, "smaps_rollup").get("Pss", "0 kB").split()[0]) * 1024
     return Usage(memory, descriptors, threads)
+
+
+def _fields(pid: int, file: str) -> dict[str, str]:
+    lines = (PROC / str(pid) / file).read_text().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)

@@ -1,4 +1,4 @@
-"""A few hundred attacks on an API. ``make hostile`` sends many more, to a whole deployment."""
+"""A few hundred requests of attackers to an API. ``make hostile`` sends many more, to a whole deployment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.hostile.assault import Assault
 from tests.hostile.attacks.attack import Caller
 from tests.hostile.document import read_document
 
-ATTACKS = 160
+REQUESTS = 400
 
 BRIEF: dict[str, Any] = {
     "header_seconds": 0.5,
@@ -48,7 +48,7 @@ def test_a_few_hundred_attacks_get_only_answers_that_are_documented(api: Running
     assault = Assault(
         urlsplit(api.url).port or 0, document, callers, seed=1, pause=PAUSE, stall=STALL, patience=PATIENCE, heavy=False
     )
-    tally = asyncio.run(assault.run(ATTACKS, seconds=120))
+    tally = asyncio.run(assault.run(REQUESTS, seconds=120))
     assert not tally.findings, "\n".join(f"{finding.what}: {finding}" for finding in tally.findings)
-    assert tally.attacks == ATTACKS
+    assert tally.requests >= REQUESTS
     assert api.score(query="The capital of", items=["France"], label_token_ids=[70])["scores"]

@@ -54,7 +54,7 @@ def report() -> Report:
     quiet = Phase(calls=[0.05] * 100, looks=[0.001] * 2_000, peak=Usage(200 * MEBIBYTE, 50, 20), last=Usage(1, 50, 20))
     tally = Tally()
     tally.count(DOCUMENT, 0, ATTACK, 10, Outcome([answer(503, "overloaded")], Ended.ANSWERED, 0.1))
-    return Report(tally, quiet, quiet, quiet, wanted_attacks=1, database_bound=MEBIBYTE, judge_times=True)
+    return Report(tally, quiet, quiet, quiet, wanted_requests=10, database_bound=MEBIBYTE, judge_times=True)
 
 
 def test_a_service_that_withstands_misses_no_mark() -> None:
@@ -80,8 +80,13 @@ def test_each_mark_that_is_missed_is_named(attacked: Phase, word: str) -> None:
     assert any(word in line for line in missed), missed
 
 
+def test_memory_that_is_kept_when_the_attackers_have_gone_is_named() -> None:
+    after = Phase(last=Usage(500 * MEBIBYTE, 50, 20))
+    assert any("kept 300 MiB" in line for line in replace(report(), after=after).missed())
+
+
 def test_an_attack_that_hangs_and_one_that_was_never_sent_are_findings() -> None:
     one = report()
     one.tally.count(DOCUMENT, 7, ATTACK, 1, Outcome([], Ended.HUNG, 75.0))
     assert any("hung: 1 times, attack 7 " in line for line in one.missed())
-    assert any("only 2 of 20" in line for line in replace(one, wanted_attacks=20).missed())
+    assert any("only 11 of 20" in line for line in replace(one, wanted_requests=20).missed())

@@ -17,6 +17,7 @@ REFUSED_SHARE = 0.001  # of the quiet tenant's calls, at most
 MEMORY = 2**30
 EXAMPLES = 4  # attacks that are named for each kind of finding
 LEFT_DESCRIPTORS = 64  # how many more than before may be open when the attackers have gone
+LEFT_MEMORY = 200 * MEBIBYTE  # how much more than before may be in use then
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Report:
     usual: Phase
     attacked: Phase
     after: Phase
-    wanted_attacks: int
+    wanted_requests: int
     database_bound: int
     broken_rules: str = ""  # what `python -m operations.check` says, if it found a violation
     dead: str = ""  # what no longer works after the assault
@@ -39,8 +40,8 @@ class Report:
         lines = self._found()
         if self.tally.not_shown:
             lines.append(f"{self.tally.not_shown} more findings")
-        if self.tally.attacks < self.wanted_attacks:
-            lines.append(f"only {self.tally.attacks} of {self.wanted_attacks} attacks were carried out in time")
+        if self.tally.requests < self.wanted_requests:
+            lines.append(f"only {self.tally.requests} of {self.wanted_requests} requests were sent in time")
         if self.attacked.not_alive:
             lines.append(f"/livez was not answered with 200: {dict(self.attacked.not_alive)}")
         refused = self.attacked.refused.total()
@@ -50,6 +51,9 @@ class Report:
             lines.append(
                 f"the API used {self.attacked.peak.memory / MEBIBYTE:.0f} MiB, more than {MEMORY / MEBIBYTE:.0f}"
             )
+        left = self.after.last.memory - self.usual.peak.memory
+        if left > LEFT_MEMORY:
+            lines.append(f"the API kept {left / MEBIBYTE:.0f} MiB, more than {LEFT_MEMORY / MEBIBYTE:.0f}")
         if self.attacked.database > self.database_bound:
             lines.append(
                 f"the database grew to {self.attacked.database / MEBIBYTE:.0f} MiB, "
@@ -137,6 +141,7 @@ _ROWS: list[tuple[str, Callable[[Phase], str]]] = [
     ("quiet tenant: 99 %", lambda phase: _milliseconds(quantile(phase.calls, 0.99))),
     ("quiet tenant: not 200", lambda phase: str(phase.refused.total())),
     ("memory of the API, peak", lambda phase: f"{phase.peak.memory / MEBIBYTE:.0f} MiB"),
+    ("memory, at the end", lambda phase: f"{phase.last.memory / MEBIBYTE:.0f} MiB"),
     ("open files, peak", lambda phase: str(phase.peak.descriptors)),
     ("open files, at the end", lambda phase: str(phase.last.descriptors)),
     ("threads, peak", lambda phase: str(phase.peak.threads)),

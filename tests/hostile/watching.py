@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,9 @@ PROBE_SECONDS = 0.25
 DATABASE_SECONDS = 5.0
 LATE_SECONDS = 0.25
 PATIENCE = 60.0
+
+NICENESS = -10
+"""Of the watching process, if it may have it: its own waits for a processor would be measured as the service's."""
 
 BODY = {
     "query": "Query: how do I care for indoor plants?\n",
@@ -92,6 +96,8 @@ class Watch:
 
 
 def _watch(watched: Watched, commands: Connection) -> None:
+    with contextlib.suppress(PermissionError):
+        os.nice(NICENESS)
     asyncio.run(_Watcher(watched, commands).run())
 
 

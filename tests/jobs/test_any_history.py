@@ -15,7 +15,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+import jobs.queue.claim
 from jobs.invariants import CHECKS, everything, find_violations, run
+from jobs.queue.accept import accept, accept_group
 from jobs.queue.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
@@ -24,13 +26,13 @@ from jobs.queue.read import get_job, read_scores, statuses
 from jobs.queue.sweep import sweep
 from jobs.queue.upload import Upload, accept_upload, begin_upload, stage
 from jobs.store.database import Database
-from jobs.store.records import Claim, JobStatus
+from jobs.store.records import Accepted, Claim, JobStatus
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import RequestError
 from scoring.layout import ChunkWork
 from settings.jobs import StoreSettings
 from tests.jobs.conftest import HandClock, use_clock
-from tests.jobs.work import CARD, score, submission, submit, waiting_chunks
+from tests.jobs.work import CARD, score, submission, waiting_chunks
 from tests.services import PostgresServer
 
 LEASE = 60.0
@@ -98,12 +100,26 @@ class History(RuleBasedStateMachine):
 
     batches = Bundle("batches")
 
-    @rule(chunks=st.integers(0, 5), expires_in=st.sampled_from([None, None, 100.0]))
-    def submit(self, chunks: int, expires_in: float | None) -> None:
-        prefix = (len(self.jobs),)
-        job_id = submit(self.store, chunks=chunks, prefix=prefix, expires_in=expires_in, webhook=WEBHOOK)
+    @rule(
+        sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+        expires_in=st.sampled_from([None, None, 100.0]),
+        bad=st.sampled_from([False, False, True]),
+    )
+    def submit(self, sizes: list[int], expires_in: float | None, bad: bool) -> None:
+        """Submit a group. With a job in it that the database refuses, all others are submitted one by one."""
+        first = len(self.jobs)
+        group = [
+            submission(chunks=chunks, prefix=(first + place,), expires_in=expires_in, webhook=WEBHOOK)
+            for place, chunks in enumerate(sizes)
+        ]
+        outcomes = accept_group(self.store, [*group, submission(model=None)] if bad else group)[: len(group)]
         deadline = None if expires_in is None else self.clock.now + expires_in
-        self.jobs.append(Job(job_id, chunks, deadline, JobStatus.QUEUED if chunks else JobStatus.SUCCEEDED))
+        for shape, chunks, outcome in zip(group, sizes, outcomes, strict=True):
+            assert (outcome is None) == bad
+            accepted = accept(self.store, shape) if outcome is None else outcome
+            assert isinstance(accepted, Accepted)
+            status = JobStatus.QUEUED if chunks else JobStatus.SUCCEEDED
+            self.jobs.append(Job(accepted.job_id, chunks, deadline, status))
 
     @rule()
     def begin_upload(self) -> None:
@@ -302,6 +318,7 @@ def test_any_history_ends_as_the_model_says(
         return f"sqlite:///{path}"
 
     monkeypatch.setattr(History, "new_store", new_store, raising=False)
+    monkeypatch.setattr(jobs.queue.claim, "FEW_CHUNKS", 6)  # so that both short and long backlogs occur
     run_state_machine_as_test(History, settings=settings(max_examples=HISTORIES, stateful_step_count=30))
 
 
@@ -316,6 +333,7 @@ def test_any_history_ends_as_the_model_says_on_postgresql(
         return postgres.url(made[-1])
 
     monkeypatch.setattr(History, "new_store", new_store, raising=False)
+    monkeypatch.setattr(jobs.queue.claim, "FEW_CHUNKS", 6)  # so that both short and long backlogs occur
     try:
         fewer = settings(max_examples=max(1, HISTORIES // 6), stateful_step_count=30)
         run_state_machine_as_test(History, settings=fewer)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from model.buckets import Key
 from model.checks.known_answer import KnownAnswers
@@ -41,6 +43,18 @@ _COMPILED: dict[tuple[str, ...], jax.stages.Compiled] = {}
 """Executables by what was compiled and how: many engines of a test run are made of the same programs."""
 _COMPILED_BY_KEY: dict[tuple[object, ...], jax.stages.Compiled] = {}
 """The same by what the programs are made for, which saves lowering them again."""
+
+
+@contextmanager
+def _nothing_on_disk() -> Iterator[None]:
+    """Have jax neither keep compiled programs on disk nor load them from there."""
+    jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)  # type: ignore[no-untyped-call]
+        compilation_cache.reset_cache()
 
 
 @pytest.fixture(autouse=True)
@@ -75,12 +89,15 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
             _COMPILED_BY_KEY[known] = compile_key(self, key)
         return _COMPILED_BY_KEY[known]
 
-    with pytest.MonkeyPatch.context() as patches:
-        if request.node.get_closest_marker("compiles") is None:
+    if request.node.get_closest_marker("compiles") is not None:
+        with _nothing_on_disk():
+            yield
+    else:
+        with pytest.MonkeyPatch.context() as patches:
             patches.setattr(jax.stages.Lowered, "compile", compiled)
             if "monkeypatch" not in request.fixturenames:
                 patches.setattr(Executables, "_compile", compiled_by_key)
-        yield
+            yield
     # Programs take dozens of memory maps each, and the compiler crashes when a process has no more.
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         _COMPILED.clear()

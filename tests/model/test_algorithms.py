@@ -55,6 +55,7 @@ each_model = pytest.mark.parametrize(
     "model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.slow) for model in MODELS[1:])]
 )
 each_kind = pytest.mark.parametrize(("model", "dtype"), EVERY_KIND)
+each_dtype = pytest.mark.parametrize(("model", "dtype"), EVERY_KIND[:2])
 quickly = settings(max_examples=4)
 
 
@@ -73,7 +74,8 @@ def logprobs(engine: Engine, work: Sequence[Group]) -> list[np.ndarray]:
     return [engines.logprobs_of(found[n]) for n in range(len(work))]
 
 
-@each_model
+@pytest.mark.slow  # the next test is the quick one
+@pytest.mark.parametrize("model", MODELS)
 @quickly
 @given(work=several_groups)
 def test_every_algorithm_gives_the_same_float32_scores(model: str, engine: Loaded, work: list[Group]) -> None:
@@ -87,7 +89,9 @@ def test_every_algorithm_gives_the_same_float32_scores(model: str, engine: Loade
 
 
 @pytest.mark.parametrize("algorithm", SHARING)
-@pytest.mark.parametrize("cut", ["seven from the end", "one from the end", "at the end"])
+@pytest.mark.parametrize(
+    "cut", ["seven from the end", pytest.param("one from the end", marks=pytest.mark.slow), "at the end"]
+)
 @each_model
 def test_float32_logprobs_are_huggingfaces(model: str, cut: str, algorithm: Algorithm, engine: Loaded) -> None:
     rows = rows_of(model)
@@ -231,9 +235,11 @@ def test_another_items_content_does_not_change_a_bit(
     assert np.array_equal(before.view(np.int32), after.view(np.int32))
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-@each_kind
-@settings(max_examples=4)
+@pytest.mark.parametrize(
+    "algorithm", [*BIT_EXACT, *(pytest.param(packed, marks=pytest.mark.slow) for packed in PACKED)]
+)
+@each_dtype
+@quickly
 @given(work=several_groups)
 def test_scoring_again_gives_the_same_bits(
     model: str, dtype: DType, algorithm: Algorithm, engine: Loaded, work: list[Group]
@@ -291,8 +297,7 @@ def scored_once(engine: Engine, work: list[GroupWork]) -> ScoredChunk:
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-@each_model
-def test_delimiter_zero_stands_between_query_and_every_item(model: str, algorithm: Algorithm, engine: Loaded) -> None:
+def test_delimiter_zero_stands_between_query_and_every_item(algorithm: Algorithm, engine: Loaded) -> None:
     """RFC-008: scores are those of ``query ++ delimiter ++ item``; id 0 is a delimiter like any other."""
     tokenizer = qwen2()
     card = ModelCard("small", 1024, VOCABULARY, tokenizer.fingerprint, delimiter=0)
@@ -301,7 +306,7 @@ def test_delimiter_zero_stands_between_query_and_every_item(model: str, algorith
     prepared = prepare(request, card, tokenizer, replace(GENEROUS, chunk_tokens=1000, chunk_items=10))
     (chunk,) = prepared.chunks
     work = GroupWork("group", prepared.prefix, (ChunkWork(0, chunk.rows, LABELS, Head.LOGPROBS),))
-    found = engines.logprobs_of(engines.score(engine(model, "float32", algorithm), [work])[0])
+    found = engines.logprobs_of(engines.score(engine("untied", "float32", algorithm), [work])[0])
     whole = [np.array([*query, 0, *item], np.int32) for item in items_]
-    expected = engines.logprobs(engine(model, "float32", Algorithm.SERIAL), whole)[:, LABELS]
+    expected = engines.logprobs(engine("untied", "float32", Algorithm.SERIAL), whole)[:, LABELS]
     np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)

@@ -46,7 +46,7 @@ def engine(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -
     return loaded
 
 
-@pytest.mark.parametrize("groups", [1, 3, 3 * SAMPLED_GROUPS])
+@pytest.mark.parametrize("groups", [1, pytest.param(3, marks=pytest.mark.slow), 3 * SAMPLED_GROUPS])
 def test_the_estimate_of_work_that_was_just_measured_is_about_right(groups: int, engine: Engine) -> None:
     first = computed(engine, works(groups))
     assert first["estimated_seconds"] < 0.1 * first["seconds"], "the stored rates are far off"

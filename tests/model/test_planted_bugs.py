@@ -49,7 +49,8 @@ def differs(checkpoint: Callable[[str], Path]) -> Callable[[AlgorithmSetting], b
     return differ
 
 
-@pytest.mark.parametrize("algorithm", ["prefill_extend", pytest.param("packed", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["prefill_extend", "packed"])
 def test_without_a_bug_nothing_differs(
     algorithm: AlgorithmSetting, differs: Callable[[AlgorithmSetting], bool]
 ) -> None:
@@ -70,6 +71,7 @@ def test_an_item_that_sees_its_neighbours_last_token_is_noticed(
     assert differs("packed")
 
 
+@pytest.mark.slow
 def test_tokens_taken_for_those_of_another_length_bucket_are_noticed(
     differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ def test_tokens_taken_for_those_of_another_length_bucket_are_noticed(
     assert differs("prefill_extend")
 
 
+@pytest.mark.slow
 def test_an_item_that_begins_one_position_late_is_noticed(
     differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +100,7 @@ def test_an_item_that_begins_one_position_late_is_noticed(
     assert differs("packed")
 
 
+@pytest.mark.slow
 def test_an_empty_item_scored_at_its_predecessor_is_noticed(
     differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +114,7 @@ def test_an_empty_item_scored_at_its_predecessor_is_noticed(
     assert differs("packed")
 
 
+@pytest.mark.slow
 def test_an_extension_without_the_prefixs_last_token_is_noticed(
     differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +128,7 @@ def test_an_extension_without_the_prefixs_last_token_is_noticed(
     assert differs("prefill_extend")
 
 
+@pytest.mark.slow
 def test_prefix_blocks_in_the_wrong_order_are_noticed(
     differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

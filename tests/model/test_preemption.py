@@ -64,6 +64,15 @@ INNER: dict[str, Callable[[int, Group], Group]] = {
     "a prefix too long for the pool": lambda seed, outer: group(seed, 500, (3, 70)),
     "serial": lambda seed, outer: group(seed, 20),
 }
+each_inner = pytest.mark.parametrize(
+    "inner",
+    [
+        "the same prefix",
+        pytest.param("another prefix", marks=pytest.mark.slow),
+        "a prefix too long for the pool",
+        pytest.param("serial", marks=pytest.mark.slow),
+    ],
+)
 PREFIX, QUERY = 150, 20
 """Tokens of a prefix that is prefilled in several steps, and of a query that is scored serially."""
 
@@ -77,7 +86,7 @@ PREFIX, QUERY = 150, 20
         pytest.param(QUERY, 3, True, id="serial", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("inner", INNER)
+@each_inner
 def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
     inner: str, prefix: int, blocks: int, cache: bool, load: Load, alone: Callable[[Group], np.ndarray]
 ) -> None:
@@ -102,7 +111,7 @@ def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
     assert place >= 5, "the outer work has at least five steps"
 
 
-@pytest.mark.parametrize("inner", INNER)
+@each_inner
 @pytest.mark.parametrize(
     "ended", [pytest.param(False, id="to its end", marks=pytest.mark.slow), pytest.param(True, id="ended in between")]
 )

@@ -175,6 +175,7 @@ weights.load(directory, DecoderConfig.from_directory(directory), "float32")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on private memory is Linux's")
 def test_a_model_is_never_in_memory_twice(tmp_path: Path) -> None:
     config = replace(CONFIG, width=512, mlp_width=2048, layers=10, query_heads=8, kv_heads=4, head_dim=64)

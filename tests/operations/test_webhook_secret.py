@@ -46,7 +46,7 @@ def test_a_rotation_shows_the_new_secret_and_when_the_old_one_expires(sqlite_url
 
 
 @quick_on("sqlite")
-@pytest.mark.parametrize("action", ["show", "rotate"])
+@pytest.mark.parametrize("action", [pytest.param("show", marks=pytest.mark.slow), "rotate"])
 @pytest.mark.parametrize("tenant", ["tpyo", pytest.param("long" * 30, marks=pytest.mark.slow)])
 def test_an_unknown_tenant_is_reported_and_gets_no_secret(store_url: str, action: str, tenant: str) -> None:
     outcome = secret(action, store_url, "--tenant", tenant)

@@ -54,6 +54,32 @@ def test_a_signal_stops_everything_cleanly(start_up: StartUp, stop: signal.Signa
 
 
 @pytest.mark.slow
+def test_several_processes_serve_without_a_key_and_end_with_up(start_up: StartUp) -> None:
+    up = start_up("--processes", "2")
+    up.wait_until_ready()
+    (parent,) = [pid for module, pid in up.children().items() if module == "api"]
+
+    def processes() -> list[int]:
+        return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+    wait_until(lambda: len(processes()) == 2 and up.output.count("  serving  ") >= 1, "both were started")
+    with Client(up.url) as client:
+        for _ in range(5):
+            assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 20).status == "succeeded"
+    children = [*up.children().values(), *processes()]
+    assert up.end(signal.SIGINT) == 0, up.output
+    assert gone(children)
+    assert "Traceback" not in up.output
+
+
+@pytest.mark.parametrize("given", ["0", "many", "-2"])
+def test_what_is_no_number_of_processes_is_refused(start_up: StartUp, given: str) -> None:
+    up = start_up("--processes", given)
+    assert up.process.wait(20) == 2
+    assert "neither a number from 1 on nor" in up.output
+
+
+@pytest.mark.slow
 def test_jobs_and_scores_are_kept_over_a_restart(start_up: StartUp, tmp_path: Path) -> None:
     up = start_up("--data", str(tmp_path / "kept"))
     up.wait_until_ready()

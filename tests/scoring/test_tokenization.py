@@ -202,3 +202,28 @@ def test_an_added_token_matched_after_normalisation_is_found_in_both_unicode_spe
     tokenizer = TextTokenizer(backend)
     assert tokenizer.encode("cafe\u0301") == tokenizer.encode("caf\u00e9")
     assert len(tokenizer.encode("cafe\u0301")) == 1
+
+
+class _WithoutThreads:
+    """A tokenizer whose own threads can't be used."""
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> object:
+        assert name != "encode_batch_fast", "the tokenizer's own threads are busy"
+        return getattr(self._backend, name)
+
+
+def test_few_short_texts_do_not_wait_for_the_threads_of_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = small()
+    backend.post_processor = under_test.around("<|endoftext|>")
+    expected = [encoding.ids for encoding in backend.encode_batch_fast(TEXTS)]
+    tokenizer = TextTokenizer(backend)
+    monkeypatch.setattr(tokenizer, "_backend", _WithoutThreads(backend))
+    assert [tokenizer.encode(text) for text in TEXTS] == expected
+    tokens, lengths = tokenizer.encode_batch(TEXTS, add_special_tokens=True)
+    assert tokens.tolist() == [token for ids in expected for token in ids]
+    assert lengths.tolist() == [len(ids) for ids in expected]
+    with pytest.raises(AssertionError, match="busy"):
+        tokenizer.encode("a " * tokenization._SHORT_CHARACTERS)

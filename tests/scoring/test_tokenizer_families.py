@@ -155,6 +155,7 @@ def test_the_model_card_is_read_from_the_files_of_each_family(name: str) -> None
     assert card.tokenizer_fingerprint == TextTokenizer.load(replica.directory).fingerprint
 
 
+@pytest.mark.slow
 def test_a_mistral_vocabulary_of_real_size_is_encoded_with_the_pattern_of_its_file(tmp_path: Path) -> None:
     """If there are more than 100,000 tokens, transformers may correct a wrong pattern in Mistral's files."""
     large = families.nemo(tmp_path / "large", padding=130_000)

@@ -162,9 +162,9 @@ def test_long_texts_are_encoded_one_at_a_time() -> None:
     tokenizer.encode("a" * tokenization._LONG_CHARACTERS)
     tokenizer.encode("a" * (tokenization._LONG_CHARACTERS + 1))
     tokenizer.encode_rows("the answer", ["a", "b", "a" * tokenization._LONG_CHARACTERS])
-    assert held == [False, True, False, False, True]
+    assert held == [False, True, True]  # the query and the short items are not encoded as a batch
     assert not tokenization._LONG_TEXT.locked()
-    assert len(counter.batches) == 5
+    assert len(counter.batches) == 6
 
 
 def test_the_search_for_a_cut_takes_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,10 +299,11 @@ def test_the_work_stops_soon_after_nobody_wants_its_result(
 
     with pytest.raises(UnwantedError):
         prepare(parse_score_request(body), card, copy, GENEROUS, stop_if_unwanted=stop_if_unwanted)
-    assert len(counter.batches) == 6
+    stopped = len(counter.batches)
+    assert 6 <= stopped < 6 + 5  # a step encodes five short items one by one
     with pytest.raises(UnwantedError):
         prepare(parse_score_request(body | {"query": WORDS * 30}), card, copy, GENEROUS, "auto", stop_if_unwanted)
-    assert len(counter.batches) <= 7
+    assert len(counter.batches) <= stopped + 1
 
 
 @given(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -36,12 +36,14 @@ class RecordingBell:
     def __init__(self) -> None:
         self.rings: list[str] = []
         self.ended: list[str] = []
+        self.results: dict[str, str] = {}
 
     def ring(self, model: str) -> None:
         self.rings.append(model)
 
-    def announce(self, job_ids: Sequence[str]) -> None:
+    def announce(self, job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> None:
         self.ended.extend(job_ids)
+        self.results.update(results or {})
 
     def close(self) -> None:
         pass
@@ -62,6 +64,7 @@ class Store:
         tokenizer: str = CARD.tokenizer_fingerprint,
         priority: Priority = Priority.NORMAL,
         tenant: str = "default",
+        notice_key: bytes | None = None,
     ) -> str:
         """Accept a job of so many chunks of two items each, and return its id. Every item begins with ``token``."""
         given = [Chunk(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
@@ -75,6 +78,7 @@ class Store:
             total_items=2 * chunks,
             priority=priority,
             tenant=tenant,
+            notice_key=notice_key,
         )
         return accept(self.database, submission).job_id
 

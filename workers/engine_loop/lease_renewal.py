@@ -1,9 +1,11 @@
-"""Keeps the lease of a batch for as long as a worker works on the batch."""
+"""Keeps the lease of each batch for as long as a worker works on the batch."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 
@@ -16,8 +18,36 @@ RENEWALS_PER_LEASE = 4
 log = structlog.stdlib.get_logger("worker")
 
 
+class LeaseRenewals:
+    """Renews the leases of a worker's batches in one thread, which lives as long as the worker."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._open: list[LeaseRenewal] = []
+        self._renewing = PeriodicTask("renewing", database.settings.lease_seconds / RENEWALS_PER_LEASE, self._renew)
+
+    @contextmanager
+    def of(self, batch_id: str, claimed_at: float) -> Iterator[LeaseRenewal]:
+        """Renew the lease of a batch inside this block. claimed_at: on the monotonic clock."""
+        lease = LeaseRenewal(self._database, batch_id, claimed_at)
+        self._open.append(lease)
+        try:
+            yield lease
+        finally:
+            self._open.remove(lease)
+
+    def close(self) -> None:
+        """Renew nothing any more."""
+        self._renewing.close()
+
+    def _renew(self) -> None:
+        for lease in tuple(self._open):
+            if not lease.lost:
+                lease.renew()
+
+
 class LeaseRenewal:
-    """Renews the lease of one batch in a thread while its context is open. claimed_at: on the monotonic clock."""
+    """The lease of one batch. claimed_at: on the monotonic clock."""
 
     def __init__(self, database: Database, batch_id: str, claimed_at: float) -> None:
         self._database = database
@@ -25,13 +55,6 @@ class LeaseRenewal:
         self._seconds = database.settings.lease_seconds
         self._ends_at = claimed_at + self._seconds
         self._refused = threading.Event()
-
-    def __enter__(self) -> LeaseRenewal:
-        self._renewing = PeriodicTask("renewing", self._seconds / RENEWALS_PER_LEASE, self.renew)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._renewing.close()
 
     @property
     def lost(self) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import structlog
 
-from bell.interfaces import Bell
+from bell.interfaces import WorkerBell
 from checkpoints.card import ModelCard
 from jobs.queue.claim import claim
 from jobs.queue.lease import abandon, release
@@ -27,7 +28,7 @@ from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from scoring.work import work_done
 from workers.database_outage import OutageLog
 from workers.engine_loop.garbage import GarbageCollector
-from workers.engine_loop.lease_renewal import LeaseRenewal
+from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
 from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
 from workers.engine_loop.poll_gate import PollGate
 from workers.engine_loop.score_committer import ScoreCommitter
@@ -80,7 +81,7 @@ class ScoringLoop:
     def __init__(
         self,
         database: Database,
-        bell: Bell,
+        bell: WorkerBell,
         engine: ScoringEngine,
         watchdog: Watchdog,
         timing: LoopTiming,
@@ -99,6 +100,7 @@ class ScoringLoop:
         self._metrics = metrics or WorkerMetrics()
         self._throughput = Throughput()
         self._garbage = GarbageCollector()
+        self._leases = LeaseRenewals(database)
         self._woken = threading.Event()
         self._outage = OutageLog(log, "the database is away; looking for work until it is back")
         self.stopping = threading.Event()
@@ -118,7 +120,11 @@ class ScoringLoop:
         return self._throughput.measured_rate
 
     def run(self) -> None:
-        """Score until stopped. Raises EngineBrokenError."""
+        """Score until stopped. Raises EngineBrokenError. A loop runs once."""
+        with closing(self._leases):
+            self._run()
+
+    def _run(self) -> None:
         after_interactive = False
         while True:
             self._woken.clear()
@@ -172,7 +178,7 @@ class ScoringLoop:
 
         Raises EngineBrokenError, or the error that ended work between two steps. Both end the loop.
         """
-        with LeaseRenewal(self._database, claimed.batch_id, claimed_at) as lease:
+        with self._leases.of(claimed.batch_id, claimed_at) as lease:
             try:
                 outcome = self._process(claimed, lease, between_steps)
             except Exception:
@@ -217,6 +223,7 @@ class ScoringLoop:
         def on_step() -> None:
             nonlocal seconds_between
             self._watchdog.feed()
+            committer.flush()
             stopped_at = time.monotonic()
             try:
                 between_steps()

@@ -1,7 +1,7 @@
 """Commits scores in a thread beside the scoring, so that the device never waits for the database.
 
 Chunks that are scored during a commit go into the next one. So many small jobs share a commit, and a single small job
-does not wait for others.
+does not wait for others. A batch whose chunks are all finished by its last step needs no thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 
 import structlog
 
-from bell.interfaces import Bell
+from bell.interfaces import WorkerBell
 from jobs.queue.finish import finish
 from jobs.store.database import Database, StorageUnavailable
 from scoring.layout import ScoredChunk
@@ -23,14 +23,14 @@ log = structlog.stdlib.get_logger("worker")
 
 
 class ScoreCommitter:
-    """Finishes the chunks of one batch in a thread, and announces the jobs that end with them.
+    """Finishes the chunks of one batch, and announces the jobs that end with them.
 
     While the database is away it tries again until the lease is over or ``stopping`` is set. Chunks that are not
     committed by then are scored again, by this worker or another.
     """
 
     def __init__(
-        self, database: Database, bell: Bell, batch_id: str, lease: LeaseRenewal, stopping: threading.Event
+        self, database: Database, bell: WorkerBell, batch_id: str, lease: LeaseRenewal, stopping: threading.Event
     ) -> None:
         self._database = database
         self._bell = bell
@@ -40,12 +40,11 @@ class ScoreCommitter:
         self._scored: list[ScoredChunk] = []  # what the next commit takes
         self._changed = threading.Condition()
         self._complete = False  # nothing more will be put
-        self._thread = threading.Thread(target=self._run, name="committing", daemon=True)
+        self._thread: threading.Thread | None = None  # started when a step is followed by another
         self.gave_up = False  # scores were dropped: the lease was over, or the worker stopped during an outage
         self.failed = False  # scores were dropped after an unexpected error
 
     def __enter__(self) -> ScoreCommitter:
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,13 +52,25 @@ class ScoreCommitter:
         with self._changed:
             self._complete = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is None:
+            self._run()
+        else:
+            self._thread.join()
 
     def put(self, scored: ScoredChunk) -> None:
-        """Have a chunk committed soon."""
+        """Have a chunk committed after this step of the engine, or at the end if this is the last one."""
         with self._changed:
             self._scored.append(scored)
+
+    def flush(self) -> None:
+        """Have everything that was put committed while the next step runs."""
+        with self._changed:
+            if not self._scored:
+                return
             self._changed.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="committing", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         try:
@@ -86,7 +97,7 @@ class ScoreCommitter:
                     break
                 continue
             if finished.job_ids:
-                self._bell.announce(finished.job_ids)
+                self._bell.announce(finished.job_ids, finished.results)
             if finished.fenced:
                 # Either their jobs were cancelled meanwhile, or the batch is lost. A renewal finds out which.
                 log.info("scores came too late", chunks=finished.fenced, batch_id=self._batch_id)

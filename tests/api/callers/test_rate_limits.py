@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from jobs.tenancy.tenants import DEFAULT_TENANT, set_tenant
 from settings.jobs import StoreSettings
 from tests.api.serving import RunningApi, running_api
 from tests.api.tiny_model import TinyModel
+from tests.proxy import Proxy
 from tests.services import RedisServer, free_port
 
 LIMIT = 5
@@ -120,31 +120,18 @@ def test_few_requests_wait_for_a_redis_that_does_not_answer(model: TinyModel, li
             assert LIMIT <= statuses[200] <= LIMIT + 1
 
 
-class SlowRedis:
+class SlowRedis(Proxy):
     """A proxy that delays the answers of Redis by ``seconds``, and counts the scripts that are run."""
 
     def __init__(self, port: int) -> None:
-        self._upstream_port = port
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._server.getsockname()[1]}/0"
         self.seconds = 0.0
         self.asked = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(port)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
 
-    def close(self) -> None:
-        """Accept no more connections."""
-        self._server.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
-
-    def _carry(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._upstream_port)) as upstream, suppress(OSError):
+    def carry(self, client: socket.socket, upstream: socket.socket) -> None:
+        """Pass on one command at a time, and its answer."""
+        with client, upstream, suppress(OSError):
             while command := client.recv(65_536):
                 self.asked += command.count(b"EVALSHA")
                 upstream.sendall(command)

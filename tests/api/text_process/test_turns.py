@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from api.text_process.body_reader import SMALL_BYTES
 from api.text_process.turns import Turns
 from api.threads import TEXT_THREADS
 from jobs.store.database import Database
@@ -51,10 +52,26 @@ def test_a_turn_is_passed_on_by_those_who_gave_up() -> None:
         waiting[1].cancel()
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(result) for result in results] == [asyncio.CancelledError, asyncio.CancelledError, type(None)]
+        async with turns.turn("b"):
+            return True
+
+    async def in_time() -> bool:
+        async with asyncio.timeout(10):
+            return await taken_after_giving_up()
+
+    assert asyncio.run(in_time())
+
+
+def test_a_turn_is_passed_on_by_work_that_fails() -> None:
+    async def taken_after_a_failure() -> bool:
+        turns = Turns()
+        with pytest.raises(ZeroDivisionError):
+            async with turns.turn("a"):
+                raise ZeroDivisionError
         async with asyncio.timeout(10), turns.turn("b"):
             return True
 
-    assert asyncio.run(taken_after_giving_up())
+    assert asyncio.run(taken_after_a_failure())
 
 
 def test_a_tenant_leaves_places_to_the_others_and_the_tenants_that_wait_get_free_places_in_turn() -> None:
@@ -97,7 +114,7 @@ def test_the_bodies_of_one_tenant_leave_threads_to_another(api: RunningApi, monk
     with closing(Database.open(api.store)) as store:
         key, _ = create_key(store, "other", "laptop", frozenset(Scope))
     with api.client_with(key) as other, ThreadPoolExecutor(3 * TEXT_THREADS) as pool:
-        calls = [pool.submit(api.client.post, "/v1/score", json=body) for _ in range(2 * TEXT_THREADS)]
+        calls = [pool.submit(call, api, body) for _ in range(2 * TEXT_THREADS)]
         lines = [json.dumps(body | {"items": None}), '"a"']
         uploads = [pool.submit(upload, api, "\n".join(lines)) for _ in range(TEXT_THREADS)]
         try:
@@ -108,6 +125,12 @@ def test_the_bodies_of_one_tenant_leave_threads_to_another(api: RunningApi, monk
             go_on.set()
         assert {call.result().status_code for call in calls} == {200}
         assert {call.result().status_code for call in uploads} == {202}
+
+
+def call(api: RunningApi, body: dict[str, Any]) -> httpx2.Response:
+    """Call with a body that a thread reads, because it is not small."""
+    content = json.dumps(body).encode() + b" " * SMALL_BYTES
+    return api.client.post("/v1/score", content=content, headers={"Content-Type": "application/json"})
 
 
 def upload(api: RunningApi, content: str) -> httpx2.Response:

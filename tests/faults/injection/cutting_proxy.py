@@ -7,6 +7,8 @@ import socket
 import threading
 from enum import Enum
 
+from tests.proxy import Proxy
+
 _COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
 """The message that psycopg sends."""
 
@@ -30,37 +32,25 @@ class Cut(Enum):
         return self in (Cut.ANSWER, Cut.SILENT_ANSWER)
 
 
-class CuttingProxy:
+class CuttingProxy(Proxy):
     """Relays connections to PostgreSQL until closed."""
 
     def __init__(self, upstream_port: int) -> None:
-        self._upstream_port = upstream_port
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._server.getsockname()[1])
         self._lock = threading.Lock()
         self._armed: tuple[bytes, Cut] | None = None  # text of the transaction to cut, and how
         self.cuts = 0  # how many connections were cut
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(upstream_port)
 
     def cut_after(self, statement: bytes, cut: Cut) -> None:
         """Cut the next transaction that contains this text, at its COMMIT."""
         with self._lock:
             self._armed = (statement, cut)
 
-    def close(self) -> None:
-        """Accept no further connections."""
-        self._server.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._server.accept()
-            except OSError:
-                return
-            upstream = socket.create_connection(("127.0.0.1", self._upstream_port))
-            relay = _Relay(self, client, upstream)
-            threading.Thread(target=relay.carry_requests, daemon=True).start()
-            threading.Thread(target=relay.carry_answers, daemon=True).start()
+    def carry(self, client: socket.socket, upstream: socket.socket) -> None:
+        """Pass on requests and answers at the same time."""
+        relay = _Relay(self, client, upstream)
+        threading.Thread(target=relay.carry_answers, daemon=True).start()
+        relay.carry_requests()
 
     def _take_cut(self, transaction: bytes) -> Cut | None:
         """Return what to cut of a transaction that is about to be committed."""

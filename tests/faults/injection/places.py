@@ -6,6 +6,7 @@ there.
 
 from __future__ import annotations
 
+import api.accepting
 import api.routes.jobs
 import jobs.queue.claim
 import jobs.queue.ending
@@ -16,7 +17,7 @@ import workers.engine_loop.loop
 import workers.engine_loop.score_committer
 import workers.engine_loop.serving
 import workers.sweeping
-from jobs.queue.accept import accept
+from jobs.queue.accept import accept_group
 from jobs.queue.ending import cancel
 from jobs.queue.fair_shares import update_flows
 from jobs.queue.finish import finish
@@ -27,7 +28,7 @@ from jobs.webhooks.deliveries import claim_deliveries, record_attempt
 from tests.faults.injection.points import place
 from workers.sweeping import start_sweeping
 
-ACCEPT = place(api.routes.jobs, accept)  # an API process stores a job
+ACCEPT = place(api.accepting, accept_group)  # an API process stores the jobs of a group
 CANCEL = place(api.routes.jobs, cancel)  # an API process cancels a job
 REMOVE_JOB = place(jobs.queue.ending, remove_jobs)  # an API process removes the rows of a job that it has deleted
 

@@ -40,7 +40,7 @@ def reads_the_head_of(plan: str, is_sqlite: bool) -> str:
     assert "Sort" not in plan
     assert "TEMP B-TREE" not in plan
     # The condition of the search names the tokenizer, after the prefix or the tenant if the index has one.
-    condition = r"\(model=\? AND (\w+)" if is_sqlite else r"Index Cond: .*?AND \(+(\w+)"
+    condition = r"\(model=\? AND (\w+)" if is_sqlite else r"ix_chunks_.*\n.*Index Cond: .*?AND \(+(\w+)"
     searched = re.search(condition, plan)
     assert searched is not None, plan
     assert searched[1] in ("tokenizer_fingerprint", "prefix_id", "tenant")

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from sqlalchemy import Select, delete, text
 
+import jobs.queue.claim
 from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claim import FEW_CHUNKS, claim
 from jobs.queue.lease import release
 from jobs.queue.read import get_job, has_waiting
 from jobs.store.database import Database
@@ -195,14 +196,16 @@ def test_a_claim_keeps_to_its_number_of_chunks(store: Database) -> None:
     assert [len(take(store, max_chunks=5).chunk_ids) for _ in range(2)] == [5, 2]
 
 
-@pytest.mark.parametrize("waiting", [1, 2, 15, 16, 40])
+@pytest.mark.parametrize("waiting", [1, 2, FEW_CHUNKS - 1, FEW_CHUNKS, FEW_CHUNKS + 20])
 def test_a_claim_says_whether_it_left_work_behind(store: Database, waiting: int) -> None:
     submit(store, chunks=waiting)
-    for taken in range(1, waiting + 1):
-        assert take(store, max_chunks=1).work_left == has_waiting(store, CARD) == (taken < waiting)
+    taken = 0
+    while taken < waiting:
+        taken += len((claimed := take(store, max_chunks=max(1, waiting - taken - 2))).chunk_ids)
+        assert claimed.work_left == has_waiting(store, CARD) == (taken < waiting)
 
 
-@pytest.mark.parametrize(("waiting", "work_left"), [(15, False), (16, True), (40, True)])
+@pytest.mark.parametrize(("waiting", "work_left"), [(FEW_CHUNKS - 1, False), (FEW_CHUNKS, True), (200, True)])
 def test_a_claim_of_all_work_may_say_that_some_is_left_only_if_it_was_large(
     store: Database, waiting: int, work_left: bool
 ) -> None:
@@ -221,18 +224,36 @@ def test_work_of_the_other_class_is_left_behind_but_not_work_for_other_workers(s
     assert not take(store).work_left
 
 
-def test_work_in_a_closed_flow_is_left_behind(store: Database) -> None:
-    """As an older version accepts work: no flow is open for it, and a claim serves only the most urgent one."""
+def test_work_in_closed_flows_is_claimed_last(store: Database) -> None:
+    """As an older version accepts work: no flow is open for it."""
+    for tenant in ("one", "two", "three"):
+        submit(store, tenant=tenant)
+    with store.write() as tx:
+        tx.execute(delete(flows).where(flows.c.tenant != "three"))
+    claimed = take(store)
+    assert [group.owner.partition(":")[0] for group in claimed.groups] == ["three", "one", "two"]
+    assert not claimed.work_left
+
+
+def test_work_in_a_closed_flow_is_left_behind_in_a_long_backlog(
+    store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then a claim serves only the closed flow of the most urgent work."""
+    monkeypatch.setattr(jobs.queue.claim, "FEW_CHUNKS", 2)
     submit(store, tenant="one")
     submit(store, tenant="two")
     with store.write() as tx:
         tx.execute(delete(flows))
     assert take(store).work_left
-    assert not take(store).work_left
+    assert len(take(store).chunk_ids) == 1
 
 
-def test_chunks_of_a_group_are_gathered_from_deep_in_the_backlog(store: Database) -> None:
+@pytest.mark.parametrize("few", [2, FEW_CHUNKS])
+def test_chunks_of_a_group_are_gathered_from_deep_in_the_backlog(
+    store: Database, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A claim that reads four chunks at a time finds later chunks by their group."""
+    monkeypatch.setattr(jobs.queue.claim, "FEW_CHUNKS", few)
     for prefix in [(1,), (2,), (3,), (4,), (5,), (2,), (1,)]:
         submit(store, prefix=prefix)
     claimed = take(store, max_chunks=4)

@@ -6,10 +6,10 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from jobs.queue.claim import claim
-from jobs.queue.fair_shares import open_flow
+from jobs.queue.fair_shares import Flow, open_flows
 from jobs.queue.lease import release
 from jobs.queue.read import get_job
 from jobs.queue.statistics import TenantWork, WaitingWork, count_waiting
@@ -31,7 +31,7 @@ def tenants_of(store: Database, claimed: Claim) -> Counter[str]:
         return Counter(tx.scalars(select(chunks.c.tenant).where(chunks.c.id.in_(claimed.chunk_ids))))
 
 
-def open_flows(store: Database) -> set[tuple[str, bool]]:
+def flows_that_are_open(store: Database) -> set[tuple[str, bool]]:
     """Return the open flows: tenant, and whether the flow is interactive."""
     with store.read() as tx:
         found = tx.execute(select(flows.c.tenant, flows.c.interactive).where(flows.c.is_open))
@@ -138,6 +138,19 @@ def test_a_tenant_of_three_times_the_weight_gets_three_quarters(store: Database)
     assert 0.7 <= claimed["heavy"] / claimed.total() <= 0.8
 
 
+def test_claims_at_the_same_time_charge_all_that_they_take(store: Database) -> None:
+    for tenant in ("a", "b", "c"):
+        submit(store, tenant=tenant, chunks=150, prefix=(1,))
+
+    def claim_some(number: int) -> int:
+        claims = [claim(store, f"worker {number}", CARD, BUDGET) for _ in range(5)]
+        return sum(work_done(one.groups, dict.fromkeys(one.chunk_ids, 0)) for one in claims if one)
+
+    taken = sum(at_once(6, claim_some))
+    with store.read() as tx:
+        assert tx.scalar(select(func.sum(flows.c.virtual_time))) == taken
+
+
 def test_interactive_and_other_work_of_a_tenant_are_charged_apart(store: Database) -> None:
     submit(store, tenant="both", chunks=100, priority=Priority.INTERACTIVE, prefix=(1, 2))
     for _ in range(4):
@@ -173,21 +186,21 @@ def test_a_flow_is_closed_once_it_is_found_empty_and_opened_with_its_next_work(s
     submit(store, tenant="small", prefix=(7, 8))
     submit(store, tenant="large", chunks=500)
     take(store, budget=BUDGET)
-    while ("small", False) in open_flows(store):
+    while ("small", False) in flows_that_are_open(store):
         take(store, budget=BUDGET)
-    assert open_flows(store) == {("large", False)}
+    assert flows_that_are_open(store) == {("large", False)}
     submit(store, tenant="small", prefix=(7, 8))
-    assert open_flows(store) == {("large", False), ("small", False)}
+    assert flows_that_are_open(store) == {("large", False), ("small", False)}
 
 
 def test_released_work_opens_its_flow(store: Database) -> None:
     submit(store, tenant="small", prefix=(7, 8))
     claimed = take(store, budget=BUDGET)
     submit(store, tenant="large", chunks=500)
-    while ("small", False) in open_flows(store):
+    while ("small", False) in flows_that_are_open(store):
         take(store, budget=BUDGET)
     release(store, claimed.batch_id)
-    assert ("small", False) in open_flows(store)
+    assert ("small", False) in flows_that_are_open(store)
 
 
 def test_work_without_a_flow_is_claimed(store: Database) -> None:
@@ -205,11 +218,11 @@ def test_a_flow_to_which_a_transaction_adds_work_is_not_closed(postgres_store: D
     submit(postgres_store, tenant="large", chunks=500)
     with ExitStack() as adding:
         tx = adding.enter_context(postgres_store.write())
-        open_flow(tx, MODEL, "small", interactive=False)
+        open_flows(tx, [Flow(MODEL, "small", False)])
         for _ in range(5):
             take(postgres_store, budget=BUDGET)
-        assert ("small", False) in open_flows(postgres_store)
-    while ("small", False) in open_flows(postgres_store):
+        assert ("small", False) in flows_that_are_open(postgres_store)
+    while ("small", False) in flows_that_are_open(postgres_store):
         take(postgres_store, budget=BUDGET)
 
 

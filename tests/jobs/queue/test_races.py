@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 from sqlalchemy import String, cast, select, text, update
+from sqlalchemy.event import listen
 
 from jobs.invariants import find_violations
 from jobs.queue.accept import accept
@@ -22,8 +23,8 @@ from jobs.queue.read import get_job, read_scores, statuses
 from jobs.queue.removal import remove_prefixes
 from jobs.queue.sweep import sweep
 from jobs.store.database import Database
-from jobs.store.records import Idempotency, JobStatus
-from jobs.store.tables import batches, chunks, jobs
+from jobs.store.records import Accepted, Idempotency, JobStatus
+from jobs.store.tables import batches, chunks, idempotency_keys, jobs
 from scoring.error_codes import RequestError
 from scoring.options import Priority
 from settings.jobs import StoreSettings
@@ -220,3 +221,33 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
         left = set(tx.scalars(select(chunks.c.state).distinct()))
     assert left <= {"done", "dropped"}
     store.close()
+
+
+def test_a_key_that_a_new_job_takes_while_its_old_job_is_removed_stays_with_the_new_job(
+    postgres_store: Database,
+) -> None:
+    old = submit(postgres_store, idempotency=Idempotency("key", "old"))
+    with postgres_store.write() as tx:
+        tx.execute(update(jobs).where(jobs.c.id == old).values(remove_at=0.0))
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+    removing = threading.Thread(target=sweep, args=(postgres_store,))
+
+    def somebody_waits() -> bool:
+        with postgres_store.read() as tx:
+            return tx.scalar(waiting) is not None
+
+    def remove_the_old_job(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if (
+            statement.startswith("INSERT INTO jobs") and removing.ident is None
+        ):  # The new job has the key, and is not committed.
+            removing.start()
+            wait_until(somebody_waits, "the removal waits for the key")
+
+    listen(postgres_store.engine, "before_cursor_execute", remove_the_old_job)
+    new = submission(idempotency=Idempotency("key", "new"))
+    job_id = accept(postgres_store, new).job_id
+    removing.join()
+    assert accept(postgres_store, new) == Accepted(job_id, replayed=True)
+    with postgres_store.read() as tx:
+        assert tx.scalars(select(idempotency_keys.c.job_id)).all() == [job_id]
+        assert tx.scalars(select(jobs.c.id)).all() == [job_id]

@@ -122,6 +122,20 @@ def test_a_failed_transaction_changes_nothing(store: Database) -> None:
     assert finish_all(store, take(store)).job_ids == (job_id,)
 
 
+def test_settings_of_a_transaction_do_not_change_what_it_sees(postgres_store: Database) -> None:
+    """Whatever the database's own default is."""
+    level, may_write = text("SHOW transaction_isolation"), text("SHOW transaction_read_only")
+    with postgres_store.write() as tx:
+        tx.connection.exec_driver_sql("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+    for settings in ({"durable": False}, {"slow": True}, {}):
+        with postgres_store.write(**settings) as tx:
+            assert (tx.scalar(level), tx.scalar(may_write)) == ("read committed", "off")
+    with postgres_store.read(snapshot=True, slow=True) as tx:
+        assert (tx.scalar(level), tx.scalar(may_write)) == ("repeatable read", "on")
+    with postgres_store.write(durable=False) as tx:
+        assert (tx.scalar(level), tx.scalar(may_write)) == ("read committed", "off")
+
+
 def test_a_store_that_stays_locked_is_unavailable(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.store.database.BUSY_SECONDS", 0.05)
     store = Database.open(StoreSettings(database_url=sqlite_url))

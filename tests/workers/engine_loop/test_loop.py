@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from jobs.queue.claim import claim
 from jobs.queue.ending import cancel
+from jobs.queue.lease import release
 from jobs.queue.read import get_job, read_scores
 from jobs.queue.sweep import sweep
+from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Claim, JobStatus
-from scoring.layout import GroupWork, ScoredChunk
+from jobs.store.signed_result import verified_result
+from jobs.store.tables import batches
+from scoring.layout import GroupWork, Head, ScoredChunk
 from scoring.options import Priority
 from tests.databases import quick_on
 from tests.jobs.conftest import use_clock
@@ -33,6 +38,31 @@ def test_a_waiting_job_is_scored_and_announced(store: Store, start_worker: Start
     page = read_scores(store.database, "default", job_id, 0, 10)
     assert page.indices.tolist() == list(range(6))
     wait_until(lambda: worker.bell.ended == [job_id], "its end is announced")
+
+
+def test_a_call_is_announced_with_its_result_but_not_by_a_batch_that_was_taken_away(
+    store: Store, start_worker: StartWorker
+) -> None:
+    key = new_notice_key()
+    worker = start_worker(store, engine=MadeUpEngine.held())
+    worker.engine.before[1] = worker.engine.hold
+    with capture_logs() as logs:
+        job_id = store.submit(notice_key=key)
+        wait_until(worker.engine.holding.is_set, "the engine has the batch")
+        with store.database.read() as tx:
+            batch_id = tx.scalar(select(batches.c.id))
+        release(store.database, batch_id)
+        worker.engine.go_on()
+        wait_until(lambda: said(logs, "scores came too late"), "the batch is refused")
+        wait_until(lambda: len(worker.engine.batches) == 2, "the chunk is claimed again")
+    assert worker.bell.ended == []
+    assert worker.bell.results == {}
+    worker.engine.go_on()
+    wait_until(lambda: worker.bell.ended == [job_id], "its end is announced")
+    found = verified_result(worker.bell.results[job_id], key, items=2, labels=2, head=Head.LOGPROBS)
+    assert found is not None
+    page = read_scores(store.database, "default", job_id, 0, 10)
+    assert found.scores.logits.tobytes() == page.scores.logits.tobytes()
 
 
 def test_a_scored_batch_is_logged_with_all_and_with_computed_tokens(store: Store, start_worker: StartWorker) -> None:

@@ -236,7 +236,9 @@ def test_a_frozen_worker_that_wakes_up_late_does_no_harm(sqlite_url: str, start_
     job_id = store.submit(chunks=100)
     frozen = start_process(store, "slow", lease_seconds=0.5, poll_seconds=0.1)
     wait_until(lambda: store.scored_items(job_id) > 0, "the first scores")
-    frozen.process.send_signal(signal.SIGSTOP)
+    with store.database.write():  # Frozen with SQLite's lock, the worker would keep it from all others.
+        frozen.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: _is_stopped(frozen.process.pid), "the worker is frozen")
     start_process(store, sweep_seconds=0.2, poll_seconds=0.1)
     store.wait_for(job_id)
     frozen.process.send_signal(signal.SIGCONT)
@@ -251,6 +253,10 @@ def test_a_signal_during_loading_ends_the_worker_at_once(store: Store, start_pro
     wait_until(lambda: _takes_signals(worker.process.pid), "the process handles SIGTERM")
     status, seconds = worker.end(signal.SIGTERM)
     assert (status, seconds < 1.0) == (0, True), worker.log
+
+
+def _is_stopped(process_id: int) -> bool:
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _takes_signals(process_id: int) -> bool:

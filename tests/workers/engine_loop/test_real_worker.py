@@ -121,14 +121,15 @@ def _break_configuration(directory: Path) -> None:
     (directory / "config.json").write_text("{")
 
 
+@pytest.mark.slow  # a quick one is in test_broken_checkpoints.py
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
         (_remove_weights, "model.safetensors"),
-        pytest.param(_truncate_weights, "can't be read", marks=pytest.mark.slow),
-        pytest.param(_name_another_family, "gpt2", marks=pytest.mark.slow),
-        pytest.param(_break_configuration, "config.json", marks=pytest.mark.slow),
-        pytest.param(shutil.rmtree, "does not exist", marks=pytest.mark.slow),
+        (_truncate_weights, "can't be read"),
+        (_name_another_family, "gpt2"),
+        (_break_configuration, "config.json"),
+        (shutil.rmtree, "does not exist"),
     ],
 )
 def test_a_checkpoint_that_can_not_be_served_is_refused_with_one_clear_message(

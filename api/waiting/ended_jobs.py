@@ -28,3 +28,8 @@ class EndedJobs:
             if len(self._counted) > MAX_ENDED_JOBS:
                 self._counted.popitem(last=False)
         return counting and not counted
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job."""
+        with self._lock:
+            self._counted.pop(job_id, None)

@@ -1,0 +1,37 @@
+"""The server of one of several API processes."""
+
+from __future__ import annotations
+
+import socket
+
+from fastapi import FastAPI
+
+from api.processes.parent_channel import ParentChannel
+from api.server.server import Server
+from api.service import Service
+from api.siblings.membership import Siblings
+
+
+class ChildServer(Server):
+    """A server that tells the parent when it serves, and shows its siblings what its requests wait for."""
+
+    def __init__(self, app: FastAPI, siblings: Siblings, parent: ParentChannel, *, shutdown_seconds: int) -> None:
+        super().__init__(app, shutdown_seconds=shutdown_seconds)
+        self._siblings = siblings
+        self._parent = parent
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until stopped, in contact with the parent."""
+        async with self._parent.open():
+            await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take requests."""
+        await super().startup(sockets)
+        self._parent.say_serving()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Show how many jobs are awaited. Returns whether the server is to stop."""
+        service: Service = self._app.state.service
+        self._siblings.set_awaited_jobs(len(service.waiters.job_ids))
+        return await super().on_tick(counter)

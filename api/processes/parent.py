@@ -1,0 +1,180 @@
+"""The parent of several API processes: it starts them, starts them again, stops them, and serves what they share.
+
+It answers no requests. If a child ends, the others go on. The kernel ends the children if the parent is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from asyncio.subprocess import Process
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import structlog
+
+from api.callers.request_counts import OwnCounts
+from api.processes.listening import Addresses, PortError, reserve
+from api.processes.parent_channel import serve_child
+from api.siblings.membership import counters_folder, open_table
+from api.text_process.turns import Turns
+from bell.local import LocalHub
+from settings.api import ApiSettings
+from settings.bell import BellSettings
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+"""The pause before a child is started again. It doubles while children end soon after their start."""
+
+SOON_SECONDS = 30.0
+
+STOP_SECONDS = 15.0
+"""Time that children have to stop before they are killed: longer than they give requests in progress."""
+
+log = structlog.stdlib.get_logger("api")
+
+
+class Parent:
+    """The parent, for one :meth:`run`."""
+
+    def __init__(self, settings: ApiSettings, bell: BellSettings) -> None:
+        self._settings = settings
+        self._bell = bell
+        self._count = settings.process_count
+        self._counts = OwnCounts()
+        self._turns = Turns()
+        self._children: dict[int, Process] = {}  # that run, by number
+        self._serving: set[int] = set()  # the numbers of those that take requests
+        self._status = 0
+        self._stopping: asyncio.Event
+        self._first_serves: asyncio.Event
+
+    def run(self) -> int:
+        """Serve until stopped, and return the exit status: that of a child if none can serve."""
+        with ExitStack() as stack:
+            try:
+                addresses = reserve(self._settings.host, self._settings.port)
+            except PortError as error:
+                log.error("can't start", reason=str(error))
+                return 1
+            stack.callback(addresses.close)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-api-")))
+            counters_folder(folder).mkdir()
+            return asyncio.run(self._run(addresses, folder))
+
+    async def _run(self, addresses: Addresses, folder: Path) -> int:
+        self._stopping, self._first_serves = asyncio.Event(), asyncio.Event()
+        self._table = open_table(folder, self._count)
+        loop = asyncio.get_running_loop()
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(stop, self._stop, stop)
+        hub = None
+        if self._bell.bell_socket is not None:
+            hub = asyncio.create_task(self._keep_hub(self._bell.bell_socket))
+        log.info("listening", host=self._settings.host, port=addresses.port, processes=self._count)
+        async with asyncio.TaskGroup() as keepers:
+            # What keeps one from starting would keep all of them, and is to be said once.
+            first = keepers.create_task(self._keep(0, addresses, folder))
+            waiting = asyncio.create_task(self._first_serves.wait())
+            await asyncio.wait((first, waiting), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not self._stopping.is_set():
+                for number in range(1, self._count):
+                    keepers.create_task(self._keep(number, addresses, folder))
+        if hub is not None:
+            hub.cancel()
+            with suppress(asyncio.CancelledError):
+                await hub
+        return self._status
+
+    def _stop(self, number: signal.Signals) -> None:
+        """Pass a signal on to all children, and kill those that it does not end."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            asyncio.get_running_loop().call_later(STOP_SECONDS, self._send, signal.SIGKILL)
+        self._send(number)
+
+    def _send(self, number: signal.Signals) -> None:
+        for child in self._children.values():
+            with suppress(ProcessLookupError):
+                child.send_signal(number)
+
+    async def _keep(self, number: int, addresses: Addresses, folder: Path) -> None:
+        """Start a child, and start it again whenever it ends, until the parent is stopped or no child can serve."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            started_at = time.monotonic()
+            try:
+                status, served = await self._run_child(number, addresses, folder)
+            except OSError as error:
+                log.error("a process of the API can't be started", process=number, error=str(error))
+                status, served = 1, False
+            if self._stopping.is_set():
+                return
+            if not served and not self._serving:
+                self._status = status if status > 0 else 1
+                self._stop(signal.SIGTERM)
+                return
+            if time.monotonic() - started_at > SOON_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            log.error("a process of the API has ended and is started again", process=number, status=status, pause=pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+                    return
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _run_child(self, number: int, addresses: Addresses, folder: Path) -> tuple[int, bool]:
+        """Run a child until it ends. Returns its exit status, and whether it ever took requests."""
+        ours, theirs = socket.socketpair()
+        sockets = addresses.sockets()
+        passed = [one.fileno() for one in (theirs, *sockets)]
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, *(["-P"] if sys.flags.safe_path else [])),
+                *("-m", "scoreline.child", str(os.getpid()), "api.processes.child"),
+                *map(str, (number, self._count, folder, *passed)),
+                pass_fds=passed,
+                start_new_session=True,  # Ctrl-C in a terminal is for the parent, which passes it on
+            )
+        finally:
+            # Only the child has these sockets. So when it ends, nothing waits in them for nobody to take it.
+            for one in (theirs, *sockets):
+                one.close()
+        self._children[number] = child
+        log.info("a process of the API was started", process=number, pid=child.pid)
+        if self._stopping.is_set():
+            child.terminate()
+        serving = asyncio.Event()
+        tasks = [
+            asyncio.create_task(serve_child(ours, self._counts, self._turns, serving)),
+            asyncio.create_task(self._note_serving(number, serving)),
+        ]
+        try:
+            status = await child.wait()
+        finally:
+            del self._children[number]
+            self._serving.discard(number)
+            self._table.clear(number)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return status, serving.is_set()
+
+    async def _note_serving(self, number: int, serving: asyncio.Event) -> None:
+        await serving.wait()
+        self._serving.add(number)
+        self._first_serves.set()
+
+    async def _keep_hub(self, path: str) -> None:
+        """Serve the local bell, to which the children and the workers connect."""
+        while True:
+            try:
+                await LocalHub(path).listen(lambda _job_id, _result: None)
+            except OSError as error:
+                log.error("the local bell can't be served", error=str(error))
+            await asyncio.sleep(FIRST_PAUSE_SECONDS)

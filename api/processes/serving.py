@@ -1,0 +1,91 @@
+"""Serve as a process: alone, or as one of several."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+import structlog
+from pydantic import ValidationError
+
+from api.application import create_app
+from api.processes.child_server import ChildServer
+from api.processes.parent_channel import ParentChannel
+from api.server.open_files import connections_that_fit
+from api.server.server import Server
+from api.siblings.membership import Siblings
+from checkpoints.files import CheckpointError
+from settings.api import ApiSettings
+from settings.bell import BellSettings
+from settings.jobs import StoreSettings
+from settings.keys import KeySettings
+from settings.limits import LimitSettings
+from settings.scoring import ScoringSettings
+from settings.webhooks import WebhookSettings
+
+SHUTDOWN_SECONDS = 10
+"""How long requests in progress may take to finish. Requests that wait for a job are answered at once."""
+
+log = structlog.stdlib.get_logger("api")
+
+
+def serve_alone() -> int:
+    """Serve until stopped, and return the exit status: 1, after one line in the log, if the process can't start."""
+    return _serve(None, None, ())
+
+
+def serve_with_siblings(siblings: Siblings, parent: ParentChannel, sockets: Sequence[socket.socket]) -> int:
+    """The same, as one of several processes, on sockets that are bound already."""
+    return _serve(siblings, parent, sockets)
+
+
+def _serve(siblings: Siblings | None, parent: ParentChannel | None, sockets: Sequence[socket.socket]) -> int:
+    # transformers would otherwise advise to install PyTorch, in lines that are not JSON.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # An orderly exit would wait for the threads that may download the model now.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
+    try:
+        settings = ApiSettings()
+        app = create_app(
+            api=settings,
+            limits=_limits(siblings),
+            scoring=ScoringSettings(),
+            store=StoreSettings(),
+            bell=BellSettings(),
+            webhooks=WebhookSettings(),
+            keys=KeySettings(),
+            siblings=siblings,
+        )
+    except (CheckpointError, ValidationError, ValueError) as error:
+        log.error("can't start", reason=str(error))
+        return 1
+    # uvicorn raises the signal that stopped it again when it has shut down; that is not a failure.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    # A full collection walks all objects and holds the interpreter's lock: with those of the libraries for a tenth of a
+    # second, whenever a client's body has made enough new ones. So the objects that stay for good are exempted.
+    gc.collect()
+    gc.freeze()
+    if siblings is None or parent is None:
+        Server(app, settings.host, settings.port, shutdown_seconds=SHUTDOWN_SECONDS).run()
+    else:
+        ChildServer(app, siblings, parent, shutdown_seconds=SHUTDOWN_SECONDS).run(list(sockets))
+    return 0
+
+
+def _limits(siblings: Siblings | None) -> LimitSettings:
+    """Return the limits of this process. What is not counted together is divided among the processes."""
+    limits = LimitSettings()
+    if siblings is not None:
+        divided = ("max_connections", "max_waiting_key_lookups")
+        limits = limits.model_copy(update={name: siblings.share(getattr(limits, name)) for name in divided})
+    fitting = connections_that_fit(limits.max_connections)
+    if fitting < limits.max_connections:
+        log.warning("the limit of open files leaves room for fewer connections", connections=fitting)
+        limits = limits.model_copy(update={"max_connections": fitting})
+    return limits

@@ -1,0 +1,49 @@
+"""One of several processes that serve a port together, and what they share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from api.callers.request_counts import CountElsewhere
+from api.siblings.table import USES, SharedTable, SharedUse
+from api.text_process.turns import TurnTaking
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """This process among its siblings."""
+
+    number: int  # of this process, from 0
+    count: int  # of all of them
+    folder: Path  # where the processes keep what they share
+    count_requests: CountElsewhere
+    turns: TurnTaking  # at reading long bodies
+    table: SharedTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", open_table(self.folder, self.count))
+        self.table.set_process_id(self.number, os.getpid())
+
+    def uses(self) -> list[SharedUse]:
+        """Return where the budget's kinds of use are counted."""
+        return [SharedUse(self.table, self.number, kind) for kind in range(USES)]
+
+    def share(self, limit: int) -> int:
+        """Return this process's part of a limit that can't be counted together, rounded up."""
+        return -(-limit // self.count)
+
+    def set_awaited_jobs(self, jobs: int) -> None:
+        """Say how many jobs the requests of this process wait for."""
+        self.table.set_awaited_jobs(self.number, jobs)
+
+
+def open_table(folder: Path, processes: int) -> SharedTable:
+    """Open the table of the processes whose folder this is."""
+    return SharedTable(folder / "table", processes)
+
+
+def counters_folder(folder: Path) -> Path:
+    """Return where the counters of all processes are kept. A process goes on with those of the one before it."""
+    return folder / "counters"

@@ -1,0 +1,117 @@
+"""Wait for jobs to end: all requests of a process share one subscription and one query.
+
+A notice wakes the requests that wait for its job at once. Since notices may be lost, the jobs that requests wait for
+are also looked up regularly, all of them in one query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+import structlog
+
+from api.waiting.departure import Departure
+from api.waiting.ended_jobs import EndedJobs
+from jobs.store.database import StorageUnavailable
+from jobs.store.records import JobStatus
+
+log = structlog.stdlib.get_logger("api.waiting")
+
+Statuses = Callable[[Collection[str]], Awaitable[Mapping[str, JobStatus]]]
+
+
+class WaitOutcome(Enum):
+    """Why a wait has ended."""
+
+    ENDED = "ended"
+    TIMED_OUT = "timed out"
+    DISCONNECTED = "disconnected"
+
+
+class Waited(NamedTuple):
+    """The end of a wait."""
+
+    outcome: WaitOutcome
+    result: str | None = None  # what the notice said of the job besides; anybody may have sent it
+
+
+class Waiters:
+    """The requests that wait for jobs, in one event loop. Not safe to use from threads."""
+
+    def __init__(self, ended: EndedJobs) -> None:
+        self._waiting: dict[str, set[asyncio.Future[Waited]]] = {}
+        self._ended = ended  # a job may end after it was accepted and before its request begins to wait
+        self._stopped = False
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The jobs that requests wait for."""
+        return list(self._waiting)
+
+    def on_ended(self, job_id: str, result: str | None = None) -> None:
+        """Wake the requests that wait for a job, and let later ones return at once.
+
+        The result goes to those who wait now. It is not kept for others, who can read it.
+        """
+        self._ended.add(job_id)
+        for end in self._waiting.get(job_id, ()):
+            _end(end, Waited(WaitOutcome.ENDED, result))
+
+    def has_not_ended(self, job_id: str) -> None:
+        """Let later requests wait for a job that has turned out not to have ended, whatever a notice said."""
+        self._ended.remove(job_id)
+
+    def stop(self) -> None:
+        """End all waits as timed out, because the process shuts down. The jobs continue without it."""
+        self._stopped = True
+        for ends in self._waiting.values():
+            for end in ends:
+                _end(end, Waited(WaitOutcome.TIMED_OUT))
+
+    async def wait(self, job_id: str, seconds: float, departure: Departure | None = None) -> Waited:
+        """Wait until a job ends, the time is over, or the client departs."""
+        if job_id in self._ended:
+            return Waited(WaitOutcome.ENDED)
+        if self._stopped:
+            return Waited(WaitOutcome.TIMED_OUT)
+        loop = asyncio.get_running_loop()
+        end: asyncio.Future[Waited] = loop.create_future()
+        ends = self._waiting.setdefault(job_id, set())
+        ends.add(end)
+        timer = loop.call_later(seconds, _end, end, Waited(WaitOutcome.TIMED_OUT))
+        if departure is not None:
+            departure.watch(lambda: _end(end, Waited(WaitOutcome.DISCONNECTED)))
+        try:
+            return await end
+        finally:
+            timer.cancel()
+            if departure is not None:
+                departure.unwatch()
+            ends.discard(end)
+            if not ends:
+                del self._waiting[job_id]
+
+    async def poll(self, statuses: Statuses, every_seconds: float) -> None:
+        """Look up the jobs that requests wait for, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(every_seconds)
+            job_ids = self.job_ids
+            if not job_ids:
+                continue
+            try:
+                found = await statuses(job_ids)
+            except StorageUnavailable as error:
+                log.warning("waiting jobs could not be looked up", error=str(error))
+                continue
+            for job_id in job_ids:
+                # A job that is missing was deleted, which ends the wait too.
+                if job_id not in found or found[job_id].ended:
+                    self.on_ended(job_id)
+
+
+def _end(end: asyncio.Future[Waited], waited: Waited) -> None:
+    if not end.done():
+        end.set_result(waited)

@@ -1,0 +1,64 @@
+"""The message that jobs have ended, with the results of some of them: how it is written and read.
+
+It is a JSON object. Its keys are the ids of the jobs, and the value of each is a result, or ``null``. What a result
+says is no matter of the bell, which takes it for a text. The version before had a list of ids, which is read as well;
+and it reads an object as the list of its keys.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+MESSAGE_BYTES = 32_000
+"""The most bytes of one message. That is far below the size of every buffer it passes: a line on a local socket has
+64 KiB at most, and Redis drops a subscriber that is some megabytes behind.
+"""
+
+logger = logging.getLogger(__name__)
+
+
+def write_notices(job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> Iterator[bytes]:
+    """Yield messages that announce these jobs. A result that alone is too long for a message is left out."""
+    found = results or {}
+    parts: list[bytes] = []
+    size = 0
+    for job_id in job_ids:
+        part = _entry(job_id, found.get(job_id))
+        if len(part) + 2 > MESSAGE_BYTES:
+            part = _entry(job_id, None)
+        if parts and size + len(part) + 2 > MESSAGE_BYTES:
+            yield b"{%b}" % b",".join(parts)
+            parts, size = [], 0
+        parts.append(part)
+        size += len(part) + 1
+    if parts:
+        yield b"{%b}" % b",".join(parts)
+
+
+def _entry(job_id: str, result: str | None) -> bytes:
+    return f"{json.dumps(job_id)}:{json.dumps(result)}".encode()
+
+
+def read_notices(message: object) -> dict[str, str | None]:
+    """Return the ended jobs in a decoded message, each with its result if it has one. Raises ValueError."""
+    match message:
+        case dict():
+            return {
+                job_id: result if isinstance(result, str) else None
+                for job_id, result in message.items()
+                if isinstance(job_id, str)
+            }
+        case list():
+            return {job_id: None for job_id in message if isinstance(job_id, str)}
+    raise ValueError("a notice must be an object or a list")
+
+
+def decode_notices(data: bytes) -> dict[str, str | None]:
+    """Return the ended jobs in a message. One that can't be read is logged, and counts as one without jobs."""
+    try:
+        return read_notices(json.loads(data))
+    except (ValueError, RecursionError) as error:
+        logger.warning("a notice can't be read and is ignored: %s", error)
+        return {}

@@ -1,0 +1,1 @@
+"""What a synchronous call costs: ``python -m benchmarks.calls``."""

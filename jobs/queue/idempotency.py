@@ -1,0 +1,123 @@
+"""Idempotency-Keys: the first request with a key stores a job, and all others are answered with that job.
+
+Keys are the first rows that a transaction takes, and it takes them in one order. So two transactions that want the same
+keys can't wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, literal_column, or_, select
+
+from jobs.store.clock import NOW
+from jobs.store.database import Database, Transaction
+from jobs.store.records import Idempotency
+from jobs.store.tables import Seconds, idempotency_keys, jobs
+from jobs.store.upsert import FindByKey, insert
+from jobs.tenancy.ownership import VISIBLE
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import quote
+
+UNKNOWN_BODY = ""  # stored as the body hash with the Idempotency-Key of an upload that is still being received
+IN_PROGRESS_RETRY_SECONDS = 5.0
+
+
+class WantedKey(NamedTuple):
+    """A key that a job wants. Wanted keys are sorted by tenant and key."""
+
+    tenant: str
+    key: str
+    body_hash: str
+    job_id: str  # of a job that is about to be stored
+
+
+def is_known(db: Database, tenant: str, idempotency: Idempotency) -> bool:
+    """Return whether a job was accepted with this Idempotency-Key, whatever its body. Raises StorageUnavailable."""
+    known = exists().where(
+        idempotency_keys.c.tenant == tenant,
+        idempotency_keys.c.key == idempotency.key,
+        idempotency_keys.c.expires_at > NOW,
+    )
+    with db.read() as tx:
+        return bool(tx.scalar(select(known)))
+
+
+def take_keys(tx: Transaction, wanted: Sequence[WantedKey]) -> dict[str, Row[Any]]:
+    """Reserve keys, each wanted once, for jobs that are about to be stored.
+
+    Returns the rows of those keys that another job has, by the id of the job that wanted the key. If two requests have
+    the same key, the second waits here until the first is committed or has failed.
+    """
+    if not wanted:
+        return {}
+    valid_seconds = tx.settings.idempotency_seconds
+    values = [one._asdict() | {"valid_seconds": valid_seconds} for one in sorted(wanted)]
+    taken = {row.job_id for row in tx.execute(_TAKE, values)}
+    missed = {(one.tenant, one.key): one.job_id for one in wanted if one.job_id not in taken}
+    if not missed:
+        return {}
+    # _TAKE has locked them, so they are still there.
+    return {missed[key]: row for key, row in _FIND.rows(tx, list(missed)).items()}
+
+
+def take_key(tx: Transaction, wanted: WantedKey) -> Row[Any] | None:
+    """Reserve a key, or return its row if another job has it. Raises RequestError as :func:`check_earlier` does."""
+    earlier = take_keys(tx, [wanted]).get(wanted.job_id)
+    if earlier is not None:
+        check_earlier(wanted, earlier)
+    return earlier
+
+
+def check_earlier(wanted: WantedKey, earlier: Row[Any]) -> None:
+    """Raise an error unless the job that has a key may be the answer to the request that wants it.
+
+    Raises RequestError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_PROGRESS.
+    """
+    if earlier.body_hash == UNKNOWN_BODY:
+        raise RequestError(
+            ErrorCode.IDEMPOTENCY_IN_PROGRESS,
+            f"the first request with the Idempotency-Key {quote(wanted.key)} is still being received",
+            retry_after=IN_PROGRESS_RETRY_SECONDS,
+        )
+    if wanted.body_hash not in (UNKNOWN_BODY, earlier.body_hash):
+        raise key_reused(wanted.key)
+
+
+def key_reused(key: str) -> RequestError:
+    """Return the error for a key that was used with a different body."""
+    message = f"the Idempotency-Key {quote(key)} was used for another request: take a new one"
+    return RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
+
+
+def remove_keys(tx: Transaction, job_ids: Sequence[str]) -> None:
+    """Remove the keys of jobs that are about to be removed, in the order in which keys are taken.
+
+    The foreign key would remove them in the order of the jobs.
+    """
+    of_jobs = select(*_OF_JOB).where(idempotency_keys.c.job_id.in_(job_ids))
+    found = sorted(tuple(row) for row in tx.execute(of_jobs))
+    if found:
+        names = [f"of_{column.key}" for column in _OF_JOB]
+        tx.execute(_REMOVE, [dict(zip(names, row, strict=True)) for row in found])
+
+
+# Of the key that is in the way. In this clause, SQLAlchemy would take its columns for those of any key, and list the
+# table once more in the subquery.
+_ITS_JOB: ColumnElement[str] = literal_column("idempotency_keys.job_id")
+_ITS_BODY: ColumnElement[str] = literal_column("idempotency_keys.body_hash")
+# The key of an upload that failed is free again.
+_FAILED = (_ITS_BODY == UNKNOWN_BODY) & jobs.c.finished_at.is_not(None)
+_GONE = select(jobs.c.id).where(jobs.c.id == _ITS_JOB, or_(~VISIBLE, _FAILED)).exists()
+_VALUES = insert(idempotency_keys).values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
+# One statement, because each key must be freed and taken before the next one is locked.
+_TAKE = _VALUES.on_conflict_do_update(
+    index_elements=list(idempotency_keys.primary_key),
+    set_={name: _VALUES.excluded[name] for name in ("body_hash", "job_id", "expires_at")},
+    where=or_(idempotency_keys.c.expires_at <= NOW, _GONE),
+).returning(idempotency_keys.c.job_id)
+_FIND = FindByKey(select(idempotency_keys), tuple(idempotency_keys.primary_key))
+_OF_JOB = idempotency_keys.c["tenant", "key", "job_id"]
+# With the job: while this waits for the lock of a key, another job may take the key, and then keeps it.
+_REMOVE = delete(idempotency_keys).where(*(column == bindparam(f"of_{column.key}") for column in _OF_JOB))

@@ -1,0 +1,89 @@
+"""Where a small body is read: on the event loop, or in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from api.reading import ReadingContext
+from api.text_process import body_reader
+from api.text_process.body_reader import SMALL_BYTES, BodyReader
+from api.threads import Threads
+from api.waiting.departure import Departure
+from tests.api.serving import RunningApi
+from tests.scoring.counting import CountingBackend, counted
+
+_time_limit = body_reader._time_limit
+
+
+def _read(api: RunningApi, *bodies: bytes) -> list[bool]:
+    """Read bodies one after the other. Return for each whether it was read on the event loop."""
+
+    def reading_thread(_: ReadingContext, __: bytes, stop_if_unwanted: Callable[[], None]) -> threading.Thread:
+        stop_if_unwanted()
+        return threading.current_thread()
+
+    async def read_all() -> list[bool]:
+        service: Any = api.app.state.service
+        reader = BodyReader(service.reading, Threads(), service.text_process)
+        request = Request({"type": "http", "state": {"departure": Departure(lambda: None)}})
+        threads = [await reader.read(request, "tenant", reading_thread, body) for body in bodies]
+        return [thread is threading.current_thread() for thread in threads]
+
+    return asyncio.run(read_all())
+
+
+def test_only_a_small_body_is_read_on_the_event_loop(api: RunningApi) -> None:
+    assert _read(api, b" " * SMALL_BYTES, b" " * (SMALL_BYTES + 1)) == [True, False]
+
+
+def test_after_a_small_body_took_long_all_bodies_are_read_in_threads(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_reader, "SMALL_SECONDS", -1.0)
+    assert _read(api, b" ") == [False]
+    checks = iter([-1.0])  # only the first body takes long
+    monkeypatch.setattr(body_reader, "_time_limit", lambda _: _time_limit(next(checks, 60.0)))
+    assert _read(api, b" ", b" ") == [False, False]
+
+
+def test_small_bodies_are_read_on_the_event_loop_again_after_a_while(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = iter([-1.0])
+    monkeypatch.setattr(body_reader, "_time_limit", lambda _: _time_limit(next(checks, 60.0)))
+    monkeypatch.setattr(body_reader, "CAREFUL_SECONDS", 0.0)
+    assert _read(api, b" ", b" ") == [False, True]
+
+
+def test_a_small_body_does_not_wait_for_the_texts_of_others(api: RunningApi) -> None:
+    """They may keep all of the tokenizer's own threads busy."""
+    service: Any = api.app.state.service
+    tokenizer, counter = counted(service.reading.tokenizer)
+    batches: list[int] = []
+
+    def count_batch(texts: list[str], *, add_special_tokens: bool) -> Any:
+        batches.append(len(texts))
+        return CountingBackend.encode_batch_fast(counter, texts, add_special_tokens=add_special_tokens)
+
+    def encode(reading: ReadingContext, body: bytes, _: Callable[[], None]) -> list[int]:
+        return reading.tokenizer.encode("word " * (SMALL_BYTES // 5))
+
+    async def read_both() -> list[list[int]]:
+        reader = BodyReader(replace(service.reading, tokenizer=tokenizer), Threads(), service.text_process)
+        request = Request({"type": "http", "state": {"departure": Departure(lambda: None)}})
+        found = [await reader.read(request, "tenant", encode, b" ")]
+        assert batches == []
+        return [*found, await reader.read(request, "tenant", encode, b" " * (SMALL_BYTES + 1))]
+
+    vars(counter)["encode_batch_fast"] = count_batch
+    vars(counter)["encode"] = counter._backend.encode  # On the event loop the text may be longer than in a thread.
+    on_loop, in_thread = asyncio.run(read_both())
+    assert on_loop == in_thread
+    assert batches == [1]
