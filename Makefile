@@ -10,7 +10,7 @@ PEERS  := .peers
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults soak hostile network lint parity peers pins bench clean
+.PHONY: install demo test slow coverage faults failed soak hostile network lint parity peers pins bench clean
 
 install: $(STAMP)
 
@@ -41,6 +41,10 @@ coverage: install
 HISTORIES ?= 150
 faults: install
 	HISTORIES=$(HISTORIES) $(PYTEST) -m "not parity" tests/faults tests/soak tests/jobs/test_any_history.py
+
+# The tests that failed in the last run, one after another. It stops at the first that fails again.
+failed: install
+	HISTORIES=$(HISTORIES) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 -v -m "not parity"
 
 # Random faults for MINUTES minutes. The last line says what was lost. The exit status is 0 if nothing was lost, and 1 otherwise.
 MINUTES ?= 10
