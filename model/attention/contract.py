@@ -47,6 +47,58 @@ class Attention(Protocol):
         """Return attention of queries [T, H, D] to one prefix: query t sees the first ``ends[t]`` tokens of it."""
 
 
+class ItemSlots(NamedTuple):
+    """The items of a step, apart from one another: a second layout of its T rows, for attention within items alone.
+
+    Each item has a slot, whose length is a power of two, and which begins at a multiple of its length. So a tile of
+    rows, whose size is a power of two, too, holds either whole slots or a part of one slot. The slots take S rows, a
+    multiple of every tile.
+    """
+
+    rows: Array  # int32 [S]: the row of the step that stands here; 0 for padding
+    begins: Array  # int32 [S]: the row sees ``begins[r] <= k <= r`` of these S rows; S for padding, which sees nothing
+    slots: Array  # int32 [T]: where each row of the step stands in the slots; S for rows that belong to no item
+
+
+class WholeStepAttention(Protocol):
+    """An implementation of attention for programs that compute a whole step, with all layers of the pool at once.
+
+    A step has T rows in tiles of T / tiles rows. All rows of a tile see parts of the same prefix. Scores are scaled by
+    ``1 / sqrt(D)``; softmax runs in float32. H is a multiple of K, and query head h uses key head ``h // (H / K)``.
+    """
+
+    def attend_prefix(
+        self,
+        queries: Array,
+        pool_keys: Array,
+        pool_values: Array,
+        layer: Array,
+        table: Array,
+        counts: Array,
+        ends: Array,
+    ) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to the prefixes of their tiles.
+
+        pool_keys, pool_values: [L, K, B, s, D], B blocks of s tokens in each of L layers; layer: int32 [], which layer;
+        table: int32 [tiles, N], the blocks of each tile's prefix in order, and block 0 behind them; counts: int32
+        [tiles], how many of these blocks the rows of the tile see, 0 to N; ends: int32 [T], where row t sees the first
+        ``ends[t]`` tokens of its tile's prefix, at most ``s * counts`` of its tile.
+        """
+
+    def attend_own(self, queries: Array, keys: Array, values: Array, items: ItemSlots) -> AttentionOutput:
+        """Return causal attention of queries [T, H, D] within their items, of keys and values [T, K, D].
+
+        The result of rows that belong to no item is any finite number.
+        """
+
+    def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to the keys of a packed sequence, keys and values [T, K, D].
+
+        ranges: int32 [T, 2, 2], where query q sees key k if ``begin <= k < end`` for one of its two disjoint ranges.
+        Rows that see nothing have empty ranges.
+        """
+
+
 def causal(length: int) -> Array:
     """Return the ranges of a causal sequence: int32 [1, length, 1, 2]."""
     positions = jnp.arange(length, dtype=jnp.int32)
