@@ -50,15 +50,16 @@ def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting
     from checkpoints.card import ModelCard
     from model.decoder import Decoder
     from model.engine import Engine
-    from model.platforms import serving_dtype
+    from model.platforms import Platform
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     config = SHAPES[shape]
-    dtype = serving_dtype(settings.dtype, jax.devices()[0].platform)
+    platform = Platform.of(jax.devices()[0])
+    dtype = platform.serving_dtype(settings.dtype)
     print(f"  in {dtype}", file=sys.stderr)
     decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(0))
     card = ModelCard("benchmark", config.context, config.vocabulary, "")
-    return Engine(decoder, settings, card, "", wanted)
+    return Engine(decoder, settings, card, "", platform, wanted)
 
 
 def measure(algorithm: str, shape: str, workload: Workload, repeats: int) -> Measured:

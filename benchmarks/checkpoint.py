@@ -114,6 +114,7 @@ def load(directory: Path, results: multiprocessing.Queue[Loading]) -> None:
     import jax
 
     from model.engine import Engine
+    from model.platforms import Platform
 
     jax.numpy.zeros(1).block_until_ready()
     config = DecoderConfig.from_directory(directory)
@@ -129,7 +130,7 @@ def load(directory: Path, results: multiprocessing.Queue[Loading]) -> None:
     watching.start()
     started = time.perf_counter()
     card = ModelCard("benchmark", config.context, config.vocabulary, "")
-    engine = Engine.load(directory, EngineSettings(dtype="bfloat16"), card)
+    engine = Engine.load(directory, EngineSettings(dtype="bfloat16"), card, Platform.of(jax.devices()[0]))
     seconds = time.perf_counter() - started
     held = private_bytes()
     loaded.set()
@@ -141,12 +142,14 @@ def load(directory: Path, results: multiprocessing.Queue[Loading]) -> None:
 
 def our_logprobs(directory: Path, rows: list[np.ndarray]) -> np.ndarray:
     """Return the engine's label log-probabilities [N, labels] in bf16."""
+    import jax
+
     from model.engine import Engine
+    from model.platforms import Platform
 
     config = DecoderConfig.from_directory(directory)
-    engine = Engine.load(
-        directory, EngineSettings(dtype="bfloat16"), ModelCard("benchmark", config.context, config.vocabulary, "")
-    )
+    card = ModelCard("benchmark", config.context, config.vocabulary, "")
+    engine = Engine.load(directory, EngineSettings(dtype="bfloat16"), card, Platform.of(jax.devices()[0]))
     work = ChunkWork(0, Rows.pack(rows, [0] * len(rows)), LABELS, Head.LOGPROBS)
     (scored,) = engine.score([GroupWork("all", np.zeros(0, np.int32), (work,))], lambda: None)
     assert scored.scores.logprobs is not None

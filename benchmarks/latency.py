@@ -32,7 +32,7 @@ from jobs.store.migration import migrate
 from jobs.store.records import JobStatus, Submission
 from model.decoder import Decoder
 from model.engine import Engine
-from model.platforms import serving_dtype
+from model.platforms import Platform
 from scoring.layout import Chunk, GroupWork, Rows, ScoredChunk
 from scoring.options import Priority
 from settings.engine import EngineSettings
@@ -115,8 +115,9 @@ def loaded(shape: str) -> tuple[TimedEngine, ModelCard]:
     config = SHAPES[shape]
     card = ModelCard(shape, config.context, config.vocabulary, "random")
     settings = EngineSettings()
-    dtype = serving_dtype(settings.dtype, jax.devices()[0].platform)
-    engine = Engine(Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)), settings, card, "random")
+    platform = Platform.of(jax.devices()[0])
+    decoder = Decoder(config, dtype=platform.serving_dtype(settings.dtype), rngs=nnx.Rngs(0))
+    engine = Engine(decoder, settings, card, "random", platform)
     tell = lambda done, total, what: print(f"compiled {what}, {done} of {total}", file=sys.stderr)  # noqa: E731
     engine.warm_up(tell)
     engine.warm_up_rest(tell)

@@ -25,7 +25,6 @@ from jax import Array
 from benchmarks.machine import bf16_gflops
 from benchmarks.packed import ranges_of
 from benchmarks.shapes import SHAPES
-from model.attention.choice import attention_for
 from model.attention.contract import Attention
 from model.attention.dense import DenseAttention
 from model.buckets import Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
@@ -33,7 +32,7 @@ from model.checks.known_answer import KnownAnswers
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
-from model.platforms import has_row_floor, serving_dtype
+from model.platforms import Platform
 from model.programs import Programs
 from scoring.layout import Head
 from scoring.planning.estimates import MEASURED
@@ -60,19 +59,19 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
 class Layer:
     """One layer of a model with random weights, and its programs."""
 
-    def __init__(self, config: DecoderConfig, repeats: int) -> None:
+    def __init__(self, config: DecoderConfig, repeats: int, platform: Platform) -> None:
         settings = EngineSettings()
-        platform = jax.devices()[0].platform
+        step_tokens = platform.step_tokens(settings.step_tokens)
         self.config = replace(config, layers=1)
         self.repeats = repeats
-        self.buckets = Buckets.of(settings.step_tokens, one_size=not has_row_floor(platform, settings.step_tokens))
-        self.dtype = serving_dtype(settings.dtype, platform)
+        self.buckets = Buckets.of(step_tokens, one_size=not platform.has_row_floor(step_tokens))
+        self.dtype = platform.serving_dtype(settings.dtype)
         decoder = Decoder(self.config, dtype=self.dtype, rngs=nnx.Rngs(0))
-        self.attention = attention_for(platform)
-        self.programs = Programs(decoder, self.attention, self.buckets)
+        self.attention = platform.attention(self.dtype)
+        self.programs = Programs(decoder, platform, self.buckets)
         self.blocks = PREFIX // self.buckets.step_tokens
-        answers = KnownAnswers(self.programs, self.buckets, self.blocks)
-        self.run = Executables(self.programs, self.buckets, self.blocks, answers.check)
+        answers = KnownAnswers(self.programs, platform, self.buckets, self.blocks)
+        self.run = Executables(self.programs, platform, self.buckets, self.blocks, answers.check)
 
     def linear(self, size: int) -> float:
         """Return the GFLOP/s of a layer without attention, for ``size`` tokens."""
@@ -123,9 +122,10 @@ class Layer:
         ]
 
 
-def measure(config: DecoderConfig, repeats: int) -> dict[str, object]:
+def measure(config: DecoderConfig, repeats: int, platform: Platform) -> dict[str, object]:
     """Measure all fields of :class:`scoring.planning.estimates.Rates`."""
-    layer = Layer(config, repeats)
+    layer = Layer(config, repeats, platform)
+    small = Layer(SHAPES["demonstration"], repeats, platform)
     return {
         "linear_gflops": {str(size): round(layer.linear(size), 1) for size in (*layer.buckets.step_sizes, *LARGER)},
         "prefix_gflops": round(layer.prefix(), 1),
@@ -133,7 +133,7 @@ def measure(config: DecoderConfig, repeats: int) -> dict[str, object]:
         "dense_gflops": round(layer.packed(DenseAttention(), dense=True), 1),
         "head_gflops": round(layer.head(), 1),
         # So small a model computes next to nothing, so this is the time of the calls.
-        "layer_seconds": round(Layer(SHAPES["demonstration"], repeats).linear_seconds(layer.buckets.step_sizes[0]), 6),
+        "layer_seconds": round(small.linear_seconds(layer.buckets.step_sizes[0]), 6),
     }
 
 
@@ -144,19 +144,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--write", action="store_true", help="keep the figures as this platform's")
     options = parser.parse_args()
-    device = jax.devices()[0]
+    platform = Platform.of(jax.devices()[0])
     found = {
         "command": f"python -m benchmarks.rates --shape {options.shape}",
-        "device": f"{device.platform}: {device.device_kind}, {os.cpu_count()} cores",
+        "device": f"{platform}, {os.cpu_count()} cores",
         "jax": version("jax"),
         "bf16_gflops": round(bf16_gflops(), 1),
-        **measure(SHAPES[options.shape], options.repeats),
+        **measure(SHAPES[options.shape], options.repeats, platform),
     }
     text = json.dumps(found, indent=2)
     print(text)
     if options.write:
         MEASURED.mkdir(exist_ok=True)
-        (MEASURED / f"{device.platform}.json").write_text(text + "\n")
+        (MEASURED / f"{platform.name}.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from checkpoints.files import read_model_card
@@ -19,6 +20,7 @@ from demonstration.corpus import held_out_examples
 from demonstration.example import Example, Task
 from demonstration.train import MODEL
 from model.engine import Engine
+from model.platforms import Platform
 from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head
 from scoring.tokenization import TextTokenizer
@@ -48,7 +50,8 @@ class Judge:
         """Load a checkpoint directory as a worker does."""
         tokenizer = TextTokenizer.load(directory)
         card = read_model_card(directory, None, None, tokenizer)
-        return cls(Engine.load(directory, EngineSettings(dtype="bfloat16"), card), tokenizer)
+        platform = Platform.of(jax.devices()[0])
+        return cls(Engine.load(directory, EngineSettings(dtype="bfloat16"), card, platform), tokenizer)
 
     def probabilities(self, query: str, items: Sequence[str], labels: Sequence[str], *, softmax: bool) -> np.ndarray:
         """Return P(label | query + item), float64 [items, labels]; with ``softmax``, among the labels alone."""

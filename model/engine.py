@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import jax
 import numpy as np
 import structlog
 from jax import Array
 
 from checkpoints.card import ModelCard
 from model import weights
-from model.attention.choice import attention_for
 from model.attention.contract import Attention
 from model.buckets import Buckets, Key, PackedAttentionKey, packed_logit_rows
 from model.checks.known_answer import KnownAnswers, known_prompt
@@ -33,7 +31,7 @@ from model.executables import Executables
 from model.forward import Forward
 from model.head_runner import FinalState, HeadRunner
 from model.packed_sequence import pack_sequences
-from model.platforms import has_row_floor, serving_dtype
+from model.platforms import Platform
 from model.prefix_cache import CachedPrefix, Pin, PoolShape, PrefixCache
 from model.programs import Programs
 from model.score_buffer import EngineError, Row, ScoreBuffer
@@ -41,7 +39,7 @@ from model.steps import Extension, steps
 from scoring.layout import GroupWork, ScoredChunk, TokenIds
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
-from scoring.planning.estimates import NOTHING, Estimator, GroupLengths, Rates
+from scoring.planning.estimates import NOTHING, Estimator, GroupLengths
 from scoring.planning.planner import Assignment, Planner
 from settings.engine import EngineSettings
 
@@ -68,13 +66,14 @@ class Engine:
         settings: EngineSettings,
         card: ModelCard,
         weights_fingerprint: str,
+        platform: Platform,
         algorithm: AlgorithmSetting = "auto",
         attention: Attention | None = None,
     ) -> None:
-        device = jax.devices()[0]
+        step_tokens = platform.step_tokens(settings.step_tokens)
         buckets = Buckets.of(
-            settings.step_tokens,
-            one_size=not has_row_floor(device.platform, settings.step_tokens),
+            step_tokens,
+            one_size=not platform.has_row_floor(step_tokens),
             first=settings.multi_item_warmup_chunk_sizes,
             max_rows=settings.multi_item_extend_batch_size,
             packed=settings.multi_item_precompile_buckets,
@@ -82,16 +81,16 @@ class Engine:
         )
         dtype = decoder.head_kernel().dtype
         pool = PoolShape.of(
-            decoder.config, card.context_length, dtype.itemsize, settings.prefix_cache_bytes, settings.step_tokens
+            decoder.config, card.context_length, dtype.itemsize, settings.prefix_cache_bytes, step_tokens
         )
-        programs = Programs(decoder, attention or attention_for(device.platform), buckets)
+        programs = Programs(decoder, platform, buckets, attention)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
         self.dtype: str = dtype.name
-        self.device = f"{device.platform}: {device.device_kind}"
+        self.device = str(platform)
         self.computed_tokens = 0  # by all steps so far, padding included
-        self._known_answers = KnownAnswers(programs, buckets, pool.longest)
-        self._executables = Executables(programs, buckets, pool.longest, self._known_answers.check)
+        self._known_answers = KnownAnswers(programs, platform, buckets, pool.longest)
+        self._executables = Executables(programs, platform, buckets, pool.longest, self._known_answers.check)
         self._width = decoder.config.width
         self._buckets = buckets
         self._forward = Forward(programs, self._executables, buckets, pool.budget)
@@ -109,7 +108,7 @@ class Engine:
             min_extended_rows=settings.multi_item_algorithm_items_threshold,
             max_dense_tokens=settings.multi_item_segment_fallback_threshold,
         )
-        self._planner = Planner(policy, Estimator(decoder.config.size, Rates.of(device.platform), buckets.shapes))
+        self._planner = Planner(policy, Estimator(decoder.config.size, platform.rates, buckets.shapes))
         self._calibration = Calibration()
         self._clock = time.perf_counter
 
@@ -119,6 +118,7 @@ class Engine:
         directory: Path,
         settings: EngineSettings,
         card: ModelCard,
+        platform: Platform,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
         algorithm: AlgorithmSetting = "auto",
     ) -> Engine:
@@ -129,9 +129,9 @@ class Engine:
         configuration, :class:`model.weights.WeightsError` for the weights.
         """
         config = DecoderConfig.from_directory(directory)
-        dtype = serving_dtype(settings.dtype, jax.devices()[0].platform)
+        dtype = platform.serving_dtype(settings.dtype)
         decoder, fingerprint = weights.load(directory, config, dtype, on_progress)
-        return cls(decoder, settings, card, fingerprint, algorithm)
+        return cls(decoder, settings, card, fingerprint, platform, algorithm)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the core set of programs, and check that they compute the model. To be called before any scoring.

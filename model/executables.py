@@ -30,7 +30,7 @@ from model.buckets import (
     SelfAttentionKey,
     StoreKey,
 )
-from model.platforms import compiler_options
+from model.platforms import Platform
 from model.programs import Programs
 
 MAX_PROGRAMS = 256
@@ -50,13 +50,15 @@ class Executables:
     max_prefix_blocks: blocks of the longest prefix; check: called with every program before it may be used.
     """
 
-    def __init__(self, programs: Programs, buckets: Buckets, max_prefix_blocks: int, check: Check) -> None:
+    def __init__(
+        self, programs: Programs, platform: Platform, buckets: Buckets, max_prefix_blocks: int, check: Check
+    ) -> None:
         self._programs = programs
         self._buckets = buckets
         self._max_prefix_blocks = max_prefix_blocks
         self._check = check
         self._dtype = programs.head[1].dtype
-        self._options = compiler_options(jax.devices()[0].platform)
+        self._options = dict(platform.compiler_options)
         self._lock = threading.Lock()
         self._table: OrderedDict[Key, Future[jax.stages.Compiled]] = OrderedDict()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 
 def accumulation_precision(dtype: jnp.dtype) -> lax.Precision:
@@ -29,13 +30,12 @@ def rms_norm(values: Array, weight: Array, epsilon: float) -> Array:
     return values * lax.rsqrt(mean_square + epsilon) * weight.astype(jnp.float32)
 
 
-def to_pool_dtype(array: Array) -> Array:
-    """Return bf16 as the uint16 of its bits, and anything else unchanged.
+def to_pool_dtype(array: Array, dtype: DTypeLike) -> Array:
+    """Return an array as a pool holds it: unchanged, or the bits of bf16 as uint16.
 
-    A pool is sliced by programs, and the CPU compiler slices bf16 by converting the whole array to float32 on every
-    call.
+    dtype: see :meth:`model.platforms.Platform.pool_dtype`.
     """
-    return lax.bitcast_convert_type(array, jnp.uint16) if array.dtype == jnp.bfloat16 else array
+    return lax.bitcast_convert_type(array, dtype) if array.dtype != dtype else array
 
 
 def from_pool_dtype(array: Array) -> Array:

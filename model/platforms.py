@@ -1,30 +1,106 @@
-"""The differences between platforms, resolved once when a model is loaded."""
+"""The differences between devices. A :class:`Platform` is made once, and handed down to all that depends on the device.
+
+Nothing else asks which devices there are: a program may also be compiled for a device that this machine does not have.
+"""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-_COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"cpu": {"xla_backend_optimization_level": "1"}}
-"""On a CPU, compiling takes a third less time, and programs are no slower, because products are library calls."""
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 
+from model.attention.contract import Attention
+from model.attention.tiles import TiledAttention
+from scoring.planning.estimates import Rates
+
+Served = Literal["bfloat16", "float32"]
 
 _PROCESSOR = Path("/proc/cpuinfo")
 
 
-def serving_dtype(wanted: Literal["auto", "bfloat16", "float32"], platform: str) -> str:
-    """Return the dtype in which a model is served on a platform, by jax's name for it.
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """How a kind of device computes."""
 
-    On x86 processors whose products of bf16 are no faster than those of float32, float32 takes 0.55 to 0.8 of the time
-    (docs/log.md).
-    """
-    if wanted != "auto":
-        return wanted
-    return "float32" if platform == "cpu" and not _may_gain_from_bf16() else "bfloat16"
+    name: str  # jax's: "cpu", "gpu" or "tpu"
+    device_kind: str
+    rates: Rates  # for the planner
+    faster_dtype: Served
+    whole_steps: bool  # a step is one program; otherwise a layer is a few programs
+    default_step_tokens: int
+    largest_block: int | None  # tokens of a block of the pool; None: as many as a step has
+    equal_sizes: int  # the bits of a row are the same in all steps of at most so many tokens; 0: in none
+    tied_as_rows: bool  # a tied embedding is stored [vocabulary, width]; otherwise [width, vocabulary], as the head
+    bf16_as_integers: bool  # the pool holds the bits of bf16 as uint16
+    compiler_options: Mapping[str, str | bool]
+
+    @classmethod
+    def of(cls, device: jax.Device) -> Platform:
+        """Return the platform of a device, which may be one of a topology that programs are only compiled for."""
+        name = device.platform
+        if name == "cpu":
+            return cls(
+                name,
+                device.device_kind,
+                Rates.of(name),
+                faster_dtype="bfloat16" if _may_gain_from_bf16() else "float32",
+                whole_steps=False,  # programs of a layer are compiled in seconds
+                default_step_tokens=256,
+                largest_block=None,
+                equal_sizes=256,  # at 512 rows, bits of a product of width 1,024 were seen to differ
+                tied_as_rows=False,  # a product with an untransposed right-hand side is faster
+                bf16_as_integers=True,  # the compiler slices bf16 by converting the whole array to float32
+                # Compiling takes a third less time, and programs are no slower: products are library calls.
+                compiler_options={"xla_backend_optimization_level": "1"},
+            )
+        return cls(
+            name,
+            device.device_kind,
+            Rates.of(name),
+            faster_dtype="bfloat16",
+            whole_steps=True,
+            default_step_tokens=2_048,
+            largest_block=256,
+            equal_sizes=0,
+            tied_as_rows=True,  # XLA copies the whole embedding to take columns of it
+            bf16_as_integers=False,
+            compiler_options={},
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.device_kind}"
+
+    def serving_dtype(self, wanted: Literal["auto", "bfloat16", "float32"]) -> Served:
+        """Return the dtype in which a model is served, by jax's name for it."""
+        return self.faster_dtype if wanted == "auto" else wanted
+
+    def step_tokens(self, wanted: int | None) -> int:
+        """Return the tokens of the largest step, where the settings want so many, or leave it open."""
+        return wanted or self.default_step_tokens
+
+    def block_tokens(self, step_tokens: int) -> int:
+        """Return the tokens of a block of the pool. A step has one such block of tokens, or a multiple."""
+        return min(self.largest_block or step_tokens, step_tokens)
+
+    def has_row_floor(self, step_tokens: int) -> bool:
+        """Return whether a row's bits are the same from :data:`model.buckets.ROW_FLOOR` rows to a step's."""
+        return step_tokens <= self.equal_sizes
+
+    def pool_dtype(self, dtype: DTypeLike) -> jnp.dtype:
+        """Return the dtype of the pool for a model that is served in ``dtype``."""
+        served = jnp.dtype(dtype)
+        return jnp.dtype(jnp.uint16) if self.bf16_as_integers and served == jnp.bfloat16 else served
+
+    def attention(self, dtype: DTypeLike) -> Attention:
+        """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
+        return TiledAttention()
 
 
-@cache
 def _may_gain_from_bf16() -> bool:
     """Return whether products of bf16 may be faster than those of float32 here; True if nothing is known."""
     try:
@@ -37,24 +113,12 @@ def _may_gain_from_bf16() -> bool:
 def may_gain_from_bf16(cpuinfo: list[str]) -> bool:
     """Return the same for the lines of ``/proc/cpuinfo``, where x86 processors alone list their features as ``flags``.
 
-    AMX tiles are several times as fast, and ``avx512_bf16`` is twice as fast on AMD. On Intel processors without tiles
-    it is no faster than float32: their vector units add as many products per cycle of either.
+    On the others, float32 takes 0.55 to 0.8 of the time (docs/log.md). AMX tiles are several times as fast, and
+    ``avx512_bf16`` is twice as fast on AMD. On Intel processors without tiles it is no faster than float32: their
+    vector units add as many products per cycle of either.
     """
     fields = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in cpuinfo)}
     flags = fields.get("flags")
     if flags is None or "amx_bf16" in flags:
         return True
     return "avx512_bf16" in flags and "GenuineIntel" not in fields.get("vendor_id", [])
-
-
-def compiler_options(platform: str) -> dict[str, str | bool]:
-    """Return the compiler's options on a platform."""
-    return _COMPILER_OPTIONS.get(platform, {})
-
-
-def has_row_floor(platform: str, step_tokens: int) -> bool:
-    """Return whether a row's bits are the same for any number of rows from :data:`model.buckets.ROW_FLOOR` to a step.
-
-    On CPUs they are, up to 256 rows; at 512 rows, those of a product of width 1,024 were seen to differ.
-    """
-    return platform == "cpu" and step_tokens <= 256

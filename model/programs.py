@@ -25,22 +25,30 @@ from model.attention.dense import DenseAttention
 from model.buckets import Buckets
 from model.decoder import Decoder, Embedding, Layer, Norm, RotaryEmbedding, rotary_embedding
 from model.linear import project, to_pool_dtype
+from model.platforms import Platform
 from scoring.layout import Head
 
 Program = Callable[..., tuple[Array, ...]]
 
 
 class Programs:
-    """A decoder taken apart into programs, and the weights that they take."""
+    """A decoder taken apart into programs, and the weights that they take.
 
-    def __init__(self, decoder: Decoder, attention: Attention, buckets: Buckets) -> None:
+    attention: None for the platform's own.
+    """
+
+    def __init__(
+        self, decoder: Decoder, platform: Platform, buckets: Buckets, attention: Attention | None = None
+    ) -> None:
         self.config = decoder.config
-        self._attention = attention
+        self.dtype = decoder.head_kernel().dtype
+        self._pool_dtype = platform.pool_dtype(self.dtype)
+        self._attention = attention or platform.attention(self.dtype)
         self._buckets = buckets
         graph, stacked = nnx.split(decoder.model.layers)
         self._layer: nnx.GraphDef[Layer] = graph
         leaves, self._layer_tree = jax.tree.flatten(stacked)
-        per_leaf = [_unstacked(leaf) for leaf in leaves]
+        per_leaf = [_unstacked(leaf, on_host=platform.name == "cpu") for leaf in leaves]
         self.layers: list[tuple[Array, ...]] = list(zip(*per_leaf, strict=True))
         embedding, self._embedding_tree = jax.tree.flatten(nnx.split(decoder.model.embed_tokens)[1])
         self._embedding: nnx.GraphDef[Embedding] = nnx.graphdef(decoder.model.embed_tokens)
@@ -50,9 +58,7 @@ class Programs:
 
     def pool(self, blocks: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         """Return the shapes of a layer's pool: keys and values of :class:`model.attention.contract.PrefixBlocks`."""
-        config, size, dtype = self.config, self._buckets.step_tokens, self.head[1].dtype
-        # As bf16, the CPU compiler would convert a whole pool to float32 to take a slice of it.
-        dtype = jnp.uint16 if dtype == jnp.bfloat16 else dtype
+        config, size, dtype = self.config, self._buckets.step_tokens, self._pool_dtype
         shapes = (config.head_dim, size), (size, config.head_dim)
         keys, values = (jax.ShapeDtypeStruct((blocks, config.kv_heads, *shape), dtype) for shape in shapes)  # type: ignore[no-untyped-call]
         return keys, values
@@ -160,9 +166,11 @@ class Programs:
     ) -> tuple[Array, Array]:
         """Write a step's keys and values, [I, K, D], into a block of a pool, whose buffers are donated."""
         start = (block, 0, 0, 0)
+        block_keys = to_pool_dtype(keys.transpose(1, 2, 0), pool_keys.dtype)
+        block_values = to_pool_dtype(values.transpose(1, 0, 2), pool_values.dtype)
         return (
-            lax.dynamic_update_slice(pool_keys, to_pool_dtype(keys.transpose(1, 2, 0))[None], start),
-            lax.dynamic_update_slice(pool_values, to_pool_dtype(values.transpose(1, 0, 2))[None], start),
+            lax.dynamic_update_slice(pool_keys, block_keys[None], start),
+            lax.dynamic_update_slice(pool_values, block_values[None], start),
         )
 
     def lm_head(self, head: Head) -> Program:
@@ -199,9 +207,9 @@ def _item_positions(starts: Array, length: int, size: int) -> Array:
     return jnp.minimum(starts[:, None] + jnp.arange(length, dtype=jnp.int32), size - 1)
 
 
-def _unstacked(stacked: Array) -> list[Array]:
-    """Return the layers of a stack, on a CPU as views of its memory."""
-    if jax.devices()[0].platform != "cpu":
+def _unstacked(stacked: Array, *, on_host: bool) -> list[Array]:
+    """Return the layers of a stack, in the host's memory as views of it."""
+    if not on_host:
         return list(stacked)
     host = np.asarray(stacked)
     return [jax.device_put(host[layer]) for layer in range(len(host))]

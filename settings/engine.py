@@ -26,8 +26,10 @@ class EngineSettings(SettingsSlice):
         description="number format of weights and activations; `auto` is `bfloat16`, or `float32` on a processor "
         "without fast bfloat16, where `float32` is faster and takes twice the memory",
     )
-    step_tokens: Annotated[int, Field(ge=64, le=8_192), AfterValidator(_power_of_two)] = Field(
-        256, description="tokens that one engine step computes at most: a power of two, 64 or more"
+    step_tokens: Annotated[int, Field(ge=64, le=8_192), AfterValidator(_power_of_two)] | None = Field(
+        None,
+        description="tokens that one engine step computes at most: a power of two, 64 or more; "
+        "default: 256 on a CPU, and 2,048 elsewhere",
     )
     multi_item_mask_impl: Literal["auto", "dense", "segment"] = Field(
         "auto",
@@ -60,7 +62,7 @@ class EngineSettings(SettingsSlice):
         (64, 256), description="tokens of the steps that are compiled before serving, besides the largest"
     )
     multi_item_extend_batch_size: PositiveInt | None = Field(
-        None, description="items of one engine step at most; default: a quarter of `step_tokens`, and 64 at least"
+        None, description="items of one engine step at most; default: a quarter of a step's tokens, and 64 at least"
     )
     prefix_cache_bytes: PositiveInt = Field(
         2**30, description="device memory for the keys and values of queries; grows for a longer sequence"

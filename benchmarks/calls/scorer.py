@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import jax
+
 from benchmarks.shapes import DEMONSTRATION
 from checkpoints.source import Contents, find_checkpoint
 from model.engine import Engine
+from model.platforms import Platform
 from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.served_checkpoint import ServedCheckpoint
@@ -23,7 +26,7 @@ class Scorer:
         checkpoint = find_checkpoint(str(DEMONSTRATION), None, Contents.WEIGHTS)
         served = ServedCheckpoint.load(checkpoint, name=None, delimiter=None, context_length=None)
         self._tokenizer = served.tokenizer
-        self.engine = Engine.load(checkpoint.directory, EngineSettings(), served.card)
+        self.engine = Engine.load(checkpoint.directory, EngineSettings(), served.card, Platform.of(jax.devices()[0]))
         self.engine.warm_up(lambda done, total, what: None)
         self.engine.warm_up_rest(lambda done, total, what: None)
 

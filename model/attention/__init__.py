@@ -1,1 +1,1 @@
-"""Attention: the contract that every kernel keeps, the kernels, and which platform uses which."""
+"""Attention: the contract that every kernel keeps, and the kernels."""

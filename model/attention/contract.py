@@ -1,7 +1,7 @@
 """The interface of attention: each query sees one or two ranges of keys.
 
 :func:`merge` combines two results over disjoint keys into one. It needs the log-sum-exp, which therefore is an output
-and stays in float32. :mod:`model.attention.choice` chooses the implementation.
+and stays in float32. :class:`model.platforms.Platform` chooses the implementation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AttentionOutput(NamedTuple):
 class PrefixBlocks(NamedTuple):
     """A prefix in one layer, whose keys and values are in blocks of s tokens in a pool.
 
-    The pool has the weights' dtype, or uint16 for bf16: see :func:`model.linear.to_pool_dtype`.
+    The pool has the weights' dtype, or uint16 for bf16: see :meth:`model.platforms.Platform.pool_dtype`.
     """
 
     keys: Array  # of the pool: [blocks, K, D, s]

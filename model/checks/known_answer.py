@@ -37,6 +37,7 @@ from model.buckets import (
 )
 from model.checks import numpy_decoder
 from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, attend
+from model.platforms import Platform
 from model.programs import Programs
 from model.steps import Extension, Step
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
@@ -92,22 +93,23 @@ Case = tuple[tuple[ArrayLike, ...], tuple[ExpectedOutput, ...]]
 class KnownAnswers:
     """Checks the programs of one model. Safe to call from several threads."""
 
-    def __init__(self, programs: Programs, buckets: Buckets, max_prefix_blocks: int) -> None:
+    def __init__(self, programs: Programs, platform: Platform, buckets: Buckets, max_prefix_blocks: int) -> None:
         self._programs = programs
         self._config = programs.config
         self._buckets = buckets
         self._max_prefix_blocks = max_prefix_blocks
-        self._dtype = programs.head[1].dtype
+        self._dtype = programs.dtype
+        self._where = f"jax {jax.__version__}, jaxlib {version('jaxlib')}, {platform}"
 
     def check(self, key: Key, executable: jax.stages.Compiled) -> None:
         """Run a program on random numbers of a fixed seed. Raises :class:`KnownAnswerError`."""
         arguments, expected = self._case(key)
         outputs = executable(*arguments)
         if len(outputs) != len(expected):
-            raise KnownAnswerError(f"{key} has {len(outputs)} outputs instead of {len(expected)} ({_where()})")
+            raise KnownAnswerError(f"{key} has {len(outputs)} outputs instead of {len(expected)} ({self._where})")
         for number, (one, output) in enumerate(zip(expected, outputs, strict=True)):
             tolerance = 0.0 if one.exact else PROGRAM_TOLERANCE[self._dtype.name]
-            _require(f"output {number} of {key}", one.error_of(output), tolerance)
+            self._require(f"output {number} of {key}", one.error_of(output), tolerance)
 
     def check_model(self, group: GroupWork, found: Mapping[str, Floats]) -> None:
         """Compare the final states of a group's only chunk, float32 [N, width] by algorithm, with NumPy's.
@@ -117,7 +119,14 @@ class KnownAnswers:
         expected = ExpectedOutput(numpy_decoder.final_normed(self._programs, self._final_states(group)))
         for algorithm, states in found.items():
             error = expected.error_of(numpy_decoder.final_normed(self._programs, states))
-            _require(f"a known prompt scored by {algorithm}", error, MODEL_TOLERANCE[self._dtype.name])
+            self._require(f"a known prompt scored by {algorithm}", error, MODEL_TOLERANCE[self._dtype.name])
+
+    def _require(self, what: str, error: float, tolerance: float) -> None:
+        if error > tolerance:
+            raise KnownAnswerError(
+                f"{what} differs from NumPy's by {error:.2g} of its size, where {tolerance:g} is allowed "
+                f"({self._where}): this device and these versions compute something wrong"
+            )
 
     def _case(self, key: Key) -> Case:
         random = np.random.default_rng(0)
@@ -174,8 +183,8 @@ class KnownAnswers:
         pool = [np.zeros(part.shape, part.dtype) for part in self._programs.pool(blocks)]
         for number, block in enumerate(used):
             of_block = slice(number * size, (number + 1) * size)
-            pool[0][block] = _pool_dtype(keys[of_block].transpose(1, 2, 0))
-            pool[1][block] = _pool_dtype(values[of_block].transpose(1, 0, 2))
+            pool[0][block] = _pool_dtype(keys[of_block].transpose(1, 2, 0), pool[0].dtype)
+            pool[1][block] = _pool_dtype(values[of_block].transpose(1, 0, 2), pool[1].dtype)
         ends = random.integers(0, count * size, tokens, np.int32, endpoint=True)
         ends[:5] = (0, 1, size - 1, size, count * size)
         checked = _evenly_spaced(tokens)
@@ -248,7 +257,8 @@ class KnownAnswers:
         block = min(1, blocks - 1)
         pool = [np.ones(part.shape, part.dtype) for part in self._programs.pool(blocks)]
         donated = [jnp.array(part) for part in pool]
-        pool[0][block], pool[1][block] = _pool_dtype(keys.transpose(1, 2, 0)), _pool_dtype(values.transpose(1, 0, 2))
+        pool[0][block] = _pool_dtype(keys.transpose(1, 2, 0), pool[0].dtype)
+        pool[1][block] = _pool_dtype(values.transpose(1, 0, 2), pool[1].dtype)
         expected = (ExpectedOutput(part[:MAX_BLOCKS], exact=True) for part in pool)
         return (*donated, keys, values, np.int32(block)), tuple(expected)
 
@@ -313,19 +323,6 @@ def known_prompt(vocabulary: int) -> GroupWork:
     return GroupWork("known answer", prefix, (ChunkWork(0, rows, (0,), Head.LOGITS),))
 
 
-def _require(what: str, error: float, tolerance: float) -> None:
-    if error > tolerance:
-        raise KnownAnswerError(
-            f"{what} differs from NumPy's by {error:.2g} of its size, where {tolerance:g} is allowed ({_where()}): "
-            "this device and these versions compute something wrong"
-        )
-
-
-def _where() -> str:
-    device = jax.devices()[0]
-    return f"jax {jax.__version__}, jaxlib {version('jaxlib')}, {device.platform}: {device.device_kind}"
-
-
 def _normal(random: Generator, *shape: int) -> Floats:
     return random.standard_normal(shape, np.float32)
 
@@ -340,9 +337,9 @@ def _evenly_spaced(rows: int) -> TokenIds:
     return np.unique(np.linspace(0, rows - 1, min(rows, MAX_QUERIES)).astype(np.int32))
 
 
-def _pool_dtype(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _pool_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the array as a pool holds it: see :func:`model.linear.to_pool_dtype`."""
-    return array if array.dtype == np.float32 else array.view(np.uint16)
+    return array.view(dtype)
 
 
 def _root_mean_square(rows: Floats) -> Floats:

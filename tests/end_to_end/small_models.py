@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from safetensors.numpy import save_file
 
 from checkpoints.files import read_model_card
 from model.config import DecoderConfig
 from model.engine import Engine
+from model.platforms import Platform
 from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head
 from scoring.tokenization import TextTokenizer
@@ -45,5 +47,6 @@ def expected_scores(directory: Path, query: str, items: list[str], labels: list[
     prefix, rows = tokenizer.encode_rows(query, items)
     label_ids = tuple(tokenizer.single_token(label) for label in labels)
     group = GroupWork("only", prefix, (ChunkWork(0, rows, label_ids, Head.LOGPROBS),))
-    (scored,) = Engine.load(directory, EngineSettings(dtype="float32"), card).score([group], lambda: None)
+    platform = Platform.of(jax.devices()[0])
+    (scored,) = Engine.load(directory, EngineSettings(dtype="float32"), card, platform).score([group], lambda: None)
     return to_scores(scored.scores, False)

@@ -13,11 +13,13 @@ from checkpoints.card import ModelCard
 from model.buckets import Key
 from model.config import DecoderConfig
 from model.engine import Engine
+from model.platforms import Platform
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows
 from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
 
 DType = Literal["bfloat16", "float32"]
+PLATFORM = Platform.of(jax.devices()[0])
 
 
 def load(directory: Path, dtype: DType, multi_item_algorithm: AlgorithmSetting = "auto", **settings: Any) -> Engine:
@@ -25,7 +27,7 @@ def load(directory: Path, dtype: DType, multi_item_algorithm: AlgorithmSetting =
     config = DecoderConfig.from_directory(directory)
     card = ModelCard(directory.name, config.context, config.vocabulary, "no tokenizer")
     asked = EngineSettings(dtype=dtype, **settings)
-    return Engine.load(directory, asked, card, algorithm=multi_item_algorithm)
+    return Engine.load(directory, asked, card, PLATFORM, algorithm=multi_item_algorithm)
 
 
 def unchecked(key: Key, executable: jax.stages.Compiled) -> None:

@@ -24,7 +24,7 @@ from scoring.request import parse_score_request
 from settings.engine import EngineSettings
 from tests.model import engines, references
 from tests.model.checkpoints import EVERY
-from tests.model.engines import DType
+from tests.model.engines import PLATFORM, DType
 from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
 from tests.model.geometries import LABELS, SHORT_ITEM, STEP, VOCABULARY, Group, Item, groups, several_groups
 from tests.scoring.generous_limits import GENEROUS
@@ -144,7 +144,7 @@ def test_the_size_of_tiles_is_no_part_of_the_scores(algorithm: Algorithm, checkp
     group = Group(tuple(prefix.tolist()), tuple(Item(tuple(row.tolist())) for row in rows))
     small = TiledAttention(one_tile=4, query_block=8, key_block=8)
     found, expected = (
-        logprobs(Engine(decoder, asked, card, "", wanted, attention), [group])[0]
+        logprobs(Engine(decoder, asked, card, "", PLATFORM, wanted, attention), [group])[0]
         for attention in (small, TiledAttention())
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDING)

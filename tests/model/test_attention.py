@@ -17,6 +17,7 @@ from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, c
 from model.attention.dense import DenseAttention
 from model.attention.tiles import TiledAttention, active_tiles
 from model.linear import to_pool_dtype
+from tests.model.engines import PLATFORM
 
 TOLERANCE = 2e-5
 
@@ -146,7 +147,7 @@ def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(dtype: s
         piece = slice(n * size, (n + 1) * size)
         pool[0][block] = np.asarray(keys, np.float32)[0, piece].transpose(1, 2, 0)
         pool[1][block] = np.asarray(values, np.float32)[0, piece].transpose(1, 0, 2)
-    pool_keys, pool_values = (to_pool_dtype(jnp.asarray(part, dtype)) for part in pool)
+    pool_keys, pool_values = (to_pool_dtype(jnp.asarray(part, dtype), PLATFORM.pool_dtype(dtype)) for part in pool)
     prefix = PrefixBlocks(pool_keys, pool_values, jnp.asarray(table))
     found = AttentionOutput(*(part[None] for part in SMALL_PREFIX_TILES(q, prefix, np.array(ends, np.int32))))
     ranges = one_range(np.zeros((1, 13)), np.array([ends]))

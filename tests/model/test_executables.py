@@ -15,14 +15,13 @@ import pytest
 from flax import nnx
 
 from model import executables
-from model.attention.tiles import TiledAttention
 from model.buckets import Buckets, HeadKey, Key, OutputMLPKey, PrefixAttentionKey, StoreKey
 from model.decoder import Decoder
 from model.executables import Executables
 from model.programs import Programs
 from scoring.layout import Head
 from tests.model.checkpoints import CONFIGS
-from tests.model.engines import unchecked
+from tests.model.engines import PLATFORM, unchecked
 
 SMALL = HeadKey(Head.LOGITS, 2, 8)
 OTHER = HeadKey(Head.LOGITS, 4, 8)
@@ -34,18 +33,18 @@ pytestmark = pytest.mark.compiles
 
 
 def programs(dtype: str = "float32") -> Programs:
-    return Programs(Decoder(CONFIG, dtype=dtype, rngs=nnx.Rngs(0)), TiledAttention(), BUCKETS)
+    return Programs(Decoder(CONFIG, dtype=dtype, rngs=nnx.Rngs(0)), PLATFORM, BUCKETS)
 
 
 def table(dtype: str = "float32") -> Executables:
-    return Executables(programs(dtype), BUCKETS, max_prefix_blocks=2, check=unchecked)
+    return Executables(programs(dtype), PLATFORM, BUCKETS, max_prefix_blocks=2, check=unchecked)
 
 
 class WatchedExecutables(Executables):
     """Counts what is compiled, and can hold or fail a compilation."""
 
     def __init__(self) -> None:
-        super().__init__(programs(), BUCKETS, max_prefix_blocks=2, check=unchecked)
+        super().__init__(programs(), PLATFORM, BUCKETS, max_prefix_blocks=2, check=unchecked)
         self.started: list[Key] = []
         self.held: dict[Key, Event] = {}
         self.begun = Event()
@@ -118,7 +117,7 @@ def test_layers_are_views_of_the_memory_that_was_loaded() -> None:
     decoder = Decoder(CONFIG, dtype="bfloat16", rngs=nnx.Rngs(0))
     stack = decoder.model.layers.mlp.up_proj.weight[...]
     kernel_bytes = 2 * CONFIG.width * CONFIG.mlp_width
-    taken_apart = Programs(decoder, TiledAttention(), BUCKETS)
+    taken_apart = Programs(decoder, PLATFORM, BUCKETS)
     places = {leaf.unsafe_buffer_pointer() for layer in taken_apart.layers for leaf in layer}
     assert {stack.unsafe_buffer_pointer() + n * kernel_bytes for n in range(CONFIG.layers)} <= places
 

@@ -1,4 +1,4 @@
-"""The dtype in which a model is served on each platform."""
+"""What each platform is decided to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from model import platforms
-from model.platforms import may_gain_from_bf16, serving_dtype
+from model.platforms import Platform, may_gain_from_bf16
+from tests.model.devices import stand_in
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_an_x86_serves_bf16_where_its_products_are_faster(vendor: str, flags: st
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("wanted", ["bfloat16", "float32"])
 def test_an_explicit_dtype_is_served(wanted: Literal["bfloat16", "float32"], platform: str) -> None:
-    assert serving_dtype(wanted, platform) == wanted
+    assert Platform.of(stand_in(platform)).serving_dtype(wanted) == wanted
 
 
 @pytest.mark.parametrize(
@@ -57,13 +58,24 @@ def test_a_cpu_serves_the_faster_dtype(
     if flags is not None:
         cpuinfo.write_text(f"vendor_id\t: GenuineIntel\nflags\t\t: {flags}\n")
     monkeypatch.setattr(platforms, "_PROCESSOR", cpuinfo)
-    platforms._may_gain_from_bf16.cache_clear()
-    try:
-        assert serving_dtype("auto", "cpu") == expected
-    finally:
-        platforms._may_gain_from_bf16.cache_clear()
+    assert Platform.of(stand_in("cpu")).serving_dtype("auto") == expected
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_accelerators_serve_bf16(platform: str) -> None:
-    assert serving_dtype("auto", platform) == "bfloat16"
+    assert Platform.of(stand_in(platform)).serving_dtype("auto") == "bfloat16"
+
+
+def test_a_cpu_and_an_accelerator_differ_in_sizes_and_in_what_they_hold() -> None:
+    cpu, tpu = (Platform.of(stand_in(name)) for name in ("cpu", "tpu"))
+    assert (cpu.step_tokens(None), tpu.step_tokens(None), tpu.step_tokens(64)) == (256, 2_048, 64)
+    assert [cpu.block_tokens(size) for size in (64, 256, 2_048)] == [64, 256, 2_048]
+    assert [tpu.block_tokens(size) for size in (64, 256, 2_048)] == [64, 256, 256]
+    assert [str(cpu.pool_dtype(dtype)) for dtype in ("bfloat16", "float32")] == ["uint16", "float32"]
+    assert [str(tpu.pool_dtype(dtype)) for dtype in ("bfloat16", "float32")] == ["bfloat16", "float32"]
+
+
+def test_a_platform_is_that_of_the_device_and_not_of_this_machine() -> None:
+    assert str(Platform.of(stand_in("tpu", "TPU v6e"))) == "tpu: TPU v6e"
+    assert Platform.of(stand_in("tpu")).compiler_options == {}
+    assert Platform.of(stand_in("cpu")).compiler_options

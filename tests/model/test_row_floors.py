@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from benchmarks.shapes import QWEN3_06B, SHAPES
-from model.attention.tiles import TiledAttention
 from model.buckets import ROW_FLOOR, Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
-from model.platforms import has_row_floor
+from model.platforms import Platform
 from model.programs import Programs
 from tests.model.checkpoints import CONFIGS
-from tests.model.engines import DType, unchecked
+from tests.model.devices import stand_in
+from tests.model.engines import PLATFORM, DType, unchecked
 
 MODELS: dict[str, DecoderConfig] = {
     "untied": CONFIGS["untied"],
@@ -35,22 +34,21 @@ BLOCKS = 3
 
 
 def test_platforms_and_steps_without_equal_bits_have_one_step_size() -> None:
-    assert has_row_floor("cpu", 256)
-    assert not has_row_floor("cpu", 512)
-    assert not has_row_floor("gpu", 256)
+    cpu, gpu = Platform.of(stand_in("cpu")), Platform.of(stand_in("gpu"))
+    assert cpu.has_row_floor(256)
+    assert not cpu.has_row_floor(512)
+    assert not gpu.has_row_floor(64)
 
 
-@pytest.mark.skipif(
-    not has_row_floor(jax.devices()[0].platform, BUCKETS.step_tokens), reason="steps have one size here"
-)
+@pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
 @pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "float32"])
 @pytest.mark.parametrize(
     "name", ["demonstration", *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", "qwen3-0.6b"))]
 )
 def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str, dtype: DType) -> None:
     config = replace(MODELS[name], layers=1)
-    programs = Programs(Decoder(config, dtype=dtype, rngs=nnx.Rngs(3)), TiledAttention(), BUCKETS)
-    table = Executables(programs, BUCKETS, max_prefix_blocks=BLOCKS, check=unchecked)
+    programs = Programs(Decoder(config, dtype=dtype, rngs=nnx.Rngs(3)), PLATFORM, BUCKETS)
+    table = Executables(programs, PLATFORM, BUCKETS, max_prefix_blocks=BLOCKS, check=unchecked)
     random = np.random.RandomState(0)
     tokens = random.randint(0, config.vocabulary, BUCKETS.step_tokens).astype(np.int32)
     ends = random.randint(0, BLOCKS * BUCKETS.step_tokens, BUCKETS.step_tokens).astype(np.int32)

@@ -54,13 +54,19 @@ def main() -> int:
             delimiter=scoring.multi_item_scoring_delimiter,
             context_length=scoring.context_length,
         ).card
+        import jax
+
         from model.checks.known_answer import KnownAnswerError
         from model.engine import Engine
+        from model.platforms import Platform
 
         loading = ByteProgress(
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
         )
-        engine = Engine.load(checkpoint.directory, engine_settings, card, loading.advance, scoring.multi_item_algorithm)
+        platform = Platform.of(jax.devices()[0])
+        engine = Engine.load(
+            checkpoint.directory, engine_settings, card, platform, loading.advance, scoring.multi_item_algorithm
+        )
         log.info("loaded", device=engine.device, dtype=engine.dtype)
     except (CheckpointError, ValidationError) as error:
         log.error("can't start", reason=str(error))

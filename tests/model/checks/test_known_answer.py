@@ -13,7 +13,6 @@ import pytest
 from model import engine as engine_module
 from model import programs, weights
 from model.attention.contract import causal
-from model.attention.tiles import TiledAttention
 from model.buckets import (
     Buckets,
     EmbedKey,
@@ -37,7 +36,7 @@ from model.steps import Extension
 from scoring.layout import Head, TokenIds
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, tensors, write
-from tests.model.engines import DType
+from tests.model.engines import PLATFORM, DType
 from tests.model.gates import FLOAT32_LOGPROBS
 from tests.model.references import SEED
 
@@ -58,9 +57,9 @@ class Table:
 
     def __init__(self, directory: Path) -> None:
         decoder, _ = weights.load(directory, CONFIGS["tied"], "bfloat16")
-        self.programs = Programs(decoder, TiledAttention(), BUCKETS)
-        self.known_answers = KnownAnswers(self.programs, BUCKETS, max_prefix_blocks=2)
-        self.executables = Executables(self.programs, BUCKETS, max_prefix_blocks=2, check=engines.unchecked)
+        self.programs = Programs(decoder, PLATFORM, BUCKETS)
+        self.known_answers = KnownAnswers(self.programs, PLATFORM, BUCKETS, max_prefix_blocks=2)
+        self.executables = Executables(self.programs, PLATFORM, BUCKETS, max_prefix_blocks=2, check=engines.unchecked)
 
     def passes(self, key: Key, spoil: Callable[[Program], Program] = lambda program: program) -> bool:
         """Whether the check accepts a program after a change."""
@@ -213,7 +212,7 @@ def test_a_wrong_program_never_enters_the_table(table: Table, monkeypatch: pytes
         return spoil(right)
 
     monkeypatch.setattr(Executables, "_compile", compile_wrong)
-    checked = Executables(table.programs, BUCKETS, max_prefix_blocks=2, check=table.known_answers.check)
+    checked = Executables(table.programs, PLATFORM, BUCKETS, max_prefix_blocks=2, check=table.known_answers.check)
     for _ in range(2):
         with pytest.raises(
             KnownAnswerError, match=r"OutputMLPKey\(tokens=64\) differs from NumPy's by 0\.\d+ of its size"
@@ -225,7 +224,7 @@ def test_a_wrong_program_never_enters_the_table(table: Table, monkeypatch: pytes
 @pytest.mark.parametrize("name", EVERY)
 def test_the_numpy_decoder_agrees_with_huggingface(name: str, checkpoint: Callable[[str], Path]) -> None:
     decoder, _ = weights.load(checkpoint(name), EVERY[name], "float32")
-    model = Programs(decoder, TiledAttention(), BUCKETS)
+    model = Programs(decoder, PLATFORM, BUCKETS)
     vocabulary = np.arange(EVERY[name].vocabulary, dtype=np.int32)
     for row, expected in zip(references.rows(name), references.read(name).float32, strict=True):
         positions = np.arange(len(row), dtype=np.int32)

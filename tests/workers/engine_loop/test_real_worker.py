@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -22,7 +23,7 @@ from model.buckets import HeadKey, OutputMLPKey
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.engine import Engine
-from model.platforms import serving_dtype
+from model.platforms import Platform
 from model.rope import Rope
 from model.weights import save
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
@@ -90,10 +91,11 @@ def test_a_worker_scores_with_the_real_engine_and_registers_what_it_serves(sqlit
         process.kill()
         _, log = process.communicate()
     assert "Traceback" not in log
-    assert (record.card.name, record.card.context_length, record.dtype) == (MODEL, 512, serving_dtype("auto", "cpu"))
+    platform = Platform.of(jax.devices()[0])
+    assert (record.card.name, record.card.context_length, record.dtype) == (MODEL, 512, platform.serving_dtype("auto"))
     assert len(record.weights_fingerprint) == 64
 
-    engine = Engine.load(checkpoint, EngineSettings(), ModelCard(MODEL, 512, 512, "tokenizer"))
+    engine = Engine.load(checkpoint, EngineSettings(), ModelCard(MODEL, 512, 512, "tokenizer"), platform)
     rows = Rows.pack([[7, 0], [7, 0, 9], [7, 1], [7, 1, 9], [7, 2], [7, 2, 9]], [2] * 6)
     chunk = ChunkWork(1, rows, LABELS, Head.LOGPROBS)
     (expected,) = engine.score([GroupWork("group", np.array([1, 2], np.int32), (chunk,))], lambda: None)
