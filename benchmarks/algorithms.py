@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
-from benchmarks.workloads import Workload
+from model.compiling.workloads import Workload
 from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
 

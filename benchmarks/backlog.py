@@ -23,11 +23,11 @@ import numpy as np
 
 from benchmarks.algorithms import random_engine
 from benchmarks.latency import AnnouncingBell
-from benchmarks.workloads import labels_of
 from jobs.queue.accept import accept
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
+from model.compiling.workloads import labels_of
 from model.engine import Engine
 from scoring.layout import Chunk, Rows, TokenIds
 from settings.engine import EngineSettings

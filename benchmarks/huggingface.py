@@ -16,7 +16,8 @@ import numpy as np
 
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
-from benchmarks.workloads import Sequences, Workload, batches, beginning, labels_of
+from benchmarks.workloads import batches, beginning
+from model.compiling.workloads import Sequences, Workload, labels_of
 
 CACHED_ITEMS = 25
 """Items that share a forward pass behind a cached query, whose keys and values are copied for each of them."""

@@ -23,13 +23,13 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.shapes import SHAPES
-from benchmarks.workloads import LABELS
 from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
 from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import JobStatus, Submission
+from model.compiling.workloads import LABELS
 from model.decoder import Decoder
 from model.engine import Engine
 from model.platforms import Platform

@@ -25,7 +25,8 @@ import numpy as np
 
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, alone, timed
-from benchmarks.workloads import Sequences, Workload, batches, beginning, labels_of
+from benchmarks.workloads import batches, beginning
+from model.compiling.workloads import Sequences, Workload, labels_of
 from model.config import DecoderConfig
 
 BATCH_TOKENS = 2_048

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from model.compiling.shapes import NAMED_SHAPES, QWEN3_06B
 from model.config import DecoderConfig
-from model.rope import Rope
+
+__all__ = ["DEMONSTRATION", "QWEN3_06B", "SHAPES"]
 
 DEMONSTRATION = Path(__file__).parents[1] / "demonstration" / "model"
-QWEN3_06B = DecoderConfig(
-    vocabulary=151_936,
-    width=1_024,
-    layers=28,
-    query_heads=16,
-    kv_heads=8,
-    head_dim=128,
-    mlp_width=3_072,
-    context=40_960,
-    rope=Rope(1e6),
-    norm_epsilon=1e-6,
-    tied=True,
-)
-SHAPES = {"demonstration": DecoderConfig.from_directory(DEMONSTRATION), "qwen3-0.6b": QWEN3_06B}
+SHAPES = {"demonstration": DecoderConfig.from_directory(DEMONSTRATION), **NAMED_SHAPES}

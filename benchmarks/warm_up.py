@@ -13,7 +13,7 @@ import time
 from benchmarks.algorithms import random_engine
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import alone
-from benchmarks.workloads import alike
+from model.compiling.workloads import alike
 from settings.engine import EngineSettings
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.shapes import SHAPES
-from benchmarks.workloads import WORKLOADS, Group, Workload, alike, batches
+from benchmarks.workloads import WORKLOADS, batches
+from model.compiling.workloads import Group, Workload, alike
 from model.config import DecoderConfig
 from model.rope import Rope
 

@@ -6,7 +6,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 from benchmarks.checkpoint import random_tensors
 from benchmarks.huggingface import HuggingFace
 from benchmarks.shapes import SHAPES
-from benchmarks.workloads import Group, Workload
+from model.compiling.workloads import Group, Workload
 
 BF16_NOISE = 1.0
 """Tolerance of log-probabilities around -40, where bf16 numbers are a quarter apart."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.shapes import QWEN3_06B
-from benchmarks.workloads import Group, Workload
+from model.compiling.workloads import Group, Workload
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.work import ATTENTION_TOKENS, work, work_done, work_of_group, work_of_prefix, work_of_rows
 

@@ -1,0 +1,139 @@
+"""The final schedule of a Pallas kernel, as the TPU compiler dumps it, and how many cycles a run of it takes.
+
+A schedule is a list of *bundles*, each of which takes one cycle when nothing stalls. The steps of the kernel's grid are
+turns of a loop. A conditional region, which Pallas makes of ``pl.when``, is skipped by a branch forward, which takes
+effect five bundles later.
+
+Names of a kernel's parts in :data:`model.compiling.cost.Frequencies`: ``NAME/region0``, ``NAME/region1``, … are its
+conditional regions in the order of the schedule, and the number is the share of the enclosing loop's turns in which the
+region runs (without a number: all of them). ``NAME/loop0``, … are its loops in the same order, and the number is that
+of the turns, which only a loop with a computed end needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from model.compiling.cost import Frequencies, UnknownFrequencyError
+
+BRANCH_DELAY = 5  # bundles from a branch to the first that it skips
+SMALLEST_REGION = 16
+"""Bundles of a region that has a name. Smaller ones start and await copies, and always count."""
+GUARD = 0.9
+"""A region that is so much of a loop's body is the guard of the grid's first and last turns. It always counts."""
+
+_BUNDLE = re.compile(r"\s*(?:0x)?([0-9a-f]+)\s+(?:[A-Z]{2})?\s*:")
+_BEGIN = re.compile(r"Start(?:/End)?(?: empty)? region (\d+)")
+_BRANCH = re.compile(r"sbr\.rel \(!?(%\w+)\) target = \$region(\d+)")
+_EXIT = re.compile(r"\{?\s*(%\w+) = scmp\.[^;]*, (%\w+|\d+) /\* loop exit test \*/")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Neighbouring bundles: a conditional region, or a loop."""
+
+    begin: int
+    end: int  # behind the last bundle
+    is_loop: bool = False
+    turns: int | None = None  # of a loop with a constant end
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def contains(self, other: Span) -> bool:
+        """Return whether another span lies in this one."""
+        return self.begin <= other.begin and other.end <= self.end and other != self
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The bundles of a kernel, its loops and its conditional regions, in order."""
+
+    bundles: int
+    loops: tuple[Span, ...]
+    regions: tuple[Span, ...]  # those that have names
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        """Read a dump of final bundles. Raises ValueError for anything else."""
+        starts: dict[str, int] = {}
+        branches: list[tuple[int, str, str]] = []  # the bundle, the predicate and the region that it branches to
+        limits: dict[str, str] = {}  # of a loop's exit, by its predicate
+        last = -1
+        for line in text.splitlines():
+            found = _BUNDLE.match(line)
+            if found:
+                last = int(found.group(1), 16)
+            if last < 0:
+                continue
+            starts |= {region: last for region in _BEGIN.findall(line) if region not in starts}
+            branches += [(last, predicate, region) for predicate, region in _BRANCH.findall(line)]
+            limits |= dict(_EXIT.findall(line))
+        if last < 0:
+            raise ValueError("this is not a dump of a kernel's bundles")
+        spans = set(_spans(starts, branches, limits, last + 1))
+        loops = [span for span in spans if span.is_loop]
+        regions = [span for span in spans if not span.is_loop and len(span) >= SMALLEST_REGION]
+        named = (region for region in regions if not any(_guards(region, loop) for loop in loops))
+        return cls(last + 1, _ordered(loops), _ordered(named))
+
+    def cycles(self, kernel: str, frequencies: Frequencies) -> float:
+        """Return the bundles of one run of the kernel.
+
+        Raises UnknownFrequencyError if a loop has a computed end, or if a number names a region that is not there.
+        """
+        times = {region: frequencies.get(f"{kernel}/region{n}", 1.0) for n, region in enumerate(self.regions)}
+        if f"{kernel}/region{len(self.regions)}" in frequencies:
+            raise UnknownFrequencyError(
+                f"the kernel {kernel!r} has {len(self.regions)} conditional regions, of "
+                f"{[len(region) for region in self.regions]} bundles, and more are given"
+            )
+        for n, loop in enumerate(self.loops):
+            turns = frequencies.get(f"{kernel}/loop{n}", loop.turns)
+            if turns is None:
+                raise UnknownFrequencyError(f"the loop {n} of the kernel {kernel!r} has a computed end")
+            times[loop] = turns
+        whole = Span(0, self.bundles)
+        times[whole] = 1.0
+        spans = (whole, *self.loops, *self.regions)
+        return sum(_own(span, spans) * _times(span, spans, times) for span in spans)
+
+
+def _spans(
+    starts: dict[str, int], branches: list[tuple[int, str, str]], limits: dict[str, str], end: int
+) -> Iterator[Span]:
+    for bundle, predicate, region in branches:
+        target = starts.get(region)
+        if target is None:
+            continue
+        if target <= bundle:
+            limit = limits.get(predicate, "")
+            yield Span(target, min(bundle + BRANCH_DELAY, end), True, int(limit) if limit.isdigit() else None)
+        elif target > bundle + BRANCH_DELAY:
+            yield Span(bundle + BRANCH_DELAY, target)
+
+
+def _guards(region: Span, loop: Span) -> bool:
+    return loop.contains(region) and len(region) >= GUARD * len(loop)
+
+
+def _ordered(spans: Iterable[Span]) -> tuple[Span, ...]:
+    return tuple(sorted(spans, key=lambda span: (span.begin, -span.end)))
+
+
+def _own(span: Span, spans: Iterable[Span]) -> int:
+    """Return the bundles of a span that are in no smaller one."""
+    inside = [other for other in spans if span.contains(other)]
+    outermost = [one for one in inside if not any(other.contains(one) for other in inside)]
+    return len(span) - sum(map(len, outermost))
+
+
+def _times(span: Span, spans: Iterable[Span], times: dict[Span, float]) -> float:
+    """Return how often a span runs: its own number times those of all spans around it."""
+    result = times[span]
+    for other in spans:
+        if other.contains(span):
+            result *= times[other]
+    return result

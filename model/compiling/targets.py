@@ -1,0 +1,107 @@
+"""TPUs that programs can be compiled for on a machine that has none, by libtpu alone.
+
+libtpu is an optional package, whose version is pinned to that of jax in ``requirements-tpu.txt``. It reads its
+environment once, when it is loaded; so :func:`prepare_environment` is called before jax is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+LIBTPU = Path(__file__).parents[2] / "requirements-tpu.txt"
+"""The list that pins libtpu."""
+
+DUMP = "--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+"""The options with which libtpu writes the schedules of all that it compiles into a folder: gigabytes for a decoder."""
+
+
+class TargetError(Exception):
+    """Why nothing can be compiled here, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A TPU, of which one chip is compiled for."""
+
+    name: str
+    topology: str  # the name that jax knows it by
+    hosts: tuple[int, int, int]  # chips of a host along each axis
+    accelerator: str  # the type that libtpu reads from its environment
+    peak: float  # operations of bf16 products a second, of one chip (the vendor's figure)
+    cycle_flop: int  # the same a cycle: 2 x the cells of all matrix units
+    usable_memory: float  # bytes of high-bandwidth memory that a program can have, of one chip
+
+    @property
+    def clock(self) -> float:
+        """Cycles a second."""
+        return self.peak / self.cycle_flop
+
+
+_GIB = 2.0**30
+_V5E = (197e12, 4 * 2 * 128**2, 15.75 * _GIB)
+_V6E = (918e12, 4 * 2 * 256**2, 31.25 * _GIB)
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("v5e", "v5e:1x1", (1, 1, 1), "v5litepod-1", *_V5E),
+        Target("v6e", "v6e:1x1", (1, 1, 1), "v6e-1", *_V6E),
+        Target("v6e:1x1", "v6e:1x1", (1, 1, 1), "v6e-1", *_V6E),
+        Target("v6e:2x2", "v6e:2x2", (2, 2, 1), "v6e-4", *_V6E),
+        Target("v6e:2x4", "v6e:2x4", (2, 4, 1), "v6e-8", *_V6E),
+    )
+}
+
+
+def target_named(name: str) -> Target:
+    """Return a target. Raises TargetError for an unknown name."""
+    if name not in TARGETS:
+        raise TargetError(f"unknown target {name!r}; known: {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def require_libtpu() -> None:
+    """Raise TargetError unless the version of libtpu that belongs to the installed jax can be imported."""
+    wanted = pinned_version(LIBTPU.read_text(encoding="utf-8"))
+    advice = f"install libtpu=={wanted}, as {LIBTPU.name} says, or run `make compile`"
+    try:
+        found = metadata.version("libtpu")
+    except metadata.PackageNotFoundError:
+        raise TargetError(f"libtpu, which compiles for TPUs, is not installed here; {advice}") from None
+    if found != wanted:
+        raise TargetError(f"libtpu {found} is installed, which does not fit the installed jax; {advice}")
+
+
+def pinned_version(requirements: str) -> str:
+    """Return the version of libtpu in a list of requirements. Raises TargetError if there is none."""
+    for line in requirements.splitlines():
+        name, _, version = line.partition("==")
+        if name.strip() == "libtpu":
+            return version.strip()
+    raise TargetError(f"{LIBTPU.name} does not pin libtpu")
+
+
+def prepare_environment(target: Target, dump_folder: Path | None = None) -> None:
+    """Set the variables that libtpu and jax read when they are loaded, so that they look for no device.
+
+    Programs that are compiled for a TPU can't be kept in jax's cache on disk, which would try to load them.
+    """
+    os.environ |= environment(target, dump_folder)
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+
+
+def environment(target: Target, dump_folder: Path | None = None) -> dict[str, str]:
+    """Return these variables. dump_folder: where libtpu shall write schedules; None: nowhere."""
+    variables = {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",  # there is no cloud's metadata service to ask
+        "TPU_ACCELERATOR_TYPE": target.accelerator,
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        # Compiling takes no device, so that another process may do so as well. libtpu would refuse to be loaded twice.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
+    }
+    if dump_folder is not None:
+        variables["LIBTPU_INIT_ARGS"] = DUMP.format(folder=dump_folder)
+    return variables

@@ -1,0 +1,77 @@
+"""Reading the final schedule of a kernel."""
+
+import pytest
+
+from model.compiling.bundles import Schedule
+from model.compiling.cost import UnknownFrequencyError
+
+LEGEND = "= control target key start\nLB: loop body\n= control target key end\n\n"
+
+
+def schedule(bundles: int, marks: dict[int, str]) -> Schedule:
+    """A dump in the form that libtpu writes: the text of some bundles, and `nop` in all others."""
+    lines = [f" 0x{number:x}   : > {{ {marks.get(number, 'nop')} }}" for number in range(bundles)]
+    return Schedule.parse(LEGEND + "\n".join(lines))
+
+
+LOOP = {
+    10: "%1 = smov 0 } /* Start region 153 */",
+    209: "%p7_p0 = scmp.ge.s32.totalorder %s30_s17, 128 /* loop exit test */",
+    210: "%29 = sbr.rel (!%p7_p0) target = $region153",
+}
+START = {
+    20: "%529 = sbr.rel (%p9_p7) target = $region52",
+    65: "%s3 = smov [#allocation9] } /* Start/End empty region 52 */",
+}
+END = {
+    100: "%530 = sbr.rel (!%p10_p1) target = $region60",
+    145: "nop } /* End region 59 :: Start region 60 */",
+}
+
+
+def test_a_loop_counts_as_often_as_it_turns() -> None:
+    found = schedule(220, LOOP)
+    assert found.bundles == 220
+    assert [(len(loop), loop.turns) for loop in found.loops] == [(205, 128)]
+    assert found.cycles("own", {}) == 15 + 128 * 205
+    assert found.cycles("own", {"own/loop0": 3}) == 15 + 3 * 205
+
+
+def test_a_region_begins_behind_the_branch_that_skips_it_and_counts_by_its_share() -> None:
+    found = schedule(220, LOOP | START | END)
+    assert [len(region) for region in found.regions] == [40, 40]
+    assert found.cycles("own", {}) == 15 + 128 * 205
+    assert found.cycles("own", {"own/region0": 0.25, "own/region1": 0.5}) == 15 + 128 * (125 + 10 + 20)
+    assert found.cycles("own", {"other/region0": 0.25}) == found.cycles("own", {})
+
+
+def test_a_region_inside_of_another_runs_only_where_that_runs() -> None:
+    inner = {30: "%531 = sbr.rel (%p11_p1) target = $region70", 55: "nop } /* Start region 70 */"}
+    found = schedule(220, LOOP | START | inner)
+    assert [len(region) for region in found.regions] == [40, 20]
+    assert found.cycles("own", {"own/region0": 0.5, "own/region1": 0.5}) == 15 + 128 * (165 + 0.5 * (20 + 0.5 * 20))
+
+
+def test_the_guard_of_a_loop_and_small_regions_have_no_name() -> None:
+    guard = {11: "%99 = sbr.rel (%p12_p6) target = $region36", 208: "nop } /* Start/End empty region 36 */"}
+    small = {150: "%98 = sbr.rel (%p13_p6) target = $region38", 160: "nop } /* Start/End empty region 38 */"}
+    assert [len(region) for region in schedule(220, LOOP | guard | small | END).regions] == [40]
+
+
+def test_a_loop_with_a_computed_end_needs_a_number() -> None:
+    computed = LOOP | {209: "%p7_p0 = scmp.ge.s32.totalorder %s30_s17, %s44_s2 /* loop exit test */"}
+    found = schedule(220, computed)
+    assert found.loops[0].turns is None
+    with pytest.raises(UnknownFrequencyError, match="loop 0 of the kernel 'own'"):
+        found.cycles("own", {})
+    assert found.cycles("own", {"own/loop0": 2}) == 15 + 2 * 205
+
+
+def test_a_share_for_a_region_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(UnknownFrequencyError, match=r"has 1 conditional regions, of \[40\] bundles"):
+        schedule(220, LOOP | START).cycles("own", {"own/region1": 0.5})
+
+
+def test_another_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a dump"):
+        Schedule.parse(LEGEND)
