@@ -5,12 +5,17 @@ The front end never imports the accelerator library (ADR-001), so the softmax is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import LabelScores
+
+SMALL_LABEL_MASS = 0.01
+"""Below this median of the items' label mass, the prompt is probably not one that the model answers with the labels."""
 
 
 def to_scores(scores: LabelScores, apply_softmax: bool) -> npt.NDArray[np.float64]:
@@ -34,3 +39,25 @@ def to_scores(scores: LabelScores, apply_softmax: bool) -> npt.NDArray[np.float6
     result = np.zeros_like(wide)
     result[reachable] = softmax(wide[reachable], axis=1)
     return result
+
+
+def label_mass(scores: LabelScores, label_token_ids: Sequence[int]) -> npt.NDArray[np.float64] | None:
+    """Return how much of the probability over the whole vocabulary the labels have together, float64 [N], in [0, 1].
+
+    A label that is named twice counts once. None if the log-probabilities were not computed.
+    """
+    if scores.logprobs is None:
+        return None
+    _, first = np.unique(np.asarray(label_token_ids, np.int64), return_index=True)
+    total: npt.NDArray[np.float64] = np.exp(scores.logprobs[:, first].astype(np.float64)).sum(axis=1)
+    return np.minimum(total, 1.0)
+
+
+def warning_of_label_mass(mass: npt.NDArray[np.float64] | None) -> str | None:
+    """Return a warning if the labels have next to no probability for most items of a request, else None."""
+    if mass is None or not len(mass) or (median := float(np.median(mass))) >= SMALL_LABEL_MASS:
+        return None
+    return (
+        f"the labels have {median:.1g} of the probability together (median of the items): the prompt is probably not "
+        "one that the model answers with these labels"
+    )

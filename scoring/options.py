@@ -24,9 +24,10 @@ class ScoreOptions:
     return_logprobs: bool = False
     return_logits: bool = False
     item_first: bool = False  # score item + query instead of query + item
+    label_mass: bool = False  # compute the labels' share of the whole vocabulary even if no score needs it
 
     @property
     def head(self) -> Head:
         """The cheapest head that computes everything that was asked for."""
-        needs_vocabulary = self.return_logprobs or not self.apply_softmax
+        needs_vocabulary = self.label_mass or self.return_logprobs or not self.apply_softmax
         return Head.LOGPROBS if needs_vocabulary else Head.LOGITS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +24,7 @@ from jobs.store.signed_result import CallResult
 from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
 from jobs.webhooks.secrets import WebhookSecret
 from public_api.paths import job_urls
-from scoring.conversion import to_scores
+from scoring.conversion import label_mass, to_scores, warning_of_label_mass
 from scoring.layout import LabelScores
 from scoring.options import ScoreOptions
 
@@ -75,32 +76,55 @@ def encode_job(result: ScorePage) -> bytes:
     """Return the job object with its scores, if they can be shown, encoded."""
     if result.scores.impossible_row() is not None:
         return encode(show_job(result.job))
-    return _encode_object({**show_job(result.job), "result": encode_scoring(result)})
+    return _encode_object({**show_job(result.job), "result": encode_scoring(ScoredJob.read(result))})
 
 
-def encode_scoring(page: ScorePage) -> bytes:
-    """Return the response of ``/v1/score``, encoded: all scores of a job that succeeded."""
-    job = page.job
-    return _encode_scoring(job, job.id, job.finished_at or job.created_at, job.cached_tokens, page.scores)
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredJob:
+    """A job that succeeded, with all of its scores."""
+
+    id: str
+    job: JobRecord | Submission
+    finished_at: float  # Unix seconds
+    cached_tokens: int
+    scores: LabelScores
+
+    @classmethod
+    def read(cls, page: ScorePage) -> ScoredJob:
+        """Return a job that was read with all of its scores."""
+        job = page.job
+        return cls(job.id, job, job.finished_at or job.created_at, job.cached_tokens, page.scores)
+
+    @classmethod
+    def noticed(cls, submission: Submission, job_id: str, result: CallResult) -> ScoredJob:
+        """Return a call that was submitted here and whose result came with a notice, so that its job was not read."""
+        return cls(job_id, submission, result.finished_at, result.cached_tokens, result.scores)
+
+    @property
+    def label_mass(self) -> npt.NDArray[np.float64] | None:
+        """The labels' share of the probability of each item, if it was computed: float64 [N]."""
+        return label_mass(self.scores, self.job.label_token_ids)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The warnings of the job, and what its scores give reason to."""
+        doubt = warning_of_label_mass(self.label_mass)
+        return [*self.job.warnings, *([] if doubt is None else [doubt])]
 
 
-def encode_call_result(submission: Submission, job_id: str, result: CallResult) -> bytes:
-    """Return what :func:`encode_scoring` returns of a call that was submitted here, without having read its job."""
-    return _encode_scoring(submission, job_id, result.finished_at, result.cached_tokens, result.scores)
-
-
-def _encode_scoring(
-    job: JobRecord | Submission, job_id: str, finished_at: float, cached_tokens: int, scores: LabelScores
-) -> bytes:
+def encode_scoring(scored: ScoredJob) -> bytes:
+    """Return the response of ``/v1/score``, encoded."""
+    job = scored.job
+    columns = _columns(scored.scores, job.options, job.label_token_ids)
     return _encode_object(
         {
-            "id": job_id,
+            "id": scored.id,
             "object": "scoring",
             "model": job.model,
-            "created": math.floor(finished_at),
-            **{name: _encode_rows(values) for name, values in _columns(scores, job.options).items()},
-            "usage": _usage(job.prompt_tokens, cached_tokens),
-            "warnings": list(job.warnings),
+            "created": math.floor(scored.finished_at),
+            **{name: _encode_rows(values) for name, values in columns.items()},
+            "usage": _usage(job.prompt_tokens, scored.cached_tokens),
+            "warnings": scored.warnings,
         }
     )
 
@@ -193,19 +217,21 @@ def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, A
     }
 
 
-def _columns(scores: LabelScores, options: ScoreOptions) -> dict[str, Values]:
-    """Return the requested values of N items and M labels by name, each as an array [N, M]."""
+def _columns(scores: LabelScores, options: ScoreOptions, label_token_ids: Sequence[int]) -> dict[str, Values]:
+    """Return the values to show of N items and M labels by name: arrays [N, M], and the labels' share, [N]."""
     columns: dict[str, Values] = {"scores": to_scores(scores, options.apply_softmax)}
     if options.return_logprobs and scores.logprobs is not None:
         columns["logprobs"] = scores.logprobs
     if options.return_logits:
         columns["logits"] = scores.logits
+    if (mass := label_mass(scores, label_token_ids)) is not None:
+        columns["label_mass"] = mass
     return columns
 
 
 def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:
     """Yield one object per item, a slice of the items at a time: its index, and the values that were requested."""
-    columns = _columns(page.scores, page.job.options)
+    columns = _columns(page.scores, page.job.options, page.job.label_token_ids)
     for part in _slices(len(page.indices), len(columns) * page.scores.logits.shape[1]):
         rows = {name: values[part].tolist() for name, values in columns.items()}
         yield [
@@ -215,8 +241,8 @@ def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:
 
 
 def _encode_rows(values: Values) -> bytes:
-    """Encode an array as a list of its rows."""
-    return _encode_slices(values[part].tolist() for part in _slices(*values.shape))
+    """Encode an array as a list of its rows, or of its numbers if it has one dimension."""
+    return _encode_slices(values[part].tolist() for part in _slices(len(values), math.prod(values.shape[1:])))
 
 
 def _slices(items: int, values_per_item: int) -> Iterator[slice]:

@@ -132,6 +132,12 @@ class ScoreResponse(Shape):
     scores: list[Row]
     logprobs: list[NullableRow] | None = Field(None, description="if asked for; null stands for minus infinity")
     logits: list[NullableRow] | None = Field(None, description="if asked for; null stands for an infinity")
+    label_mass: list[float] | None = Field(
+        None,
+        description="of each item: the share of the probability over the whole vocabulary that the labels have "
+        "together; absent with `apply_softmax` alone, which needs no such probability. A tiny share means that the "
+        "prompt is probably wrong",
+    )
     usage: Usage
     warnings: list[str]
 
@@ -201,6 +207,7 @@ class ScoreLine(Shape):
     scores: Row
     logprobs: NullableRow | None = None
     logits: NullableRow | None = None
+    label_mass: float | None = None
 
 
 class ScoreList(Shape):

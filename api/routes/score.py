@@ -7,6 +7,7 @@ and the caller can still read the job after a timeout.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
@@ -14,7 +15,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import error_response, secured
 from api.answers.openapi import json_body
-from api.answers.presentation import encode_call_result, encode_scoring, json_response
+from api.answers.presentation import ScoredJob, encode_scoring, json_response
 from api.answers.schemas import ScoreBody, ScoreResponse
 from api.callers.authentication import Principal
 from api.principal import WithScoreScope
@@ -80,6 +81,16 @@ async def score(
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
     call = await _receive(request, service, principal, idempotency_key)
+    return await answer_call(request, service, call, encode_scoring)
+
+
+async def answer_call(
+    request: Request, service: Service, call: Call, encode: Callable[[ScoredJob], bytes], *, is_small: bool = True
+) -> Response:
+    """Submit a call, wait for it, and answer with what ``encode`` makes of its scores, or with the error.
+
+    is_small: whether to encode what a notice can bring takes less than it takes to hand it to a thread.
+    """
     await service.admission.admit_call(call.submission, call.timeout)
     # With an Idempotency-Key its client may come back for it.
     departure = departure_of(request) if call.submission.idempotency is None else None
@@ -92,12 +103,14 @@ async def score(
         ended = await _wait(request, service, call, accepted)
         if isinstance(ended, CallResult):
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
-            # It is small. To hand it to a thread would take longer than to encode it.
-            return json_response(encode_call_result(call.submission, accepted.job_id, ended), headers=headers)
+            scored = ScoredJob.noticed(call.submission, accepted.job_id, ended)
+            return json_response(
+                encode(scored) if is_small else await service.threads.text(encode, scored), headers=headers
+            )
         result, given_up = ended
     job, page = result
     if page is not None:
-        return json_response(await service.threads.text(encode_scoring, page), headers=headers)
+        return json_response(await service.threads.text(encode, ScoredJob.read(page)), headers=headers)
     return error_response(_reason(job, call, given_up), {**headers, "Location": job_path(job.id)})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from scoring.options import ScoreOptions
 _IDS = np.dtype("<i4")
 TOKEN_BYTES = _IDS.itemsize
 _SCORES = np.dtype("<f4")
+_OPTIONS = frozenset(field.name for field in fields(ScoreOptions))
 SCORE_BYTES = _SCORES.itemsize
 
 
@@ -38,10 +39,10 @@ def unpack_scores(parts: Sequence[bytes], labels: int) -> npt.NDArray[np.float32
 
 
 def pack_options(options: ScoreOptions) -> dict[str, bool]:
-    """Encode options as JSON."""
-    return asdict(options)
+    """Encode options as JSON. Those that are off are left out, so that an older version can read what it knows."""
+    return {name: value for name, value in asdict(options).items() if value}
 
 
 def unpack_options(stored: Mapping[str, bool]) -> ScoreOptions:
-    """Decode what :func:`pack_options` encoded."""
-    return ScoreOptions(**stored)
+    """Decode what :func:`pack_options` encoded. Options of a newer version are ignored."""
+    return ScoreOptions(**{name: value for name, value in stored.items() if name in _OPTIONS})

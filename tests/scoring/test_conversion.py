@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from scoring.conversion import to_scores
+from scoring.conversion import label_mass, to_scores, warning_of_label_mass
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import LabelScores
 
@@ -119,3 +119,28 @@ def test_an_empty_list_of_items_has_no_scores(apply_softmax: bool) -> None:
 def test_adr_001_conversion_does_not_import_the_accelerator_library() -> None:
     program = "import sys, scoring.conversion, scoring.prepare; assert not {'jax', 'flax', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_label_mass_is_the_share_of_the_labels_together() -> None:
+    found = label_mass(logprobs([math.log(0.5), math.log(0.25)], [-INF, -INF], [1e-7, -INF]), [3, 8])
+    assert found is not None
+    np.testing.assert_allclose(found, [0.75, 0.0, 1.0], rtol=1e-6)
+    assert found.max() <= 1
+
+
+def test_a_label_that_is_named_twice_counts_once_in_the_label_mass() -> None:
+    found = label_mass(logprobs([math.log(0.5), math.log(0.25), math.log(0.5)]), [3, 8, 3])
+    assert found is not None
+    np.testing.assert_allclose(found, [0.75], rtol=1e-6)
+
+
+def test_there_is_no_label_mass_without_log_probabilities() -> None:
+    assert label_mass(logits([0.0, 1.0]), [3, 8]) is None
+    assert warning_of_label_mass(None) is None
+
+
+@pytest.mark.parametrize(
+    ("mass", "warned"), [([0.2, 0.001, 0.001], True), ([0.01, 0.01], False), ([0.001, 0.5, 0.5], False), ([], False)]
+)
+def test_a_tiny_median_of_the_label_mass_is_warned_of(mass: list[float], warned: bool) -> None:
+    assert (warning_of_label_mass(np.array(mass)) is not None) is warned

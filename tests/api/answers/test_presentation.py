@@ -10,10 +10,10 @@ import pytest
 from pydantic_core import to_json
 
 from api.answers import presentation
-from api.answers.presentation import encode_job, encode_lines, encode_page, encode_scoring
+from api.answers.presentation import ScoredJob, encode_job, encode_lines, encode_page, encode_scoring
 from jobs.store.records import JobRecord, JobStatus, Origin, ScorePage
 from scoring.conversion import to_scores
-from scoring.layout import LabelScores
+from scoring.layout import Head, LabelScores
 from scoring.options import Priority, ScoreOptions
 
 
@@ -45,17 +45,20 @@ def page_of(items: int, labels: int, *, has_more: bool = False, **options: bool)
         error=None,
         webhook=None,
     )
-    return ScorePage(job, np.arange(items), LabelScores(logits, logprobs), has_more)
+    scores = LabelScores(logits, logprobs if job.options.head is Head.LOGPROBS else None)
+    return ScorePage(job, np.arange(items), scores, has_more)
 
 
-def rows_in_one_piece(page: ScorePage) -> dict[str, list[list[float]]]:
+def rows_in_one_piece(page: ScorePage) -> dict[str, list[Any]]:
     options = page.job.options
-    assert page.scores.logprobs is not None
     rows = {"scores": to_scores(page.scores, options.apply_softmax).tolist()}
     if options.return_logprobs:
+        assert page.scores.logprobs is not None
         rows["logprobs"] = page.scores.logprobs.tolist()
     if options.return_logits:
         rows["logits"] = page.scores.logits.tolist()
+    if page.scores.logprobs is not None:
+        rows["label_mass"] = np.exp(page.scores.logprobs.astype(np.float64)).sum(axis=1).tolist()
     return rows
 
 
@@ -83,9 +86,10 @@ def test_scores_encoded_in_slices_have_the_bytes_of_one_piece(page: ScorePage, m
     items = [{"index": n, **{name: of[n] for name, of in rows.items()}} for n in range(len(page.indices))]
     assert encode_lines(page) == b"".join(encode_in_one_piece(item) + b"\n" for item in items)
     assert encode_page(page) == encode_in_one_piece({"object": "list", "data": items, "has_more": page.has_more})
-    scoring = json.loads(encode_scoring(page))
+    encoded = encode_scoring(ScoredJob.read(page))
+    scoring = json.loads(encoded)
     scoring |= rows
-    assert encode_scoring(page) == encode_in_one_piece(scoring)
+    assert encoded == encode_in_one_piece(scoring)
     assert encode_job(page) == encode_in_one_piece(presentation.show_job(page.job) | {"result": scoring})
     assert list(scoring) == ["id", "object", "model", "created", *rows, "usage", "warnings"]
 
@@ -104,7 +108,7 @@ def test_no_call_encodes_more_than_a_slice_of_a_large_page(monkeypatch: pytest.M
 
     monkeypatch.setattr(presentation, "to_json", counting)
     page = page_of(200, 256, **ALL)
-    for encode in (encode_page, encode_lines, encode_scoring, encode_job):
+    for encode in (encode_page, encode_lines, lambda page: encode_scoring(ScoredJob.read(page)), encode_job):
         encoded.clear()
         assert len(encode(page)) > 1_000_000
         assert max(encoded) <= 2**15 + 128

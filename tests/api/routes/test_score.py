@@ -172,8 +172,9 @@ def test_softmax_is_computed_in_float64(fresh: Any) -> None:
 
 
 def test_the_response_has_the_documented_fields(api: RunningApi, model: TinyModel) -> None:
-    answer = api.score(query="The capital of", items=[" France is", " Japan"], label_token_ids=[70])
-    assert set(answer) == {"id", "object", "model", "created", "scores", "usage", "warnings"}
+    everything = list(range(256))
+    answer = api.score(query="The capital of", items=[" France is", " Japan"], label_token_ids=everything)
+    assert set(answer) == {"id", "object", "model", "created", "scores", "label_mass", "usage", "warnings"}
     assert (answer["object"], answer["model"], answer["warnings"]) == ("scoring", "tiny", [])
     assert isinstance(answer["created"], int)
     tokens = sum(len(model.encode("The capital of" + item)) for item in (" France is", " Japan"))
@@ -183,6 +184,35 @@ def test_the_response_has_the_documented_fields(api: RunningApi, model: TinyMode
         "total_tokens": tokens,
         "prompt_tokens_details": {"cached_tokens": 0},
     }
+
+
+def test_the_share_of_the_labels_is_in_the_answer_where_it_was_computed(api: RunningApi, model: TinyModel) -> None:
+    body: dict[str, Any] = {"query": "Query", "items": [" a", " b"], "label_token_ids": [70, 71, 70]}
+    expected = model.text_scores("Query", [" a", " b"], [70, 71]).sum(axis=1)
+    answer = api.score(**body)
+    assert_allclose(answer["label_mass"], expected, **EXACT)
+    with_logprobs = api.score(**body, apply_softmax=True, return_logprobs=True)
+    assert with_logprobs["label_mass"] == answer["label_mass"]
+    assert "label_mass" not in api.score(**body, apply_softmax=True)
+    job = api.wait(api.submit(**body)["id"])
+    assert job["result"]["label_mass"] == answer["label_mass"]
+    lines = api.client.get(job["urls"]["scores"]).json()["data"]
+    assert [line["label_mass"] for line in lines] == answer["label_mass"]
+
+
+def test_a_prompt_whose_labels_have_next_to_no_probability_gets_a_warning(fresh: Any) -> None:
+    api, worker = fresh
+
+    def improbable(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
+        logprobs = np.full((len(chunk.rows), 2), -20.0, np.float32)
+        return ScoredChunk(chunk.id, LabelScores(logprobs, logprobs), 0)
+
+    worker.score_chunk = improbable
+    body = {"query": "Query", "items": ["", " a"], "label_token_ids": [70, 71]}
+    (warning,) = api.score(**body)["warnings"]
+    assert "4e-09" in warning
+    job = api.wait(api.submit(**body)["id"])
+    assert job["result"]["warnings"] == [warning]
 
 
 @pytest.mark.parametrize("apply_softmax", [False, True])
