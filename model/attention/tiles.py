@@ -85,23 +85,23 @@ class TiledAttention:
             shared = sequence % blocked.shape[0]
             row_ranges = jnp.tile(blocked[shared, number], (G, 1, 1))  # [G * q, N, 2]
 
-            def visit(key_number: Array, so_far: _OnlineSoftmax) -> _OnlineSoftmax:
+            def visit(key_number: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
                 keys, values = tile(sequence, key_number)
                 scores = multiply("kqd,kds->kqs", tiles[index], keys) * D**-0.5
                 positions = key_number * block + jnp.arange(block, dtype=jnp.int32)
                 return so_far.add(jnp.where(visible(row_ranges, positions), scores, -jnp.inf), values)
 
-            def key_tile(key_number: Array, so_far: _OnlineSoftmax) -> _OnlineSoftmax:
+            def key_tile(key_number: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
                 if visits.active is None:
                     return visit(key_number, so_far)
                 is_active = visits.active[shared, number, key_number]
-                return _OnlineSoftmax(*lax.cond(is_active, visit, lambda _, unchanged: unchanged, key_number, so_far))
+                return OnlineSoftmax(*lax.cond(is_active, visit, lambda _, unchanged: unchanged, key_number, so_far))
 
             begin, end = (
                 bound if isinstance(bound, int) else bound[shared, number] for bound in (visits.first, visits.last)
             )
-            empty = _OnlineSoftmax.empty((K, G * rows), D)
-            return _OnlineSoftmax(*lax.fori_loop(begin, end, key_tile, empty)).attended()
+            empty = OnlineSoftmax.empty((K, G * rows), D)
+            return OnlineSoftmax(*lax.fori_loop(begin, end, key_tile, empty)).attended()
 
         def in_order(array: Array) -> Array:
             """Reorder [B * count, K, G * q, ...] to [B, Q, H, ...]."""
@@ -116,7 +116,7 @@ class TiledAttention:
         return AttentionOutput(in_order(attended.out), in_order(attended.log_sum_exp))
 
 
-class _OnlineSoftmax(NamedTuple):
+class OnlineSoftmax(NamedTuple):
     """The state of a softmax over tiles of keys (FlashAttention, arXiv 2205.14135), in float32."""
 
     peak: Array  # [...]: the largest score so far
@@ -124,19 +124,19 @@ class _OnlineSoftmax(NamedTuple):
     out: Array  # [..., D]: the weighted sum of values
 
     @classmethod
-    def empty(cls, shape: tuple[int, ...], D: int) -> _OnlineSoftmax:
+    def empty(cls, shape: tuple[int, ...], D: int) -> OnlineSoftmax:
         """Return the state before any key."""
         zeros = jnp.zeros(shape, jnp.float32)
         return cls(zeros - jnp.inf, zeros, jnp.zeros((*shape, D), jnp.float32))
 
-    def add(self, scores: Array, values: Array) -> _OnlineSoftmax:
+    def add(self, scores: Array, values: Array) -> OnlineSoftmax:
         """Add the keys of a tile: scores [K, q, s], minus infinity where a key is not seen; values [K, s, D]."""
         peak = lax.stop_gradient(jnp.maximum(self.peak, jnp.max(scores, axis=-1)))
         finite = jnp.where(jnp.isfinite(peak), peak, 0.0)  # the difference of two infinities is never taken
         weights = jnp.exp(scores - finite[..., None])
         shrunk = jnp.exp(self.peak - finite)
         out = multiply("kqs,ksd->kqd", weights.astype(values.dtype), values)
-        return _OnlineSoftmax(peak, self.total * shrunk + jnp.sum(weights, axis=-1), self.out * shrunk[..., None] + out)
+        return OnlineSoftmax(peak, self.total * shrunk + jnp.sum(weights, axis=-1), self.out * shrunk[..., None] + out)
 
     def attended(self) -> AttentionOutput:
         """Return the result over all keys that were added."""

@@ -1,0 +1,66 @@
+"""Attention of whole steps in plain XLA: the reference for kernels, on every platform."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from model.attention.contract import AttentionOutput, ItemSlots, multiply
+from model.attention.tiles import OnlineSoftmax, TiledAttention
+
+_TILES = TiledAttention(query_block=128, key_block=128)
+"""The attention of items and of packed sequences. The slot of an item is a part of one tile, or whole tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class XLAAttention:
+    """A :class:`model.attention.contract.WholeStepAttention`."""
+
+    def attend_prefix(
+        self,
+        queries: Array,
+        pool_keys: Array,
+        pool_values: Array,
+        layer: Array,
+        table: Array,
+        counts: Array,
+        ends: Array,
+    ) -> AttentionOutput:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        (T, H, D), (K, _, s) = queries.shape, pool_keys.shape[1:4]
+        tiles, G = len(table), H // K
+        rows = T // tiles
+        tiled = queries.reshape(tiles, rows, K, G, D).transpose(0, 2, 3, 1, 4).reshape(tiles, K, G * rows, D)
+
+        def tile(number: Array) -> AttentionOutput:
+            tile_ends = jnp.tile(ends.reshape(tiles, rows)[number], G)[:, None]  # [G * rows, 1]
+
+            def visit(index: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
+                block = table[number, index]
+                scores = multiply("kqd,ksd->kqs", tiled[number], pool_keys[layer, :, block]) * D**-0.5
+                seen = index * s + jnp.arange(s, dtype=jnp.int32) < tile_ends
+                return so_far.add(jnp.where(seen, scores, -jnp.inf), pool_values[layer, :, block])
+
+            empty = OnlineSoftmax.empty((K, G * rows), D)
+            return OnlineSoftmax(*lax.fori_loop(0, counts[number], visit, empty)).attended()
+
+        out, log_sum_exp = lax.map(tile, jnp.arange(tiles, dtype=jnp.int32))
+        return AttentionOutput(
+            out.reshape(tiles, K, G, rows, D).transpose(0, 3, 1, 2, 4).reshape(T, H, D),
+            log_sum_exp.reshape(tiles, K, G, rows).transpose(0, 3, 1, 2).reshape(T, H),
+        )
+
+    def attend_own(self, queries: Array, keys: Array, values: Array, items: ItemSlots) -> AttentionOutput:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
+        ranges = jnp.stack([items.begins, ends], axis=-1)[None, :, None]
+        in_slots = [part[items.rows][None] for part in (queries, keys, values)]
+        attended = _TILES.attend(in_slots[0], in_slots[1], in_slots[2], ranges)
+        return AttentionOutput(*(jnp.take(part[0], items.slots, axis=0, mode="clip") for part in attended))
+
+    def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        attended = _TILES.attend(queries[None], keys[None], values[None], ranges[None])
+        return AttentionOutput(attended.out[0], attended.log_sum_exp[0])

@@ -1,0 +1,1 @@
+"""Whole steps: one program computes a step through all layers, for accelerators."""

@@ -1,0 +1,154 @@
+"""The programs that compute a whole step, as functions of flat arguments, which are compiled ahead of time.
+
+A program loops over the stacked layers (``lax.scan``), so a step is one call. The pool with the keys and values of all
+layers is in one array each. Programs that write into it carry it through the loop and are compiled with its buffers
+donated, so that it is never copied. The functions of a layer are those of :mod:`model.decoder`, as in the programs by
+layer (:mod:`model.programs`).
+
+Shapes: T tokens of a step in tiles of T / tiles, n of them scored; B blocks of s tokens in the pool; N blocks of the
+longest prefix; L layers; H query heads, K key heads, D of a head. *weights* stands for the stacked weights of all
+layers and the embedding. Programs are pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array, lax
+
+from model.attention.contract import ItemSlots, WholeStepAttention, merge
+from model.decoder import Decoder, Embedding, KeyValues, Layer, rotary_embedding
+
+
+class Pool(NamedTuple):
+    """The keys and values of prefixes in all layers: [L, K, B, s, D] each, in the weights' dtype."""
+
+    keys: Array
+    values: Array
+
+
+Carried = tuple[Array, ...]
+"""What the loop over the layers carries beside the hidden states: keys and values of the pool if the program writes
+into it, and nothing else."""
+
+Attend = Callable[[Layer, Array, Array, Carried], tuple[Array, Carried]]
+"""Takes a layer, its hidden states [T, width], its number int32 [], and what is carried. Returns the output of
+attention, [T, H, D], and what is carried on."""
+
+
+class WholeStepPrograms:
+    """A decoder as programs of whole steps, and the weights that they take."""
+
+    def __init__(self, decoder: Decoder, attention: WholeStepAttention) -> None:
+        self.config = decoder.config
+        self._attention = attention
+        graph, stacked = nnx.split(decoder.model.layers)
+        self._layer: nnx.GraphDef[Layer] = graph
+        layers, self._layer_tree = jax.tree.flatten(stacked)
+        self._embedding: nnx.GraphDef[Embedding] = nnx.graphdef(decoder.model.embed_tokens)
+        embedding, self._embedding_tree = jax.tree.flatten(nnx.split(decoder.model.embed_tokens)[1])
+        self._layer_leaves = len(layers)
+        self.weights: tuple[Array, ...] = (*layers, *embedding)
+
+    def pool(self, blocks: int, block_tokens: int) -> Pool:
+        """Return the shapes of a pool."""
+        config = self.config
+        shape = (config.layers, config.kv_heads, blocks, block_tokens, config.head_dim)
+        dtype = self.weights[0].dtype
+        return Pool(jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, dtype))  # type: ignore[no-untyped-call, arg-type]
+
+    def extend(self, *arguments: Array) -> tuple[Array, ...]:
+        """Compute items behind prefixes in the pool.
+
+        (*weights, pool keys, pool values, tokens [T], positions [T], *tiles, *items, logit positions [n]) -> hidden
+        states of the logit positions, float32 [n, width]. tiles: table [tiles, N], counts [tiles] and ends [T] of
+        :meth:`model.attention.contract.WholeStepAttention.attend_prefix`; items:
+        :class:`model.attention.contract.ItemSlots`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
+        the tokens of its own item up to itself.
+        """
+        weights, (keys, values, tokens, positions, *step, logit_positions) = self._split(arguments)
+        tiles, items = step[:3], ItemSlots(*step[3:])
+        rotary = rotary_embedding(positions, self.config)
+
+        def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
+            queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+            behind = self._attention.attend_prefix(queries, keys, values, number, *tiles)
+            return merge(behind, self._attention.attend_own(queries, *own, items)).out, carried
+
+        hidden, _ = self._through_layers(weights, tokens, attend)
+        return (hidden[logit_positions],)
+
+    def prefill(self, *arguments: Array) -> tuple[Array, ...]:
+        """Write the keys and values of prefixes into the pool.
+
+        (*weights, pool keys, pool values, tokens [T], positions [T], *tiles, places [tiles, 2], logit positions [n]) ->
+        hidden states of the logit positions, float32 [n, width], and the pool, whose buffers are donated. places: the
+        block that the keys and values of each tile go to, and where in the block they begin. All keys and values of a
+        layer are stored before any row of the step looks at them, so a step may hold several tiles of one prefix. A row
+        sees the first ``ends[t]`` tokens of its prefix, itself among them.
+        """
+        weights, (keys, values, tokens, positions, *tiles, places, logit_positions) = self._split(arguments)
+        rotary = rotary_embedding(positions, self.config)
+
+        def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
+            pool = _stored(Pool(*carried), layer.key_values(hidden, rotary), number, places)
+            queries = layer.queries(hidden, rotary)
+            return self._attention.attend_prefix(queries, *pool, number, *tiles).out, pool
+
+        hidden, pool = self._through_layers(weights, tokens, attend, keys, values)
+        return hidden[logit_positions], *pool
+
+    def packed(self, *arguments: Array) -> tuple[Array, ...]:
+        """Compute a packed sequence, which contains its prefixes.
+
+        (*weights, tokens [T], positions [T], ranges [T, 2, 2], logit positions [n]) -> hidden states of the logit
+        positions, float32 [n, width]. ranges: what each token sees, as in
+        :meth:`model.attention.contract.WholeStepAttention.attend_packed`.
+        """
+        weights, (tokens, positions, ranges, logit_positions) = self._split(arguments)
+        rotary = rotary_embedding(positions, self.config)
+
+        def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
+            queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+            return self._attention.attend_packed(queries, *own, ranges).out, carried
+
+        hidden, _ = self._through_layers(weights, tokens, attend)
+        return (hidden[logit_positions],)
+
+    def _split(self, arguments: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array]]:
+        return arguments[: len(self.weights)], arguments[len(self.weights) :]
+
+    def _through_layers(
+        self, weights: Sequence[Array], tokens: Array, attend: Attend, *carried: Array
+    ) -> tuple[Array, Carried]:
+        """Return the hidden states after the last layer, float32 [T, width], and what the loop has carried."""
+        layers, of_embedding = weights[: self._layer_leaves], weights[self._layer_leaves :]
+        embedding: Embedding = nnx.merge(self._embedding, jax.tree.unflatten(self._embedding_tree, of_embedding))
+
+        def through(state: tuple[Array, Carried], of_layer: tuple[Array, ...]) -> tuple[tuple[Array, Carried], None]:
+            (hidden, carried), (number, *leaves) = state, of_layer
+            layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, leaves))
+            attended, carried = attend(layer, hidden, number, carried)
+            return (layer.output_mlp(hidden, attended), tuple(carried)), None
+
+        numbers = jnp.arange(self.config.layers, dtype=jnp.int32)
+        (hidden, carried), _ = lax.scan(through, (embedding(tokens), carried), (numbers, *layers))
+        return hidden, carried
+
+
+def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> Pool:
+    """Write the keys and values of a step, [T, K, D], into a layer of the pool, tile by tile."""
+    tiles = len(places)
+
+    def written(part: Array, rows: Array) -> Array:
+        tiled = rows.reshape(tiles, -1, *rows.shape[1:]).swapaxes(1, 2)  # [tiles, K, T / tiles, D]
+        for number in range(tiles):
+            start = (layer, 0, places[number, 0], places[number, 1], 0)
+            part = lax.dynamic_update_slice(part, tiled[number][None, :, None], start)
+        return part
+
+    return Pool(written(pool.keys, new.keys), written(pool.values, new.values))

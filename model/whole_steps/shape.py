@@ -1,0 +1,35 @@
+"""The sizes of whole steps, the same for all steps of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHORTEST_SLOT = 8
+"""Rows of the shortest slot of an item: see :class:`model.attention.contract.ItemSlots`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """The sizes of a step, and of the blocks that it sees."""
+
+    tokens: int  # T: rows of a step, a power of two
+    tile_rows: int  # all rows of a tile see the same prefix; a power of two, at most ``block_tokens``
+    block_tokens: int  # s: tokens of a block of the pool, a power of two
+    blocks: int  # B: blocks of the pool, the last of which no prefix has: padding is written to it
+    longest: int  # N: blocks of the longest sequence that is served
+    max_items: int  # n: items of a step, at most
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a step."""
+        return self.tokens // self.tile_rows
+
+    @property
+    def slot_rows(self) -> int:
+        """S: rows of the slots of a step's items. A slot is less than twice as long as its item, or the shortest."""
+        return 2 * self.tokens
+
+    @property
+    def spare_block(self) -> int:
+        """The block that no prefix has."""
+        return self.blocks - 1
