@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +18,23 @@ from typing import TypeVar
 
 import numpy as np
 import structlog
-from jax import Array
 
 from checkpoints.card import ModelCard
 from model import weights
 from model.attention.contract import Attention
-from model.buckets import Buckets, Key, PackedAttentionKey, packed_logit_rows
+from model.buckets import Buckets, packed_logit_rows
 from model.checks.known_answer import KnownAnswers, known_prompt
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
-from model.forward import Forward
+from model.forward import NO_BLOCKS, Computed, Extension, Forward
 from model.head_runner import FinalState, HeadRunner
+from model.layerwise_forward import LayerwiseForward
 from model.packed_sequence import pack_sequences
 from model.platforms import Platform
 from model.prefix_cache import CachedPrefix, Pin, PoolShape, PrefixCache
 from model.programs import Programs
 from model.score_buffer import EngineError, Row, ScoreBuffer
-from model.steps import Extension, steps
 from scoring.layout import GroupWork, ScoredChunk, TokenIds
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
@@ -90,13 +89,11 @@ class Engine:
         self.device = str(platform)
         self.computed_tokens = 0  # by all steps so far, padding included
         self._known_answers = KnownAnswers(programs, platform, buckets, pool.longest)
-        self._executables = Executables(programs, platform, buckets, pool.longest, self._known_answers.check)
+        executables = Executables(programs, platform, buckets, pool.longest, self._known_answers.check)
         self._width = decoder.config.width
-        self._buckets = buckets
-        self._forward = Forward(programs, self._executables, buckets, pool.budget)
+        self._forward: Forward = LayerwiseForward(programs, executables, buckets, pool.budget)
         timeout = settings.multi_item_prefill_extend_cache_timeout
-        self.prefix_cache = PrefixCache(self._forward, pool, buckets, timeout)
-        self._no_prefix = np.zeros(pool.longest, np.int32)
+        self.prefix_cache = PrefixCache(self._forward, pool, timeout)
         self._keeps_prefixes = settings.enable_scoring_cache
         policy = Policy(
             algorithm=algorithm,
@@ -108,7 +105,7 @@ class Engine:
             min_extended_rows=settings.multi_item_algorithm_items_threshold,
             max_dense_tokens=settings.multi_item_segment_fallback_threshold,
         )
-        self._planner = Planner(policy, Estimator(decoder.config.size, platform.rates, buckets.shapes))
+        self._planner = Planner(policy, Estimator(decoder.config.size, platform.rates, self._forward.shapes))
         self._calibration = Calibration()
         self._clock = time.perf_counter
 
@@ -140,19 +137,19 @@ class Engine:
         Raises :class:`model.checks.known_answer.KnownAnswerError`, as does any later call that compiles a program
         whose results are wrong.
         """
-        self._compile(self._buckets.core(self._forward.blocks), COMPILING_THREADS, on_progress)
+        self._compile(self._forward.core(), COMPILING_THREADS, on_progress)
         self.check_model()
 
     def warm_up_rest(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the rest of the declared programs, one at a time. Scoring may go on meanwhile."""
         policy = self._planner.policy
-        keys = self._buckets.rest(self._forward.blocks, packed=policy.may_use_segments, dense=policy.may_use_dense_mask)
+        keys = self._forward.rest(packed=policy.may_use_segments, dense=policy.may_use_dense_mask)
         self._compile(keys, 1, on_progress)
 
-    def _compile(self, keys: Sequence[Key], threads: int, on_progress: Callable[[int, int, str], None]) -> None:
+    def _compile(self, keys: Sequence[Hashable], threads: int, on_progress: Callable[[int, int, str], None]) -> None:
         pool = ThreadPoolExecutor(threads)
         try:
-            compiling = {pool.submit(self._executables.__getitem__, key): key for key in keys}
+            compiling = {pool.submit(self._forward.compile, key): key for key in keys}
             for done, future in enumerate(as_completed(compiling), start=1):
                 future.result()
                 on_progress(done, len(keys), str(compiling[future]))
@@ -230,7 +227,7 @@ class Engine:
 
     def _run(self, plans: Sequence[_Planned]) -> Iterator[ScoredChunk | int]:
         """Yield each chunk once it is scored, and behind each step the number of tokens that it computed."""
-        runner = HeadRunner(self._forward, self._buckets, self._width)
+        runner = HeadRunner(self._forward)
         for states, tokens in self._steps(plans):
             yield from runner.add(states, tokens)
             yield tokens
@@ -281,7 +278,7 @@ class Engine:
             for group, rows in work
             for row in rows
         ]
-        yield from self._extend(whole, self._no_prefix, self._no_prefix)
+        yield from self._extend(whole, NO_BLOCKS)
 
     def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[StepOutput]:
         """Prefill the prefix unless it is cached, then compute the items behind it."""
@@ -293,8 +290,8 @@ class Engine:
                 prefix = yield from self._prefill(group.prefix)
                 self.prefix_cache.add(key, prefix)
             yield [(row, prefix.hidden) for row in rows if _ends_with(row, prefix)], 0
-            extensions = [_extension(row, group.prefix) for row in rows if not _ends_with(row, prefix)]
-            yield from self._extend(extensions, group.prefix, prefix.table, pin)
+            extensions = [_extension(row, group.prefix, prefix.table) for row in rows if not _ends_with(row, prefix)]
+            yield from self._extend(extensions, group.prefix, pin)
             if not self._keeps_prefixes:
                 self.prefix_cache.drop(key)
 
@@ -317,28 +314,29 @@ class Engine:
 
     def _count_shared(self, rows: Sequence[Row]) -> None:
         """Credit rows with the tokens of their prefix as cached. Rows longer than a step share whole blocks alone."""
-        block = self._buckets.step_tokens
+        block = self._forward.block_tokens
         for row in rows:
             row.buffer.cached_tokens += row.prefix_end // block * block if len(row.tokens) > block else row.prefix_end
 
     def _extend(
-        self, extensions: Sequence[Extension], prefix: TokenIds, table: TokenIds, pin: Pin | None = None
+        self, extensions: Sequence[Extension], prefix: TokenIds, pin: Pin | None = None
     ) -> Iterator[StepOutput]:
         """Compute the extensions of one prefix, those longer than a step last.
 
-        A step is laid out while the last one runs. table, pin: of ``prefix``, where that is in the cache.
+        A step is laid out while the last one runs. pin: of ``prefix``, where that is in the cache.
         """
-        fitting = [extension for extension in extensions if len(extension.tokens) <= self._buckets.step_tokens]
+        longest = self._forward.shapes.step_tokens
+        fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
 
-        def dispatched() -> Iterator[tuple[list[Row], Array, int]]:
-            for step in steps(fitting, self._buckets):
-                rows = [extension.row for extension in step.extensions if extension.row is not None]
-                yield rows, self._forward.extend(step, table), len(step.tokens)
+        def dispatched() -> Iterator[tuple[list[Row], Computed]]:
+            for step in self._forward.fill(fitting):
+                rows = [extension.row for extension in step if extension.row is not None]
+                yield rows, self._forward.run(step)
 
-        for rows, hidden, computed in _one_ahead(dispatched()):
-            yield list(zip(rows, np.asarray(hidden), strict=False)), computed
+        for rows, computed in _one_ahead(dispatched()):
+            yield list(zip(rows, np.asarray(computed.states), strict=False)), computed.tokens
         for extension in extensions:
-            if len(extension.tokens) > self._buckets.step_tokens:
+            if len(extension.tokens) > longest:
                 yield from self._long_row(extension, prefix, pin)
 
     def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[StepOutput]:
@@ -346,10 +344,8 @@ class Engine:
         longest = self._planner.policy.max_packed_tokens
         groups = ((group.prefix, rows) for group, rows in work)
         for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
-            size, logit_rows = self._buckets.packed_shape(packed.length, len(packed.rows))
-            key = PackedAttentionKey(size, logit_rows, dense)
-            hidden = self._forward.packed(key, *packed.arrays(size, logit_rows))
-            yield list(zip(packed.rows, np.asarray(hidden), strict=False)), size
+            computed = self._forward.packed(packed, dense=dense)
+            yield list(zip(packed.rows, np.asarray(computed.states), strict=False)), computed.tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -377,11 +373,11 @@ def _cache_key(group: GroupWork) -> str:
     return f"{group.owner}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
 
 
-def _extension(row: Row, prefix: TokenIds) -> Extension:
+def _extension(row: Row, prefix: TokenIds, table: TokenIds) -> Extension:
     """Return the item itself, or for an empty item that ends within the prefix the last token that it sees."""
     if len(row.tokens):
-        return Extension(row.tokens, row.prefix_end, row)
-    return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row)
+        return Extension(row.tokens, row.prefix_end, row, table)
+    return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row, table)
 
 
 def _ends_with(row: Row, prefix: CachedPrefix) -> bool:

@@ -1,151 +1,106 @@
-"""The forward pass: calls the programs of a step, layer by layer, over the weights and the pool of prefix blocks.
+"""The interface between the engine and the device: a decoder and a pool of prefix blocks, whichever way it computes.
 
-Calls are only dispatched here. Nothing waits for the device, and the returned arrays are still being computed.
+The engine, the prefix cache and the runner of heads know nothing else of the device. An implementation decides which
+extensions share a step (:meth:`Forward.fill`), and lays out and computes a step (:meth:`Forward.run`).
 """
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
-from model.buckets import (
-    Buckets,
-    EmbedKey,
-    HeadKey,
-    OutputMLPKey,
-    PackedAttentionKey,
-    PrefixAttentionKey,
-    QKVKey,
-    SelfAttentionKey,
-    StoreKey,
-)
-from model.executables import Executables
-from model.programs import Programs
-from model.steps import Step
-from scoring.layout import TokenIds
+from model.packed_sequence import PackedSequence
+from model.score_buffer import Floats, Row
+from scoring.layout import Head, TokenIds
+from scoring.planning.estimates import Shapes
+
+NO_BLOCKS: TokenIds = np.zeros(0, np.int32)
 
 
-class Forward:
-    """A decoder and its pool of prefix blocks on the device. Only one thread at a time may call."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Extension:
+    """Tokens that are computed behind the first ``start`` tokens of a prefix: an item, or a piece of a prefix."""
 
-    def __init__(self, programs: Programs, executables: Executables, buckets: Buckets, blocks: int) -> None:
-        self._programs = programs
-        self._executables = executables
-        self._layers = programs.layers
-        self._buckets = buckets
-        self.blocks = blocks  # of the pool
-        self._pool = [self._empty_pool() for _ in programs.layers]
-        heads = (buckets.step_tokens, programs.config.query_heads)
-        self._no_attention = (
-            jnp.zeros((*heads, programs.config.head_dim), jnp.float32),
-            jnp.full(heads, -jnp.inf, jnp.float32),
-        )
+    tokens: TokenIds  # int32 [length], at positions from ``start`` on
+    start: int
+    row: Row | None = None  # the row that they score; None for a piece of a prefix
+    table: TokenIds = field(default_factory=lambda: NO_BLOCKS)
+    """int32: the blocks of the prefix in order, and padding behind them."""
+    stored: TokenIds = field(default_factory=lambda: NO_BLOCKS)
+    """int32: the blocks that its keys and values are written to, in order; none for items."""
+    scored: bool = True  # the final state of its last token is wanted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """What a call has dispatched. Its arrays are still being computed."""
+
+    states: Array
+    """Final hidden states, before the final norm: float32 [at least n, width], for the last token of each of n
+    extensions, or for each of n rows of a packed sequence, in order. Of extensions whose state was not wanted, there is
+    anything."""
+    tokens: int  # computed, padding included
+
+
+class Forward(Protocol):
+    """A decoder and its pool of prefix blocks on a device. One thread at a time may call; any thread may compile.
+
+    Calls are only dispatched. None of them waits for the device, except for programs that are not compiled yet.
+    """
+
+    @property
+    def shapes(self) -> Shapes:
+        """The sizes to which steps, packed sequences and heads are padded."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block of the pool. A step holds one block of tokens, or a multiple."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the pool."""
 
     def grow_pool(self, blocks: int) -> None:
-        """Enlarge the pool, and keep the contents of its blocks. Its programs are compiled when they are called."""
-        self.blocks = blocks
-        for number, parts in enumerate(self._pool):
-            self._pool[number] = tuple(
-                larger.at[: len(part)].set(part) for larger, part in zip(self._empty_pool(), parts, strict=True)
-            )
+        """Enlarge the pool, and keep the contents of its blocks."""
 
-    def extend(self, step: Step, table: TokenIds) -> Array:
-        """Return the hidden states of the extensions' last tokens: float32 [n, width], with padding behind them.
+    @property
+    def prefixes(self) -> int:
+        """How many prefixes the extensions of one step may continue."""
 
-        table: int32, the blocks of the prefix that all extensions continue; anything where they have no prefix.
+    def core(self) -> tuple[Hashable, ...]:
+        """Return the keys of the programs that are compiled before serving: enough to score any usual request."""
+
+    def rest(self, *, packed: bool, dense: bool) -> tuple[Hashable, ...]:
+        """Return the keys of the other programs, which are compiled beside the first work.
+
+        packed, dense: whether packed sequences may be computed without a mask and with one.
         """
-        return self._run(step, table, block=None, wants_state=True)
 
-    def prefill(self, step: Step, table: TokenIds, block: int, *, is_last: bool) -> Array:
-        """Continue a prefix by the only extension of a step, and write its keys and values into a block.
+    def compile(self, key: Hashable) -> None:
+        """Compile a program, and check it against a known answer.
 
-        With ``is_last``, returns the hidden state of its last token as :meth:`extend` does; else an array that is only
-        good for waiting until the step is computed.
+        Raises :class:`model.checks.known_answer.KnownAnswerError`, as does any later call that compiles a program.
         """
-        return self._run(step, table, block, wants_state=is_last)
 
-    def _run(self, step: Step, table: TokenIds, block: int | None, *, wants_state: bool) -> Array:
-        # Transferred once here, and not with each of some hundred calls.
-        blocks, prefix_ends, target, indices = jax.device_put(
-            (
-                table,
-                step.prefix_ends,
-                None if block is None else np.int32(block),
-                [(batch.starts, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
-            )
-        )
-        size, logit_rows = len(step.tokens), self._buckets.logit_rows
-        run = self._executables
-        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
-        self_attention = [
-            (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], starts, slots)
-            for batch, (starts, slots, _, _) in zip(step.self_attention, indices, strict=True)
-        ]
-        attend_prefix = run[PrefixAttentionKey(size, self.blocks)] if step.has_prefix else None
-        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, step.tokens, step.positions)
-        for number, layer in enumerate(self._layers[:-1]):
-            queries, keys, values = qkv(*layer, hidden, *rotary)
-            out, log_sum_exp = self._no_attention
-            if attend_prefix is not None:
-                out, log_sum_exp = attend_prefix(queries, *self._pool[number], blocks, prefix_ends)
-            self._store(number, keys, values, target)
-            for attend_items, starts, slots in self_attention:
-                (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, slots)
-            (hidden,) = output_mlp(*layer, hidden, out)
-        last, layer = len(self._layers) - 1, self._layers[-1]
-        qkv_for_logits = run[QKVKey(size, logit_rows)]
-        queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
-        out, log_sum_exp = self._no_attention
-        if attend_prefix is not None and wants_state:
-            attend_prefix = run[PrefixAttentionKey(logit_rows, self.blocks)]
-            ends = step.prefix_ends[step.logit_positions]
-            out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, ends)
-        self._store(last, keys, values, target)
-        if not wants_state:
-            return hidden  # type: ignore[no-any-return]
-        for batch, (starts, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
-            attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
-            (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, lengths, logit_indices)
-        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
-        return hidden  # type: ignore[no-any-return]
+    def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
+        """Fill steps with extensions. None may be longer than a step, and all of them are in exactly one step."""
 
-    def packed(
-        self,
-        key: PackedAttentionKey,
-        tokens: TokenIds,
-        positions: TokenIds,
-        ranges: TokenIds,
-        logit_positions: TokenIds,
-    ) -> Array:
-        """Return the hidden states of a packed sequence at its logit positions, float32 [n, width].
+    def run(self, extensions: Sequence[Extension]) -> Computed:
+        """Compute the extensions of a step, behind what earlier calls have stored in the pool.
 
-        tokens, positions: int32 [T]; ranges: int32 [T, 2, 2], what each token sees; logit_positions: int32 [n].
+        An extension with ``stored`` blocks begins at the beginning of the first of them.
         """
-        run, size, logit_rows = self._executables, key.tokens, key.logit_rows
-        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
-        attend = run[PackedAttentionKey(size, 0, key.dense)]
-        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, tokens, positions)
-        for layer in self._layers[:-1]:
-            queries, keys, values = qkv(*layer, hidden, *rotary)
-            (out,) = attend(queries, keys, values, ranges)
-            (hidden,) = output_mlp(*layer, hidden, out)
-        layer = self._layers[-1]
-        queries, keys, values, hidden = run[QKVKey(size, logit_rows)](*layer, hidden, *rotary, logit_positions)
-        (out,) = run[key](queries, keys, values, ranges[logit_positions])
-        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
-        return hidden  # type: ignore[no-any-return]
 
-    def run_head(self, key: HeadKey, hidden: ArrayLike, labels: ArrayLike) -> tuple[Array, ...]:
-        """Return a head's outputs, float32 [rows, labels] each: see :meth:`model.programs.Programs.lm_head`."""
-        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, hidden, labels)
-        return outputs
+    def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
+        """Compute a packed sequence at its logit positions; dense: with an explicit mask."""
 
-    def _store(self, layer: int, keys: Array, values: Array, block: Array | None) -> None:
-        if block is not None:
-            self._pool[layer] = self._executables[StoreKey(self.blocks)](*self._pool[layer], keys, values, block)
+    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
+        """Return label logits, float32 [at least n, at least labels], of final states [n, width].
 
-    def _empty_pool(self) -> tuple[Array, ...]:
-        return tuple(jnp.zeros(part.shape, part.dtype) for part in self._programs.pool(self.blocks))
+        With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary. n: at
+        most ``shapes.head_rows``.
+        """

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from model.buckets import HEAD_ROWS, Buckets
 from model.forward import Forward
 from model.score_buffer import Floats, Row
 from scoring.layout import Head, ScoredChunk
@@ -23,10 +22,9 @@ FinalState = tuple[Row, Floats]  # a row and its final hidden state, float32 [wi
 class HeadRunner:
     """Collects final hidden states, and runs heads over many of them at a time."""
 
-    def __init__(self, forward: Forward, buckets: Buckets, width: int) -> None:
+    def __init__(self, forward: Forward) -> None:
         self._forward = forward
-        self._buckets = buckets
-        self._width = width
+        self._rows = forward.shapes.head_rows
         self._waiting: list[FinalState] = []
         self._tokens = 0  # computed since heads ran last
 
@@ -34,7 +32,7 @@ class HeadRunner:
         """Take the states that a step of ``tokens`` tokens has computed; if heads run, yield the finished chunks."""
         self._waiting += states
         self._tokens += tokens
-        if len(self._waiting) >= HEAD_ROWS or self._tokens >= FLUSH_TOKENS:
+        if len(self._waiting) >= self._rows or self._tokens >= FLUSH_TOKENS:
             yield from self.flush()
 
     def flush(self) -> Iterator[ScoredChunk]:
@@ -44,20 +42,15 @@ class HeadRunner:
         for row, hidden in waiting:
             by_labels[row.buffer.chunk.head, row.buffer.chunk.label_token_ids].append((row, hidden))
         for (head, label_ids), states in by_labels.items():
-            for first in range(0, len(states), HEAD_ROWS):
-                self._run_head(head, label_ids, states[first : first + HEAD_ROWS])
+            for first in range(0, len(states), self._rows):
+                self._run_head(head, label_ids, states[first : first + self._rows])
         for buffer in {id(row.buffer): row.buffer for row, _ in waiting}.values():
             if not buffer.missing:
                 yield buffer.scored()
 
     def _run_head(self, head: Head, label_ids: tuple[int, ...], states: Sequence[FinalState]) -> None:
-        """Score at most HEAD_ROWS rows, and write the scores into their buffers."""
-        key = self._buckets.head_key(head, len(label_ids))
-        labels = np.zeros(key.labels, np.int32)
-        labels[: len(label_ids)] = label_ids
-        hidden = np.zeros((key.rows, self._width), np.float32)
-        for n, (_, state) in enumerate(states):
-            hidden[n] = state
-        outputs = [np.asarray(output) for output in self._forward.run_head(key, hidden, labels)]
+        """Score as many rows as a head takes at most, and write the scores into their buffers."""
+        hidden = np.stack([state for _, state in states])
+        outputs = [np.asarray(output) for output in self._forward.run_head(head, hidden, label_ids)]
         for n, (row, _) in enumerate(states):
             row.buffer.write(row.index, [output[n, : len(label_ids)] for output in outputs])

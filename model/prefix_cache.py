@@ -22,11 +22,9 @@ import numpy as np
 import structlog
 from jax import Array
 
-from model.buckets import Buckets
 from model.config import DecoderConfig
-from model.forward import Forward
+from model.forward import Extension, Forward
 from model.score_buffer import Floats
-from model.steps import Extension, Step
 from scoring.layout import TokenIds
 
 POOL_CONTEXTS = 16
@@ -81,13 +79,11 @@ class PrefixCache:
         self,
         forward: Forward,
         shape: PoolShape,
-        buckets: Buckets,
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._forward = forward
         self._shape = shape
-        self._buckets = buckets
         self._free = list(range(forward.blocks))
         self._timeout = timeout
         self._clock = clock
@@ -150,9 +146,9 @@ class PrefixCache:
         common: how many of its first tokens are also those of the prefix pinned by ``pin``; whole blocks of them are
         shared and not computed again.
         """
-        blocks = -(-len(tokens) // self._buckets.step_tokens)
+        blocks = -(-len(tokens) // self._forward.block_tokens)
         shared = None if pin is None or pin.key is None else self._prefixes.get(pin.key)
-        reused = 0 if shared is None else common // self._buckets.step_tokens
+        reused = 0 if shared is None else common // self._forward.block_tokens
         if not self._make_room(blocks - reused):
             # There is no room for both. The pinned prefix goes; who needs it next prefills it again.
             shared, reused = None, 0
@@ -165,7 +161,7 @@ class PrefixCache:
             table[:reused] = shared.table[:reused]
         own = tuple(self._free.pop() for _ in range(blocks - reused))
         table[reused:blocks] = own
-        return Prefill(self, tokens, own, table, reused * self._buckets.step_tokens)
+        return Prefill(self, tokens, own, table, reused * self._forward.block_tokens)
 
     def _make_room(self, blocks: int) -> bool:
         while len(self._free) < blocks and self._evict():
@@ -213,12 +209,12 @@ class Prefill:
         self, cache: PrefixCache, tokens: TokenIds, blocks: tuple[int, ...], table: TokenIds, done: int
     ) -> None:
         self._cache = cache
-        self._forward, self._buckets = cache._forward, cache._buckets
+        self._forward = cache._forward
         self._tokens = tokens
         self._blocks = blocks
         self._table = table
         self._done = done  # tokens
-        self._hidden: Array | None = None
+        self._states: Array | None = None
 
     def __enter__(self) -> Prefill:
         return self
@@ -234,17 +230,18 @@ class Prefill:
         """
         if self._done == len(self._tokens):
             return 0
-        size = self._buckets.step_tokens
-        piece = self._tokens[self._done : self._done + size]
-        step = Step.of([Extension(piece, self._done)], self._buckets)
-        block = int(self._table[self._done // size])
-        self._done += len(piece)
-        before = self._hidden
-        self._hidden = self._forward.prefill(step, self._table, block, is_last=self._done == len(self._tokens))
+        size = self._forward.block_tokens
+        start, stop = self._done, min(self._done + size, len(self._tokens))
+        blocks = self._table[start // size : -(-stop // size)]
+        is_last = stop == len(self._tokens)
+        piece = Extension(self._tokens[start:stop], start, None, self._table, blocks, scored=is_last)
+        before, self._done = self._states, stop
+        computed = self._forward.run([piece])
+        self._states = computed.states
         jax.block_until_ready(before)  # type: ignore[no-untyped-call]
-        return len(step.tokens)
+        return computed.tokens
 
     def finished(self) -> CachedPrefix:
         """Return the prefix, after the last step."""
-        assert self._hidden is not None
-        return CachedPrefix(len(self._tokens), self._blocks, self._table, np.asarray(self._hidden)[0])
+        assert self._states is not None
+        return CachedPrefix(len(self._tokens), self._blocks, self._table, np.asarray(self._states)[0])

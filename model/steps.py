@@ -9,18 +9,9 @@ from itertools import groupby
 import numpy as np
 
 from model.buckets import Buckets, LengthBucket
-from model.score_buffer import Row
+from model.forward import Extension
 from scoring.layout import TokenIds
 from scoring.planning.bin_packing import first_fit_decreasing
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Extension:
-    """Tokens that are computed behind the first ``start`` tokens of a prefix."""
-
-    tokens: TokenIds  # int32 [length], at positions from ``start`` on
-    start: int
-    row: Row | None = None  # the row that they score; None for a piece of a prefix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,11 +79,11 @@ class Step:
         return bool(self.prefix_ends.any())
 
 
-def steps(extensions: Sequence[Extension], buckets: Buckets) -> Iterator[Step]:
-    """Fill steps with extensions, the longest first. No extension may be longer than a step."""
+def filled(extensions: Sequence[Extension], buckets: Buckets) -> Iterator[tuple[Extension, ...]]:
+    """Fill steps with extensions of one prefix, the longest first. No extension may be longer than a step."""
     lengths = np.array([len(extension.tokens) for extension in extensions], np.int32)
     for together in first_fit_decreasing(lengths, buckets.step_tokens, buckets.max_rows):
-        yield Step.of([extensions[number] for number in together.tolist()], buckets)
+        yield tuple(extensions[number] for number in together.tolist())
 
 
 def _padded(values: TokenIds, size: int, fill: int = 0) -> TokenIds:

@@ -37,9 +37,10 @@ from model.buckets import (
 )
 from model.checks import numpy_decoder
 from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, attend
+from model.forward import Extension
 from model.platforms import Platform
 from model.programs import Programs
-from model.steps import Extension, Step
+from model.steps import Step
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 
 PROGRAM_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}

@@ -16,9 +16,10 @@ from model import programs
 from model.attention.contract import AttentionOutput, PrefixBlocks
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
+from model.forward import Extension
 from model.packed_sequence import PackedSequence
 from model.score_buffer import Row
-from model.steps import Extension, Step
+from model.steps import Step
 from scoring.layout import TokenIds
 from scoring.planning.algorithms import AlgorithmSetting
 from tests.model import engines
@@ -120,8 +121,8 @@ def test_an_extension_without_the_prefixs_last_token_is_noticed(
 ) -> None:
     extension = engine_module._extension
 
-    def short(row: Row, prefix: TokenIds) -> Extension:
-        found = extension(row, prefix)
+    def short(*arguments: Any) -> Extension:
+        found = extension(*arguments)
         return replace(found, start=found.start - 1)
 
     monkeypatch.setattr(engine_module, "_extension", short)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.buckets import Buckets
-from model.steps import Extension, SelfAttentionBatch, Step, steps
+from model.forward import Extension
+from model.steps import SelfAttentionBatch, Step, filled
 
 BUCKETS = Buckets.of(256)
 several = st.builds(
@@ -23,6 +24,11 @@ def extensions(lengths: list[int]) -> list[Extension]:
     """Extensions whose token ids are all different."""
     ids = np.split(np.arange(1, sum(lengths) + 1, dtype=np.int32), np.cumsum(lengths)[:-1])
     return [Extension(tokens, 1_000 * number) for number, tokens in enumerate(ids)]
+
+
+def steps(extensions: list[Extension], buckets: Buckets) -> Iterator[Step]:
+    """Steps that are filled and laid out."""
+    return (Step.of(together, buckets) for together in filled(extensions, buckets))
 
 
 def items(own: SelfAttentionBatch, buckets: Buckets) -> Iterator[tuple[int, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from model.checks import numpy_decoder
 from model.checks.known_answer import KnownAnswerError, KnownAnswers, known_prompt
 from model.engine import Engine
 from model.executables import Executables
+from model.forward import Extension
+from model.layerwise_forward import LayerwiseForward
 from model.programs import Programs
-from model.score_buffer import Row
-from model.steps import Extension
-from scoring.layout import Head, TokenIds
+from scoring.layout import Head
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, tensors, write
 from tests.model.engines import PLATFORM, DType
@@ -254,26 +255,27 @@ def test_every_family_passes_the_known_prompt_in_either_dtype(name: str, dtype: 
     assert len(engine.prefix_cache._free) == engine._forward.blocks, "the known prompt's block is free again"
 
 
-def _a_layer_left_out(engine: Engine) -> None:
-    engine._forward._layers = engine._forward._layers[1:]
+def _a_layer_left_out(forward: LayerwiseForward) -> None:
+    forward._layers = forward._layers[1:]
 
 
-def _layers_in_another_order(engine: Engine) -> None:
-    engine._forward._layers = engine._forward._layers[::-1]
+def _layers_in_another_order(forward: LayerwiseForward) -> None:
+    forward._layers = forward._layers[::-1]
 
 
-def _one_pool_for_all_layers(engine: Engine) -> None:
-    store = engine._forward._store
-    engine._forward._store = lambda layer, *arguments: store(0, *arguments)  # type: ignore[method-assign]
+def _one_pool_for_all_layers(forward: LayerwiseForward) -> None:
+    store = forward._store
+    forward._store = lambda layer, *arguments: store(0, *arguments)  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("harm", [_a_layer_left_out, _layers_in_another_order, _one_pool_for_all_layers])
 def test_programs_that_do_not_add_up_to_the_model_are_detected(
-    harm: Callable[[Engine], None], dtype: DType, small_step: Loaded
+    harm: Callable[[LayerwiseForward], None], dtype: DType, small_step: Loaded
 ) -> None:
     engine = small_step("tied", dtype)
-    harm(engine)
+    assert isinstance(engine._forward, LayerwiseForward)
+    harm(engine._forward)
     with pytest.raises(KnownAnswerError, match="a known prompt scored by "):
         engine.check_model()
 
@@ -282,9 +284,9 @@ def test_programs_that_do_not_add_up_to_the_model_are_detected(
 def test_an_item_behind_one_token_less_is_detected(small_step: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     extension = engine_module._extension
 
-    def short(row: Row, prefix: TokenIds) -> Extension:
-        found = extension(row, prefix)
-        return Extension(found.tokens, found.start - 1, found.row)
+    def short(*arguments: Any) -> Extension:
+        found = extension(*arguments)
+        return replace(found, start=found.start - 1)
 
     monkeypatch.setattr(engine_module, "_extension", short)
     with pytest.raises(KnownAnswerError, match="a known prompt scored by prefill_extend differs"):

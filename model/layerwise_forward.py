@@ -1,0 +1,160 @@
+"""The forward pass layer by layer: calls the programs of a step over the weights and the pool of prefix blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from model.buckets import (
+    Buckets,
+    EmbedKey,
+    Key,
+    OutputMLPKey,
+    PackedAttentionKey,
+    PrefixAttentionKey,
+    QKVKey,
+    SelfAttentionKey,
+    StoreKey,
+)
+from model.executables import Executables
+from model.forward import Computed, Extension
+from model.packed_sequence import PackedSequence
+from model.programs import Programs
+from model.score_buffer import Floats
+from model.steps import Step, filled
+from scoring.layout import Head
+
+
+class LayerwiseForward:
+    """A :class:`model.forward.Forward` that takes a step through the layers, a few programs each."""
+
+    prefixes = 1
+
+    def __init__(self, programs: Programs, executables: Executables, buckets: Buckets, blocks: int) -> None:
+        self.shapes = buckets.shapes
+        self.block_tokens = buckets.step_tokens
+        self._programs = programs
+        self._executables = executables
+        self._layers = programs.layers
+        self._buckets = buckets
+        self.blocks = blocks  # of the pool
+        self._pool = [self._empty_pool() for _ in programs.layers]
+        heads = (buckets.step_tokens, programs.config.query_heads)
+        self._no_attention = (
+            jnp.zeros((*heads, programs.config.head_dim), jnp.float32),
+            jnp.full(heads, -jnp.inf, jnp.float32),
+        )
+
+    def grow_pool(self, blocks: int) -> None:
+        """Enlarge the pool, and keep the contents of its blocks. Its programs are compiled when they are called."""
+        self.blocks = blocks
+        for number, parts in enumerate(self._pool):
+            self._pool[number] = tuple(
+                larger.at[: len(part)].set(part) for larger, part in zip(self._empty_pool(), parts, strict=True)
+            )
+
+    def core(self) -> tuple[Key, ...]:
+        """See :class:`model.forward.Forward`."""
+        return self._buckets.core(self.blocks)
+
+    def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
+        """See :class:`model.forward.Forward`."""
+        return self._buckets.rest(self.blocks, packed=packed, dense=dense)
+
+    def compile(self, key: Hashable) -> None:
+        """See :class:`model.forward.Forward`."""
+        self._executables[cast("Key", key)]
+
+    def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
+        """See :class:`model.forward.Forward`."""
+        return filled(extensions, self._buckets)
+
+    def run(self, extensions: Sequence[Extension]) -> Computed:
+        """Compute the extensions of a step, which continue one prefix. One that is stored is alone in its step."""
+        step = Step.of(extensions, self._buckets)
+        return Computed(self._run(step, extensions[0]), len(step.tokens))
+
+    def _run(self, step: Step, first: Extension) -> Array:
+        # Transferred once here, and not with each of some hundred calls.
+        blocks, prefix_ends, target, indices = jax.device_put(
+            (
+                first.table,
+                step.prefix_ends,
+                np.int32(first.stored[0]) if len(first.stored) else None,
+                [(batch.starts, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
+            )
+        )
+        size, logit_rows = len(step.tokens), self._buckets.logit_rows
+        run = self._executables
+        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
+        self_attention = [
+            (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], starts, slots)
+            for batch, (starts, slots, _, _) in zip(step.self_attention, indices, strict=True)
+        ]
+        attend_prefix = run[PrefixAttentionKey(size, self.blocks)] if step.has_prefix else None
+        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, step.tokens, step.positions)
+        for number, layer in enumerate(self._layers[:-1]):
+            queries, keys, values = qkv(*layer, hidden, *rotary)
+            out, log_sum_exp = self._no_attention
+            if attend_prefix is not None:
+                out, log_sum_exp = attend_prefix(queries, *self._pool[number], blocks, prefix_ends)
+            self._store(number, keys, values, target)
+            for attend_items, starts, slots in self_attention:
+                (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, slots)
+            (hidden,) = output_mlp(*layer, hidden, out)
+        last, layer = len(self._layers) - 1, self._layers[-1]
+        qkv_for_logits = run[QKVKey(size, logit_rows)]
+        queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
+        out, log_sum_exp = self._no_attention
+        if attend_prefix is not None and first.scored:
+            attend_prefix = run[PrefixAttentionKey(logit_rows, self.blocks)]
+            ends = step.prefix_ends[step.logit_positions]
+            out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, ends)
+        self._store(last, keys, values, target)
+        if not first.scored:
+            return hidden  # type: ignore[no-any-return]
+        for batch, (starts, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
+            attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
+            (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, lengths, logit_indices)
+        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
+        return hidden  # type: ignore[no-any-return]
+
+    def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
+        """See :class:`model.forward.Forward`."""
+        size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
+        tokens, positions, ranges, logit_positions = sequence.arrays(size, logit_rows)
+        run = self._executables
+        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
+        attend = run[PackedAttentionKey(size, 0, dense)]
+        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, tokens, positions)
+        for layer in self._layers[:-1]:
+            queries, keys, values = qkv(*layer, hidden, *rotary)
+            (out,) = attend(queries, keys, values, ranges)
+            (hidden,) = output_mlp(*layer, hidden, out)
+        layer = self._layers[-1]
+        queries, keys, values, hidden = run[QKVKey(size, logit_rows)](*layer, hidden, *rotary, logit_positions)
+        (out,) = run[PackedAttentionKey(size, logit_rows, dense)](queries, keys, values, ranges[logit_positions])
+        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
+        return Computed(hidden, size)
+
+    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
+        """See :class:`model.forward.Forward`."""
+        key = self._buckets.head_key(head, len(labels))
+        rows = np.zeros((key.rows, hidden.shape[1]), np.float32)
+        rows[: len(hidden)] = hidden
+        ids = np.zeros(key.labels, np.int32)
+        ids[: len(labels)] = labels
+        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, rows, ids)
+        return outputs
+
+    def _store(self, layer: int, keys: Array, values: Array, block: Array | None) -> None:
+        if block is not None:
+            self._pool[layer] = self._executables[StoreKey(self.blocks)](*self._pool[layer], keys, values, block)
+
+    def _empty_pool(self) -> tuple[Array, ...]:
+        return tuple(jnp.zeros(part.shape, part.dtype) for part in self._programs.pool(self.blocks))
