@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.steps import Extension
+from model.forward import Extension
 from model.whole_steps.shape import SHORTEST_SLOT, StepShape
 from scoring.layout import TokenIds
 

@@ -12,8 +12,8 @@ import numpy as np
 from model.attention.contract import WholeStepAttention
 from model.attention.xla import XLAAttention
 from model.decoder import Decoder
+from model.forward import Extension
 from model.linear import project, rms_norm
-from model.steps import Extension
 from model.whole_steps.layout import Behind, Unfilled, extend_steps, prefill_steps
 from model.whole_steps.programs import Pool, WholeStepPrograms
 from model.whole_steps.shape import StepShape

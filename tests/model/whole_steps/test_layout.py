@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.steps import Extension
+from model.forward import Extension
 from model.whole_steps.layout import Behind, ExtendStep, PrefillStep, Unfilled, extend_steps, prefill_steps
 from model.whole_steps.shape import SHORTEST_SLOT, StepShape
 
