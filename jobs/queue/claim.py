@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ def claim(
     *,
     interactive_only: bool = False,
     after_interactive: bool = False,
+    without: Collection[str] | None = None,
 ) -> Claim | None:
     """Claim waiting chunks for a worker; return None if there is none that it can score.
 
@@ -66,16 +67,21 @@ def claim(
     ``after_interactive``, because the worker's last claim was interactive and left work behind, this claim is not
     interactive if a tenant without interactive work waits for its turn. So a backlog of interactive work delays the
     other work of its own tenant, and that of another tenant by one claim.
+
+    With ``without``, only interactive chunks of other tenants than these are claimed, and only what fits the budget. It
+    is for a claim that makes longer interactive work wait.
     """
+    interactive_only = interactive_only or without is not None
     for attempt in range(TRIES):
         # A crash of the database may undo a claim. The fence then rejects its scores, because the batch id is unknown.
         with db.write(durable=False, avoid_sort=True) as tx:
-            choice = _choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive)
+            choice = _choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive, without)
             claimed = _take(tx, worker_id, card.name, choice) if choice.chunks else None
         if claimed is not None:
             return claimed
         # Other claims lock more rows than they take, and release them a moment later.
-        if attempt + 1 == TRIES or not has_waiting(db, card, interactive_only=interactive_only):
+        # A claim of short work alone leaves other work behind, which is no reason to try again.
+        if attempt + 1 == TRIES or without is not None or not has_waiting(db, card, interactive_only=interactive_only):
             break
         time.sleep(PAUSE_SECONDS)
     return None
@@ -111,17 +117,24 @@ def _choose(
     max_chunks: int,
     interactive_only: bool,
     after_interactive: bool,
+    without: Collection[str] | None,
 ) -> _Choice:
     """Choose the chunks to claim. Their rows are locked on PostgreSQL; SQLite has locked everything."""
     choice = _Choice()
     limit = max_chunks
-    for rows, prefix_tokens in _candidates(tx, card, max_chunks, interactive_only, after_interactive, choice):
+    if without is None:
+        candidates = _candidates(tx, card, max_chunks, interactive_only, after_interactive, choice)
+    else:
+        candidates = _of_others(tx, card, without, choice)
+    for rows, prefix_tokens in candidates:
         # Only the first group may be split. The rest of a group that is claimed later computes its prefix again.
         if choice.chunks and prefix_tokens + sum(row.token_count for row in rows) > budget_tokens:
             break
         to_prefill = prefix_tokens
         for row in rows:
             cost = row.token_count + to_prefill
+            if without is not None and cost > budget_tokens:
+                continue
             if choice.chunks and cost > budget_tokens:
                 return choice
             # After a batch was lost, each of its chunks limits the size of the next batch it is in.
@@ -196,6 +209,14 @@ def _of_all(
     if found_open < head.open_flows:
         turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
         choice.empty += [tenant for tenant in turns if tenant not in of_flow]
+
+
+def _of_others(tx: Transaction, card: ModelCard, without: Collection[str], choice: _Choice) -> Iterator[_Group]:
+    """Yield the most urgent interactive groups of the open flows, but for those of these tenants."""
+    choice.interactive = True
+    for tenant in next_flows(tx, card.name, interactive=True, limit=MAX_FLOWS):
+        if tenant not in without:
+            yield from _groups(_waiting(tx, card, FEW_CHUNKS, interactive=True, tenant=tenant))
 
 
 def _turn(row: Row[Any]) -> tuple[float, str]:
@@ -307,7 +328,7 @@ def _take(tx: Transaction, worker_id: str, model: str, choice: _Choice) -> Claim
     work = _work(rows, [chunk for chunk in choice.chunks if chunk.id in rows])
     update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
     work_left = choice.seen == FEW_CHUNKS or choice.seen > len(rows)
-    return Claim(batch_id, work, choice.interactive, work_left)
+    return Claim(batch_id, work, choice.interactive, work_left, tokens)
 
 
 def _starting(taken: CTE) -> Update:

@@ -12,8 +12,9 @@ from sqlalchemy import Row, and_, bindparam, func, select
 from checkpoints.card import ModelCard
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores
 from jobs.store.database import Database
+from jobs.store.lists import is_one_of
 from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin, ScorePage
-from jobs.store.tables import WAITING, ChunkState, chunk_scores, chunks, jobs
+from jobs.store.tables import WAITING, ChunkState, chunk_scores, chunks, flows, jobs
 from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
@@ -192,6 +193,26 @@ def has_waiting(db: Database, card: ModelCard, *, interactive_only: bool = False
         return tx.scalar(_FIRST_INTERACTIVE if interactive_only else _FIRST, card_parameters(card)) is not None
 
 
+def others_wait(db: Database, card: ModelCard, without: Collection[str], most_tokens: int) -> bool:
+    """Return whether interactive chunks of at most so many tokens wait for the worker, of tenants but these."""
+    with db.read() as tx:
+        return tx.scalar(_OF_OTHERS, card_parameters(card) | {"without": without, "most": most_tokens}) is not None
+
+
 # Ordered, so that PostgreSQL reads the head of an index; without an order it may read through the whole table.
 _FIRST = select(chunks.c.id).where(CLAIMABLE).order_by(chunks.c.due_at, chunks.c.id).limit(1)
 _FIRST_INTERACTIVE = _FIRST.where(chunks.c.interactive)
+_SHORT_OF_FLOW = (
+    select(chunks.c.id)
+    .where(
+        CLAIMABLE, chunks.c.interactive, chunks.c.tenant == flows.c.tenant, chunks.c.token_count <= bindparam("most")
+    )
+    .limit(1)  # This keeps PostgreSQL from a join with all chunks that wait.
+    .scalar_subquery()
+)
+_OF_OTHERS = (
+    select(flows.c.tenant)
+    .where(flows.c.model == bindparam("for_model"), flows.c.interactive, flows.c.is_open)
+    .where(~is_one_of(flows.c.tenant, "without"), _SHORT_OF_FLOW.is_not(None))
+    .limit(1)
+)

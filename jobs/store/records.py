@@ -131,6 +131,7 @@ class Claim:
     work_left: bool
     """Whether more work may wait for the same worker. It can be true without reason after a claim of 128 chunks or
     more, but never false while work that could be read was left."""
+    tokens: Mapping[str, int] = field(default_factory=dict)  # the work that was claimed, in tokens, by tenant
 
     @property
     def chunk_ids(self) -> list[int]:

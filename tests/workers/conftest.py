@@ -64,10 +64,15 @@ class Store:
         tokenizer: str = CARD.tokenizer_fingerprint,
         priority: Priority = Priority.NORMAL,
         tenant: str = "default",
+        items: int = 2,
         notice_key: bytes | None = None,
     ) -> str:
-        """Accept a job of so many chunks of two items each, and return its id. Every item begins with ``token``."""
-        given = [Chunk(2 * n, Rows.pack([[token, n], [token, n, 9]], [len(prefix)] * 2)) for n in range(chunks)]
+        """Accept a job of so many chunks, each with so many items that begin with ``token``, and return its id."""
+
+        def rows(n: int) -> Rows:
+            return Rows.pack([[token, n], [token, n, 9]] * (items // 2), [len(prefix)] * items)
+
+        given = [Chunk(items * n, rows(n)) for n in range(chunks)]
         submission = Submission(
             model=MODEL,
             tokenizer_fingerprint=tokenizer,
@@ -75,7 +80,7 @@ class Store:
             chunks=given,
             label_token_ids=LABELS,
             prompt_tokens=sum(int(chunk.rows.sequence_lengths.sum()) for chunk in given),
-            total_items=2 * chunks,
+            total_items=items * chunks,
             priority=priority,
             tenant=tenant,
             notice_key=notice_key,

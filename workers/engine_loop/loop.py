@@ -2,13 +2,14 @@
 
 The loop learns only from SQL what to do; the bell only says when to look. A batch that is not interactive can be
 preempted between two of its steps: the loop then claims a second batch, of interactive work, and scores it before the
-first batch goes on.
+first batch goes on. A long batch of interactive work can be preempted by short calls of other tenants in the same way.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from bell.interfaces import WorkerBell
 from checkpoints.card import ModelCard
 from jobs.queue.claim import claim
 from jobs.queue.lease import abandon, release
-from jobs.queue.read import has_waiting
+from jobs.queue.read import has_waiting, others_wait
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
@@ -37,6 +38,7 @@ from workers.engine_loop.watchdog import Watchdog
 
 SCORING_FAILED = "scoring it failed"  # what the owner of a job is told; the log has the details
 PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
+SHORT_SHARE = 1 / 16  # the same of a claim that preempts interactive work
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -140,7 +142,8 @@ class ScoringLoop:
                 if claimed.work_left:
                     self._bell.ring(self._card.name)  # another worker may score the rest
                 with self._garbage.paused():
-                    self._work_on(claimed, claimed_at, _do_nothing if claimed.interactive else self._preemption())
+                    preemption = self._preemption_by_others(claimed) if claimed.interactive else self._preemption()
+                    self._work_on(claimed, claimed_at, preemption)
 
     def _preemption(self) -> Callable[[], None]:
         """Return what a batch calls between its steps, to have interactive work scored there."""
@@ -154,9 +157,44 @@ class ScoringLoop:
             claimed = self._claim(interactive_only=True)
             if claimed is not None:
                 gate.poll_again()  # there may be more interactive work
+                self._work_on(claimed, claimed_at, self._preemption_by_others(claimed))
+
+        return preempt
+
+    def _preemption_by_others(self, batch: Claim) -> Callable[[], None]:
+        """Return what an interactive batch calls between its steps, to have short work of other tenants scored there.
+
+        One tenant's long call would otherwise keep the calls of all others waiting. While the batch is scored, each
+        tenant can have as much work done as the tenant with the most work in the batch.
+        """
+        done = Counter(batch.tokens)
+        most = max(done.values(), default=0)
+        if done.total() <= self._short_budget():
+            return _do_nothing
+        gate = PollGate(self._woken, self._timing.poll_seconds, after_first=batch.work_left)
+
+        def preempt() -> None:
+            if self.stopping.is_set() or self._outage.is_away or not gate.due():
+                return
+            claimed_at = time.monotonic()
+            claimed = self._claim_short(most, [tenant for tenant, tokens in done.items() if tokens >= most])
+            if claimed is not None:
+                gate.poll_again()
+                done.update(claimed.tokens)
                 self._work_on(claimed, claimed_at, _do_nothing)
 
         return preempt
+
+    def _short_budget(self) -> int:
+        return self._throughput.budget(self._timing.claim_seconds * SHORT_SHARE)
+
+    def _claim_short(self, most_tokens: int, without: Sequence[str]) -> Claim | None:
+        """Claim short interactive work, of at most so many tokens, of other tenants than these."""
+        budget = min(most_tokens, self._short_budget())
+        with self._outage:
+            if others_wait(self._database, self._card, without, budget):
+                return claim(self._database, self._worker_id, self._card, budget, without=without)
+        return None
 
     def _claim(self, *, interactive_only: bool = False, after_interactive: bool = False) -> Claim | None:
         budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))

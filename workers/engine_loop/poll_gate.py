@@ -9,15 +9,16 @@ import time
 class PollGate:
     """Decides for each step of one batch whether the worker polls for interactive work after it.
 
-    A poll is a query, which takes as long as a step of a small model. So a poll follows the first step, the next step
-    after the bell has rung, and one step every ``seconds`` because rings can be lost. A poll clears ``woken``. The
-    worker misses no ring because of that: after its batch, it looks for work in any case.
+    A poll is a query, which takes as long as a step of a small model. So a poll follows the first step (unless
+    ``after_first`` is false), the next step after the bell has rung, and one step every ``seconds`` because rings can
+    be lost. A poll clears ``woken``. The worker misses no ring because of that: after its batch, it looks for work in
+    any case.
     """
 
-    def __init__(self, woken: threading.Event, seconds: float) -> None:
+    def __init__(self, woken: threading.Event, seconds: float, *, after_first: bool = True) -> None:
         self._woken = woken  # set by the bell
         self._seconds = seconds
-        self._next = 0.0  # on the clock of time.monotonic
+        self._next = 0.0 if after_first else time.monotonic() + seconds  # on the clock of time.monotonic
 
     def due(self) -> bool:
         """Return whether to poll after this step. If so, the next interval begins now."""

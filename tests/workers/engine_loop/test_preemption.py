@@ -28,6 +28,10 @@ from workers.engine_loop.loop import EngineBrokenError, LoopTiming
 
 StartWorker = Callable[..., Worker]
 
+LONG = 200
+"""Chunks of a long call: more than the worker scores in a quarter of a second, as far as it can know."""
+OTHER = "another"
+"""A tenant beside the default one."""
 BULK, CALL = 7, 50
 """First tokens of the chunks of a bulk job and of a call. The engine records them for each step."""
 POLLING_EACH_STEP = LoopTiming(claim_seconds=4.0, poll_seconds=0.0)
@@ -134,13 +138,53 @@ def test_a_batch_goes_on_by_a_step_between_two_that_preempt_it(scene: Scene) -> 
     assert scene.store.status(scene.calls[0]) is JobStatus.SUCCEEDED
 
 
-def test_calls_do_not_preempt_other_calls(scene: Scene) -> None:
-    scene.call(chunks=3)
+@pytest.mark.parametrize(("chunks", "tenant"), [(3, OTHER), (LONG, "default")])
+def test_calls_preempt_neither_short_calls_nor_calls_of_the_same_tenant(scene: Scene, chunks: int, tenant: str) -> None:
+    scene.call(chunks=chunks, tenant=tenant)
     scene.call_before(1, token=CALL + 1)
     scene.start()
     wait_until(lambda: len(scene.calls) == 2, "the second call")
     scene.store.wait_for(scene.calls[1])
-    assert scene.engine.steps == [CALL, CALL, CALL, CALL + 1]
+    assert scene.engine.steps == [CALL] * chunks + [CALL + 1]
+
+
+def test_a_short_call_preempts_a_long_call_of_another_tenant(scene: Scene) -> None:
+    scene.call(chunks=LONG, tenant=OTHER)
+    scene.call_before(2, token=CALL + 1)
+    scene.start()
+    wait_until(lambda: len(scene.calls) == 2, "the second call")
+    wait_until(lambda: len(scene.engine.steps) == LONG + 1, "both calls are scored")
+    assert scene.engine.steps == [CALL, CALL, CALL, CALL + 1, *[CALL] * (LONG - 3)]
+
+
+def test_a_short_call_preempts_a_long_call_that_preempts_a_job(scene: Scene) -> None:
+    bulk = scene.store.submit(chunks=2)
+    scene.call_before(0, chunks=LONG, tenant=OTHER)
+    scene.call_before(2, token=CALL + 1)
+    scene.start()
+    scene.store.wait_for(bulk)
+    assert scene.engine.steps == [BULK, CALL, CALL, CALL + 1, *[CALL] * (LONG - 2), BULK]
+
+
+def test_a_long_call_is_not_preempted_by_another_long_one(scene: Scene) -> None:
+    scene.call(chunks=LONG, tenant=OTHER)
+    scene.call_before(2, token=CALL + 1, items=LONG)
+    scene.start()
+    wait_until(lambda: len(scene.calls) == 2, "the second call")
+    scene.store.wait_for(scene.calls[1])
+    assert scene.engine.steps == [CALL] * LONG + [CALL + 1]
+
+
+def test_short_calls_of_a_tenant_delay_a_long_call_by_about_its_own_length(scene: Scene) -> None:
+    scene.call(chunks=LONG, tenant=OTHER)
+    scene.call_before(2, token=CALL + 1, chunks=600)
+    scene.start()
+    wait_until(lambda: len(scene.calls) == 2, "the second call")
+    scene.store.wait_for(scene.calls[1])
+    steps = scene.engine.steps
+    meanwhile = steps[: len(steps) - steps[::-1].index(CALL)].count(CALL + 1)
+    assert 0 < meanwhile <= 2 * LONG
+    assert len(steps) == LONG + 600
 
 
 def test_bulk_work_whose_ring_was_used_by_a_poll_between_steps_is_still_found(scene: Scene) -> None:
