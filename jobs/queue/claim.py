@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import CTE, Integer, Row, Select, Update, and_, bindparam, func, select, update
+from sqlalchemy import CTE, Integer, Row, Select, Update, and_, bindparam, func, or_, select, update
 
 from checkpoints.card import ModelCard
 from jobs.queue.fair_shares import (
@@ -28,8 +28,8 @@ from jobs.store.codec import TOKEN_BYTES, unpack_ids, unpack_options
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_batch_id
 from jobs.store.lists import is_one_of
-from jobs.store.records import Claim, JobStatus
-from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.records import Claim, JobStatus, Origin
+from jobs.store.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
 from scoring.layout import ChunkWork, GroupWork, Rows
 from scoring.work import work_of_prefix
 
@@ -328,7 +328,8 @@ def _take(tx: Transaction, worker_id: str, model: str, choice: _Choice) -> Claim
     work = _work(rows, [chunk for chunk in choice.chunks if chunk.id in rows])
     update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
     work_left = choice.seen == FEW_CHUNKS or choice.seen > len(rows)
-    return Claim(batch_id, work, choice.interactive, work_left, tokens)
+    durable = any(row.durable for row in rows.values())
+    return Claim(batch_id, work, choice.interactive, work_left, durable, tokens)
 
 
 def _starting(taken: CTE) -> Update:
@@ -356,6 +357,7 @@ def _loading(taken: CTE) -> Select[Any]:
             taken.c.id,
             chunk_inputs.c.rows,
             *jobs.c["label_token_ids", "options"],
+            _ENDS_DURABLY.label("durable"),
             *prefixes.c["tokens", "tenant", "tokenizer_fingerprint"],
         )
         .join(chunk_inputs, chunk_inputs.c.chunk_id == taken.c.id)
@@ -364,6 +366,18 @@ def _loading(taken: CTE) -> Select[Any]:
     )
 
 
+# Whether the end of a job must outlive a crash of the database. That of a call need not, because its client has been
+# answered by then, unless the client may send the call again and expect the same answer, or is told of its end.
+_ENDS_DURABLY = or_(
+    jobs.c.origin != Origin.CALL.value,
+    jobs.c.webhook.is_not(None),
+    # With a limit, PostgreSQL reads an index for each call instead of the whole table.
+    select(idempotency_keys.c.job_id)
+    .where(idempotency_keys.c.job_id == jobs.c.id)
+    .limit(1)
+    .scalar_subquery()
+    .is_not(None),
+)
 # Written so that no index of waiting chunks fits: if old statistics say that few chunks wait, PostgreSQL would read all
 # of such an index instead of finding the chunks by their ids.
 _STILL_WAITING = chunks.c.state.concat("") == ChunkState.WAITING.value

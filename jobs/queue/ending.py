@@ -1,11 +1,11 @@
-"""Ending jobs: one function ends them for whatever reason; its owner can cancel or delete a job."""
+"""Ending jobs: what an end writes, for whatever reason it comes; the owner of a job can cancel or delete it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, select, update
 
 from jobs.queue.read import job_record
 from jobs.queue.removal import remove_jobs
@@ -17,6 +17,7 @@ from jobs.store.tables import ChunkState, Seconds, chunks, idempotency_keys, job
 from jobs.tenancy.ownership import find_job
 from jobs.webhooks.outbox import store_deliveries
 from jobs.webhooks.tables import webhook_deliveries
+from settings.jobs import StoreSettings
 
 
 def lock_jobs(job_ids: Collection[str] | Select[Any]) -> Select[Any]:
@@ -32,16 +33,16 @@ def end_jobs(
 ) -> dict[str, float]:
     """End locked jobs, drop their unfinished chunks and store the deliveries to their webhooks.
 
-    No other code ends jobs. silently: store no deliveries. Returns the ids of the jobs that this call ended, and when
-    they ended; a job that had ended before stays as it is.
+    Only the update that finishes the last chunk of a job ends jobs, too: see :func:`ending_columns`. silently: store no
+    deliveries. Returns the ids of the jobs that this call ended, and when they ended; a job that had ended before stays
+    as it is.
     """
     values = {
         "job_ids": list(job_ids),
         "to_status": status.value,
         "to_code": error.code.value if error else None,
         "to_message": error.message if error else None,
-        "keep_job_seconds": tx.settings.retention_seconds,
-        "keep_call_seconds": tx.settings.call_retention_seconds,
+        **retention(tx.settings),
     }
     rows = tx.execute(_END, values).all()
     ended = {row.id: row.finished_at for row in rows}
@@ -66,20 +67,39 @@ _KEEP_UNTIL = NOW + case(
 _KEY_UNTIL = (
     select(idempotency_keys.c.expires_at).where(idempotency_keys.c.job_id == jobs.c.id).limit(1).scalar_subquery()
 )
+_ENDED: dict[str, Any] = {
+    "finished_at": NOW,
+    "remove_at": case((_KEY_UNTIL > _KEEP_UNTIL, _KEY_UNTIL), else_=_KEEP_UNTIL),
+    "received_at": None,
+}
+FOR_DELIVERIES = jobs.c["id", "tenant", "webhook", "finished_at", "remove_at"]
+"""The columns that a delivery takes from its job."""
+
 _END = (
     update(jobs)
     .where(is_one_of(jobs.c.id, "job_ids"), jobs.c.finished_at.is_(None))
     .values(
         status=bindparam("to_status"),
-        finished_at=NOW,
-        remove_at=case((_KEY_UNTIL > _KEEP_UNTIL, _KEY_UNTIL), else_=_KEEP_UNTIL),
-        received_at=None,
         error_code=bindparam("to_code"),
         error_message=bindparam("to_message"),
+        **_ENDED,
     )
-    # The columns that a delivery takes from its job.
-    .returning(*jobs.c["id", "tenant", "webhook", "finished_at", "remove_at"])
+    .returning(*FOR_DELIVERIES)
 )
+
+
+def ending_columns(condition: ColumnElement[bool]) -> dict[str, Any]:
+    """Return what an update of jobs that have not ended sets, so that those that meet a condition have ended.
+
+    The update also sets the status. Its parameters are those of :func:`retention`. The transaction stores the
+    deliveries.
+    """
+    return {name: case((condition, value), else_=jobs.c[name]) for name, value in _ENDED.items()}
+
+
+def retention(settings: StoreSettings) -> dict[str, float]:
+    """Return the parameters that say how long a job is kept after its end."""
+    return {"keep_job_seconds": settings.retention_seconds, "keep_call_seconds": settings.call_retention_seconds}
 
 
 def cancel(db: Database, tenant: str, job_id: str) -> JobRecord:

@@ -131,6 +131,9 @@ class Claim:
     work_left: bool
     """Whether more work may wait for the same worker. It can be true without reason after a claim of 128 chunks or
     more, but never false while work that could be read was left."""
+    durable: bool
+    """Whether the ends of its jobs have to outlive a crash of the database. They need not if all of them are calls
+    without Idempotency-Key and webhook."""
     tokens: Mapping[str, int] = field(default_factory=dict)  # the work that was claimed, in tokens, by tenant
 
     @property

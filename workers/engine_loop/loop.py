@@ -127,19 +127,21 @@ class ScoringLoop:
             self._run()
 
     def _run(self) -> None:
-        after_interactive = False
+        after_interactive = work_left = False
         while True:
+            expected = work_left or self._woken.is_set()
             self._woken.clear()
             if self.stopping.is_set():
                 return
             claimed_at = time.monotonic()
-            claimed = self._claim(after_interactive=after_interactive)
-            after_interactive = claimed is not None and claimed.interactive and claimed.work_left
+            claimed = self._claim(after_interactive=after_interactive, expected=expected)
+            work_left = claimed is not None and claimed.work_left
+            after_interactive = claimed is not None and claimed.interactive and work_left
             if claimed is None:
                 self._garbage.collect_idle()
                 self._woken.wait(self._timing.poll_seconds)
             else:
-                if claimed.work_left:
+                if work_left:
                     self._bell.ring(self._card.name)  # another worker may score the rest
                 with self._garbage.paused():
                     preemption = self._preemption_by_others(claimed) if claimed.interactive else self._preemption()
@@ -196,11 +198,14 @@ class ScoringLoop:
                 return claim(self._database, self._worker_id, self._card, budget, without=without)
         return None
 
-    def _claim(self, *, interactive_only: bool = False, after_interactive: bool = False) -> Claim | None:
+    def _claim(
+        self, *, interactive_only: bool = False, after_interactive: bool = False, expected: bool = False
+    ) -> Claim | None:
+        """Claim work. expected: whether there is likely to be any."""
         budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))
         with self._outage:
             # This query is cheaper than a claim that finds nothing: on SQLite, such a claim waits for whoever writes.
-            if not interactive_only or has_waiting(self._database, self._card, interactive_only=True):
+            if expected or has_waiting(self._database, self._card, interactive_only=interactive_only):
                 return claim(
                     self._database,
                     self._worker_id,
@@ -226,7 +231,7 @@ class ScoringLoop:
 
     def _process(self, claimed: Claim, lease: LeaseRenewal, between_steps: Callable[[], None]) -> BatchOutcome:
         """Score a batch and commit its scores. Return the outcome of both."""
-        committer = ScoreCommitter(self._database, self._bell, claimed.batch_id, lease, self.stopping)
+        committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping)
         with self._watchdog.armed(), committer:
             scoring = self._score(claimed, lease, committer, between_steps)
         if scoring is BatchOutcome.FAILED and not self._engine_works():

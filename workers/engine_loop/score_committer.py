@@ -14,6 +14,7 @@ import structlog
 from bell.interfaces import WorkerBell
 from jobs.queue.finish import finish
 from jobs.store.database import Database, StorageUnavailable
+from jobs.store.records import Claim
 from scoring.layout import ScoredChunk
 from workers.engine_loop.lease_renewal import LeaseRenewal
 
@@ -30,11 +31,12 @@ class ScoreCommitter:
     """
 
     def __init__(
-        self, database: Database, bell: WorkerBell, batch_id: str, lease: LeaseRenewal, stopping: threading.Event
+        self, database: Database, bell: WorkerBell, claimed: Claim, lease: LeaseRenewal, stopping: threading.Event
     ) -> None:
         self._database = database
         self._bell = bell
-        self._batch_id = batch_id
+        self._batch_id = claimed.batch_id
+        self._durable = claimed.durable
         self._lease = lease
         self._stopping = stopping
         self._scored: list[ScoredChunk] = []  # what the next commit takes
@@ -90,7 +92,7 @@ class ScoreCommitter:
     def _commit(self, scored: list[ScoredChunk]) -> None:
         while not self._lease.over:
             try:
-                finished = finish(self._database, self._batch_id, scored)
+                finished = finish(self._database, self._batch_id, scored, durable=self._durable)
             except StorageUnavailable as error:
                 log.warning("could not store scores yet", chunks=len(scored), error=str(error))
                 if self._stopping.wait(RETRY_SECONDS):

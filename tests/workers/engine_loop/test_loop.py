@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from jobs.queue.claim import claim
 from jobs.queue.ending import cancel
 from jobs.queue.lease import release
-from jobs.queue.read import get_job, read_scores
+from jobs.queue.read import get_job, has_waiting, read_scores
 from jobs.queue.sweep import sweep
 from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Claim, JobStatus
@@ -122,14 +122,19 @@ def test_work_for_another_tokenizer_does_not_keep_a_worker_busy(
     store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker can't score this work, so it looks once for each ring, and does not ring or look again by itself."""
-    looked: list[bool] = []
+    looked: list[str] = []
 
-    def counted(*given: Any, **named: Any) -> Claim | None:
+    def count_claim(*given: Any, **named: Any) -> Claim | None:
         claimed = claim(*given, **named)
-        looked.append(claimed is not None)
+        looked.append("claim of nothing" if claimed is None else "claim")
         return claimed
 
-    monkeypatch.setattr("workers.engine_loop.loop.claim", counted)
+    def count_query(*given: Any, **named: Any) -> bool:
+        looked.append("query")
+        return has_waiting(*given, **named)
+
+    monkeypatch.setattr("workers.engine_loop.loop.claim", count_claim)
+    monkeypatch.setattr("workers.engine_loop.loop.has_waiting", count_query)
     others = store.submit(chunks=3, tokenizer="another")
     worker = start_worker(store, SLEEPY)
 
@@ -140,12 +145,12 @@ def test_work_for_another_tokenizer_does_not_keep_a_worker_busy(
         wait_for_looks(rings)
         worker.loop.wake()
     wait_for_looks(5)
-    assert looked == [False] * 5
+    assert looked == ["query", *["claim of nothing"] * 4]
     mine = store.submit()
     worker.loop.wake()
     store.wait_for(mine)
-    wait_for_looks(7)
-    assert looked == [False] * 5 + [True, False]
+    wait_for_looks(8)
+    assert looked[5:] == ["claim", "query", "query"]  # the first of these is for interactive work, after the step
     assert worker.bell.rings == []
     assert store.status(others) is JobStatus.QUEUED
 

@@ -103,7 +103,7 @@ def test_a_batch_at_which_the_engine_fails_after_it_was_lost_is_counted_as_faile
 def test_a_batch_whose_scores_can_not_be_stored_is_counted_as_failed(
     store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def finish_with_an_error(*_: object) -> None:
+    def finish_with_an_error(*_: object, **__: object) -> None:
         raise ValueError("a column is missing")
 
     monkeypatch.setattr("workers.engine_loop.score_committer.finish", finish_with_an_error)
@@ -116,7 +116,7 @@ def test_a_batch_whose_scores_can_not_be_stored_is_counted_as_failed(
 def test_a_batch_whose_scores_are_dropped_when_the_worker_stops_in_an_outage_is_given_back(
     store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def finish_in_an_outage(*_: object) -> None:
+    def finish_in_an_outage(*_: object, **__: object) -> None:
         raise StorageUnavailable("no connection")
 
     monkeypatch.setattr("workers.engine_loop.score_committer.finish", finish_in_an_outage)
