@@ -39,6 +39,10 @@ from jobs.invariant_watch import Watch
 from jobs.queue.read import results_of
 from jobs.store.database import Database
 from scoring.served_checkpoint import ServedCheckpoint
+from scoring.templates.known import KnownTemplates, difference_from_one_text, require_fit
+from scoring.templates.template import Template
+from scoring.templates.wording import TemplateError
+from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
@@ -69,7 +73,8 @@ def create_app(
     siblings: the processes that serve the same port, or None if this process serves alone.
 
     Raises CheckpointError if the model's tokenizer or configuration can't be fetched or read, ValueError for a URL of
-    an unsupported database, NoKeysError if no request could be authenticated.
+    an unsupported database, NoKeysError if no request could be authenticated, TemplateError if the template that the
+    settings name can't be used.
     """
     served = ServedCheckpoint.load(
         find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION),
@@ -78,12 +83,15 @@ def create_app(
         context_length=scoring.context_length,
     )
     card = served.card
+    templates = KnownTemplates.read(scoring.template, card.name)
+    _check_template(templates.default, served.tokenizer, wanted=scoring.template is not None)
     reading = ReadingContext(
         api=api,
         limits=limits,
         scoring=scoring,
         tokenizer=served.tokenizer,
         card=card,
+        templates=templates,
         webhook_rules=AddressRules.from_settings(webhooks),
     )
     database = Database.open(store)
@@ -155,3 +163,17 @@ def create_app(
     install_error_handlers(app)
     install_openapi(app)
     return app
+
+
+def _check_template(template: Template, tokenizer: TextTokenizer, *, wanted: bool) -> None:
+    """Say how documents are ranked, and what is wrong with it. Raises TemplateError if an unfit template is wanted."""
+    try:
+        require_fit(template, tokenizer)
+    except TemplateError as error:
+        if wanted:
+            raise
+        log.warning("documents can't be ranked without a template", reason=str(error))
+        return
+    if (difference := difference_from_one_text(template, tokenizer)) is not None:
+        log.warning("template is tokenized in another way", template=template.name, difference=difference)
+    log.info("documents are ranked by a template", template=template.name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import quote
+from scoring.templates.known import KnownTemplates
 from scoring.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
@@ -23,6 +24,7 @@ class ReadingContext:
     scoring: ScoringSettings
     tokenizer: TextTokenizer
     card: ModelCard  # of the served model
+    templates: KnownTemplates
     webhook_rules: AddressRules  # where webhooks may be sent
 
     def check_model(self, name: object) -> None:

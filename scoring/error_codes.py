@@ -23,6 +23,7 @@ class ErrorCode(StrEnum):
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_JSON = "invalid_json"
     INVALID_REQUEST = "invalid_request"
+    INVALID_TEMPLATE = "invalid_template"
     WEBHOOK_URL_FORBIDDEN = "webhook_url_forbidden"
     INVALID_API_KEY = "invalid_api_key"
     INSUFFICIENT_SCOPE = "insufficient_scope"

@@ -48,6 +48,14 @@ class Limits:
         for n, label in enumerate(labels):
             check_characters(label, self.label_characters, f"labels[{n}]")
 
+    def check_wording(self, characters: int) -> None:
+        """Refuse templates and an instruction that are longer together than a query may be."""
+        if characters > self.query_characters.most:
+            message = (
+                f"templates and instruction have {characters} characters, more than the {self.query_characters.most}"
+            )
+            raise self.query_characters.exceeded(f"{message} allowed here", "query_template")
+
     def check_item_texts(self, items: Sequence[str | list[int]], first: int = 0) -> None:
         """Refuse texts that are too long. Token ids are ignored.
 

@@ -22,6 +22,9 @@ from scoring.layout import Chunk, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.request import ScoreRequest
+from scoring.templates.asked import check_fit
+from scoring.templates.encoding import Prompt
+from scoring.templates.wording import Wording
 from scoring.tokenization import QueryTooLongError, TextTokenizer, always_wanted, check_query_length
 from scoring.work import work_of_each_row
 
@@ -88,6 +91,10 @@ class Preparation:
         """Check labels and query. Of the items of ``request``, only the lengths are checked."""
         _check_number_of_labels(request, limits)
         limits.check_query_and_labels(request.query, request.labels or ())
+        if request.template is not None:
+            check_fit(request.template, tokenizer)
+        if request.wording is not None:
+            limits.check_wording(request.wording.sent_characters)
         limits.check_item_texts(request.items)
         self.label_token_ids = _label_token_ids(request, card, tokenizer)
         self._query = _encode_query(request, card, tokenizer, stop_if_unwanted)
@@ -221,6 +228,8 @@ def _encode_query(
 ) -> _Query:
     item_first = request.options.item_first and card.delimiter is None
     try:
+        if isinstance(request.query, str) and request.wording is not None:
+            return _encode_prompt(request.query, request.wording, card, tokenizer, stop_if_unwanted)
         if isinstance(request.query, str):
             return _encode_text_query(request.query, item_first, card, tokenizer, stop_if_unwanted)
         return _encode_id_query(request.query, item_first, card)
@@ -252,7 +261,36 @@ def _encode_text_query(
             stored_tokens=len(prefix),
             repeated_characters=len(query),
         )
-    return _Query(prefix, lambda items, _: encoder(items), tokens=len(prefix), repeated_characters=len(encoder.tail))
+    return _Query(
+        prefix, lambda items, _: encoder(items), tokens=len(prefix), repeated_characters=encoder.repeated_characters
+    )
+
+
+def _encode_prompt(
+    query: str, wording: Wording, card: ModelCard, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]
+) -> _Query:
+    """Encode a query in the wording of a template. What stands behind the items is stored in each row."""
+    if not query:
+        raise RequestError(ErrorCode.EMPTY_QUERY, "query has no tokens", param="query")
+    delimiter = card.delimiter
+    encoder = Prompt(wording, query, tokenizer, delimiter).row_encoder(card.context_length, stop_if_unwanted)
+    prefix, behind = encoder.query, len(encoder.suffix)
+    if len(prefix) and int(prefix.max()) >= card.vocabulary:
+        raise _bad_id(int(prefix.max()), card, "query")
+    if delimiter is not None and np.count_nonzero(prefix == delimiter) > 1:
+        raise _delimiter_found(delimiter, "query")
+
+    def encode_items(items: Sequence[str], first: int) -> Iterator[Rows]:
+        rows = encoder(items)
+        return rows if delimiter is None else _without_delimiter(rows, delimiter, first)
+
+    return _Query(
+        prefix,
+        encode_items,
+        tokens=len(prefix) + behind,
+        stored_tokens=behind,
+        repeated_characters=encoder.repeated_characters,
+    )
 
 
 def _encode_id_query(query: list[int], item_first: bool, card: ModelCard) -> _Query:

@@ -1,23 +1,27 @@
 """Parse a scoring request, and check every rule of shape and type that needs no tokenizer.
 
 The order of the checks is fixed, and the first error is reported: ``query``, ``items`` (their shape, then whether they
-are of the query's kind), labels, options. Within a list, the error with the lowest index is reported.
+are of the query's kind), the template that is named, labels, options, the wording. Within a list, the error with the
+lowest index is reported.
 :mod:`scoring.prepare` checks what depends on a tokenizer or a model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import cast
 
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import ScoreOptions
+from scoring.templates.asked import TEMPLATE_FIELDS, find_template, wording_of
+from scoring.templates.template import Template
+from scoring.templates.wording import Wording
 
 _OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first")
 
-SCORE_FIELDS = frozenset({"query", "items", "label_token_ids", "labels", *_OPTIONS})
+SCORE_FIELDS = frozenset({"query", "items", "label_token_ids", "labels", *_OPTIONS, *TEMPLATE_FIELDS})
 """The fields of a body that :func:`parse_score_request` reads."""
 
 _MIXED = "query and items must both be text or both be token ids"
@@ -35,18 +39,27 @@ class ScoreRequest:
     label_token_ids: tuple[int, ...] | None
     labels: tuple[str, ...] | None
     options: ScoreOptions
+    wording: Wording | None = None  # of texts; None if query and item are the whole text
+    template: Template | None = None  # that the wording was taken from, if it was
 
 
-def parse_score_request(body: Mapping[str, object]) -> ScoreRequest:
+def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Template] | None = None) -> ScoreRequest:
     """Read a request from a parsed JSON object, ignoring fields other than :data:`SCORE_FIELDS`.
 
-    A field that is null counts as absent. Raises :class:`RequestError`, whose ``param`` names the place.
+    A field that is null counts as absent. templates: those that a request may name; the labels of the one that it names
+    are its labels if it gives none. Raises :class:`RequestError`, whose ``param`` names the place.
     """
     query = _parse_query(body.get("query"))
-    items = _parse_items(body.get("items"), text=isinstance(query, str))
-    label_token_ids, labels = _parse_labels(body.get("label_token_ids"), body.get("labels"))
+    text = isinstance(query, str)
+    items = _parse_items(body.get("items"), text=text)
+    template = find_template(body, templates or {})
+    given = (body.get("label_token_ids"), body.get("labels"))
+    label_token_ids, labels = (None, template.labels) if template and given == (None, None) else _parse_labels(*given)
     options = ScoreOptions(**{name: _parse_flag(body.get(name), name) for name in _OPTIONS})
-    return ScoreRequest(query, items, label_token_ids, labels, options)
+    wording = wording_of(body, template, text=text, item_first=options.item_first)
+    if wording is not None:
+        options = replace(options, label_mass=True)
+    return ScoreRequest(query, items, label_token_ids, labels, options, wording, template)
 
 
 def check_text(text: str, param: str) -> None:

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -25,10 +25,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from checkpoints.files import CheckpointError, require_directory
+from scoring.added_tokens import AddedTokens, without_added_tokens
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.query_cut import QueryCutter
 from scoring.quoting import QUOTED_PIECES, quote, quote_pieces
+
+_NO_TOKENS: TokenIds = np.zeros(0, np.int32)
 
 _BATCH_ROWS = 4_096
 _BATCH_CHARACTERS = 2**14
@@ -42,6 +45,9 @@ so only one thread of the process may do it at a time."""
 
 _SHORT_CHARACTERS = 2**11
 """Texts with no more characters together are encoded in a fraction of a millisecond."""
+
+_MARKED = "\n"
+"""A text that takes the marker of a beginning, so that what follows it is encoded as the continuation of a text."""
 
 _BATCH_PIECES = 4_096
 """Tokens that one call turns into text. Such a call may hold the interpreter's lock."""
@@ -68,6 +74,8 @@ class TextTokenizer:
         # With a large vocabulary these objects take a hundred megabytes, so no reference to them is kept.
         definition: dict[str, Any] = json.loads(self._backend.to_str())
         self._cutter = QueryCutter.for_tokenizer(definition)
+        self.added_tokens = AddedTokens.of(definition)
+        self._literal: TextTokenizer | None = None
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
         self._marks_beginnings = _marks_beginnings(definition["normalizer"]) or _marks_beginnings(
             definition["pre_tokenizer"]
@@ -116,6 +124,26 @@ class TextTokenizer:
         other._in_one_thread = True
         return other
 
+    @property
+    def literal(self) -> TextTokenizer:
+        """This tokenizer for texts in which added tokens are ordinary text, and around which it puts nothing.
+
+        It is made when it is first asked for, which takes long with a large vocabulary.
+        """
+        if self._literal is None:
+            definition = without_added_tokens(json.loads(self._backend.to_str()))
+            self._literal = TextTokenizer(Tokenizer.from_str(json.dumps(definition)))
+        return self._literal.in_one_thread() if self._in_one_thread else self._literal
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the tokenizer puts before and behind every text."""
+        inner, whole = self.encode("a", add_special_tokens=False), self.encode("a")
+        for start in range(len(whole) - len(inner) + 1):
+            if whole[start : start + len(inner)] == inner:
+                return whole[:start], whole[start + len(inner) :]
+        return [], []
+
     def added_tokens_from(self, width: int) -> list[str]:
         """Return the added tokens whose ids are at least ``width``, in the order of their ids."""
         added = self._backend.get_added_tokens_decoder()
@@ -146,19 +174,19 @@ class TextTokenizer:
 
         Raises :class:`RequestError` ``label_not_single_token``, which lists the first tokens.
         """
-        ids = self._encode_behind_text(text)
+        ids = self.encode_behind_text(text)
         if len(ids) != 1:
             pieces = quote_pieces(self.pieces(ids[:QUOTED_PIECES]), len(ids))
             message = f"label {quote(text)} is {len(ids)} tokens, not one: {pieces}"
             raise RequestError(ErrorCode.LABEL_NOT_SINGLE_TOKEN, message)
         return ids[0]
 
-    def _encode_behind_text(self, text: str) -> list[int]:
+    def encode_behind_text(self, text: str) -> list[int]:
         """Return the token ids of ``text`` without the marker that the tokenizer puts at the beginning of a text."""
         if self._marks_beginnings:
             # SentencePiece vocabularies have no longer tokens with a line feed, so none merges with the text.
-            before = self.encode("\n", add_special_tokens=False)
-            ids = self.encode("\n" + text, add_special_tokens=False)
+            before = self.encode(_MARKED, add_special_tokens=False)
+            ids = self.encode(_MARKED + text, add_special_tokens=False)
             if ids[: len(before)] == before:
                 return ids[len(before) :]
         return self.encode(text, add_special_tokens=False)
@@ -169,19 +197,29 @@ class TextTokenizer:
         return encoder.query, Rows.join(list(encoder(items)))
 
     def row_encoder(
-        self, query: str, *, longest: int | None = None, stop_if_unwanted: Callable[[], None] = always_wanted
+        self,
+        query: str,
+        *,
+        before: Sequence[int] = (),
+        behind_text: bool = False,
+        longest: int | None = None,
+        stop_if_unwanted: Callable[[], None] = always_wanted,
     ) -> RowEncoder:
         """Encode a query, and return the encoder of the items behind it.
 
-        longest: the most tokens that the query may have. If it can be cut, it is encoded only until it has more.
-        Raises :class:`RequestError` ``context_length_exceeded``.
+        before: tokens that stand before the query, and count as a part of it. behind_text: whether they are such that
+        the query continues a text. longest: the most tokens that the query may have. If it can be cut, it is encoded
+        only until it has more. Raises QueryTooLongError.
         """
         cut = self._cutter.cut(query)
         if cut is None:
-            ids = np.array(self.encode(query), np.int32)
+            # The marker of a beginning goes to the line feed, whose tokens are dropped.
+            mark = _MARKED if behind_text and self._marks_beginnings else ""
+            dropped = len(self.encode(mark, add_special_tokens=False)) if mark else 0
+            ids = np.array([*before, *self.encode(mark + query)[dropped:]], np.int32)
             check_query_length(len(ids), longest)
-            return RowEncoder(self, ids, 0, query, add_special_tokens=True)
-        tokens = list(self._cutter.leading_ids or ())
+            return RowEncoder(self, ids, len(before), mark + query, add_special_tokens=True, dropped=dropped)
+        tokens = [*before, *(self._cutter.leading_ids or ())]
         for piece in self._cutter.pieces(query[:cut]):
             stop_if_unwanted()
             tokens += self.encode(piece, add_special_tokens=False)
@@ -232,12 +270,27 @@ class RowEncoder:
     stable: int  # how many leading tokens of the query no item can change
     tail: str  # the end of the query, which is encoded again with every item
     add_special_tokens: bool  # whether the tokenizer puts its special tokens around the tail and an item
+    dropped: int = 0  # how many leading tokens of tail and item are dropped: those of a text that only takes a marker
+    after: str = ""  # text that is encoded behind every item
+    suffix: TokenIds = field(default_factory=lambda: _NO_TOKENS)  # tokens at the end of every row
+
+    @property
+    def repeated_characters(self) -> int:
+        """How many characters are encoded with each item besides its own."""
+        return len(self.tail) + len(self.after)
 
     def __call__(self, items: Sequence[str]) -> Iterator[Rows]:
         """Encode ``tail + item`` for each item. The rows share the stable tokens, and what else of them agrees."""
-        for texts in _batches(items, len(self.tail)):
-            joined = [self.tail + item for item in texts]
+        for texts in _batches(items, self.repeated_characters + len(self.suffix)):
+            joined = [self.tail + item + self.after for item in texts]
             tokens, lengths = self.tokenizer.encode_batch(joined, add_special_tokens=self.add_special_tokens)
+            if self.dropped:
+                tokens = _drop_leading(tokens, lengths, np.full_like(lengths, self.dropped))
+                lengths = lengths - np.int32(self.dropped)
+            if len(self.suffix):
+                ends = np.repeat(np.cumsum(lengths, dtype=np.int64), len(self.suffix))
+                tokens = np.insert(tokens, ends, np.tile(self.suffix, len(lengths)))
+                lengths = lengths + np.int32(len(self.suffix))
             shared = _common_prefixes(tokens, lengths, self.query[self.stable :])
             yield Rows(_drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(self.stable))
 

@@ -18,6 +18,11 @@ class ScoringSettings(SettingsSlice):
         None, description="branch, tag or commit of a model on the hub; default: its main branch"
     )
     model_name: str | None = Field(None, description="name in requests; default: the hub id, or the folder's name")
+    template: str | None = Field(
+        None,
+        description="how the model is asked which documents are relevant (`/v1/rerank`): the name of a template, or a "
+        "file of yours (docs/prompts.md); default: the one that was made for a model of this name, or a plain question",
+    )
     context_length: PositiveInt | None = Field(
         None, description="longest sequence in tokens that is served; default: the checkpoint's"
     )

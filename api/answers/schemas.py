@@ -32,6 +32,7 @@ _ONE_KIND_OF_LABELS: dict[str, Any] = {
     "anyOf": [
         {"required": ["label_token_ids"], "properties": {"label_token_ids": _IDS, "labels": {"type": "null"}}},
         {"required": ["labels"], "properties": {"labels": _TEXTS, "label_token_ids": {"type": "null"}}},
+        {"required": ["template"], "properties": {"template": {"type": "string"}}},
     ]
 }
 
@@ -54,6 +55,16 @@ class ScoreFields(BaseModel):
     labels: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="candidate next tokens as texts, each of which must encode to exactly one token"
     )
+    query_template: str | None = Field(
+        None,
+        description="the text that the query becomes: `{query}` stands for it, `{instruction}` for the instruction. "
+        "Only for texts; what clients write in place of these is text, even if it spells a special token",
+    )
+    item_template: str | None = Field(None, description="the same for each item, for which `{item}` stands")
+    template: str | None = Field(
+        None, description="the name of a template of the server, instead of these two; it has labels of its own, too"
+    )
+    instruction: str | None = Field(None, description="what the template says the task is, if it has a place for it")
     model: str | None = Field(None, description="the model's name; default: the one this server serves")
     apply_softmax: bool | None = Field(
         False, description="false: scores are probabilities over the whole vocabulary; true: each row sums to 1"

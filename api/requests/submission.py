@@ -160,7 +160,7 @@ def _job_fields(reading: ReadingContext, body: Mapping[str, object]) -> _Fields:
 
 def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreRequest:
     reading.check_model(body.get("model"))
-    return parse_score_request(body)
+    return parse_score_request(body, reading.templates.by_name)
 
 
 def _submission(
