@@ -1,0 +1,79 @@
+"""Which blocks of keys each tile of queries visits, as lists that a kernel reads while it runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+
+class PrefixVisits(NamedTuple):
+    """The visits of a step to its prefixes, in the order in which a kernel makes them.
+
+    A visit brings a group of blocks to a run of adjacent tiles. Tiles whose prefixes have the same blocks share their
+    visits. Every tile sees the groups of its prefix in the order of their positions.
+    """
+
+    blocks: Array  # int32 [blocks of a group, V]: the blocks of the pool, and block 0 behind the end of a prefix
+    begins: Array  # int32 [V]: the position of the group's first token in its prefix
+    first: Array  # int32 [V]: the first tile
+    tiles: Array  # int32 [V]: how many tiles; 0 in the entries behind ``made``
+    made: Array  # int32 []: how many visits there are
+
+
+def prefix_visits(table: Array, counts: Array, block: int, group: int) -> PrefixVisits:
+    """Return the visits for a table of blocks.
+
+    table: int32 [tiles, N], the blocks of each tile's prefix in order, and block 0 behind them; counts: int32 [tiles],
+    how many of the blocks each tile sees; block: tokens of a block; group: blocks of a visit.
+    """
+    tiles, N = table.shape
+    table = jnp.pad(table, ((0, 0), (0, -N % group)))
+    groups = table.reshape(tiles, -1, group).swapaxes(0, 1)  # [groups, tiles, blocks of a group]
+    number = jnp.arange(groups.shape[0], dtype=jnp.int32)[:, None]
+    active = number * group < counts  # [groups, tiles]
+    same = jnp.all(groups[:, 1:] == groups[:, :-1], axis=-1) & active[:, 1:] & active[:, :-1]
+    continues = jnp.pad(same, ((0, 0), (1, 0)))
+    opens = active & ~continues
+    # The tiles of a visit that begins at tile i: those up to the next tile that does not continue it.
+    tile = jnp.arange(tiles, dtype=jnp.int32)
+    stops = jnp.where(jnp.pad(continues[:, 1:], ((0, 0), (0, 1))), tiles, tile + 1)
+    ends = jnp.flip(jnp.minimum.accumulate(jnp.flip(stops, axis=1), axis=1), axis=1)
+    made = jnp.sum(opens, dtype=jnp.int32)
+    (places,) = jnp.nonzero(opens.reshape(-1), size=opens.size, fill_value=0)
+    places = places.astype(jnp.int32)
+    lengths = (ends - tile).reshape(-1)[places]
+    return PrefixVisits(
+        groups.reshape(-1, group)[places].T,
+        places // tiles * (group * block),
+        places % tiles,
+        jnp.where(jnp.arange(opens.size) < made, lengths, 0),
+        made,
+    )
+
+
+WINDOW = 256
+"""Slots of a window: see :class:`OwnWindows`."""
+
+
+class OwnWindows(NamedTuple):
+    """The windows of slots that each chunk of rows visits, to see the rows' own items.
+
+    A window has :data:`WINDOW` slots, and begins at a multiple of that. Since a slot is a power of two and begins at a
+    multiple of its length, an item is in one window, or takes whole windows. So it does not depend on other items how
+    the keys of an item are divided.
+    """
+
+    numbers: Array  # int32 [chunks, windows]: in ascending order, and any window behind them
+    counts: Array  # int32 [chunks]
+
+
+def own_windows(begins: Array, ends: Array, chunks: int, slots: int) -> OwnWindows:
+    """Return the windows of rows [T] that see the slots ``begins[t] <= k < ends[t]``."""
+    number = jnp.arange(slots // WINDOW, dtype=jnp.int32)
+    first, last = (bound.reshape(chunks, -1, 1) // WINDOW for bound in (begins, ends - 1))
+    seen = (first <= number) & (number <= last) & (begins < ends).reshape(chunks, -1, 1)
+    active = jnp.any(seen, axis=1)
+    order = jnp.argsort(~active, axis=1, stable=True).astype(jnp.int32)
+    return OwnWindows(order, jnp.sum(active, axis=1, dtype=jnp.int32))

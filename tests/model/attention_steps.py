@@ -1,0 +1,141 @@
+"""Small steps for kernels of attention, and what attention to them is in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call
+from jax.experimental.pallas import tpu as pltpu
+
+from model.attention.contract import AttentionOutput, ItemSlots
+from model.attention.tpu.attention import TPUAttention
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+
+H, K, D = 4, 2, 16
+BLOCK, BLOCKS, LAYERS = 16, 9, 2
+
+INTERPRETED = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=64)
+"""The kernels without a TPU. Two chunks are computed as one run of code, so steps of five chunks take all the ways."""
+
+TOLERANCE = 0.02
+"""Of results between about -3 and 3, whose weights are rounded to bf16."""
+
+
+def races_found() -> bool:
+    """Return whether the kernel that ran last has read what another part of it was writing."""
+    races = interpret_pallas_call.races
+    assert races is not None
+    return bool(races.races_found)
+
+
+def random_bf16(random: np.random.RandomState, *shape: int) -> jnp.ndarray:
+    return jnp.asarray(random.standard_normal(shape) * 1.5, jnp.bfloat16)
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Tiles of rows behind prefixes in a pool."""
+
+    queries: jnp.ndarray  # [T, H, D]
+    pool_keys: jnp.ndarray
+    pool_values: jnp.ndarray
+    layer: jnp.ndarray
+    table: Ints
+    counts: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, table: Sequence[Sequence[int]], ends: Sequence[Sequence[int]], seed: int = 0) -> Prefixes:
+        """Make a step with the blocks of each tile, and what the rows of each tile see."""
+        random = np.random.RandomState(seed)
+        width = max(map(len, table))
+        blocks = np.array([[*row, *[0] * (width - len(row))] for row in table], np.int32)
+        keys, values = (random_bf16(random, LAYERS, K, BLOCKS, BLOCK, D) for _ in range(2))
+        rows = np.array(ends, np.int32)
+        queries = random_bf16(random, rows.size, H, D)
+        counts = -(-rows.max(axis=1) // BLOCK)
+        return cls(queries, keys, values, jnp.int32(1), blocks, counts.astype(np.int32), rows.reshape(-1))
+
+    @property
+    def arguments(self) -> tuple[jnp.ndarray | Ints, ...]:
+        pool = self.pool_keys, self.pool_values, self.layer
+        return (self.queries, *pool, self.table, self.counts, self.ends)
+
+    def expected(self) -> AttentionOutput:
+        tiles = len(self.table)
+        rows = len(self.queries) // tiles
+        out, log_sum_exp = np.zeros(self.queries.shape), np.full(self.queries.shape[:2], -np.inf)
+        keys, values = (np.asarray(part[self.layer], np.float64) for part in (self.pool_keys, self.pool_values))
+        for tile, blocks in enumerate(self.table):
+            of_tile = slice(tile * rows, tile * rows + rows)
+            prefix = [np.concatenate([part[:, block] for block in blocks], axis=1) for part in (keys, values)]
+            seen = np.arange(prefix[0].shape[1]) < self.ends[of_tile, None]
+            out[of_tile], log_sum_exp[of_tile] = oracle(self.queries[of_tile], prefix[0], prefix[1], seen)
+        return AttentionOutput(jnp.asarray(out), jnp.asarray(log_sum_exp))
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items of a step, each of which sees itself alone."""
+
+    queries: jnp.ndarray  # [T, H, D]
+    keys: jnp.ndarray
+    values: jnp.ndarray
+    slots: ItemSlots
+    begins: Ints  # [T]: the first row of each row's item, or T
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], T: int, S: int, seed: int = 0) -> Items:
+        """Make a step of items, which are dense, and in slots from the longest to the shortest."""
+        random = np.random.RandomState(seed)
+        queries, keys, values = (random_bf16(random, T, heads, D) for heads in (H, K, K))
+        slot_lengths = [max(8, 1 << math.ceil(math.log2(length))) for length in lengths]
+        rows, begins, slots = np.zeros(S, np.int32), np.full(S, S, np.int32), np.full(T, S, np.int32)
+        firsts, slot = np.full(T, T, np.int32), 0
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        for item in sorted(range(len(lengths)), key=lambda item: -slot_lengths[item]):
+            start, length = starts[item], lengths[item]
+            rows[slot : slot + length] = slice_rows = np.arange(start, start + length)
+            begins[slot : slot + length] = slot
+            slots[slice_rows] = np.arange(slot, slot + length)
+            firsts[slice_rows] = start
+            slot += slot_lengths[item]
+        assert slot <= S
+        placed = ItemSlots(jnp.asarray(rows), jnp.asarray(begins), jnp.asarray(slots))
+        return cls(queries, keys, values, placed, firsts)
+
+    def expected(self) -> AttentionOutput:
+        T = len(self.queries)
+        seen = (self.begins[:, None] <= np.arange(T)) & (np.arange(T) <= np.arange(T)[:, None])
+        keys, values = (np.asarray(part, np.float64).swapaxes(0, 1) for part in (self.keys, self.values))
+        return AttentionOutput(*map(jnp.asarray, oracle(self.queries, keys, values, seen)))
+
+
+def oracle(queries: jnp.ndarray, keys: Floats, values: Floats, seen: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Return attention in float64: queries [T, H, D], keys and values [K, S, D], seen [T, S].
+
+    The queries are those that the kernel takes: scaled to powers of two, and then rounded.
+    """
+    scale = np.float32(D**-0.5 * math.log2(math.e))
+    scaled = np.asarray((jnp.asarray(queries, jnp.float32) * scale).astype(jnp.bfloat16), np.float64) * math.log(2)
+    keys, values = (np.repeat(part, H // K, axis=0) for part in (keys, values))
+    scores = np.where(seen[:, None], np.einsum("thd,hsd->ths", scaled, keys), -np.inf)
+    peak = scores.max(axis=-1, keepdims=True)
+    peak = np.where(np.isfinite(peak), peak, 0.0)
+    weights = np.exp(scores - peak)
+    total = weights.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        log_sum_exp = (peak + np.log(total))[..., 0]
+    return np.einsum("ths,hsd->thd", weights / np.where(total == 0, 1, total), values), log_sum_exp
+
+
+def assert_close(found: AttentionOutput, expected: AttentionOutput) -> None:
+    np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=2e-5)
+    np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE)
