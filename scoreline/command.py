@@ -178,6 +178,21 @@ def deliver_command() -> None:
     exec_server_module("workers.delivery", {})
 
 
+@app.command("compile")
+def compile_command(
+    target: Annotated[str, typer.Option(help="v5e, v6e, v6e:1x1, v6e:2x2 or v6e:2x4; one chip of it is compiled for.")],
+    model: Annotated[
+        str, typer.Option(help="Folder of a HuggingFace checkpoint, or a shape: qwen3-0.6b or qwen3-8b.")
+    ] = str(DEMONSTRATION_MODEL),
+) -> None:
+    """Compile all programs of a worker for a TPU, on a machine without one, and estimate how long they take.
+
+    Needs libtpu; only the configuration of the model is read. Exit status: 0 where all programs compile and fit into
+    the memory, 1 where they do not, 2 where nothing can be compiled.
+    """
+    exec_server_module("model.compiling", {}, ["--target", target, "--model", model])
+
+
 webhooks_app = typer.Typer(help="Webhooks of the database of SCORELINE_DATABASE_URL.", no_args_is_help=True)
 secret_app = typer.Typer(help="The secrets that webhooks are signed with.", no_args_is_help=True)
 webhooks_app.add_typer(secret_app, name="secret")

@@ -37,11 +37,15 @@ class Compiled:
 
         arrays: dimensions by name. Any order of the same dimensions counts, as a transposed copy is one, too.
         """
-        wanted = {_sorted(dimensions): name for name, dimensions in arrays.items()}
+        wanted: dict[tuple[int, ...], str] = {}
+        for name, dimensions in arrays.items():
+            wanted.setdefault(_sorted(dimensions), name)
         found = []
         for _, instruction in self.module.executed():
             if self._copies(instruction):
-                same = [wanted.get(_sorted(result.dimensions)) for result in instruction.results]
+                written = instruction.results[:1] if instruction.opcode == "copy-start" else instruction.results
+                # What goes to a faster memory is loaded there to be used, and not copied.
+                same = [wanted.get(_sorted(array.dimensions)) for array in written if not array.memory]
                 found += [f"{name}: {instruction.name}" for name in dict.fromkeys(same) if name is not None]
         return tuple(found)
 

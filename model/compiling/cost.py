@@ -60,8 +60,9 @@ def cycles(
 
 
 def path(instruction: Instruction) -> str:
-    """Return the path of an operation in the traced function, without names of functions that were compiled."""
-    return "/".join(step for step in instruction.op_name.split("/") if not step.startswith(("jit(", "pjit(")))
+    """Return the path of an operation in the traced function, without the names of the functions on the way."""
+    steps = instruction.op_name.split("/")
+    return "/".join(step for step in steps if step != "closed_call" and not step.startswith(("jit(", "pjit(")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s+\(.*\{\s*$")
 _INSTRUCTION = re.compile(r"\s+(ROOT\s+)?%?([\w.\-]+) = ")
-_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\](?:\{(?:[^{}]*?S\((\d+)\))?[^{}]*\})?")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _BRACKETS = {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}
@@ -28,6 +28,7 @@ class ArrayType:
 
     dtype: str  # by HLO's name, such as ``bf16``
     dimensions: tuple[int, ...]
+    memory: int = 0  # the memory space: 0 is the chip's large one, others are smaller and faster
 
     @property
     def size(self) -> int:
@@ -50,8 +51,8 @@ class Instruction:
     def results(self) -> tuple[ArrayType, ...]:
         """The arrays of the result: one, or those of a tuple."""
         return tuple(
-            ArrayType(dtype, tuple(int(size) for size in sizes.split(",") if size))
-            for dtype, sizes in _ARRAY.findall(re.sub(r"/\*.*?\*/", "", self.type_text))
+            ArrayType(dtype, tuple(int(size) for size in sizes.split(",") if size), int(memory or 0))
+            for dtype, sizes, memory in _ARRAY.findall(re.sub(r"/\*.*?\*/", "", self.type_text))
         )
 
     @cached_property

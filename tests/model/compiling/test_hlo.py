@@ -41,7 +41,7 @@ def test_computations_and_instructions_have_their_parts() -> None:
     assert named["fusion"].called("calls") == "fused_computation"
     assert named["fusion"].cycles == 3400
     assert named["a"].cycles is None
-    assert named["a"].results == (ArrayType("bf16", (16, 8)),)
+    assert named["a"].results == (ArrayType("bf16", (16, 8), memory=1),)
     assert named["five"].operands == ("5",)
     assert module.root("main.2").opcode == "copy"
     assert module.root("fused_computation").opcode == "transpose"
