@@ -14,7 +14,8 @@ from model.attention.xla import XLAAttention
 from model.decoder import Decoder
 from model.forward import Extension
 from model.linear import project, rms_norm
-from model.whole_steps.layout import Behind, Unfilled, extend_steps, prefill_steps
+from model.whole_steps.filling import filled
+from model.whole_steps.layout import ItemStep, PrefillStep
 from model.whole_steps.programs import Pool, WholeStepPrograms
 from model.whole_steps.shape import StepShape
 
@@ -38,22 +39,24 @@ class WholeSteps:
         shapes = self.programs.pool(self.shape.blocks, self.shape.block_tokens)
         self.pool = Pool(*(jnp.zeros(part.shape, part.dtype) for part in shapes))
 
-    def prefill(self, prefixes: Sequence[Unfilled]) -> np.ndarray:
+    def prefill(self, prefixes: Sequence[Prefix]) -> np.ndarray:
         """Write prefixes into the pool. Returns the hidden states of their last tokens: [prefixes, width]."""
         hidden: dict[int, np.ndarray] = {}
-        for step in prefill_steps(prefixes, self.shape):
-            states, *pool = self._prefill(*self.programs.weights, *self.pool, *step.arrays)
+        pieces = [piece for prefix in prefixes for piece in prefix.pieces(self.shape)]
+        for step in filled(pieces, self.shape):
+            arrays = PrefillStep.of(step, self.shape).arrays
+            states, *pool = self._prefill(*self.programs.weights, *self.pool, *arrays)
             self.pool = Pool(*pool)
-            hidden |= zip(map(id, step.finished), np.asarray(states), strict=False)
-        return np.stack([hidden[id(prefix)] for prefix in prefixes])
+            hidden |= {id(piece.table): state for piece, state in zip(step, np.asarray(states), strict=False)}
+        return np.stack([hidden[id(prefix.table)] for prefix in prefixes])
 
-    def extend(self, work: Sequence[Behind]) -> list[np.ndarray]:
-        """Return the hidden states of the items of each prefix: [items, width]."""
+    def extend(self, items: Sequence[Extension]) -> np.ndarray:
+        """Return the hidden states of items: [items, width]."""
         hidden: dict[int, np.ndarray] = {}
-        for step in extend_steps(work, self.shape):
-            (states,) = self._extend(*self.programs.weights, *self.pool, *step.arrays)
-            hidden |= zip(map(id, step.extensions), np.asarray(states), strict=False)
-        return [np.stack([hidden[id(item)] for item in one.extensions]) for one in work]
+        for step in filled(items, self.shape):
+            (states,) = self._extend(*self.programs.weights, *self.pool, *ItemStep.of(step, self.shape).arrays)
+            hidden |= zip(map(id, step), np.asarray(states), strict=False)
+        return np.stack([hidden[id(item)] for item in items])
 
     def packed(
         self, tokens: np.ndarray, positions: np.ndarray, ranges: np.ndarray, logit_positions: np.ndarray
@@ -69,13 +72,29 @@ class WholeSteps:
         return np.asarray(jax.nn.log_softmax(logits))
 
 
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """A prefix and its blocks."""
+
+    tokens: np.ndarray
+    table: np.ndarray
+    done: int = 0  # how many of its first tokens are in the pool: whole blocks
+
+    def pieces(self, shape: StepShape) -> list[Extension]:
+        """Pieces of a block each."""
+        size = shape.block_tokens
+        return [
+            Extension(self.tokens[begin : begin + size], begin, None, self.table, self.table[begin // size :][:1])
+            for begin in range(self.done, len(self.tokens), size)
+        ]
+
+    def items(self, rows: Sequence[np.ndarray], starts: Sequence[int]) -> list[Extension]:
+        """Items that see the first tokens of the prefix."""
+        return [Extension(row, start, None, self.table) for row, start in zip(rows, starts, strict=True)]
+
+
 def table(blocks: Sequence[int], shape: StepShape = SMALL) -> np.ndarray:
     """The block table of a prefix."""
     found = np.zeros(shape.longest, np.int32)
     found[: len(blocks)] = blocks
     return found
-
-
-def items(rows: Sequence[np.ndarray], starts: Sequence[int]) -> list[Extension]:
-    """Items that see the first tokens of their prefix."""
-    return [Extension(row, start) for row, start in zip(rows, starts, strict=True)]

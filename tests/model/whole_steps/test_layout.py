@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.forward import Extension
-from model.whole_steps.layout import Behind, ExtendStep, PrefillStep, Unfilled, extend_steps, prefill_steps
+from model.whole_steps.filling import filled
+from model.whole_steps.layout import ItemStep, PrefillStep
 from model.whole_steps.shape import SHORTEST_SLOT, StepShape
+from tests.model.whole_steps.runs import Prefix
 
 LONGEST = 5  # blocks
 BLOCKS = 40
@@ -20,7 +22,7 @@ shapes = st.builds(
     lambda tokens, tile_rows, of_block, max_items: StepShape(
         tokens, tile_rows, tile_rows * of_block, BLOCKS, LONGEST, max_items
     ),
-    tokens=st.sampled_from([64, 128, 256]),
+    tokens=st.sampled_from([128, 256]),
     tile_rows=st.sampled_from([16, 32, 64]),
     of_block=st.sampled_from([1, 2]),
     max_items=st.sampled_from([5, 16, 64]),
@@ -32,66 +34,67 @@ def table(random: np.random.Generator) -> np.ndarray:
     return random.permutation(BLOCKS - 1)[:LONGEST].astype(np.int32)
 
 
-def behind(shape: StepShape, lengths: Sequence[Sequence[int]]) -> list[Behind]:
+def items(shape: StepShape, lengths: Sequence[Sequence[int]]) -> list[Extension]:
     """Items of several prefixes that see different parts of them, and whose token ids are all different."""
     random = np.random.default_rng(0)
     longest = LONGEST * shape.block_tokens
     ids = iter(range(1, 1 << 20))
-    return [
-        Behind(
-            table(random),
-            [
-                Extension(np.array([next(ids) for _ in range(length)], np.int32), int(random.integers(longest + 1)))
-                for length in of_prefix
-            ],
-        )
-        for of_prefix in lengths
-    ]
+    found = []
+    for of_prefix in lengths:
+        blocks = table(random)
+        for length in of_prefix:
+            tokens = np.array([next(ids) for _ in range(length)], np.int32)
+            found.append(Extension(tokens, int(random.integers(1, longest + 1)), None, blocks))
+    return found
+
+
+Laid = tuple[tuple[Extension, ...], ItemStep]
+
+
+def laid_out(shape: StepShape, asked: Sequence[Extension]) -> list[Laid]:
+    """All steps, with their items."""
+    return [(step, ItemStep.of(step, shape)) for step in filled(asked, shape)]
 
 
 def fitting(lengths: Sequence[Sequence[int]], shape: StepShape) -> list[list[int]]:
     return [[min(length, shape.tokens) for length in of_prefix] for of_prefix in lengths]
 
 
-def rows_of(step: ExtendStep, number: int) -> slice:
-    """The rows of an item in its step."""
-    stop = int(step.logit_positions[number]) + 1
-    return slice(stop - len(step.extensions[number].tokens), stop)
+def rows_of(laid: Laid) -> Iterator[tuple[Extension, slice]]:
+    """The items of a step with their rows."""
+    for item, last in zip(laid[0], laid[1].logit_positions.tolist(), strict=False):
+        yield item, slice(last + 1 - len(item.tokens), last + 1)
 
 
 @given(lengths=lengths_of_prefixes, shape=shapes)
 def test_every_item_is_in_one_step_with_its_own_tokens_positions_and_prefix(
     lengths: list[list[int]], shape: StepShape
 ) -> None:
-    work = behind(shape, fitting(lengths, shape))
-    owner = {id(item): one for one in work for item in one.extensions}
-    steps = list(extend_steps(work, shape))
-    laid = [item for step in steps for item in step.extensions]
-    assert sorted(map(id, laid)) == sorted(owner)
-    for step in steps:
+    asked = items(shape, fitting(lengths, shape))
+    steps = laid_out(shape, asked)
+    assert sorted(id(item) for in_step, _ in steps for item in in_step) == sorted(map(id, asked))
+    for laid in steps:
+        step = laid[1]
         assert len(step.tokens) == shape.tokens
-        assert len(step.extensions) <= shape.max_items
-        for number, item in enumerate(step.extensions):
-            rows = rows_of(step, number)
+        assert len(laid[0]) <= shape.max_items
+        for item, rows in rows_of(laid):
             assert np.array_equal(step.tokens[rows], item.tokens)
             assert np.array_equal(step.positions[rows], item.start + np.arange(len(item.tokens)))
             assert (step.ends[rows] == item.start).all()
             for tile in {rows.start // shape.tile_rows, (rows.stop - 1) // shape.tile_rows}:
-                assert np.array_equal(step.table[tile], owner[id(item)].table)
+                assert np.array_equal(step.table[tile], item.table)
 
 
 @given(lengths=lengths_of_prefixes, shape=shapes)
 def test_no_tile_has_items_of_two_prefixes_and_no_row_has_two_items(lengths: list[list[int]], shape: StepShape) -> None:
-    work = behind(shape, fitting(lengths, shape))
-    owner = {id(item): number for number, one in enumerate(work) for item in one.extensions}
-    for step in extend_steps(work, shape):
-        owners = np.full(shape.tokens, -1)
-        for number, item in enumerate(step.extensions):
-            assert (owners[rows_of(step, number)] == -1).all()
-            owners[rows_of(step, number)] = owner[id(item)]
+    for laid in laid_out(shape, items(shape, fitting(lengths, shape))):
+        owners, step = np.zeros(shape.tokens, np.int64), laid[1]
+        for item, rows in rows_of(laid):
+            assert not owners[rows].any()
+            owners[rows] = id(item.table)
         for tile in owners.reshape(shape.tiles, -1):
-            assert len(set(tile.tolist()) - {-1}) <= 1
-        padding = owners == -1
+            assert len(set(tile.tolist()) - {0}) <= 1
+        padding = owners == 0
         assert not step.tokens[padding].any()
         assert not step.ends[padding].any()
         assert (step.item_slots[padding] == shape.slot_rows).all()
@@ -99,7 +102,7 @@ def test_no_tile_has_items_of_two_prefixes_and_no_row_has_two_items(lengths: lis
 
 @given(lengths=lengths_of_prefixes, shape=shapes)
 def test_counts_cover_what_the_rows_of_a_tile_see(lengths: list[list[int]], shape: StepShape) -> None:
-    for step in extend_steps(behind(shape, fitting(lengths, shape)), shape):
+    for _, step in laid_out(shape, items(shape, fitting(lengths, shape))):
         most = step.ends.reshape(shape.tiles, -1).max(axis=1)
         assert (step.counts * shape.block_tokens >= most).all()
         assert ((step.counts - 1) * shape.block_tokens < most).all()
@@ -107,11 +110,10 @@ def test_counts_cover_what_the_rows_of_a_tile_see(lengths: list[list[int]], shap
 
 @given(lengths=lengths_of_prefixes, shape=shapes)
 def test_each_item_has_an_aligned_slot_that_no_other_item_touches(lengths: list[list[int]], shape: StepShape) -> None:
-    for step in extend_steps(behind(shape, fitting(lengths, shape)), shape):
-        used = np.zeros(shape.slot_rows, np.bool_)
-        for number, item in enumerate(step.extensions):
-            length, rows = len(item.tokens), rows_of(step, number)
-            slot = SHORTEST_SLOT
+    for laid in laid_out(shape, items(shape, fitting(lengths, shape))):
+        used, step = np.zeros(shape.slot_rows, np.bool_), laid[1]
+        for item, rows in rows_of(laid):
+            length, slot = len(item.tokens), SHORTEST_SLOT
             while slot < length:
                 slot *= 2
             begin = int(step.item_slots[rows.start])
@@ -142,20 +144,13 @@ LARGE = StepShape(2_048, 128, 256, BLOCKS, LONGEST, 512)
     ],
 )
 def test_steps_are_full(lengths: list[list[int]], steps: int) -> None:
-    assert len(list(extend_steps(behind(LARGE, lengths), LARGE))) == steps
+    assert len(list(filled(items(LARGE, lengths), LARGE))) == steps
 
 
-def test_prefixes_are_read_no_earlier_than_their_items_are_needed() -> None:
-    read: list[int] = []
-
-    def work() -> Iterator[Behind]:
-        for number, one in enumerate(behind(LARGE, [[20] * 90] * 50)):
-            read.append(number)
-            yield one
-
-    steps = extend_steps(work(), LARGE)
-    assert len(next(steps).extensions) == 90 + 128 // 20
-    assert read == [0, 1]
+def test_items_without_a_prefix_share_tiles() -> None:
+    without = [Extension(np.ones(20, np.int32), 0, None, table(np.random.default_rng(n))) for n in range(102)]
+    (together,) = filled(without, LARGE)
+    assert ItemStep.of(together, LARGE).logit_positions.max() == 102 * 20 - 1
 
 
 @given(lengths=st.lists(st.integers(1, 640), max_size=20), done=st.integers(0, 3), shape=shapes)
@@ -163,50 +158,40 @@ def test_every_token_of_a_prefix_is_computed_once_in_order_and_goes_to_its_place
     lengths: list[int], done: int, shape: StepShape
 ) -> None:
     random = np.random.default_rng(0)
-    longest = LONGEST * shape.block_tokens
     prefixes = []
     for length in lengths:
-        tokens = random.integers(1, 1 << 20, min(length, longest), np.int32)
+        tokens = random.integers(1, 1 << 20, min(length, LONGEST * shape.block_tokens), np.int32)
         known = min(done, (len(tokens) - 1) // shape.block_tokens) * shape.block_tokens
-        prefixes.append(Unfilled(tokens, table(random), known))
-    written: dict[tuple[int, int], np.ndarray] = {}
-    finished: list[Unfilled] = []
-    places: list[tuple[int, int]] = []
-    for step in prefill_steps(prefixes, shape):
+        prefixes.append(Prefix(tokens, table(random), known))
+    pieces = [piece for prefix in prefixes for piece in prefix.pieces(shape)]
+    steps = list(filled(pieces, shape))
+    assert [id(piece) for step in steps for piece in step] == list(map(id, pieces))
+    written, places = [np.zeros(0, np.int32)], []
+    for in_step in steps:
+        step = PrefillStep.of(in_step, shape)
         assert len(step.tokens) == shape.tokens
         for tile, (block, at) in enumerate(step.places.tolist()):
             rows = slice(tile * shape.tile_rows, (tile + 1) * shape.tile_rows)
+            length = int((step.ends[rows] > 0).sum())
+            tokens, positions, ends = (part[rows] for part in (step.tokens, step.positions, step.ends))
+            written.append(tokens[:length])
+            assert not tokens[length:].any()
             if block == shape.spare_block:
-                assert not step.ends[rows].any()
-                assert not step.tokens[rows].any()
+                assert length == 0
                 continue
             places.append((block, at))
-            assert block == step.table[tile, step.positions[rows][0] // shape.block_tokens]
-            assert at == step.positions[rows][0] % shape.block_tokens
-            assert step.counts[tile] == -(-step.ends[rows].max() // shape.block_tokens)
-            length = int((step.ends[rows] > 0).sum())
-            assert np.array_equal(step.ends[rows][:length], step.positions[rows][:length] + 1)
-            assert not step.tokens[rows][length:].any()
-        for number, prefix in enumerate(step.finished):
-            position = step.logit_positions[number]
-            assert step.ends[position] == len(prefix.tokens)
-            assert step.tokens[position] == prefix.tokens[-1]
-        finished += step.finished
-        _note(step, shape, written)
-    assert list(map(id, finished)) == list(map(id, prefixes))
-    expected = [
+            assert block == step.table[tile, positions[0] // shape.block_tokens]
+            assert at == positions[0] % shape.block_tokens
+            assert step.counts[tile] == -(-ends.max() // shape.block_tokens)
+            assert np.array_equal(positions[:length], positions[0] + np.arange(length))
+            assert np.array_equal(ends[:length], positions[:length] + 1)
+        for piece, position in zip(in_step, step.logit_positions.tolist(), strict=False):
+            assert step.positions[position] == piece.start + len(piece.tokens) - 1
+            assert step.tokens[position] == piece.tokens[-1]
+    assert places == [
         (int(prefix.table[begin // shape.block_tokens]), begin % shape.block_tokens)
         for prefix in prefixes
         for begin in range(prefix.done, len(prefix.tokens), shape.tile_rows)
     ]
-    assert places == expected
-    computed = np.concatenate([np.zeros(0, np.int32), *written.values()])
-    asked = np.concatenate([np.zeros(0, np.int32), *(prefix.tokens[prefix.done :] for prefix in prefixes)])
-    assert np.array_equal(computed, asked)
-
-
-def _note(step: PrefillStep, shape: StepShape, written: dict[tuple[int, int], np.ndarray]) -> None:
-    """Keep the tokens of each tile of a step, in the order of tiles."""
-    for tile in range(shape.tiles):
-        rows = slice(tile * shape.tile_rows, (tile + 1) * shape.tile_rows)
-        written[len(written), tile] = step.tokens[rows][step.ends[rows] > 0]
+    computed = [prefix.tokens[prefix.done :] for prefix in prefixes]
+    assert np.array_equal(np.concatenate(written), np.concatenate([written[0], *computed]))

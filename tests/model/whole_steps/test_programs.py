@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,14 @@ import pytest
 from model import weights
 from model.config import DecoderConfig
 from model.engine import Engine
+from model.forward import Extension
 from model.packed_sequence import pack_sequences
 from model.score_buffer import Row, ScoreBuffer
-from model.whole_steps.layout import Behind, Unfilled
-from scoring.layout import GroupWork, Head, Rows
+from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import EVERY, sequences
 from tests.model.engines import DType, chunk
-from tests.model.whole_steps.runs import SMALL, WholeSteps, items, table
+from tests.model.whole_steps.runs import SMALL, Prefix, WholeSteps, table
 
 FAMILIES = (
     "tied",
@@ -49,24 +49,21 @@ def whole_steps(checkpoint: Callable[[str], Path]) -> Runs:
     return loaded
 
 
-def prefixes(config: DecoderConfig) -> list[Unfilled]:
+def prefixes(config: DecoderConfig) -> list[Prefix]:
     """Prefixes whose blocks lie mixed up in the pool."""
     blocks = np.random.RandomState(0).permutation(SMALL.blocks - 1)
     found, used = [], 0
     for tokens in sequences(config, 1, PREFIXES):
         count = -(-len(tokens) // SMALL.block_tokens)
-        found.append(Unfilled(tokens, table(blocks[used : used + count].tolist())))
+        found.append(Prefix(tokens, table(blocks[used : used + count].tolist())))
         used += count
     return found
 
 
-def work(config: DecoderConfig, found: list[Unfilled]) -> list[Behind]:
+def items(config: DecoderConfig, found: list[Prefix]) -> list[list[Extension]]:
     """Items that see all of their prefix, or a token or two less."""
     return [
-        Behind(
-            prefix.table,
-            items(sequences(config, 10 + n, lengths), [len(prefix.tokens) - i % 3 for i in range(len(lengths))]),
-        )
+        prefix.items(sequences(config, 10 + n, lengths), [len(prefix.tokens) - i % 3 for i in range(len(lengths))])
         for n, (prefix, lengths) in enumerate(zip(found, ITEMS, strict=True))
     ]
 
@@ -77,25 +74,25 @@ def test_prefill_and_extend_give_the_scores_of_programs_by_layer(name: str, engi
     filled = prefixes(config)
     by_layer = engine(name, "float32")
     states = whole.prefill(filled)
-    np.testing.assert_allclose(
-        whole.logprobs(states), engines.logprobs(by_layer, [prefix.tokens for prefix in filled]), atol=2e-5
-    )
-    for prefix, behind, hidden in zip(filled, work(config, filled), whole.extend(work(config, filled)), strict=True):
-        rows = [item.tokens for item in behind.extensions]
-        asked = chunk(0, rows, 0, range(config.vocabulary))
-        asked = replace(asked, rows=Rows.pack(rows, [item.start for item in behind.extensions]))
-        expected = engines.score(by_layer, [GroupWork("group", prefix.tokens, (asked,))])[0]
-        np.testing.assert_allclose(whole.logprobs(hidden), engines.logprobs_of(expected), atol=2e-5)
+    expected = engines.logprobs(by_layer, [prefix.tokens for prefix in filled])
+    np.testing.assert_allclose(whole.logprobs(states), expected, atol=2e-5)
+    asked = items(config, filled)
+    found = whole.logprobs(whole.extend(list(chain(*asked))))
+    for n, (prefix, of_prefix) in enumerate(zip(filled, asked, strict=True)):
+        rows = Rows.pack([item.tokens for item in of_prefix], [item.start for item in of_prefix])
+        work = ChunkWork(n, rows, tuple(range(config.vocabulary)), Head.LOGPROBS)
+        scores = engines.score(by_layer, [GroupWork("group", prefix.tokens, (work,))])[n]
+        np.testing.assert_allclose(found[: len(of_prefix)], engines.logprobs_of(scores), atol=2e-5)
+        found = found[len(of_prefix) :]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine: Loaded, whole_steps: Runs) -> None:
     config, whole = EVERY[name], whole_steps(name, "float32")
     groups = []
-    for n, (prefix, behind) in enumerate(zip(prefixes(config)[:3], work(config, prefixes(config)), strict=False)):
-        buffer = ScoreBuffer.of(chunk(n, [item.tokens for item in behind.extensions], 0, (0,), Head.LOGITS))
-        rows = [Row(item.tokens, item.start, buffer, i) for i, item in enumerate(behind.extensions)]
-        groups.append((prefix.tokens, rows))
+    for n, (prefix, of_prefix) in enumerate(zip(prefixes(config)[:3], items(config, prefixes(config)), strict=False)):
+        buffer = ScoreBuffer.of(chunk(n, [item.tokens for item in of_prefix], 0, (0,), Head.LOGITS))
+        groups.append((prefix.tokens, [Row(item.tokens, item.start, buffer, i) for i, item in enumerate(of_prefix)]))
     (packed,) = pack_sequences(groups, 640, 64)
     found = whole.logprobs(whole.packed(*packed.arrays(640, 64)))
     for row, scores in zip(packed.rows, found, strict=False):
@@ -112,79 +109,75 @@ def whole(request: pytest.FixtureRequest, whole_steps: Runs) -> WholeSteps:
 TIED = EVERY["tied"]
 
 
-def test_an_item_has_the_same_bits_alone_and_among_items_of_other_prefixes(whole: WholeSteps) -> None:
-    filled = prefixes(TIED)
-    whole.prefill(filled)
-    asked = work(TIED, filled)
-    together = whole.extend(asked)
-    for one, states in zip(asked, together, strict=True):
-        for item, state in zip(one.extensions, states, strict=True):
-            (alone,) = whole.extend([Behind(one.table, [item])])
-            assert np.array_equal(alone[0], state), f"{len(item.tokens)} tokens behind {item.start}"
+@pytest.fixture
+def filled(whole: WholeSteps) -> list[Prefix]:
+    """Prefixes that are in the pool."""
+    found = prefixes(TIED)
+    whole.prefill(found)
+    return found
 
 
-def test_the_order_of_prefixes_and_items_does_not_change_a_bit(whole: WholeSteps) -> None:
-    filled = prefixes(TIED)
-    whole.prefill(filled)
-    asked = work(TIED, filled)
-    together = whole.extend(asked)
+@pytest.fixture
+def asked(filled: list[Prefix]) -> list[Extension]:
+    """Items of several prefixes, which take several steps."""
+    return list(chain(*items(TIED, filled)))
+
+
+def test_an_item_has_the_same_bits_alone_and_among_items_of_other_prefixes(
+    whole: WholeSteps, asked: list[Extension]
+) -> None:
+    for item, state in zip(asked, whole.extend(asked), strict=True):
+        assert np.array_equal(whole.extend([item])[0], state), f"{len(item.tokens)} tokens behind {item.start}"
+
+
+def test_the_order_of_prefixes_and_items_does_not_change_a_bit(whole: WholeSteps, asked: list[Extension]) -> None:
+    expected = whole.extend(asked)
     for seed in range(3):
-        random = np.random.RandomState(seed)
-        orders = [random.permutation(len(one.extensions)) for one in asked]
-        shuffled = [
-            Behind(one.table, [one.extensions[n] for n in order]) for one, order in zip(asked, orders, strict=True)
-        ]
-        found = whole.extend(shuffled[::-1])[::-1]
-        for states, order, expected in zip(found, orders, together, strict=True):
-            assert np.array_equal(states, expected[order])
+        order = np.random.RandomState(seed).permutation(len(asked))
+        assert np.array_equal(whole.extend([asked[n] for n in order]), expected[order])
 
 
-def test_items_of_other_lengths_and_other_content_do_not_change_a_bit(whole: WholeSteps) -> None:
-    filled = prefixes(TIED)
-    whole.prefill(filled)
-    mine = work(TIED, filled)[0]
-    (alone,) = whole.extend([mine])
+def test_items_of_other_lengths_and_other_content_do_not_change_a_bit(whole: WholeSteps, filled: list[Prefix]) -> None:
+    mine = items(TIED, filled)[0]
+    alone = whole.extend(mine)
     for seed, lengths in enumerate(((4,) * 20, (90,), (1,) * 31, (33, 17, 9, 5, 3, 2))):
-        others = items(sequences(TIED, 50 + seed, lengths), [70] * len(lengths))
-        (found,) = whole.extend([Behind(mine.table, [*others, *mine.extensions])])
-        assert np.array_equal(found[len(others) :], alone)
+        others = filled[0].items(sequences(TIED, 50 + seed, lengths), [70] * len(lengths))
+        assert np.array_equal(whole.extend([*others, *mine])[len(others) :], alone)
 
 
-def test_an_item_without_a_prefix_has_the_same_bits_beside_items_with_one(whole: WholeSteps) -> None:
-    filled = prefixes(TIED)
-    whole.prefill(filled)
-    whole_rows = items(sequences(TIED, 7, (1, 30, 100, 64)), [0] * 4)
-    (alone,) = whole.extend([Behind(table([]), whole_rows)])
-    *_, found = whole.extend([*work(TIED, filled), Behind(table([]), whole_rows)])
-    assert np.array_equal(found, alone)
+def test_an_item_without_a_prefix_has_the_same_bits_beside_items_with_one(
+    whole: WholeSteps, asked: list[Extension]
+) -> None:
+    without = [Extension(row, 0) for row in sequences(TIED, 7, (1, 30, 100, 64))]
+    assert np.array_equal(whole.extend([*asked, *without])[len(asked) :], whole.extend(without))
 
 
 def test_a_prefix_has_the_same_bits_alone_among_others_and_in_other_blocks(whole: WholeSteps) -> None:
     filled = prefixes(TIED)
     together = whole.prefill(filled)
-    behind = whole.extend(work(TIED, filled))
+    behind = whole.extend(list(chain(*items(TIED, filled))))
     for prefix, state in zip(filled, together, strict=True):
-        (alone,) = whole.prefill([Unfilled(prefix.tokens, table(list(range(SMALL.longest))))])
+        (alone,) = whole.prefill([Prefix(prefix.tokens, table(list(range(SMALL.longest))))])
         assert np.array_equal(alone, state)
-    elsewhere = [Unfilled(prefix.tokens, 14 - prefix.table) for prefix in filled]
+    elsewhere = [Prefix(prefix.tokens, 14 - prefix.table) for prefix in filled]
     whole.prefill(elsewhere[::-1])
-    for found, expected in zip(whole.extend(work(TIED, elsewhere)), behind, strict=True):
-        assert np.array_equal(found, expected)
+    assert np.array_equal(whole.extend(list(chain(*items(TIED, elsewhere)))), behind)
 
 
 def test_a_prefix_that_goes_on_from_stored_blocks_has_the_same_bits(whole: WholeSteps) -> None:
     (tokens,) = sequences(TIED, 3, (200,))
     blocks = table([9, 2, 14, 1])
-    (at_once,) = whole.prefill([Unfilled(tokens, blocks)])
-    whole.prefill([Unfilled(tokens[:64], blocks)])
-    (later,) = whole.prefill([Unfilled(tokens, blocks, done=64)])
+    (at_once,) = whole.prefill([Prefix(tokens, blocks)])
+    whole.prefill([Prefix(tokens[:64], blocks)])
+    (later,) = whole.prefill([Prefix(tokens, blocks, done=64)])
     assert np.array_equal(at_once, later)
 
 
 def test_a_boundary_between_prefix_and_item_changes_scores_by_rounding_alone(whole: WholeSteps) -> None:
     (tokens,) = sequences(TIED, 4, (100,))
-    (expected,) = whole.prefill([Unfilled(tokens, table([0, 1, 2, 3]))])
-    found = whole.extend([Behind(table([0, 1, 2, 3]), items([tokens[cut:]], [cut])) for cut in (1, 31, 32, 33, 99)])
+    prefix = Prefix(tokens, table([0, 1]))
+    (expected,) = whole.logprobs(whole.prefill([prefix]))
+    cuts = (1, 31, 32, 33, 63, 64, 99)
     tolerance = 2e-5 if whole.decoder.head_kernel().dtype == np.float32 else 0.2
-    for states in found:
-        np.testing.assert_allclose(whole.logprobs(states)[0], whole.logprobs(expected[None])[0], atol=tolerance)
+    for found in whole.logprobs(whole.extend(prefix.items([tokens[cut:] for cut in cuts], cuts))):
+        np.testing.assert_allclose(found, expected, atol=tolerance)
