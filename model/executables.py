@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -39,30 +40,28 @@ takes about 45 (measured) of the 65,530 memory maps that Linux grants a process 
 process when there are no more.
 """
 
+K = TypeVar("K", bound=Hashable)
 Check = Callable[[Key, jax.stages.Compiled], None]  # raises an error if a program computes wrong results
 
 log = structlog.stdlib.get_logger("engine")
 
 
-class Executables:
+class ExecutableTable(ABC, Generic[K]):
     """Compiled programs by key. Safe to call from several threads.
 
-    max_prefix_blocks: blocks of the longest prefix; check: called with every program before it may be used.
+    check: called with every program before it may be used.
     """
 
-    def __init__(
-        self, programs: Programs, platform: Platform, buckets: Buckets, max_prefix_blocks: int, check: Check
-    ) -> None:
-        self._programs = programs
-        self._buckets = buckets
-        self._max_prefix_blocks = max_prefix_blocks
+    def __init__(self, check: Callable[[K, jax.stages.Compiled], None]) -> None:
         self._check = check
-        self._dtype = programs.head[1].dtype
-        self._options = dict(platform.compiler_options)
         self._lock = threading.Lock()
-        self._table: OrderedDict[Key, Future[jax.stages.Compiled]] = OrderedDict()
+        self._table: OrderedDict[K, Future[jax.stages.Compiled]] = OrderedDict()
 
-    def __getitem__(self, key: Key) -> jax.stages.Compiled:
+    @abstractmethod
+    def _compile(self, key: K) -> jax.stages.Compiled:
+        """Compile a program."""
+
+    def __getitem__(self, key: K) -> jax.stages.Compiled:
         """Return a program; compile and check it first if that was not done before.
 
         If either fails, all threads that wait for the program get the error, and the next call tries again.
@@ -94,6 +93,23 @@ class Executables:
             # Otherwise jax would keep it alive. Programs that are still in the table are not affected.
             jax.clear_caches()  # type: ignore[no-untyped-call]
             log.info("program evicted", program=str(oldest))
+
+
+class Executables(ExecutableTable[Key]):
+    """The programs of :class:`model.programs.Programs`.
+
+    max_prefix_blocks: blocks of the longest prefix.
+    """
+
+    def __init__(
+        self, programs: Programs, platform: Platform, buckets: Buckets, max_prefix_blocks: int, check: Check
+    ) -> None:
+        super().__init__(check)
+        self._programs = programs
+        self._buckets = buckets
+        self._max_prefix_blocks = max_prefix_blocks
+        self._dtype = programs.head[1].dtype
+        self._options = dict(platform.compiler_options)
 
     def _compile(self, key: Key) -> jax.stages.Compiled:
         started = time.perf_counter()
