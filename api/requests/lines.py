@@ -6,6 +6,7 @@ members, and a line may consist of its end alone. So all of these are counted, a
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 
@@ -27,6 +28,9 @@ FREE_BYTES = 2**24
 """The uncompressed bytes for which the ratio of compression is not checked."""
 
 _GZIP_ONLY = 16 + zlib.MAX_WBITS
+
+_CONTENT = re.compile(rb"[^ \t\r\n]")
+"""What a line has unless it is blank."""
 
 
 class LineReader:
@@ -106,20 +110,45 @@ class LineReader:
         self._gzip = zlib.decompressobj(_GZIP_ONLY)
 
     def _cut(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        *ended, rest = data.split(b"\n")
-        if self.number + len(ended) > self._max_lines:
+        # Nothing is done for each blank line: a small file of gzip holds millions of them.
+        ends = data.count(b"\n")
+        if self.number + ends > self._max_lines:
             message = f"the body has more than the {self._max_lines} lines that it may have, blank ones included"
             raise _refused("max_items_per_upload", message)
-        for line in ended:
-            if self._rest:
-                line = bytes(self._rest) + line
-                self._rest.clear()
-            self.number += 1
-            self._check_line(len(line), self.number)
-            if line.strip(b" \t\r"):
+        start = 0
+        if self._rest and ends:
+            start = data.index(b"\n") + 1
+            line = bytes(self._rest) + data[: start - 1]
+            self._rest.clear()
+            self._count_line(len(line))
+            if _CONTENT.search(line):
                 yield self.number, line
-        self._rest += rest
+        while (content := _CONTENT.search(data, start)) is not None:
+            end = data.find(b"\n", content.start())
+            if end < 0:
+                break
+            begin = data.rfind(b"\n", start, content.start()) + 1 or start
+            if begin > start:
+                self._count_blank(data, start, begin)
+            self._count_line(end - begin)
+            yield self.number, data[begin:end]
+            start = end + 1
+        last = max(start, data.rfind(b"\n", start) + 1)
+        self._count_blank(data, start, last)
+        self._rest += data[last:]
         self._check_line(len(self._rest), self.number + 1)
+
+    def _count_line(self, size: int) -> None:
+        self.number += 1
+        self._check_line(size, self.number)
+
+    def _count_blank(self, data: bytes, start: int, end: int) -> None:
+        """Count the lines between two places. They are blank, and short unless all of them together are long."""
+        if end - start <= self._limits.max_line_bytes:
+            self.number += data.count(b"\n", start, end)
+            return
+        for line in data[start:end].split(b"\n")[:-1]:
+            self._count_line(len(line))
 
     def _check_line(self, size: int, number: int) -> None:
         if size > self._limits.max_line_bytes:

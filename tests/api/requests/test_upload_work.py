@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
@@ -70,6 +74,51 @@ def test_many_small_members_take_few_steps_and_little_copying(decompressors: lis
     assert len(steps) <= members / STEP_PIECES + 10
     given = [size for calls in decompressors for size in calls]
     assert max(given) <= COMPRESSED_PIECE_BYTES
+
+
+@given(
+    st.lists(st.sampled_from([b"\n", b"\n\n", b" \t\r", b"a", b"bc d", b"      "]), max_size=30).map(b"".join),
+    st.lists(st.integers(0, 60), max_size=4),
+)
+def test_lines_are_found_in_any_pieces_and_long_ones_refused_by_their_number(content: bytes, cuts: list[int]) -> None:
+    expected: list[tuple[int, bytes] | str] = []
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if len(line) > 5:
+            expected.append(f"line {number} has more than the 5 bytes that a line may have")
+            break
+        if line.strip():
+            expected.append((number, line))
+    found: list[tuple[int, bytes] | str] = []
+    one = reader(gzip=False, max_line_bytes=5)
+    places = [0, *sorted(cut for cut in cuts if cut < len(content)), len(content)]
+    try:
+        for begin, end in pairwise(places):
+            found += [line for step in one.feed(content[begin:end]) for line in step]
+        found += one.finish()
+    except RequestError as error:
+        found.append(error.message)
+    assert found[-1:] == expected[-1:]
+    if expected and isinstance(expected[-1], str):  # Lines of the step that is refused are not returned.
+        assert found[:-1] == expected[: len(found) - 1]
+    else:
+        assert found == expected
+
+
+def test_blank_lines_are_counted_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    class Counting:
+        def search(self, data: bytes, start: int = 0) -> re.Match[bytes] | None:
+            looks.append(start)
+            return content.search(data, start)
+
+    content = lines._CONTENT
+    monkeypatch.setattr(lines, "_CONTENT", Counting())
+    found = reader(gzip=False, max_lines=2**19)
+    blank = b"\n \r\n" * 2**16
+    found_lines = [line for step in found.feed(blank + b"a\n" + blank) for line in step]
+    assert (found_lines, found.number) == ([(2**17 + 1, b"a")], 2**18 + 1)
+    assert len(looks) <= 10
 
 
 def test_blank_lines_count(decompressors: list[list[int]]) -> None:
