@@ -10,31 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
-from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy import insert, select
 
 from jobs.queue.ending import end_jobs
-from jobs.queue.fair_shares import Flow, open_flows
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
-from jobs.store.clock import NOW
-from jobs.store.codec import pack_ids, pack_options
+from jobs.queue.new_jobs import NewJob, store_at_once, store_jobs
 from jobs.store.database import Database, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import Accepted, JobStatus, Origin, Submission
-from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
-from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 from jobs.tenancy.quotas import QuotaFullError, charge, check_size, read_counters, within_quota
-from jobs.webhooks.outbox import pack_webhook
 from scoring.error_codes import RequestError
-from scoring.layout import Chunk, Rows
-from scoring.options import Priority
-from scoring.work import work_of_group, work_of_rows
-from settings.jobs import StoreSettings
-
-SHARED = "*"  # the tenant name that owns prefixes shared by all tenants; no real tenant can have it
+from scoring.work import work_of_group
 
 GROUP_LOCK_SECONDS = 0.25
 """How long a group waits for a row that another transaction holds, such as the key of a job that is being stored. Most
@@ -107,6 +94,12 @@ class _Member:
             return None
         return WantedKey(self.submission.tenant, idempotency.key, idempotency.body_hash, self.job_id)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes no more than to store it: no key, no quota, and no end because it has no items."""
+        submission = self.submission
+        return submission.idempotency is None and submission.quota is None and len(submission.chunks) > 0
+
     @cached_property
     def price(self) -> int:
         """The tokens that are charged to the quota of its tenant; 0 if it has none."""
@@ -138,7 +131,13 @@ def _commit(db: Database, members: Sequence[_Member], *, alone: bool = False) ->
     outcomes: dict[str, Outcome] = {}
     # The client of a call has been promised nothing yet, so the work can start before its job is on disk.
     durable = any(member.submission.origin is Origin.JOB for member in members)
-    with db.write(durable=durable, lock_seconds=None if alone else GROUP_LOCK_SECONDS) as tx:
+    lock_seconds = None if alone else GROUP_LOCK_SECONDS
+    if not db.is_sqlite and all(member.is_plain for member in members):
+        with db.without_transaction() as tx:
+            stored = store_at_once(tx, _new_jobs(members), durable=durable, lock_seconds=lock_seconds)
+        if stored or not alone:
+            return [Accepted(one.job_id, replayed=False) if one.job_id in stored else None for one in members]
+    with db.write(durable=durable, lock_seconds=lock_seconds) as tx:
         if alone:  # A job that was accepted earlier is found whether or not there is room.
             outcomes = _take_keys(tx, members)
             new = _with_room(tx, [member for member in members if member.job_id not in outcomes], alone=True)
@@ -147,10 +146,16 @@ def _commit(db: Database, members: Sequence[_Member], *, alone: bool = False) ->
             outcomes = _take_keys(tx, roomy)
             new = [member for member in roomy if member.job_id not in outcomes]
         if new:
-            _store(tx, new)
+            store_jobs(tx, _new_jobs(new))
+            if empty := [member.job_id for member in new if not member.submission.chunks]:
+                end_jobs(tx, empty, JobStatus.SUCCEEDED)
             _charge(tx, new, waits=alone)
             outcomes |= {member.job_id: Accepted(member.job_id, replayed=False) for member in new}
     return [outcomes.get(member.job_id) for member in members]
+
+
+def _new_jobs(members: Iterable[_Member]) -> list[NewJob]:
+    return [NewJob(member.job_id, member.submission) for member in members]
 
 
 def _take_keys(tx: Transaction, members: Sequence[_Member]) -> dict[str, Outcome]:
@@ -201,152 +206,3 @@ def _charge(tx: Transaction, members: Sequence[_Member], *, waits: bool) -> None
             quotas[tenant] = min(quota, quotas.get(tenant, quota))
     for tenant in sorted(prices):
         charge(tx, tenant, quotas[tenant], prices[tenant], waits=waits)
-
-
-def _store(tx: Transaction, members: Sequence[_Member]) -> None:
-    """Store jobs with their prefixes and chunks, and open their flows."""
-    prefix_ids, now = store_prefixes(tx, [member.submission for member in members])
-    rows: list[dict[str, Any]] = []
-    chunks_of_all: list[NewChunk] = []
-    for member, prefix_id in zip(members, prefix_ids, strict=True):
-        submission = member.submission
-        row = job_row(submission, member.job_id, prefix_id, now)
-        rows.append(row)
-        due = due_at(tx.settings, submission.priority, now, row["expires_at"])
-        state = ChunkState.WAITING
-        chunks_of_all += chunks_to_store(submission, submission.chunks, member.job_id, prefix_id, due, state)
-    tx.execute(_INSERT_JOBS, rows)
-    store_chunks(tx, chunks_of_all)
-    open_flows(tx, {flow_of(member.submission) for member in members if member.submission.chunks})
-    if empty := [member.job_id for member in members if not member.submission.chunks]:
-        end_jobs(tx, empty, JobStatus.SUCCEEDED)
-
-
-def flow_of(submission: Submission) -> Flow:
-    """Return the flow that the chunks of a job belong to."""
-    return Flow(submission.model, submission.tenant, submission.priority is Priority.INTERACTIVE)
-
-
-_INSERT_JOBS = insert(jobs)
-
-
-def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
-    """Return the seconds from a job's acceptance to its due time. It never changes, so waiting work ages."""
-    return {
-        Priority.INTERACTIVE: settings.slack_interactive_seconds,
-        Priority.NORMAL: settings.slack_normal_seconds,
-        Priority.BULK: settings.slack_bulk_seconds,
-    }[priority]
-
-
-def due_at(settings: StoreSettings, priority: Priority, accepted_at: float, expires_at: float | None) -> float:
-    """Return the due time of a job's chunks, which orders them among all chunks: Unix seconds."""
-    due = accepted_at + slack_seconds(settings, priority)
-    return due if expires_at is None else min(due, expires_at)
-
-
-def store_prefixes(tx: Transaction, submissions: Sequence[Submission]) -> tuple[list[int], float]:
-    """Store the prefixes that are new. Return the id of each submission's, and the time.
-
-    Nobody can remove them before the transaction ends.
-    """
-    wanted: dict[tuple[str, str, str], dict[str, Any]] = {}
-    keys = []
-    for submission in submissions:
-        tokens = pack_ids(submission.prefix)
-        owner = SHARED if tx.settings.share_prefixes else submission.tenant
-        key = (owner, submission.tokenizer_fingerprint, sha256(tokens).hexdigest())
-        wanted[key] = dict(zip(_PREFIX_KEY.keys(), key, strict=True)) | {"tokens": tokens}
-        keys.append(key)
-    rows = get_or_create_all(tx, _FIND_PREFIXES, _CREATE_PREFIXES, wanted)
-    return [rows[key].id for key in keys], max(row.now for row in rows.values())
-
-
-_PREFIX_KEY = prefixes.c["tenant", "tokenizer_fingerprint", "sha256"]
-_PREFIX = (*_PREFIX_KEY, prefixes.c.id, NOW.label("now"))
-_FIND_PREFIXES = FindByKey(select(*_PREFIX).with_for_update(read=True, key_share=True), tuple(_PREFIX_KEY))
-_CREATE_PREFIXES = insert_if_new(prefixes).returning(*_PREFIX)
-
-
-def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:
-    """Return the row of a job that is accepted now, with all of its chunks unfinished."""
-    return {
-        "id": job_id,
-        "tenant": submission.tenant,
-        "model": submission.model,
-        "origin": submission.origin.value,
-        "priority": submission.priority.value,
-        "status": JobStatus.QUEUED.value,
-        "prefix_id": prefix_id,
-        "total_items": submission.total_items,
-        "scored_items": 0,
-        "remaining_chunks": len(submission.chunks),
-        "prompt_tokens": submission.prompt_tokens,
-        "cached_tokens": 0,
-        "created_at": now,
-        "expires_at": None if submission.expires_in is None else now + submission.expires_in,
-        "label_token_ids": pack_ids(submission.label_token_ids),
-        "options": pack_options(submission.options),
-        "metadata": dict(submission.metadata),
-        "warnings": list(submission.warnings),
-        "webhook": pack_webhook(submission.webhook),
-        "notice_key": submission.notice_key,
-    }
-
-
-class NewChunk(NamedTuple):
-    """A chunk that is about to be stored."""
-
-    row: dict[str, Any]  # of the table chunks
-    rows: Rows
-
-
-def chunks_to_store(
-    submission: Submission,
-    given: Sequence[Chunk],
-    job_id: str,
-    prefix_id: int,
-    due_at: float,
-    state: ChunkState,
-) -> list[NewChunk]:
-    """Return chunks of a job as they are stored."""
-    shared_ids = (int(submission.prefix.max(initial=0)), *submission.label_token_ids)
-    return [
-        NewChunk(
-            {
-                "job_id": job_id,
-                "tenant": submission.tenant,
-                "model": submission.model,
-                "prefix_id": prefix_id,
-                "due_at": due_at,
-                "state": state.value,
-                "first_item": chunk.first_item,
-                "item_count": len(chunk.rows),
-                "token_count": work_of_rows(chunk.rows),
-                "failures": 0,
-                "tokenizer_fingerprint": submission.tokenizer_fingerprint,
-                "longest_sequence": int(chunk.rows.sequence_lengths.max(initial=0)),
-                "highest_token": max(int(chunk.rows.tokens.max(initial=0)), *shared_ids),
-                "interactive": submission.priority is Priority.INTERACTIVE,
-            },
-            chunk.rows,
-        )
-        for chunk in given
-    ]
-
-
-def store_chunks(tx: Transaction, given: Sequence[NewChunk]) -> None:
-    """Store chunks, perhaps of several jobs."""
-    if not given:
-        return
-    stored = tx.execute(_INSERT_CHUNKS, [chunk.row for chunk in given])
-    ids = {(row.job_id, row.first_item): row.id for row in stored}
-    inputs = [
-        {"chunk_id": ids[chunk.row["job_id"], chunk.row["first_item"]], "rows": chunk.rows.to_bytes()}
-        for chunk in given
-    ]
-    tx.execute(_INSERT_INPUTS, inputs)
-
-
-_INSERT_CHUNKS = insert(chunks).returning(chunks.c.id, chunks.c.job_id, chunks.c.first_item)
-_INSERT_INPUTS = insert(chunk_inputs)

@@ -32,6 +32,7 @@ from sqlalchemy import (
     cast,
     exists,
     func,
+    literal_column,
     select,
     update,
 )
@@ -171,14 +172,13 @@ _PRIMARY_KEY = tuple(flows.primary_key)
 _FIND = FindByKey(select(*_PRIMARY_KEY, flows.c.is_open).with_for_update(read=True, key_share=True), _PRIMARY_KEY)
 _CREATE = insert_if_new(flows).values(is_open=False, virtual_time=0.0).returning(*_PRIMARY_KEY, flows.c.is_open)
 _OF_FLOW = tuple(column == bindparam(f"of_{column.name}") for column in _PRIMARY_KEY)
-_OTHERS = flows.alias("others")
-_OF_CLASS = (_OTHERS.c.model == bindparam("of_model"), _OTHERS.c.interactive == bindparam("of_interactive"))
-# The virtual time of a flow that is opened now: at least the least of all open flows, else the greatest of any.
-_START = func.coalesce(
-    select(func.min(_OTHERS.c.virtual_time)).where(*_OF_CLASS, _OTHERS.c.is_open).scalar_subquery(),
-    select(func.max(_OTHERS.c.virtual_time)).where(*_OF_CLASS).scalar_subquery(),
-    0.0,
-)
+START = """coalesce((
+    SELECT coalesce(min(others.virtual_time) FILTER (WHERE others.is_open), max(others.virtual_time))
+    FROM lanes AS others WHERE others.model = lanes.model AND others.interactive = lanes.interactive
+), 0.0)"""
+"""The virtual time of a flow of the table ``lanes`` that is opened now, in SQL, if its own is not greater: at least the
+least of all open flows, else the greatest of any."""
+_START: ColumnElement[float] = literal_column(START, Float(53))
 _OPEN = (
     update(flows)
     .where(*_OF_FLOW)

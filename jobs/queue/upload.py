@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, insert, select, update
 
-from jobs.queue.accept import chunks_to_store, due_at, job_row, store_chunks, store_prefixes
 from jobs.queue.ending import end_jobs, lock_jobs
 from jobs.queue.fair_shares import Flow, open_flows
 from jobs.queue.idempotency import UNKNOWN_BODY, WantedKey, take_key
+from jobs.queue.new_jobs import chunks_to_store, due_at, job_row, store_chunks, store_prefixes
 from jobs.queue.removal import remove_jobs
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction

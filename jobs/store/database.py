@@ -122,8 +122,14 @@ class Database:
                 yield Transaction(connection, self.settings)
         else:
             # At READ COMMITTED, a transaction would only add the round trips for BEGIN and COMMIT.
-            with _naming_outages(), self._reading.connect() as connection:
-                yield Transaction(connection, self.settings)
+            with self.without_transaction() as tx:
+                yield tx
+
+    @contextmanager
+    def without_transaction(self) -> Iterator[Transaction]:
+        """A connection to PostgreSQL on which each statement is a transaction of its own. Raises as :meth:`write`."""
+        with _naming_outages(), self._autocommit.connect() as connection:
+            yield Transaction(connection, self.settings)
 
     @contextmanager
     def write(
@@ -176,7 +182,7 @@ class Database:
             driver.begin(settings)
 
     @cached_property
-    def _reading(self) -> Engine:
+    def _autocommit(self) -> Engine:
         return self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @cached_property

@@ -51,6 +51,8 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
     """Return an engine whose statements and attempts to connect all end after a bounded time."""
     attention = _Attention(settings)
     server_settings = {
+        # For statements without a transaction; the driver names it for the others.
+        "default_transaction_isolation": r"read\ committed",
         # This frees the locks of a worker that is frozen in a transaction.
         "idle_in_transaction_session_timeout": "60s",
         # PostgreSQL overestimates some of these small queries, and would compile them for longer than they take.
@@ -66,6 +68,7 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
         url,
         isolation_level="READ COMMITTED",
         pool_size=5,
+        pool_use_lifo=True,  # the connection that was used last is warm: its statements are prepared, its memory cached
         max_overflow=15,
         pool_timeout=settings.statement_seconds,
         hide_parameters=True,

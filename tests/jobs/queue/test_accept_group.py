@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select, update
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+from sqlalchemy import func, insert, select, text, update
+from sqlalchemy.engine import make_url
 from sqlalchemy.event import listen
 
 from jobs.invariants import find_violations
-from jobs.queue.accept import Outcome, accept, accept_group, store_prefixes
+from jobs.queue.accept import Outcome, accept, accept_group
 from jobs.queue.claim import claim
 from jobs.queue.ending import delete
 from jobs.queue.idempotency import WantedKey, take_key
+from jobs.queue.new_jobs import STORE, NewJob, store_at_once, store_by_steps, store_prefixes
 from jobs.queue.read import get_job
 from jobs.queue.sweep import sweep
 from jobs.queue.upload import begin_upload
+from jobs.store.clock import NOW
 from jobs.store.database import Database, StorageUnavailable, StoreError
 from jobs.store.records import Accepted, Idempotency, JobStatus, Origin, Submission
-from jobs.store.tables import chunks, idempotency_keys, jobs, prefixes, tenants
+from jobs.store.tables import chunk_inputs, chunks, idempotency_keys, jobs, prefixes, tenants
+from jobs.store.webhook_events import Event, Webhook
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
 from settings.jobs import StoreSettings
 from tests.jobs.work import CARD, at_once, finish_all, submission, submit, waiting_chunks
-from tests.services import free_port
+from tests.services import free_port, wait_until
 
+SECONDS = 60.0
 ACME, BOLT = "acme", "bolt"
 QUOTA = 40
 JOB = 5
@@ -123,6 +130,88 @@ def test_each_job_of_a_group_is_stored_as_it_would_be_alone(store: Database) -> 
     while (claimed := claim(store, "worker", CARD, 1_000)) is not None:
         done.update(finish_all(store, claimed).job_ids)
     assert done >= {ids[0], ids[2]}
+
+
+def test_one_statement_stores_the_same_rows_as_several(postgres_store: Database) -> None:
+    """PostgreSQL stores jobs with one statement, unless another transaction has just stored the same query."""
+    shape = submission(
+        chunks=2,
+        rows=3,
+        priority=Priority.INTERACTIVE,
+        origin=Origin.CALL,
+        expires_in=5.0,
+        metadata={'a \u00e9 \x01 "': "\\u0000"},
+        warnings=("a NUL \0 in a warning", "\ud800"),
+        webhook=Webhook("https://example.com/", "example.com", (Event.SUCCEEDED,)),
+        notice_key=bytes(range(256)),
+    )
+    plain = submission(metadata={}, notice_key=None)
+    new = [NewJob(f"job {n}", one) for n, one in enumerate([shape, plain, shape, plain])]
+    with postgres_store.write() as tx:
+        assert store_at_once(tx, new[:2]) == {"job 0", "job 1"}
+        store_by_steps(tx, new[2:])
+    for table, of_job in ((jobs, jobs.c.id), (chunks, chunks.c.job_id)):
+        with postgres_store.read() as tx:
+            rows = [dict(row._mapping) for row in tx.execute(select(table).order_by(of_job, "id"))]
+        half = len(rows) // 2
+        for first, second in zip(rows[:half], rows[half:], strict=True):
+            for name in first.keys() - {"id", "job_id"}:
+                if name in ("created_at", "due_at", "expires_at") and first[name] is not None:
+                    assert first[name] == pytest.approx(second[name], abs=SECONDS), name
+                else:
+                    assert first[name] == second[name], name
+    with postgres_store.read() as tx:
+        inputs = tx.execute(select(chunk_inputs.c.rows).order_by(chunk_inputs.c.chunk_id)).scalars().all()
+        times = tx.execute(select(jobs.c.created_at, jobs.c.expires_at).where(jobs.c.expires_at.is_not(None))).all()
+        late = tx.scalar(select(func.count()).select_from(jobs).where(func.abs(NOW - jobs.c.created_at) > SECONDS))
+    assert inputs[: len(inputs) // 2] == inputs[len(inputs) // 2 :]
+    assert [row.expires_at - row.created_at for row in times] == [pytest.approx(5.0)] * 2
+    assert late == 0
+
+
+def test_plain_jobs_take_one_statement_which_is_a_transaction_of_its_own(postgres_store: Database) -> None:
+    with postgres_store.without_transaction() as tx:
+        name = tx.connection.engine.url.database
+        tx.connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'serializable'")
+    postgres_store.engine.dispose()
+    submit(postgres_store)
+    without: list[bool] = []
+
+    def record(connection: Any, *_: Any) -> None:
+        without.append(connection.connection.driver_connection.autocommit)
+
+    listen(postgres_store.engine, "before_cursor_execute", record)
+    assert None not in accept_group(postgres_store, [submission(), submission()])
+    assert without == [True]
+    with postgres_store.without_transaction() as tx:
+        assert tx.scalar(text("SHOW transaction_isolation")) == "read committed"
+
+
+def test_a_job_whose_query_is_stored_by_another_at_the_same_moment_shares_it(postgres_store: Database) -> None:
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+    accepted_meanwhile: list[str] = []
+    with postgres_store.write() as tx:
+        store_prefixes(tx, [submission()])
+        thread = threading.Thread(target=lambda: accepted_meanwhile.append(submit(postgres_store)))
+        thread.start()
+
+        def somebody_waits() -> bool:
+            with postgres_store.read() as look:
+                return look.scalar(waiting) is not None
+
+        wait_until(somebody_waits, "the job waits for its query")
+    thread.join()
+    [job_id] = accepted_meanwhile
+    assert get_job(postgres_store, "default", job_id).status is JobStatus.QUEUED
+    assert count(postgres_store, prefixes) == waiting_chunks(postgres_store) == 1
+    assert find_violations(postgres_store, full=True) == []
+
+
+def test_the_driver_remembers_how_to_send_the_statement() -> None:
+    """Longer ones it takes apart anew each time."""
+    dialect = make_url("postgresql+psycopg://").get_dialect()()
+    sent = STORE.compile(dialect=dialect).string
+    assert len(sent) <= MAX_CACHED_STATEMENT_LENGTH
 
 
 def test_a_job_that_meets_its_quota_is_left_for_itself_and_the_others_are_accepted(store: Database) -> None:
@@ -269,18 +358,28 @@ def test_an_outage_is_told_for_the_whole_group() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
+@pytest.mark.parametrize("keys", [False, True], ids=["plain", "with keys"])
 def test_a_group_is_on_disk_before_its_answers_if_any_of_its_jobs_is_promised(
-    postgres_store: Database, origins: list[Origin], expected: str
+    postgres_store: Database, origins: list[Origin], keys: bool, expected: str
 ) -> None:
-    found: list[str] = []
+    with postgres_store.write() as tx:  # At its commit, each job notes how it is committed.
+        for statement in _NOTE_COMMITS:
+            tx.connection.exec_driver_sql(statement)
+    shapes = [keyed(f"{n}", origin=one) if keys else submission(origin=one) for n, one in enumerate(origins)]
+    accept_group(postgres_store, shapes)
+    with postgres_store.read() as tx:
+        assert tx.scalars(text("SELECT synchronous_commit FROM commits")).all() == [expected] * len(origins)
+        assert tx.scalar(text("SHOW synchronous_commit")) == "on"
+        assert tx.scalar(text("SHOW lock_timeout")) == "0"
 
-    def ask(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("INSERT INTO jobs"):
-            found.append(connection.exec_driver_sql("SHOW synchronous_commit").scalar_one())
 
-    listen(postgres_store.engine, "after_cursor_execute", ask)
-    accept_group(postgres_store, [submission(origin=origin) for origin in origins])
-    assert found == [expected]
+_NOTE_COMMITS = (
+    "CREATE TABLE commits (synchronous_commit text)",
+    "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$BEGIN INSERT INTO commits VALUES (current_setting('synchronous_commit')); RETURN NULL; END$$",
+    "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+    "EXECUTE FUNCTION note()",
+)
 
 
 def test_groups_that_want_the_same_rows_in_different_orders_do_not_deadlock(store: Database) -> None:
@@ -347,7 +446,7 @@ def test_rows_of_a_group_are_looked_up_by_the_index_of_their_keys(store: Databas
     plans: list[str] = []
 
     def explain(connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("SELECT prefixes."):
+        if statement.startswith("SELECT prefixes." if store.is_sqlite else "WITH setting"):
             how = "EXPLAIN QUERY PLAN " if store.is_sqlite else "EXPLAIN "
             found = connection.connection.cursor().execute(how + statement, parameters).fetchall()
             plans.append("\n".join(str(row) for row in found))
@@ -355,6 +454,6 @@ def test_rows_of_a_group_are_looked_up_by_the_index_of_their_keys(store: Databas
     listen(store.engine, "before_cursor_execute", explain)
     accept_group(store, [submission(prefix=(n,), tenant=f"tenant-{n % 40}") for n in range(64)])
     [plan] = plans
-    assert ("SEARCH prefixes" if store.is_sqlite else "Index Scan on uq_prefixes") in plan
+    assert ("SEARCH prefixes" if store.is_sqlite else "Index Scan using uq_prefixes") in plan
     assert "SCAN prefixes" not in plan
-    assert "Seq Scan" not in plan
+    assert "Seq Scan on prefixes" not in plan

@@ -237,9 +237,7 @@ def test_a_key_that_a_new_job_takes_while_its_old_job_is_removed_stays_with_the_
             return tx.scalar(waiting) is not None
 
     def remove_the_old_job(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if (
-            statement.startswith("INSERT INTO jobs") and removing.ident is None
-        ):  # The new job has the key, and is not committed.
+        if "INSERT INTO jobs" in statement and removing.ident is None:  # The new job has the key, and is not committed.
             removing.start()
             wait_until(somebody_waits, "the removal waits for the key")
 

@@ -1,0 +1,359 @@
+"""Storing new jobs with their queries and chunks, and opening their flows: on PostgreSQL, all of it with one statement.
+
+Rows that other transactions may want are locked in this order: prefixes, flows. Of each kind they are locked in the
+order of their keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from sqlalchemy import insert, select, text
+
+from jobs.queue.fair_shares import START, Flow, open_flows
+from jobs.store.clock import NOW, UNIX_SECONDS
+from jobs.store.codec import pack_ids, pack_options
+from jobs.store.database import Transaction
+from jobs.store.records import JobStatus, Submission
+from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
+from jobs.webhooks.outbox import pack_webhook
+from scoring.layout import Chunk, Rows
+from scoring.options import Priority
+from scoring.work import work_of_rows
+from settings.jobs import StoreSettings
+
+SHARED = "*"  # the tenant name that owns prefixes shared by all tenants; no real tenant can have it
+
+
+class NewJob(NamedTuple):
+    """A job that is about to be stored."""
+
+    id: str
+    submission: Submission
+
+
+def store_jobs(tx: Transaction, new: Sequence[NewJob]) -> None:
+    """Store jobs with their prefixes and chunks, and open their flows."""
+    if not tx.is_sqlite:  # SQLite can't change several tables in one statement.
+        stored = store_at_once(tx, new)
+        new = [job for job in new if job.id not in stored]
+    if new:
+        store_by_steps(tx, new)
+
+
+def store_by_steps(tx: Transaction, new: Sequence[NewJob]) -> None:
+    """Do the same with a statement for each table."""
+    prefix_ids, now = store_prefixes(tx, [job.submission for job in new])
+    rows: list[dict[str, Any]] = []
+    chunks_of_all: list[NewChunk] = []
+    for job, prefix_id in zip(new, prefix_ids, strict=True):
+        submission = job.submission
+        row = job_row(submission, job.id, prefix_id, now)
+        rows.append(row)
+        due = due_at(tx.settings, submission.priority, now, row["expires_at"])
+        chunks_of_all += chunks_to_store(submission, submission.chunks, job.id, prefix_id, due, ChunkState.WAITING)
+    tx.execute(_INSERT_JOBS, rows)
+    store_chunks(tx, chunks_of_all)
+    open_flows(tx, _flows_of(new))
+
+
+def store_at_once(
+    tx: Transaction, new: Sequence[NewJob], *, durable: bool = True, lock_seconds: float | None = None
+) -> set[str]:
+    """Store jobs with one statement of PostgreSQL, as :func:`store_jobs` does. Return the ids of those it has stored.
+
+    Nothing is stored of a job whose query or flow another transaction has just stored for the first time: the statement
+    sees only what was committed before it began. durable, lock_seconds: see :meth:`Database.write`. Give them if the
+    statement is a transaction of its own; in a larger one, they change nothing.
+    """
+    packed = [_prefix(tx.settings, job.submission) for job in new]
+    wanted = sorted(set(packed))
+    places = {prefix.key: place for place, prefix in enumerate(wanted)}
+    job_rows: list[dict[str, Any]] = []
+    chunk_rows: list[dict[str, Any]] = []
+    for job, prefix in zip(new, packed, strict=True):
+        submission, place = job.submission, places[prefix.key]
+        # The statement finds the id of the prefix by its place, and adds the time of the database to all times.
+        row = job_row(submission, job.id, place, now=0.0)
+        due = due_at(tx.settings, submission.priority, 0.0, row["expires_at"])
+        # As texts, so that PostgreSQL stores them as they are, without looking into them.
+        texts = {name: row.pop(column) for name, column in _JSON_COLUMNS.items()}
+        job_rows.append({"job": row} | {name: None if one is None else json.dumps(one) for name, one in texts.items()})
+        of_job = chunks_to_store(submission, submission.chunks, job.id, place, due, ChunkState.WAITING)
+        chunk_rows += [{"chunk": chunk.row, "rows": chunk.rows.to_bytes()} for chunk in of_job]
+    settings = {} if durable else {"synchronous_commit": "off"}
+    if lock_seconds is not None:
+        settings["lock_timeout"] = f"{round(1000 * lock_seconds)}ms"
+    given = {
+        "settings": settings,
+        "prefixes": [prefix._asdict() | {"place": places[prefix.key]} for prefix in wanted],
+        "jobs": job_rows,
+        "chunks": chunk_rows,
+        "flows": [flow._asdict() | {"place": place} for place, flow in enumerate(sorted(_flows_of(new)))],
+    }
+    return set(tx.scalars(STORE, {name: _JSON.encode(value) for name, value in given.items()}))
+
+
+_JSON_COLUMNS = {"opts": "options", "meta": "metadata", "warned": "warnings", "hook": "webhook"}
+
+
+def _encode_bytes(value: bytes) -> str:
+    return f"\\x{value.hex()}"
+
+
+_JSON = json.JSONEncoder(default=_encode_bytes)
+
+
+def slack_seconds(settings: StoreSettings, priority: Priority) -> float:
+    """Return the seconds from a job's acceptance to its due time. It never changes, so waiting work ages."""
+    return {
+        Priority.INTERACTIVE: settings.slack_interactive_seconds,
+        Priority.NORMAL: settings.slack_normal_seconds,
+        Priority.BULK: settings.slack_bulk_seconds,
+    }[priority]
+
+
+def due_at(settings: StoreSettings, priority: Priority, accepted_at: float, expires_at: float | None) -> float:
+    """Return the due time of a job's chunks, which orders them among all chunks: Unix seconds."""
+    due = accepted_at + slack_seconds(settings, priority)
+    return due if expires_at is None else min(due, expires_at)
+
+
+class _Prefix(NamedTuple):
+    """A prefix as it is stored. Prefixes are stored in their order, so that transactions can't deadlock."""
+
+    tenant: str
+    tokenizer_fingerprint: str
+    sha256: str
+    tokens: bytes
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self[:3]
+
+
+def _prefix(settings: StoreSettings, submission: Submission) -> _Prefix:
+    tokens = pack_ids(submission.prefix)
+    owner = SHARED if settings.share_prefixes else submission.tenant
+    return _Prefix(owner, submission.tokenizer_fingerprint, sha256(tokens).hexdigest(), tokens)
+
+
+def store_prefixes(tx: Transaction, submissions: Sequence[Submission]) -> tuple[list[int], float]:
+    """Store the prefixes that are new. Return the id of each submission's, and the time.
+
+    Nobody can remove them before the transaction ends.
+    """
+    wanted = [_prefix(tx.settings, submission) for submission in submissions]
+    values = {prefix.key: prefix._asdict() for prefix in wanted}
+    rows = get_or_create_all(tx, _FIND_PREFIXES, _CREATE_PREFIXES, values)
+    return [rows[prefix.key].id for prefix in wanted], max(row.now for row in rows.values())
+
+
+_PREFIX_KEY = prefixes.c["tenant", "tokenizer_fingerprint", "sha256"]
+_PREFIX = (*_PREFIX_KEY, prefixes.c.id, NOW.label("now"))
+_FIND_PREFIXES = FindByKey(select(*_PREFIX).with_for_update(read=True, key_share=True), tuple(_PREFIX_KEY))
+_CREATE_PREFIXES = insert_if_new(prefixes).returning(*_PREFIX)
+
+
+def _flows_of(new: Iterable[NewJob]) -> set[Flow]:
+    """Return the flows that the chunks of jobs belong to."""
+    given = (job.submission for job in new)
+    return {Flow(one.model, one.tenant, one.priority is Priority.INTERACTIVE) for one in given if one.chunks}
+
+
+def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:
+    """Return the row of a job that is accepted now, with all of its chunks unfinished."""
+    return {
+        "id": job_id,
+        "tenant": submission.tenant,
+        "model": submission.model,
+        "origin": submission.origin.value,
+        "priority": submission.priority.value,
+        "status": JobStatus.QUEUED.value,
+        "prefix_id": prefix_id,
+        "total_items": submission.total_items,
+        "scored_items": 0,
+        "remaining_chunks": len(submission.chunks),
+        "prompt_tokens": submission.prompt_tokens,
+        "cached_tokens": 0,
+        "created_at": now,
+        "expires_at": None if submission.expires_in is None else now + submission.expires_in,
+        "label_token_ids": pack_ids(submission.label_token_ids),
+        "options": pack_options(submission.options),
+        "metadata": dict(submission.metadata),
+        "warnings": list(submission.warnings),
+        "webhook": pack_webhook(submission.webhook),
+        "notice_key": submission.notice_key,
+    }
+
+
+class NewChunk(NamedTuple):
+    """A chunk that is about to be stored."""
+
+    row: dict[str, Any]  # of the table chunks
+    rows: Rows
+
+
+def chunks_to_store(
+    submission: Submission,
+    given: Sequence[Chunk],
+    job_id: str,
+    prefix_id: int,
+    due_at: float,
+    state: ChunkState,
+) -> list[NewChunk]:
+    """Return chunks of a job as they are stored."""
+    shared_ids = (int(submission.prefix.max(initial=0)), *submission.label_token_ids)
+    return [
+        NewChunk(
+            {
+                "job_id": job_id,
+                "tenant": submission.tenant,
+                "model": submission.model,
+                "prefix_id": prefix_id,
+                "due_at": due_at,
+                "state": state.value,
+                "first_item": chunk.first_item,
+                "item_count": len(chunk.rows),
+                "token_count": work_of_rows(chunk.rows),
+                "failures": 0,
+                "tokenizer_fingerprint": submission.tokenizer_fingerprint,
+                "longest_sequence": int(chunk.rows.sequence_lengths.max(initial=0)),
+                "highest_token": max(int(chunk.rows.tokens.max(initial=0)), *shared_ids),
+                "interactive": submission.priority is Priority.INTERACTIVE,
+            },
+            chunk.rows,
+        )
+        for chunk in given
+    ]
+
+
+def store_chunks(tx: Transaction, given: Sequence[NewChunk]) -> None:
+    """Store chunks, perhaps of several jobs."""
+    if not given:
+        return
+    stored = tx.execute(_INSERT_CHUNKS, [chunk.row for chunk in given])
+    ids = {(row.job_id, row.first_item): row.id for row in stored}
+    inputs = [
+        {"chunk_id": ids[chunk.row["job_id"], chunk.row["first_item"]], "rows": chunk.rows.to_bytes()}
+        for chunk in given
+    ]
+    tx.execute(_INSERT_INPUTS, inputs)
+
+
+_INSERT_CHUNKS = insert(chunks).returning(chunks.c.id, chunks.c.job_id, chunks.c.first_item)
+_INSERT_INPUTS = insert(chunk_inputs)
+_INSERT_JOBS = insert(jobs)
+
+_SQL = f"""
+    WITH setting AS (
+        SELECT set_config(key, value, true) FROM json_each_text(:settings)
+    ),
+    -- Each query is looked up by the index, whatever the statistics say, and locked, so that nobody removes it.
+    prefix AS (
+        SELECT w.*, (
+            SELECT id FROM prefixes AS p
+            WHERE p.tenant = w.tenant
+            AND p.tokenizer_fingerprint = w.tokenizer_fingerprint
+            AND p.sha256 = w.sha256
+            FOR KEY SHARE
+        ) AS id
+        FROM json_to_recordset(:prefixes) AS w (
+            place int, tenant text, tokenizer_fingerprint text, sha256 text, tokens bytea
+        )
+        -- The settings apply before the first lock is waited for.
+        WHERE (SELECT count(*) FROM setting) >= 0
+    ),
+    -- If another transaction is storing the same query, this waits for it, and then returns nothing.
+    new_prefix AS (
+        INSERT INTO prefixes (tenant, tokenizer_fingerprint, sha256, tokens)
+        SELECT tenant, tokenizer_fingerprint, sha256, tokens FROM prefix WHERE id IS NULL ORDER BY place
+        ON CONFLICT DO NOTHING RETURNING id, tenant, tokenizer_fingerprint, sha256
+    ),
+    known_prefix AS (
+        SELECT place, id FROM prefix WHERE id IS NOT NULL
+        UNION ALL
+        SELECT prefix.place, new_prefix.id FROM new_prefix JOIN prefix USING (tenant, tokenizer_fingerprint, sha256)
+    ),
+    flow AS (
+        SELECT w.*, (
+            SELECT is_open FROM lanes AS l
+            WHERE l.model = w.model AND l.tenant = w.tenant AND l.interactive = w.interactive
+            FOR KEY SHARE
+        ) AS is_open
+        FROM json_to_recordset(:flows) AS w (place int, model text, tenant text, interactive bool)
+        -- All queries are locked before the first flow.
+        WHERE (SELECT count(*) FROM known_prefix) >= 0
+    ),
+    to_open AS (
+        SELECT lanes.*, {START} AS start FROM flow AS lanes WHERE is_open IS NOT TRUE
+    ),
+    closed AS (
+        SELECT model, tenant, interactive, start
+        FROM to_open JOIN lanes USING (model, tenant, interactive)
+        WHERE NOT to_open.is_open ORDER BY place FOR NO KEY UPDATE OF lanes
+    ),
+    opened AS (
+        UPDATE lanes AS l SET is_open = true, virtual_time = greatest(virtual_time, start) FROM closed AS c
+        WHERE l.model = c.model AND l.tenant = c.tenant AND l.interactive = c.interactive
+        RETURNING l.model, l.tenant, l.interactive
+    ),
+    created AS (
+        INSERT INTO lanes (model, tenant, interactive, is_open, virtual_time)
+        SELECT model, tenant, interactive, true, start FROM to_open WHERE is_open IS NULL ORDER BY place
+        ON CONFLICT DO NOTHING RETURNING model, tenant, interactive
+    ),
+    open_flow AS (
+        SELECT model, tenant, interactive FROM flow WHERE is_open
+        UNION ALL SELECT * FROM opened
+        UNION ALL SELECT * FROM created
+    ),
+    new_job AS (
+        INSERT INTO jobs (
+            id, tenant, model, origin, priority, status, prefix_id, total_items, scored_items, remaining_chunks,
+            prompt_tokens, cached_tokens, created_at, expires_at, label_token_ids, options, metadata, warnings,
+            webhook, notice_key
+        )
+        SELECT
+            job.id, tenant, model, origin, priority, status, known_prefix.id, total_items, scored_items,
+            remaining_chunks, prompt_tokens, cached_tokens, now + created_at, now + expires_at, label_token_ids,
+            opts::json, meta::json, warned::json, hook::json, notice_key
+        FROM (
+            SELECT (job).*, opts, meta, warned, hook
+            FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warned text, hook text)
+        ) AS job
+        JOIN known_prefix ON known_prefix.place = job.prefix_id
+        CROSS JOIN (SELECT {UNIX_SECONDS["postgresql"]} AS now) AS clock
+        WHERE remaining_chunks = 0 OR (model, tenant, priority = 'interactive') IN (SELECT * FROM open_flow)
+        RETURNING id, prefix_id, created_at
+    ),
+    -- A chunk as it is given, with its rows beside it.
+    given AS (
+        SELECT (chunk).*, rows FROM json_to_recordset(:chunks) AS both_parts (chunk chunks, rows bytea)
+    ),
+    new_chunk AS (
+        INSERT INTO chunks (
+            job_id, tenant, model, prefix_id, due_at, state, first_item, item_count, token_count, failures,
+            tokenizer_fingerprint, longest_sequence, highest_token, interactive
+        )
+        SELECT
+            job_id, tenant, model, new_job.prefix_id, created_at + due_at, state, first_item, item_count, token_count,
+            failures, tokenizer_fingerprint, longest_sequence, highest_token, interactive
+        FROM given JOIN new_job ON new_job.id = job_id
+        ORDER BY job_id, first_item
+        RETURNING id, job_id, first_item
+    ),
+    new_input AS (
+        INSERT INTO chunk_inputs (chunk_id, rows)
+        SELECT new_chunk.id, rows FROM new_chunk JOIN given USING (job_id, first_item)
+    )
+    SELECT id FROM new_job
+"""
+# psycopg remembers how to send a text of at most 4,096 characters, so comments and indentation are left out.
+_LINES = map(str.strip, _SQL.splitlines())
+STORE = text(" ".join(line for line in _LINES if not line.startswith("--")).strip())
+"""Stores what :func:`job_row` and :func:`chunks_to_store` return, as JSON."""
