@@ -22,7 +22,7 @@ from api.metrics import Metrics
 from api.reading import ReadingContext
 from api.request_id import RequestContext
 from api.ringing import Ringer
-from api.routes import health, jobs, metrics, models, score, tokenize
+from api.routes import health, jobs, metrics, models, rerank, score, tokenize
 from api.routes import webhooks as webhook_routes
 from api.service import Service
 from api.siblings.membership import Siblings
@@ -52,7 +52,7 @@ from settings.scoring import ScoringSettings
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import AddressRules
 
-ROUTERS = [module.router for module in (score, jobs, webhook_routes, models, tokenize, health, metrics)]
+ROUTERS = [module.router for module in (score, rerank, jobs, webhook_routes, models, tokenize, health, metrics)]
 
 log = structlog.stdlib.get_logger("api")
 

@@ -24,6 +24,7 @@ class ErrorCode(StrEnum):
     INVALID_JSON = "invalid_json"
     INVALID_REQUEST = "invalid_request"
     INVALID_TEMPLATE = "invalid_template"
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"
     WEBHOOK_URL_FORBIDDEN = "webhook_url_forbidden"
     INVALID_API_KEY = "invalid_api_key"
     INSUFFICIENT_SCOPE = "insufficient_scope"

@@ -82,6 +82,14 @@ def _parse_query(query: object) -> str | list[int]:
     raise _invalid("query must be a string or a list of token ids", "query")
 
 
+def parse_query_text(query: object) -> str:
+    """Return a query that must be a text. Raises :class:`RequestError`."""
+    text = None if isinstance(query, list) else _parse_query(query)
+    if not isinstance(text, str):
+        raise _invalid("query must be a string", "query")
+    return text
+
+
 def _parse_items(items: object, *, text: bool) -> list[str] | list[list[int]]:
     """Return the items. A single string and a flat list of ids count as one item."""
     if items is None:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from checkpoints.files import CheckpointError, require_directory
 from scoring.added_tokens import AddedTokens, without_added_tokens
@@ -30,6 +30,8 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.query_cut import QueryCutter
 from scoring.quoting import QUOTED_PIECES, quote, quote_pieces
+
+T = TypeVar("T")
 
 _NO_TOKENS: TokenIds = np.zeros(0, np.int32)
 
@@ -247,15 +249,27 @@ class TextTokenizer:
         lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths
 
+    def beginnings(self, texts: Sequence[str], tokens: int) -> Iterator[str]:
+        """Yield each text, or its beginning of so many tokens if it has more. A character is never cut."""
+        for batch in _batches(texts, 0):
+            ends = self._read_each(batch, False, lambda encoding: _end_of(tokens, encoding), offsets=True)
+            yield from (text[:end] for text, end in zip(batch, ends, strict=True))
+
     def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the token ids of each text."""
+        return self._read_each(texts, add_special_tokens, lambda encoding: encoding.ids)
+
+    def _read_each(
+        self, texts: Sequence[str], add_special_tokens: bool, read: Callable[[Encoding], T], *, offsets: bool = False
+    ) -> list[T]:
+        """Encode each text, and return what ``read`` finds in the encodings. offsets: whether it needs offsets."""
         # The call for a batch gives the same ids and releases the interpreter's lock. But it hands the texts to the
         # tokenizer's own threads, where few short texts would wait behind all batches of other callers.
         if self._in_one_thread or sum(map(len, texts)) <= _SHORT_CHARACTERS:
-            return [self._backend.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
+            return [read(self._backend.encode(text, add_special_tokens=add_special_tokens)) for text in texts]
+        encode_batch = self._backend.encode_batch if offsets else self._backend.encode_batch_fast
         with _lock_for(texts):
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-            return [encoding.ids for encoding in encodings]
+            return [read(encoding) for encoding in encode_batch(list(texts), add_special_tokens=add_special_tokens)]
 
     def _spelling(self, token: int) -> str:
         return self._backend.id_to_token(token) or ""
@@ -293,6 +307,15 @@ class RowEncoder:
                 lengths = lengths + np.int32(len(self.suffix))
             shared = _common_prefixes(tokens, lengths, self.query[self.stable :])
             yield Rows(_drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(self.stable))
+
+
+def _end_of(tokens: int, encoding: Encoding) -> int | None:
+    """Return where the text of the first tokens ends, or None if there are no more tokens."""
+    if len(encoding) <= tokens:
+        return None
+    # A character may consist of several tokens. If the next token belongs to the last character, that is left out.
+    last, following = encoding.offsets[tokens - 1 : tokens + 1]
+    return min(last[1], following[0])
 
 
 def _lock_for(texts: Sequence[str]) -> AbstractContextManager[object]:

@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.answers.reranking_schemas import RerankBody
 from api.answers.schemas import ErrorEnvelope, JobBody, ScoreBody, TokenizeBody
 
 DESCRIPTION = """\
@@ -53,7 +54,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, webhooks=app.webhooks.routes
     )
     schemas = document["components"]["schemas"]
-    bodies = [(model, "validation") for model in (ScoreBody, JobBody, TokenizeBody, ErrorEnvelope)]
+    bodies = [(model, "validation") for model in (ScoreBody, JobBody, RerankBody, TokenizeBody, ErrorEnvelope)]
     _, definitions = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
     schemas.update(definitions["$defs"])
     # FastAPI documents a 422 of its own for each route with parameters, but the routes answer with 400 and an envelope.

@@ -76,7 +76,7 @@ def encode_job(result: ScorePage) -> bytes:
     """Return the job object with its scores, if they can be shown, encoded."""
     if result.scores.impossible_row() is not None:
         return encode(show_job(result.job))
-    return _encode_object({**show_job(result.job), "result": encode_scoring(ScoredJob.read(result))})
+    return encode_object({**show_job(result.job), "result": encode_scoring(ScoredJob.read(result))})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ def encode_scoring(scored: ScoredJob) -> bytes:
     """Return the response of ``/v1/score``, encoded."""
     job = scored.job
     columns = _columns(scored.scores, job.options, job.label_token_ids)
-    return _encode_object(
+    return encode_object(
         {
             "id": scored.id,
             "object": "scoring",
@@ -131,7 +131,7 @@ def encode_scoring(scored: ScoredJob) -> bytes:
 
 def encode_page(page: ScorePage) -> bytes:
     """Return a page of scores, encoded."""
-    return _encode_object({"object": "list", "data": _encode_slices(_lines(page)), "has_more": page.has_more})
+    return encode_object({"object": "list", "data": encode_slices(_lines(page)), "has_more": page.has_more})
 
 
 def encode_lines(page: ScorePage) -> bytes:
@@ -242,7 +242,7 @@ def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:
 
 def _encode_rows(values: Values) -> bytes:
     """Encode an array as a list of its rows, or of its numbers if it has one dimension."""
-    return _encode_slices(values[part].tolist() for part in _slices(len(values), math.prod(values.shape[1:])))
+    return encode_slices(values[part].tolist() for part in _slices(len(values), math.prod(values.shape[1:])))
 
 
 def _slices(items: int, values_per_item: int) -> Iterator[slice]:
@@ -251,12 +251,12 @@ def _slices(items: int, values_per_item: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, items, step))
 
 
-def _encode_slices(slices: Iterable[list[Any]]) -> bytes:
+def encode_slices(slices: Iterable[list[Any]]) -> bytes:
     """Encode one list that is given as slices, none of them empty."""
     return b"[%b]" % b",".join(encode(part)[1:-1] for part in slices)
 
 
-def _encode_object(fields: Mapping[str, Any]) -> bytes:
+def encode_object(fields: Mapping[str, Any]) -> bytes:
     """Encode an object. A value of bytes is JSON already; the fields between such values are encoded together."""
     parts: list[bytes] = []
     for encoded, group in groupby(fields.items(), lambda field: isinstance(field[1], bytes)):

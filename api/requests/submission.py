@@ -39,7 +39,7 @@ MAX_EXPIRES_IN = 366 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of ``/v1/score``."""
+    """A job whose client waits for it."""
 
     submission: Submission
     timeout: float  # seconds
@@ -74,8 +74,8 @@ def read_job(
     )
     fields = _job_fields(reading, body)
     request = _request(reading, body)
-    prepared = _prepare(reading, request, limits, stop_if_unwanted)
-    return _submission(reading, principal, body, request, prepared, fields, idempotency)
+    prepared = prepare_request(reading, request, limits, stop_if_unwanted)
+    return submission_of(reading, principal, body, request, prepared, fields, idempotency)
 
 
 def read_upload(
@@ -106,7 +106,7 @@ def read_upload(
     request = _request(reading, {**body, "items": []})
     wanted = reading.scoring.multi_item_algorithm
     preparation = Preparation(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
-    return _submission(reading, principal, body, request, preparation.prepared(()), fields, None), preparation
+    return submission_of(reading, principal, body, request, preparation.prepared(()), fields, None), preparation
 
 
 def read_call(
@@ -122,24 +122,34 @@ def read_call(
     """
     body = parse_object(data)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
-    timeout = _seconds(body, "timeout", reading.api.max_call_timeout_seconds) or reading.api.call_timeout_seconds
+    timeout = call_timeout(reading, body)
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
-    limits = _limits(
+    limits = call_limits(reading)
+    # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
+    expires_in = timeout if cancel_on_timeout else None
+    fields = Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
+    request = _request(reading, body)
+    prepared = prepare_request(reading, request, limits, stop_if_unwanted)
+    submission = submission_of(reading, principal, body, request, prepared, fields, idempotency)
+    return Call(submission, timeout, cancel_on_timeout)
+
+
+def call_timeout(reading: ReadingContext, body: Mapping[str, object]) -> float:
+    """Return how many seconds a call wants to wait. Raises RequestError."""
+    return _seconds(body, "timeout", reading.api.max_call_timeout_seconds) or reading.api.call_timeout_seconds
+
+
+def call_limits(reading: ReadingContext) -> Limits:
+    """Return the limits of a call."""
+    return _limits(
         reading,
         items=Limit("max_items_per_call", reading.scoring.max_items_per_call, JOBS_ADVICE),
         tokens=Limit("max_tokens_per_call", reading.scoring.max_tokens_per_call, JOBS_ADVICE),
     )
-    # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
-    expires_in = timeout if cancel_on_timeout else None
-    fields = _Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
-    request = _request(reading, body)
-    prepared = _prepare(reading, request, limits, stop_if_unwanted)
-    submission = _submission(reading, principal, body, request, prepared, fields, idempotency)
-    return Call(submission, timeout, cancel_on_timeout)
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
+class Fields:
     """The fields of a body that do not concern scoring."""
 
     known: Collection[str]  # names of all fields that the body may have
@@ -148,14 +158,15 @@ class _Fields:
     expires_in: float | None
     metadata: Mapping[str, str]
     webhook: Webhook | None = None
+    warnings: tuple[str, ...] = ()
 
 
-def _job_fields(reading: ReadingContext, body: Mapping[str, object]) -> _Fields:
+def _job_fields(reading: ReadingContext, body: Mapping[str, object]) -> Fields:
     webhook = read_webhook(body, reading.webhook_rules)
     given = _one_of(body, "priority", [str(priority) for priority in Priority])
     expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
     priority = Priority(given) if given is not None else Priority.NORMAL
-    return _Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body), webhook)
+    return Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body), webhook)
 
 
 def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreRequest:
@@ -163,15 +174,16 @@ def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreReques
     return parse_score_request(body, reading.templates.by_name)
 
 
-def _submission(
+def submission_of(
     reading: ReadingContext,
     principal: Principal,
     body: Mapping[str, object],
     request: ScoreRequest,
     prepared: PreparedRequest,
-    fields: _Fields,
+    fields: Fields,
     idempotency: Idempotency | None,
 ) -> Submission:
+    """Return what is stored of a request."""
     return Submission(
         model=reading.card.name,
         tokenizer_fingerprint=reading.card.tokenizer_fingerprint,
@@ -184,7 +196,7 @@ def _submission(
         priority=fields.priority,
         expires_in=fields.expires_in,
         metadata=fields.metadata,
-        warnings=(*_unknown_fields(body, fields.known), *prepared.warnings),
+        warnings=(*_unknown_fields(body, fields.known), *prepared.warnings, *fields.warnings),
         origin=fields.origin,
         idempotency=idempotency,
         tenant=principal.tenant,
@@ -194,9 +206,10 @@ def _submission(
     )
 
 
-def _prepare(
+def prepare_request(
     reading: ReadingContext, request: ScoreRequest, limits: Limits, stop_if_unwanted: Callable[[], None]
 ) -> PreparedRequest:
+    """Tokenize and check a request that arrived as one body. Raises RequestError."""
     wanted = reading.scoring.multi_item_algorithm
     return prepare(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel
 
+from api.answers.reranking_schemas import RerankResponse
 from api.answers.schemas import (
     DeletedJob,
     Delivery,
@@ -22,6 +23,7 @@ from api.answers.schemas import (
     Tokens,
     WebhookSecretList,
 )
+from api.routes.rerank import PATHS
 from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi
 
@@ -35,6 +37,9 @@ BODY: dict[str, Any] = {
 
 WEBHOOK_BODY = BODY | {"webhook": {"url": "https://hooks.example.com/", "events": ["job.succeeded", "job.failed"]}}
 """The body of a job with a webhook. Its delivery is never sent, because no delivery process runs."""
+
+
+RANKING = {"query": "The capital of France", "documents": ["Paris", {"text": "London"}]}
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Operation:
 
 OPERATIONS = [
     Operation("post", "/v1/score", 200, ScoreResponse, BODY, Scope.SCORE),
+    *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in PATHS),
     Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),
     Operation("get", "/v1/jobs/{job_id}", 200, Job),

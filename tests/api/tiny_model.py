@@ -69,6 +69,10 @@ class TinyModel:
         ids: list[int] = self._tokenizer.encode(text)
         return ids
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids; what is not a whole character is U+FFFD."""
+        return str(self._tokenizer.decode(ids))
+
     def token(self, text: str) -> int:
         """Return the id of a text that is one token."""
         (only,) = self.encode(text)

@@ -1,0 +1,55 @@
+"""Convert the scores of ranked documents to the JSON of the response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from api.answers.presentation import ScoredJob, encode_object, encode_slices
+from scoring.templates.relevance import Relevance
+
+SLICE_RESULTS = 1_000
+SLICE_CHARACTERS = 2**18
+"""Results are encoded so many at a time, in some milliseconds: encoding holds the interpreter's lock."""
+
+
+def encode_ranking(
+    scored: ScoredJob, *, relevance: Relevance, top_n: int | None, documents: Sequence[str] | None
+) -> bytes:
+    """Return the response of ``/v1/rerank``, encoded. documents: None if they are not returned."""
+    values, mass = relevance.of(scored.scores), scored.label_mass
+    assert mass is not None  # the options of the job ask for it
+    order = np.argsort(-values, kind="stable")[:top_n].tolist()
+    results = (
+        {"index": n, "relevance_score": float(values[n]), "label_mass": float(mass[n])}
+        | ({} if documents is None else {"document": {"text": documents[n]}})
+        for n in order
+    )
+    tokens = scored.job.prompt_tokens
+    return encode_object(
+        {
+            "id": scored.id,
+            "object": "list",
+            "model": scored.job.model,
+            "results": encode_slices(_slices(results)),
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "meta": {"billed_units": {"search_units": 1}},
+            "warnings": scored.warnings,
+        }
+    )
+
+
+def _slices(results: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield results in slices that are encoded quickly."""
+    found: list[dict[str, Any]] = []
+    characters = 0
+    for result in results:
+        found.append(result)
+        characters += len(result.get("document", {}).get("text", ""))
+        if len(found) == SLICE_RESULTS or characters > SLICE_CHARACTERS:
+            yield found
+            found, characters = [], 0
+    if found:
+        yield found

@@ -1,0 +1,73 @@
+"""The schemas of ``/v1/rerank`` in the OpenAPI document: what clients of Cohere and of Jina send and read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from api.answers.schemas import Shape
+
+
+class RerankDocument(BaseModel):
+    """A document with a text. Other fields are ignored."""
+
+    text: str
+
+
+class RerankBody(BaseModel):
+    """The body of `POST /v1/rerank`. Unknown fields are ignored with a warning."""
+
+    query: str = Field(min_length=1)
+    documents: list[str | RerankDocument] = Field(description="texts, or objects with a `text`")
+    model: str | None = Field(None, description="the model's name; default: the one this server serves")
+    top_n: Annotated[int, Field(ge=1)] | None = Field(None, description="results to return; default: all")
+    return_documents: bool | None = Field(
+        None, description="return the documents with the results; default: true, but false on `/v2/rerank`"
+    )
+    instruction: str | None = Field(
+        None, description="what makes a document relevant, if the template has a place for it"
+    )
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="cut documents behind so many tokens; `warnings` says how many were cut. Default: none is cut"
+    )
+    template: str | None = Field(None, description="the name of a template of the server; default: the deployment's")
+    timeout: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="seconds to wait; a ranking that is out of time is given up"
+    )
+
+
+class RankedDocument(Shape):
+    text: str
+
+
+class RankedResult(Shape):
+    index: int = Field(description="the document's place in the request")
+    relevance_score: float = Field(description="by the template's formula")
+    label_mass: float = Field(description="the share of the probability that the template's labels have together")
+    document: RankedDocument | None = Field(None, description="as it was sent, if asked for")
+
+
+class RerankUsage(Shape):
+    prompt_tokens: int = Field(description="the lengths of all sequences, summed")
+    total_tokens: int
+
+
+class BilledUnits(Shape):
+    search_units: Literal[1] = 1
+
+
+class RerankMeta(Shape):
+    billed_units: BilledUnits
+
+
+class RerankResponse(Shape):
+    """Documents by their relevance, highest first, ties by index."""
+
+    id: str = Field(description="the id of the job that computed them")
+    object: Literal["list"] = "list"
+    model: str
+    results: list[RankedResult]
+    usage: RerankUsage
+    meta: RerankMeta
+    warnings: list[str]

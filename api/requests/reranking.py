@@ -1,0 +1,142 @@
+"""Read a request to rank documents: one query, whose documents are the items of a call in the wording of a template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from api.answers.reranking_schemas import RerankBody
+from api.callers.authentication import Principal
+from api.reading import ReadingContext
+from api.requests.idempotency import idempotency_of
+from api.requests.submission import (
+    Call,
+    Fields,
+    call_limits,
+    call_timeout,
+    parse_object,
+    prepare_request,
+    submission_of,
+)
+from jobs.store.records import Origin
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.options import Priority, ScoreOptions
+from scoring.request import ScoreRequest, check_text, parse_query_text
+from scoring.templates.asked import find_template, wording_by
+from scoring.templates.relevance import Relevance
+from scoring.tokenization import TextTokenizer
+
+UNSUPPORTED = ("rank_fields", "max_chunks_per_doc")
+"""Fields of other services that would change the relevance, and that this one does not have."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rerank:
+    """A request to rank documents."""
+
+    call: Call
+    relevance: Relevance
+    top_n: int | None  # how many results are wanted; None: all
+    documents: list[str] | None  # as they were sent, if they are to be returned
+
+
+def read_rerank(
+    reading: ReadingContext,
+    data: bytes,
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    idempotency_key: str | None,
+    path: str,
+    return_documents: bool,
+) -> Rerank:
+    """Return the request in a body. Raises RequestError.
+
+    stop_if_unwanted: called between short steps; an exception that it raises ends the work. return_documents: whether
+    the documents are returned if the body does not say.
+    """
+    body = parse_object(data)
+    idempotency = idempotency_of(idempotency_key, f"POST {path}", data)
+    timeout = call_timeout(reading, body)
+    top_n, most_tokens = _count(body, "top_n"), _count(body, "max_tokens_per_doc")
+    returned = body.get("return_documents")
+    if not isinstance(returned, bool | None):
+        raise _invalid("return_documents must be true or false", "return_documents")
+    for name in UNSUPPORTED:
+        if body.get(name) is not None:
+            raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, f"{name} is not supported here", param=name)
+    reading.check_model(body.get("model"))
+    query, documents = parse_query_text(body.get("query")), _documents(body.get("documents"))
+    instruction = body.get("instruction")
+    if not isinstance(instruction, str | None):
+        raise _invalid("instruction must be a string", "instruction")
+    template = find_template(body, reading.templates.by_name) or reading.templates.default
+    wording = wording_by(template, instruction)
+    options = ScoreOptions(apply_softmax=True, label_mass=True)
+    limits = call_limits(reading)
+    try:
+        limits.check_items(len(documents))
+        limits.check_query_and_labels(query, ())
+        limits.check_item_texts(documents)
+        items, warnings = _cut(documents, most_tokens, reading.tokenizer.literal, stop_if_unwanted)
+        request = ScoreRequest(query, items, None, template.labels, options, wording, template)
+        prepared = prepare_request(reading, request, limits, stop_if_unwanted)
+    except RequestError as error:
+        raise _of_documents(error) from None
+    # Nobody comes back for a ranking, so a job that is out of time is given up.
+    fields = Fields(RerankBody.model_fields, Origin.CALL, Priority.INTERACTIVE, timeout, {}, warnings=warnings)
+    submission = submission_of(reading, principal, body, request, prepared, fields, idempotency)
+    kept = documents if (return_documents if returned is None else returned) else None
+    return Rerank(Call(submission, timeout, cancel_on_timeout=True), template.relevance, top_n, kept)
+
+
+def _documents(value: object) -> list[str]:
+    if value is None:
+        raise RequestError(ErrorCode.MISSING_ITEMS, "documents is required", param="documents")
+    if not isinstance(value, list):
+        raise _invalid("documents must be a list of texts, or of objects with a text", "documents")
+    texts: list[str] = []
+    for n, document in enumerate(value):
+        text = document.get("text") if isinstance(document, Mapping) else document
+        if not isinstance(text, str):
+            raise _invalid(f"documents[{n}] must be a text, or an object with a text", f"documents[{n}]")
+        check_text(text, f"documents[{n}]")
+        texts.append(text)
+    return texts
+
+
+def _cut(
+    documents: list[str], most: int | None, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the beginnings of the documents, and a warning that says how many were cut."""
+    if most is None:
+        return documents, ()
+    beginnings: list[str] = []
+    for beginning in tokenizer.beginnings(documents, most):
+        stop_if_unwanted()
+        beginnings.append(beginning)
+    cut = sum(len(beginning) < len(document) for beginning, document in zip(beginnings, documents, strict=True))
+    if not cut:
+        return documents, ()
+    return beginnings, (f"{cut} of {len(documents)} documents were cut behind their first {most} tokens",)
+
+
+def _of_documents(error: RequestError) -> RequestError:
+    """Return the error in the words of the client, to whom items are documents."""
+    if error.param is None or not error.param.startswith("items"):
+        return error
+    param = error.param.replace("items", "documents", 1)
+    message = error.message.replace(error.param, param, 1) if "[" in param else error.message
+    return RequestError(error.code, message, param=param, retry_after=error.retry_after, limit=error.limit)
+
+
+def _count(body: Mapping[str, object], name: str) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or value < 1:
+        raise _invalid(f"{name} must be an integer of at least 1", name)
+    return value
+
+
+def _invalid(message: str, param: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)
