@@ -32,7 +32,8 @@ class Point:
 
     place: str  # from tests.faults.injection.places
     when: Literal["before", "commit", "after"]
-    """Before the call, just before a transaction inside it is committed, or after it has returned a value."""
+    """Before the call, just before a transaction inside it is committed (or sent, if it is one statement), or after it
+    has returned a value."""
     nth: int = 1
     signal: Literal["SIGKILL", "SIGSTOP"] = "SIGKILL"
 
@@ -65,6 +66,13 @@ _committing = _Committing()
 def _on_commit(_: Connection) -> None:
     for reached in _committing.reached:
         reached()
+
+
+@event.listens_for(Engine, "before_cursor_execute")
+def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    # A statement without a transaction around it is committed when it has been carried out.
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" and "INSERT INTO" in statement:
+        _on_commit(connection)
 
 
 def _with_point(point: Point, function: Callable[..., Any]) -> Callable[..., Any]:
