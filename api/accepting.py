@@ -94,13 +94,10 @@ class Acceptor:
             raise outcome
         return outcome
 
-    def announce(self, accepted: Sequence[tuple[Submission, Accepted]]) -> None:
-        """Ring the workers for jobs that were committed, and count those that were not accepted earlier."""
-        if accepted:
-            self._ringer.ring(self._model)
-        for submission, job in accepted:
-            if not job.replayed:
-                self._metrics.count_accepted(submission)
+    def announce(self, submission: Submission, job: Accepted) -> None:
+        """Ring the workers for a job that was committed by others, and count it."""
+        self._ringer.ring(self._model)
+        self._count(submission, job)
 
     async def close(self) -> None:
         """Refuse what waits, and return when the group that is being committed has ended."""
@@ -114,9 +111,26 @@ class Acceptor:
             self._waiting.popleft().end(_stopping())
 
     async def _accept_alone(self, submission: Submission) -> Accepted:
-        accepted = await self._threads.sql(accept, self._database, submission)
-        self.announce([(submission, accepted)])
+        accepted = await self._threads.sql(self._accept_and_ring, submission)
+        self._count(submission, accepted)
         return accepted
+
+    def _accept_and_ring(self, submission: Submission) -> Accepted:
+        accepted = accept(self._database, submission)
+        self._ringer.ring(self._model)
+        return accepted
+
+    def _accept_group_and_ring(self, submissions: Sequence[Submission]) -> list[Outcome]:
+        """Commit a group, and ring from the thread that has committed it, without a turn of the event loop."""
+        outcomes = accept_group(self._database, submissions)
+        if any(isinstance(outcome, Accepted) for outcome in outcomes):
+            self._ringer.ring(self._model)
+        return outcomes
+
+    def _count(self, submission: Submission, outcome: Outcome) -> None:
+        """Count a job, unless it was accepted earlier."""
+        if isinstance(outcome, Accepted) and not outcome.replayed:
+            self._metrics.count_accepted(submission)
 
     async def _commit_all(self) -> None:
         """Commit what waits, one group after another, until nothing waits."""
@@ -152,17 +166,12 @@ class Acceptor:
             waiting.being_committed = True
         submissions = [waiting.submission for waiting in wanted]
         try:
-            outcomes = await self._threads.sql(accept_group, self._database, submissions)
+            outcomes = await self._threads.sql(self._accept_group_and_ring, submissions)
         except StorageUnavailable as error:
             outcomes = [StorageUnavailable(str(error)) for _ in wanted]
         self._metrics.count_group(len(wanted))
-        accepted = [
-            (submission, outcome)
-            for submission, outcome in zip(submissions, outcomes, strict=True)
-            if isinstance(outcome, Accepted)
-        ]
-        self.announce(accepted)
         for waiting, outcome in zip(wanted, outcomes, strict=True):
+            self._count(waiting.submission, outcome)
             waiting.end(outcome)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from sqlalchemy.event import listen
 
 from api.accepting import Acceptor
+from api.budget import Budget
 from api.metrics import Metrics
 from api.ringing import Ringer
 from api.threads import Threads
@@ -33,6 +34,7 @@ from jobs.store.records import Accepted, Origin, Submission
 from scoring.layout import Chunk, Rows
 from scoring.options import Priority
 from settings.jobs import StoreSettings
+from settings.limits import LimitSettings
 
 QUERIES = 50
 QUERY, ITEM = 100, 20
@@ -105,7 +107,7 @@ async def submit_at_once(database: Database, calls: list[Submission], acceptors:
     """Accept calls as a busy API process does."""
     bell: Bell = SilentBell()
     with Ringer(bell) as ringer:
-        metrics = Metrics(database, Watch(database), 20.0, None, EndedJobs())
+        metrics = Metrics(database, Watch(database), 20.0, EndedJobs(), Budget(LimitSettings()))
         threads = Threads()
         all_of_them = [Acceptor(database, threads, ringer, metrics, CARD.name) for _ in range(acceptors)]
         left = iter(enumerate(calls))

@@ -79,7 +79,7 @@ class _Receiver:
             await self._take(await step(tenant, self._reader.finish))
             accepted = await self._accept()
             assert self._reader.submission is not None
-            self._service.acceptor.announce([(self._reader.submission, accepted)])
+            self._service.acceptor.announce(self._reader.submission, accepted)
             read = self._service.threads.sql
             return accepted, await read(get_job, self._service.database, self._principal.tenant, accepted.job_id)
         except BaseException:

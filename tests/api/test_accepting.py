@@ -21,6 +21,7 @@ from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting.departure import Departure
 from api.waiting.ended_jobs import EndedJobs
+from bell.interfaces import Bell
 from jobs.invariant_watch import Watch
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Accepted, Idempotency, Submission
@@ -41,9 +42,11 @@ class RecordingBell:
 
     def __init__(self) -> None:
         self.rings: list[str] = []
+        self.has_rung = threading.Event()
 
     def ring(self, model: str) -> None:
         self.rings.append(model)
+        self.has_rung.set()
 
     def announce(self, job_ids: Sequence[str]) -> None:
         pass
@@ -98,9 +101,9 @@ class Commits:
 
 
 @asynccontextmanager
-async def acceptor_on(store: Database) -> AsyncIterator[Acceptor]:
+async def acceptor_on(store: Database, bell: Bell | None = None) -> AsyncIterator[Acceptor]:
     metrics = Metrics(store, Watch(store), 20.0, EndedJobs(), Budget(LimitSettings()))
-    with Ringer(RecordingBell()) as ringer:
+    with Ringer(bell or RecordingBell()) as ringer:
         acceptor = Acceptor(store, Threads(), ringer, metrics, MODEL)
         yield acceptor
         await asyncio.wait_for(acceptor.close(), SECONDS)
@@ -144,25 +147,21 @@ def test_what_comes_while_a_group_is_committed_is_committed_together_with_the_ne
     assert len({one.job_id for one in accepted}) == stored(store) == 11
 
 
-def test_a_group_is_announced_once_and_each_of_its_jobs_is_counted(store: Database) -> None:
-    async def run() -> tuple[list[list[Any]], str]:
+def test_a_group_is_announced_once_and_each_of_its_jobs_is_counted(
+    store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> tuple[list[str], str]:
         metrics = Metrics(store, Watch(store), 20.0, EndedJobs(), Budget(LimitSettings()))
-        ringer = Ringer(RecordingBell())  # not started, so that rings can be counted
-        rings: list[list[Any]] = []
+        ringer = Ringer(RecordingBell())
+        rings: list[str] = []
+        monkeypatch.setattr(ringer, "ring", rings.append)  # it would merge rings that follow each other
         acceptor = Acceptor(store, Threads(), ringer, metrics, MODEL)
-        announce = acceptor.announce
-
-        def record(accepted: Sequence[tuple[Submission, Accepted]]) -> None:
-            rings.append(list(accepted))
-            announce(accepted)
-
-        acceptor.announce = record  # type: ignore[method-assign]
         shapes = [shape(number) for number in range(5)] + [shape(0, idempotency=Idempotency("key", "hash"))] * 2
         await asyncio.gather(*(acceptor.accept(one) for one in shapes))
         return rings, metrics.text().decode()
 
     rings, text = asyncio.run(run())
-    assert [len(group) for group in rings] == [6, 1], "the second with the same key comes later"
+    assert rings == [MODEL, MODEL], "the second with the same key comes later"
     assert 'scoreline_jobs_accepted_total{origin="job",priority="normal"} 6.0' in text
     assert "scoreline_accepted_together_sum 7.0" in text
     assert "scoreline_accepted_together_count 1.0" in text
@@ -177,6 +176,25 @@ def test_a_group_has_a_bounded_number_of_members(store: Database) -> None:
 
     asyncio.run(run())
     assert commits.sizes == [MAX_MEMBERS, 5]
+
+
+def test_the_bell_is_rung_after_the_commit_even_if_the_event_loop_is_busy(store: Database) -> None:
+    commits = Commits(store.engine)
+    bell = RecordingBell()
+
+    async def run() -> None:
+        async with acceptor_on(store, bell) as acceptor:
+            with commits.hold():
+                tasks = await started(acceptor.accept(shape(0)))
+                await until(commits.held.is_set)
+                assert bell.rings == []
+            # While this waits, the event loop makes no turn.
+            assert bell.has_rung.wait(SECONDS)
+            assert stored(store) == 1
+            await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert bell.rings == [MODEL]
 
 
 def test_a_group_has_a_bounded_number_of_bytes(store: Database) -> None:
