@@ -76,7 +76,7 @@ class OutputMLPKey:
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """The program that writes a step's keys and values into a block of the pool."""
+    """The program that writes a step's keys and values into blocks of the pool."""
 
     blocks: int  # of the pool
 
@@ -110,6 +110,7 @@ class Buckets:
     length_buckets: tuple[LengthBucket, ...]  # ascending
     logit_rows: int  # tokens that the last layer of a step computes: one an item
     packed_sizes: tuple[int, ...]  # tokens that a packed sequence may compute, ascending
+    block_tokens: int  # of a block of the pool; the largest step is one block or a multiple
 
     @classmethod
     def of(
@@ -121,13 +122,15 @@ class Buckets:
         max_rows: int | None = None,
         packed: Sequence[int] = (),
         max_packed_tokens: int = SHORTEST_PACKED,
+        block_tokens: int | None = None,
     ) -> Buckets:
         """Return steps of 64, 128, … ``step_tokens`` tokens, a power of two, and length buckets of 8, 16, … tokens.
 
         one_size: all steps have the largest size, for platforms where bits of a row depend on the number of rows.
         first: numbers of tokens; the steps that hold so many are compiled before serving, besides the largest.
         max_rows: how many items a step has at most. packed: sizes of packed sequences in tokens.
-        ``max_packed_tokens`` is always one of the sizes, and larger ones are left out.
+        ``max_packed_tokens`` is always one of the sizes, and larger ones are left out. block_tokens: as many as a step
+        has, unless given.
         """
         step_sizes = [step_tokens]
         while step_sizes[0] > ROW_FLOOR and not one_size:
@@ -150,12 +153,18 @@ class Buckets:
             tuple(length_buckets),
             logit_rows,
             tuple(sorted(packed_sizes)),
+            block_tokens or step_tokens,
         )
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of the largest step, and of a block of the pool."""
+        """Tokens of the largest step."""
         return self.step_sizes[-1]
+
+    @property
+    def step_blocks(self) -> int:
+        """Blocks of the pool that the largest step fills."""
+        return self.step_tokens // self.block_tokens
 
     @property
     def shapes(self) -> Shapes:

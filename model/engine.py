@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import structlog
+from jax import Array
 
 from checkpoints.card import ModelCard
 from model import weights
@@ -27,12 +28,13 @@ from model.checks.known_answer import KnownAnswers, known_prompt
 from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
-from model.forward import NO_BLOCKS, Computed, Extension, Forward
+from model.forward import Extension, Forward
 from model.head_runner import FinalState, HeadRunner
 from model.layerwise_forward import LayerwiseForward
 from model.packed_sequence import pack_sequences
 from model.platforms import Platform
-from model.prefix_cache import CachedPrefix, Pin, PoolShape, PrefixCache
+from model.pool import PoolShape
+from model.prefix_cache import Pin, PrefixCache
 from model.programs import Programs
 from model.score_buffer import EngineError, Row, ScoreBuffer
 from scoring.layout import GroupWork, ScoredChunk, TokenIds
@@ -77,10 +79,17 @@ class Engine:
             max_rows=settings.multi_item_extend_batch_size,
             packed=settings.multi_item_precompile_buckets,
             max_packed_tokens=settings.max_multi_item_seq_len,
+            block_tokens=platform.block_tokens(step_tokens),
         )
         dtype = decoder.head_kernel().dtype
+        memory = None if platform.memory is None else platform.memory - weights.size_in_bytes(decoder)
         pool = PoolShape.of(
-            decoder.config, card.context_length, dtype.itemsize, settings.prefix_cache_bytes, step_tokens
+            decoder.config,
+            card.context_length,
+            dtype.itemsize,
+            buckets.block_tokens,
+            settings.prefix_cache_bytes,
+            memory,
         )
         programs = Programs(decoder, platform, buckets, attention)
         self.card = card
@@ -91,7 +100,7 @@ class Engine:
         self._known_answers = KnownAnswers(programs, platform, buckets, pool.longest)
         executables = Executables(programs, platform, buckets, pool.longest, self._known_answers.check)
         self._width = decoder.config.width
-        self._forward: Forward = LayerwiseForward(programs, executables, buckets, pool.budget)
+        self._forward: Forward = LayerwiseForward(programs, platform, executables, buckets, pool.blocks)
         timeout = settings.multi_item_prefill_extend_cache_timeout
         self.prefix_cache = PrefixCache(self._forward, pool, timeout)
         self._keeps_prefixes = settings.enable_scoring_cache
@@ -278,66 +287,64 @@ class Engine:
             for group, rows in work
             for row in rows
         ]
-        yield from self._extend(whole, NO_BLOCKS)
+        yield from self._extend(whole)
 
     def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[StepOutput]:
         """Prefill the prefix unless it is cached, then compute the items behind it."""
         key = _cache_key(group)
-        with self.prefix_cache.pinned(key) as pin:
-            prefix = self.prefix_cache.find(key)
-            self._count_shared(rows if prefix is not None else rows[1:])
-            if prefix is None:
-                prefix = yield from self._prefill(group.prefix)
-                self.prefix_cache.add(key, prefix)
-            yield [(row, prefix.hidden) for row in rows if _ends_with(row, prefix)], 0
-            extensions = [_extension(row, group.prefix, prefix.table) for row in rows if not _ends_with(row, prefix)]
-            yield from self._extend(extensions, group.prefix, pin)
+        with self.prefix_cache.pinned(key, group.prefix) as pin:
+            self._count_shared(rows if key in self.prefix_cache else rows[1:])
+            for computed in pin.obtain():
+                yield [], computed
+            assert pin.hidden is not None
+            yield [(row, pin.hidden) for row in rows if _ends_with(row, group.prefix)], 0
+            extensions = [_extension(row, group.prefix) for row in rows if not _ends_with(row, group.prefix)]
+            yield from self._extend(extensions, pin)
             if not self._keeps_prefixes:
                 self.prefix_cache.drop(key)
 
-    def _prefill(
-        self, tokens: TokenIds, common: int = 0, pin: Pin | None = None
-    ) -> Generator[StepOutput, None, CachedPrefix]:
-        """Prefill a sequence: see :meth:`model.prefix_cache.PrefixCache.prefill`."""
-        with self.prefix_cache.prefill(tokens, common, pin) as prefill:
-            while computed := prefill.step():
-                yield [], computed
-            return prefill.finished()
-
-    def _long_row(self, extension: Extension, prefix: TokenIds, pin: Pin | None) -> Iterator[StepOutput]:
+    def _long_row(self, extension: Extension, pin: Pin | None) -> Iterator[StepOutput]:
         """Compute a row that is longer than a step as a prefix of its own, whose final state is the row's."""
         assert extension.row is not None
-        tokens = np.concatenate([prefix[: extension.start], extension.tokens])
-        own = yield from self._prefill(tokens, extension.start, pin)
+        tokens = extension.tokens if pin is None else np.concatenate([pin.tokens[: extension.start], extension.tokens])
+        with self.prefix_cache.prefill(tokens, extension.start, pin) as prefill:
+            for computed in prefill.steps():
+                yield [], computed
+            own = prefill.finished()
         self.prefix_cache.release(own.blocks)
-        yield [(extension.row, own.hidden)], 0
+        yield [(extension.row, own.hidden)], prefill.uncounted
 
     def _count_shared(self, rows: Sequence[Row]) -> None:
-        """Credit rows with the tokens of their prefix as cached. Rows longer than a step share whole blocks alone."""
-        block = self._forward.block_tokens
+        """Credit rows with the tokens of their prefix as cached. Rows longer than a step share whole steps alone."""
+        step = self._forward.shapes.step_tokens
         for row in rows:
-            row.buffer.cached_tokens += row.prefix_end // block * block if len(row.tokens) > block else row.prefix_end
+            row.buffer.cached_tokens += row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end
 
-    def _extend(
-        self, extensions: Sequence[Extension], prefix: TokenIds, pin: Pin | None = None
-    ) -> Iterator[StepOutput]:
+    def _extend(self, extensions: Sequence[Extension], pin: Pin | None = None) -> Iterator[StepOutput]:
         """Compute the extensions of one prefix, those longer than a step last.
 
-        A step is laid out while the last one runs. pin: of ``prefix``, where that is in the cache.
+        A step is laid out while the last one runs. pin: of the prefix, None for whole sequences.
         """
         longest = self._forward.shapes.step_tokens
         fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
 
-        def dispatched() -> Iterator[tuple[list[Row], Computed]]:
+        def dispatched() -> Iterator[tuple[list[Row], Array, int]]:
             for step in self._forward.fill(fitting):
                 rows = [extension.row for extension in step if extension.row is not None]
-                yield rows, self._forward.run(step)
+                again = 0
+                if pin is not None:
+                    # If preempting work has taken its blocks, they are computed again without a pause.
+                    again = 0 if pin.prefix is not None else sum(pin.obtain())
+                    assert pin.prefix is not None
+                    step = tuple(replace(extension, table=pin.prefix.table) for extension in step)
+                computed = self._forward.run(step)
+                yield rows, computed.states, again + computed.tokens
 
-        for rows, computed in _one_ahead(dispatched()):
-            yield list(zip(rows, np.asarray(computed.states), strict=False)), computed.tokens
+        for rows, states, tokens in _one_ahead(dispatched()):
+            yield list(zip(rows, np.asarray(states), strict=False)), tokens
         for extension in extensions:
             if len(extension.tokens) > longest:
-                yield from self._long_row(extension, prefix, pin)
+                yield from self._long_row(extension, pin)
 
     def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[StepOutput]:
         """Compute several groups in packed sequences."""
@@ -373,13 +380,13 @@ def _cache_key(group: GroupWork) -> str:
     return f"{group.owner}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
 
 
-def _extension(row: Row, prefix: TokenIds, table: TokenIds) -> Extension:
+def _extension(row: Row, prefix: TokenIds) -> Extension:
     """Return the item itself, or for an empty item that ends within the prefix the last token that it sees."""
     if len(row.tokens):
-        return Extension(row.tokens, row.prefix_end, row, table)
-    return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row, table)
+        return Extension(row.tokens, row.prefix_end, row)
+    return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row)
 
 
-def _ends_with(row: Row, prefix: CachedPrefix) -> bool:
+def _ends_with(row: Row, prefix: TokenIds) -> bool:
     """Return whether a row is scored at the prefix's last token."""
-    return not len(row.tokens) and row.prefix_end == prefix.length
+    return not len(row.tokens) and row.prefix_end == len(prefix)

@@ -161,7 +161,11 @@ class Executables(ExecutableTable[Key]):
             case OutputMLPKey(tokens):
                 return programs.output_mlp, (*layer, hidden(tokens)[0], attended(tokens)[0])
             case StoreKey(blocks):
-                return programs.store, (*programs.pool(blocks), *key_values(buckets.step_tokens), _ids())
+                return programs.store, (
+                    *programs.pool(blocks),
+                    *key_values(buckets.step_tokens),
+                    _ids(buckets.step_blocks),
+                )
             case HeadKey(head, rows, labels):
                 return programs.lm_head(head), (*programs.head, _floats(rows, config.width), _ids(labels))
 

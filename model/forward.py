@@ -61,13 +61,6 @@ class Forward(Protocol):
         """Tokens of a block of the pool. A step holds one block of tokens, or a multiple."""
 
     @property
-    def blocks(self) -> int:
-        """Blocks of the pool."""
-
-    def grow_pool(self, blocks: int) -> None:
-        """Enlarge the pool, and keep the contents of its blocks."""
-
-    @property
     def prefixes(self) -> int:
         """How many prefixes the extensions of one step may continue."""
 

@@ -24,10 +24,12 @@ from model.buckets import (
 from model.executables import Executables
 from model.forward import Computed, Extension
 from model.packed_sequence import PackedSequence
+from model.platforms import Platform
+from model.pool import untouched_zeros
 from model.programs import Programs
 from model.score_buffer import Floats
 from model.steps import Step, filled
-from scoring.layout import Head
+from scoring.layout import Head, TokenIds
 
 
 class LayerwiseForward:
@@ -35,36 +37,33 @@ class LayerwiseForward:
 
     prefixes = 1
 
-    def __init__(self, programs: Programs, executables: Executables, buckets: Buckets, blocks: int) -> None:
+    def __init__(
+        self, programs: Programs, platform: Platform, executables: Executables, buckets: Buckets, blocks: int
+    ) -> None:
         self.shapes = buckets.shapes
-        self.block_tokens = buckets.step_tokens
+        self.block_tokens = buckets.block_tokens
         self._programs = programs
         self._executables = executables
         self._layers = programs.layers
         self._buckets = buckets
-        self.blocks = blocks  # of the pool
-        self._pool = [self._empty_pool() for _ in programs.layers]
+        self._blocks = blocks  # of the pool
+        self._pool = [
+            tuple(untouched_zeros(part, on_host=platform.name == "cpu") for part in programs.pool(blocks))
+            for _ in programs.layers
+        ]
         heads = (buckets.step_tokens, programs.config.query_heads)
         self._no_attention = (
             jnp.zeros((*heads, programs.config.head_dim), jnp.float32),
             jnp.full(heads, -jnp.inf, jnp.float32),
         )
 
-    def grow_pool(self, blocks: int) -> None:
-        """Enlarge the pool, and keep the contents of its blocks. Its programs are compiled when they are called."""
-        self.blocks = blocks
-        for number, parts in enumerate(self._pool):
-            self._pool[number] = tuple(
-                larger.at[: len(part)].set(part) for larger, part in zip(self._empty_pool(), parts, strict=True)
-            )
-
     def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return self._buckets.core(self.blocks)
+        return self._buckets.core(self._blocks)
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return self._buckets.rest(self.blocks, packed=packed, dense=dense)
+        return self._buckets.rest(self._blocks, packed=packed, dense=dense)
 
     def compile(self, key: Hashable) -> None:
         """See :class:`model.forward.Forward`."""
@@ -85,7 +84,7 @@ class LayerwiseForward:
             (
                 first.table,
                 step.prefix_ends,
-                np.int32(first.stored[0]) if len(first.stored) else None,
+                self._targets(first.stored) if len(first.stored) else None,
                 [(batch.starts, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
             )
         )
@@ -96,7 +95,7 @@ class LayerwiseForward:
             (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], starts, slots)
             for batch, (starts, slots, _, _) in zip(step.self_attention, indices, strict=True)
         ]
-        attend_prefix = run[PrefixAttentionKey(size, self.blocks)] if step.has_prefix else None
+        attend_prefix = run[PrefixAttentionKey(size, self._blocks)] if step.has_prefix else None
         hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, step.tokens, step.positions)
         for number, layer in enumerate(self._layers[:-1]):
             queries, keys, values = qkv(*layer, hidden, *rotary)
@@ -112,7 +111,7 @@ class LayerwiseForward:
         queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
         out, log_sum_exp = self._no_attention
         if attend_prefix is not None and first.scored:
-            attend_prefix = run[PrefixAttentionKey(logit_rows, self.blocks)]
+            attend_prefix = run[PrefixAttentionKey(logit_rows, self._blocks)]
             ends = step.prefix_ends[step.logit_positions]
             out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, ends)
         self._store(last, keys, values, target)
@@ -152,9 +151,10 @@ class LayerwiseForward:
         outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, rows, ids)
         return outputs
 
-    def _store(self, layer: int, keys: Array, values: Array, block: Array | None) -> None:
-        if block is not None:
-            self._pool[layer] = self._executables[StoreKey(self.blocks)](*self._pool[layer], keys, values, block)
+    def _store(self, layer: int, keys: Array, values: Array, blocks: Array | None) -> None:
+        if blocks is not None:
+            self._pool[layer] = self._executables[StoreKey(self._blocks)](*self._pool[layer], keys, values, blocks)
 
-    def _empty_pool(self) -> tuple[Array, ...]:
-        return tuple(jnp.zeros(part.shape, part.dtype) for part in self._programs.pool(self.blocks))
+    def _targets(self, stored: TokenIds) -> TokenIds:
+        """Return which block of the pool each block of a step is written to. Blocks of padding are written nowhere."""
+        return np.pad(stored, (0, self._buckets.step_blocks - len(stored)), constant_values=self._blocks)

@@ -29,6 +29,7 @@ class Platform:
 
     name: str  # jax's: "cpu", "gpu" or "tpu"
     device_kind: str
+    memory: int | None  # bytes of the device that arrays and programs may take; None: the host's memory, or not known
     rates: Rates  # for the planner
     faster_dtype: Served
     whole_steps: bool  # a step is one program; otherwise a layer is a few programs
@@ -40,13 +41,17 @@ class Platform:
     compiler_options: Mapping[str, str | bool]
 
     @classmethod
-    def of(cls, device: jax.Device) -> Platform:
-        """Return the platform of a device, which may be one of a topology that programs are only compiled for."""
+    def of(cls, device: jax.Device, memory: int | None = None) -> Platform:
+        """Return the platform of a device, which may be one of a topology that programs are only compiled for.
+
+        memory: bytes, for a device that is not there to be asked.
+        """
         name = device.platform
         if name == "cpu":
             return cls(
                 name,
                 device.device_kind,
+                None,
                 Rates.of(name),
                 faster_dtype="bfloat16" if _may_gain_from_bf16() else "float32",
                 whole_steps=False,  # programs of a layer are compiled in seconds
@@ -61,6 +66,7 @@ class Platform:
         return cls(
             name,
             device.device_kind,
+            memory if memory is not None else _memory(device),
             Rates.of(name),
             faster_dtype="bfloat16",
             whole_steps=True,
@@ -99,6 +105,12 @@ class Platform:
     def attention(self, dtype: DTypeLike) -> Attention:
         """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
         return TiledAttention()
+
+
+def _memory(device: jax.Device) -> int | None:
+    """Return the bytes that a device lets arrays and programs take, None if it does not say."""
+    stats = device.memory_stats()
+    return None if stats is None else stats.get("bytes_limit")
 
 
 def _may_gain_from_bf16() -> bool:

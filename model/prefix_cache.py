@@ -2,15 +2,16 @@
 
 A prefix is found again by its key, so a query is computed once for many chunks and jobs. The most recently used
 prefixes are kept, within a budget of blocks and for a limited time. A sequence that is being computed may take any
-block that no pinned prefix has. If a sequence is longer than the whole pool, the pool grows.
+block that no pinned prefix has. The pool has a fixed size, with room for at least one sequence of the greatest length.
 
 Urgent work may preempt other work between two steps. So several prefixes can be pinned and several sequences be under
-computation at once. The urgent work never takes the blocks of the work that it preempts. If the pool has no room for
-both, it grows. Only one thread at a time may call.
+computation at once. If the pool has no room for both, the urgent work takes the blocks of the work that it preempts.
+That work then computes them again, which changes no bit. Only one thread at a time may call.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -22,51 +23,47 @@ import numpy as np
 import structlog
 from jax import Array
 
-from model.config import DecoderConfig
 from model.forward import Extension, Forward
+from model.pool import PoolShape
 from model.score_buffer import Floats
 from scoring.layout import TokenIds
 
-POOL_CONTEXTS = 16
-"""How many prefixes of the greatest length the pool has room for at most, whatever its budget: a small model needs no
-gigabyte."""
-
 log = structlog.stdlib.get_logger("engine")
-
-
-@dataclass(frozen=True, slots=True)
-class PoolShape:
-    """The size of a pool, in blocks."""
-
-    budget: int  # size of the pool, until it grows for a longer sequence
-    longest: int  # blocks of the longest sequence that is served
-
-    @classmethod
-    def of(cls, config: DecoderConfig, context: int, itemsize: int, budget: int, block_tokens: int) -> PoolShape:
-        """Return as many blocks as fit into ``budget`` bytes, and at least one.
-
-        context: tokens of the longest sequence that is served; itemsize: bytes of a number.
-        """
-        block_bytes = 2 * config.layers * config.kv_heads * config.head_dim * block_tokens * itemsize
-        longest = -(-context // block_tokens)
-        return cls(max(1, min(budget // block_bytes, POOL_CONTEXTS * longest)), longest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedPrefix:
     """A prefilled prefix."""
 
-    length: int  # tokens
     blocks: tuple[int, ...]  # its own, without those that it shares with another prefix
     table: TokenIds  # all of its blocks in order, int32 [longest]
     hidden: Floats  # final hidden state of its last token, [width]
 
 
-@dataclass(slots=True, eq=False)
 class Pin:
-    """Protects the blocks of a prefix from eviction."""
+    """A prefix in use, which protects its blocks from eviction, except by work that preempts this work."""
 
-    key: str | None  # None once the protection was given up
+    def __init__(self, cache: PrefixCache, key: str, tokens: TokenIds) -> None:
+        self._cache = cache
+        self.key = key
+        self.tokens = tokens
+        self.prefix: CachedPrefix | None = None  # until it is obtained, and again once its blocks were taken
+        self.hidden: Floats | None = None  # once it was obtained: the final hidden state of its last token, [width]
+
+    def obtain(self) -> Iterator[int]:
+        """Find the prefix in the cache, or prefill it. Yields the tokens that each step has computed.
+
+        Its blocks may be taken again when it is obtained and the last tokens are yielded.
+        """
+        found, uncounted = self._cache.find(self.key), 0
+        if found is None:
+            with self._cache.prefill(self.tokens) as prefill:
+                yield from prefill.steps()
+                found, uncounted = prefill.finished(), prefill.uncounted
+            self._cache.add(self.key, found)
+        self.prefix, self.hidden = found, found.hidden
+        if uncounted:
+            yield uncounted
 
 
 class PrefixCache:
@@ -84,12 +81,13 @@ class PrefixCache:
     ) -> None:
         self._forward = forward
         self._shape = shape
-        self._free = list(range(forward.blocks))
+        self._free = list(range(shape.blocks))  # a heap: the lowest are used first, and others may never be touched
         self._timeout = timeout
         self._clock = clock
         self._prefixes: OrderedDict[str, CachedPrefix] = OrderedDict()  # the least recently used first
         self._used_at: dict[str, float] = {}
         self._pins: list[Pin] = []
+        self._prefills: list[Prefill] = []  # those that are under computation
         self._counts = dict.fromkeys(("prefills", "hits", "evictions", "expirations"), 0)
 
     def counts(self) -> dict[str, int]:
@@ -97,9 +95,9 @@ class PrefixCache:
         return self._counts.copy()
 
     @contextmanager
-    def pinned(self, key: str) -> Iterator[Pin]:
+    def pinned(self, key: str, tokens: TokenIds) -> Iterator[Pin]:
         """Protect the blocks of a prefix while it is in use. Afterwards it is kept if the budget has room for it."""
-        pin = Pin(key)
+        pin = Pin(self, key, tokens)
         self._pins.append(pin)
         try:
             yield pin
@@ -107,8 +105,13 @@ class PrefixCache:
             self._pins.remove(pin)
             if key in self._prefixes:
                 self._touch(key)
-            while self._forward.blocks - len(self._free) > self._shape.budget and self._evict():
+            while self._used > self._shape.budget and self._evict():
                 pass
+
+    @property
+    def _used(self) -> int:
+        """Blocks that are not free."""
+        return self._shape.blocks - len(self._free)
 
     def find(self, key: str) -> CachedPrefix | None:
         """Return a prefix that is in the cache, and count the hit."""
@@ -124,7 +127,7 @@ class PrefixCache:
         return key in self._prefixes
 
     def add(self, key: str, prefix: CachedPrefix) -> None:
-        """Make a prefix available under its key."""
+        """Make a prefix available under its key, which the caller has pinned."""
         # Preempting work may have added the same prefix while this one was prefilled. It has finished with it by now.
         self._remove(key)
         self._prefixes[key] = prefix
@@ -133,52 +136,63 @@ class PrefixCache:
 
     def drop(self, key: str) -> None:
         """Remove a prefix that the caller has pinned, unless it is pinned by others, too."""
-        if sum(pin.key == key for pin in self._pins) <= 1:
+        if sum(pin.key == key and pin.prefix is not None for pin in self._pins) <= 1:
             self._remove(key)
 
     def release(self, blocks: tuple[int, ...]) -> None:
         """Take back blocks that belong to no prefix in the cache."""
-        self._free.extend(blocks)
+        for block in blocks:
+            heapq.heappush(self._free, block)
 
     def prefill(self, tokens: TokenIds, common: int = 0, pin: Pin | None = None) -> Prefill:
         """Begin to prefill a sequence, at most as long as the context. Evicts prefixes to make room.
 
-        common: how many of its first tokens are also those of the prefix pinned by ``pin``; whole blocks of them are
+        common: how many of its first tokens are also those of the prefix pinned by ``pin``; whole steps of them are
         shared and not computed again.
         """
-        blocks = -(-len(tokens) // self._forward.block_tokens)
-        shared = None if pin is None or pin.key is None else self._prefixes.get(pin.key)
-        reused = 0 if shared is None else common // self._forward.block_tokens
+        return Prefill(self, tokens, common, pin)
+
+    def _allocate(self, tokens: int, common: int, pin: Pin | None) -> tuple[tuple[int, ...], TokenIds, int]:
+        """Return blocks for a sequence, its table, and how many of its first tokens it shares with a pinned prefix."""
+        size, step = self._forward.block_tokens, self._forward.shapes.step_tokens
+        blocks = -(-tokens // size)
+        shared = None if pin is None else pin.prefix
+        # A sequence is cut into steps at the same places whatever it shares, so its bits are the same.
+        reused = 0 if shared is None else common // step * step // size
         if not self._make_room(blocks - reused):
             # There is no room for both. The pinned prefix goes; who needs it next prefills it again.
             shared, reused = None, 0
             if pin is not None:
-                pin.key = None
+                pin.prefix = None
             if not self._make_room(blocks):
-                self._grow(blocks)
+                self._take_from_preempted()
+                self._make_room(blocks)
         table = np.zeros(self._shape.longest, np.int32)
         if shared is not None:
             table[:reused] = shared.table[:reused]
-        own = tuple(self._free.pop() for _ in range(blocks - reused))
+        own = tuple(heapq.heappop(self._free) for _ in range(blocks - reused))
         table[reused:blocks] = own
-        return Prefill(self, tokens, own, table, reused * self._forward.block_tokens)
+        return own, table, reused * size
 
     def _make_room(self, blocks: int) -> bool:
-        while len(self._free) < blocks and self._evict():
+        """Evict prefixes that would take the used blocks past the budget. Returns whether ``blocks`` are free."""
+        while self._used + blocks > self._shape.budget and self._evict():
             pass
         return len(self._free) >= blocks
 
-    def _grow(self, blocks: int) -> None:
-        """Enlarge the pool, so that it has room for a sequence of ``blocks`` blocks beside those that are in use."""
-        in_use = self._forward.blocks - len(self._free)
-        size = max(in_use + blocks, min(2 * self._forward.blocks, self._shape.longest))
-        log.info("pool of prefixes grows", blocks=size, before=self._forward.blocks)
-        self._free.extend(range(self._forward.blocks, size))
-        self._forward.grow_pool(size)
+    def _take_from_preempted(self) -> None:
+        """Release the blocks of all work that was preempted: pinned prefixes, and sequences under computation."""
+        for pin in self._pins:
+            pin.prefix = None
+        for prefill in self._prefills:
+            prefill.lose()
+        while self._evict():
+            pass
+        log.info("preempting work takes the blocks of prefixes", blocks=len(self._free))
 
     def _evict(self) -> bool:
         """Remove the least recently used prefix that is not pinned. Returns whether there was one."""
-        pinned = {pin.key for pin in self._pins}
+        pinned = {pin.key for pin in self._pins if pin.prefix is not None}
         oldest = next((key for key in self._prefixes if key not in pinned), None)
         if oldest is not None:
             self._remove(oldest)
@@ -190,7 +204,7 @@ class PrefixCache:
         self._used_at[key] = self._clock()
 
     def _expire(self) -> None:
-        pinned = {pin.key for pin in self._pins}
+        pinned = {pin.key for pin in self._pins if pin.prefix is not None}
         oldest = self._clock() - self._timeout
         for key in [key for key, used_at in self._used_at.items() if used_at < oldest and key not in pinned]:
             self._remove(key)
@@ -205,33 +219,49 @@ class PrefixCache:
 class Prefill:
     """The prefill of one sequence, a step at a time. As a context manager, it releases its blocks if it fails."""
 
-    def __init__(
-        self, cache: PrefixCache, tokens: TokenIds, blocks: tuple[int, ...], table: TokenIds, done: int
-    ) -> None:
+    def __init__(self, cache: PrefixCache, tokens: TokenIds, common: int, pin: Pin | None) -> None:
         self._cache = cache
         self._forward = cache._forward
         self._tokens = tokens
-        self._blocks = blocks
-        self._table = table
-        self._done = done  # tokens
+        self._shared = common, pin
         self._states: Array | None = None
+        self._lost = False
+        self.uncounted = 0  # tokens of steps that were not yielded
+        self._blocks: tuple[int, ...]  # its own, without those that it shares with another prefix
+        self._blocks, self._table, self._done = cache._allocate(len(tokens), common, pin)
 
     def __enter__(self) -> Prefill:
+        self._cache._prefills.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._cache._prefills.remove(self)
         if kind is not None:
             self._cache.release(self._blocks)
 
-    def step(self) -> int:
-        """Dispatch the next block, and wait for the one before it.
+    def steps(self) -> Iterator[int]:
+        """Compute all steps. Yields the tokens of each, padding included.
 
-        Returns the tokens of the step, padding included, or 0 if the sequence was complete.
+        Once its blocks were taken, it computes the rest without a pause, so that it comes to an end even if it is
+        preempted at every pause.
         """
-        if self._done == len(self._tokens):
-            return 0
+        while self._lost or self._done < len(self._tokens):
+            again = self._lost
+            if again:
+                self._blocks, self._table, self._done = self._cache._allocate(len(self._tokens), *self._shared)
+                self._lost = False
+            computed = self._step()
+            while again and self._done < len(self._tokens):
+                computed += self._step()
+            if again:
+                self.uncounted += computed
+            else:
+                yield computed
+
+    def _step(self) -> int:
+        """Dispatch the next step, and wait for the one before it. Returns the tokens of the step."""
         size = self._forward.block_tokens
-        start, stop = self._done, min(self._done + size, len(self._tokens))
+        start, stop = self._done, min(self._done + self._forward.shapes.step_tokens, len(self._tokens))
         blocks = self._table[start // size : -(-stop // size)]
         is_last = stop == len(self._tokens)
         piece = Extension(self._tokens[start:stop], start, None, self._table, blocks, scored=is_last)
@@ -241,7 +271,12 @@ class Prefill:
         jax.block_until_ready(before)  # type: ignore[no-untyped-call]
         return computed.tokens
 
+    def lose(self) -> None:
+        """Release the blocks. The next step begins again."""
+        self._cache.release(self._blocks)
+        self._blocks, self._lost = (), True
+
     def finished(self) -> CachedPrefix:
         """Return the prefix, after the last step."""
         assert self._states is not None
-        return CachedPrefix(len(self._tokens), self._blocks, self._table, np.asarray(self._states)[0])
+        return CachedPrefix(self._blocks, self._table, np.asarray(self._states)[0])

@@ -58,7 +58,7 @@ class Programs:
 
     def pool(self, blocks: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         """Return the shapes of a layer's pool: keys and values of :class:`model.attention.contract.PrefixBlocks`."""
-        config, size, dtype = self.config, self._buckets.step_tokens, self._pool_dtype
+        config, size, dtype = self.config, self._buckets.block_tokens, self._pool_dtype
         shapes = (config.head_dim, size), (size, config.head_dim)
         keys, values = (jax.ShapeDtypeStruct((blocks, config.kv_heads, *shape), dtype) for shape in shapes)  # type: ignore[no-untyped-call]
         return keys, values
@@ -162,15 +162,24 @@ class Programs:
         return (self._of_layer(weights).output_mlp(hidden, attended[: len(hidden)]),)
 
     def store(
-        self, pool_keys: Array, pool_values: Array, keys: Array, values: Array, block: Array
+        self, pool_keys: Array, pool_values: Array, keys: Array, values: Array, blocks: Array
     ) -> tuple[Array, Array]:
-        """Write a step's keys and values, [I, K, D], into a block of a pool, whose buffers are donated."""
-        start = (block, 0, 0, 0)
-        block_keys = to_pool_dtype(keys.transpose(1, 2, 0), pool_keys.dtype)
-        block_values = to_pool_dtype(values.transpose(1, 0, 2), pool_values.dtype)
+        """Write a step's keys and values, [I, K, D], into a pool, whose buffers are donated.
+
+        blocks: int32 [step_blocks], where each block of them goes; what goes past the end of the pool is not written.
+        """
+        blocked = (part.reshape(len(blocks), -1, *part.shape[1:]) for part in (keys, values))  # [blocks, s, K, D]
+        stored_keys, stored_values = (to_pool_dtype(part, pool_keys.dtype) for part in blocked)
+        stored_keys, stored_values = stored_keys.transpose(0, 2, 3, 1), stored_values.transpose(0, 2, 1, 3)
+        if len(blocks) == 1:
+            start = (blocks[0], 0, 0, 0)
+            return (
+                lax.dynamic_update_slice(pool_keys, stored_keys, start),
+                lax.dynamic_update_slice(pool_values, stored_values, start),
+            )
         return (
-            lax.dynamic_update_slice(pool_keys, block_keys[None], start),
-            lax.dynamic_update_slice(pool_values, block_values[None], start),
+            pool_keys.at[blocks].set(stored_keys, mode="drop"),
+            pool_values.at[blocks].set(stored_values, mode="drop"),
         )
 
     def lm_head(self, head: Head) -> Program:

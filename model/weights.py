@@ -93,6 +93,11 @@ def load(
     return decoder, digest.hexdigest()
 
 
+def size_in_bytes(decoder: Decoder) -> int:
+    """Return the bytes of all parameters."""
+    return sum(param.get_value().nbytes for param in _params(decoder).values())
+
+
 def save(decoder: Decoder, directory: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` in HuggingFace's format. Creates the folder."""
     directory.mkdir(parents=True, exist_ok=True)

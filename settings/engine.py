@@ -64,8 +64,10 @@ class EngineSettings(SettingsSlice):
     multi_item_extend_batch_size: PositiveInt | None = Field(
         None, description="items of one engine step at most; default: a quarter of a step's tokens, and 64 at least"
     )
-    prefix_cache_bytes: PositiveInt = Field(
-        2**30, description="device memory for the keys and values of queries; grows for a longer sequence"
+    prefix_cache_bytes: PositiveInt | None = Field(
+        None,
+        description="memory for the keys and values of cached queries; default: 1 GiB on a CPU, and elsewhere what the "
+        "weights leave free",
     )
     multi_item_prefill_extend_cache_timeout: PositiveFloat = Field(
         600.0, description="the keys and values of a query are dropped this many seconds after their last use"

@@ -151,7 +151,7 @@ class KnownAnswers:
 
     def _embed(self, random: Generator, tokens: int) -> Case:
         ids = random.integers(0, self._config.vocabulary, tokens, np.int32)
-        positions = random.integers(0, self._max_prefix_blocks * self._buckets.step_tokens, tokens, np.int32)
+        positions = random.integers(0, self._max_prefix_blocks * self._buckets.block_tokens, tokens, np.int32)
         rotary = numpy_decoder.rotary_angles(positions, self._config)
         embedded = ExpectedOutput(numpy_decoder.embed(self._programs, ids), exact=True)
         expected = (embedded, *(ExpectedOutput(part, min_scale=0.1) for part in rotary))
@@ -175,7 +175,7 @@ class KnownAnswers:
 
     def _prefix_attention(self, random: Generator, tokens: int, blocks: int) -> Case:
         """A prefix in some blocks of the pool, of which each token sees another part."""
-        size, count = self._buckets.step_tokens, min(blocks, self._max_prefix_blocks, MAX_BLOCKS)
+        size, count = self._buckets.block_tokens, min(blocks, self._max_prefix_blocks, MAX_BLOCKS)
         queries = self._queries(random, tokens)
         keys, values = self._key_values(random, count * size)
         used = random.permutation(blocks)[:count]
@@ -253,15 +253,22 @@ class KnownAnswers:
         return (*self._programs.layers[0], hidden[turns], padded), (ExpectedOutput(after[turns]),)
 
     def _store(self, random: Generator, blocks: int) -> Case:
-        """Writing one block, which must leave its neighbours unchanged."""
+        """Writing the blocks of a step, as many as the pool has, which must leave their neighbours unchanged."""
         keys, values = self._key_values(random, self._buckets.step_tokens)
-        block = min(1, blocks - 1)
-        pool = [np.ones(part.shape, part.dtype) for part in self._programs.pool(blocks)]
+        count, size = self._buckets.step_blocks, self._buckets.block_tokens
+        checked = min(blocks, count + MAX_BLOCKS)
+        targets = np.full(count, blocks, np.int32)
+        targets[:checked] = random.permutation(checked)[:count]
+        pool = [np.zeros(part.shape, part.dtype) for part in self._programs.pool(blocks)]
+        for part in pool:
+            part[:checked] = 1
         donated = [jnp.array(part) for part in pool]
-        pool[0][block] = _pool_dtype(keys.transpose(1, 2, 0), pool[0].dtype)
-        pool[1][block] = _pool_dtype(values.transpose(1, 0, 2), pool[1].dtype)
-        expected = (ExpectedOutput(part[:MAX_BLOCKS], exact=True) for part in pool)
-        return (*donated, keys, values, np.int32(block)), tuple(expected)
+        for number, block in enumerate(targets[:checked]):
+            of_block = slice(number * size, (number + 1) * size)
+            pool[0][block] = _pool_dtype(keys[of_block].transpose(1, 2, 0), pool[0].dtype)
+            pool[1][block] = _pool_dtype(values[of_block].transpose(1, 0, 2), pool[1].dtype)
+        expected = (ExpectedOutput(part[:checked], exact=True) for part in pool)
+        return (*donated, keys, values, targets), tuple(expected)
 
     def _lm_head(self, random: Generator, head: Head, rows: int, labels: int) -> Case:
         ids = random.integers(0, self._config.vocabulary, labels, np.int32)

@@ -22,12 +22,19 @@ DType = Literal["bfloat16", "float32"]
 PLATFORM = Platform.of(jax.devices()[0])
 
 
-def load(directory: Path, dtype: DType, multi_item_algorithm: AlgorithmSetting = "auto", **settings: Any) -> Engine:
-    """An engine over a checkpoint directory."""
+def load(
+    directory: Path,
+    dtype: DType,
+    multi_item_algorithm: AlgorithmSetting = "auto",
+    platform: Platform = PLATFORM,
+    context: int | None = None,
+    **settings: Any,
+) -> Engine:
+    """An engine over a checkpoint directory; context: the served one, the model's own by default."""
     config = DecoderConfig.from_directory(directory)
-    card = ModelCard(directory.name, config.context, config.vocabulary, "no tokenizer")
+    card = ModelCard(directory.name, context or config.context, config.vocabulary, "no tokenizer")
     asked = EngineSettings(dtype=dtype, **settings)
-    return Engine.load(directory, asked, card, PLATFORM, algorithm=multi_item_algorithm)
+    return Engine.load(directory, asked, card, platform, algorithm=multi_item_algorithm)
 
 
 def unchecked(key: Key, executable: jax.stages.Compiled) -> None:

@@ -131,7 +131,7 @@ def test_a_block_is_stored_in_the_memory_of_the_pool_that_was_passed() -> None:
         jnp.asarray(random.standard_normal((BUCKETS.step_tokens, CONFIG.kv_heads, CONFIG.head_dim)), jnp.bfloat16)
         for _ in range(2)
     )
-    stored = compiled[StoreKey(BLOCKS)](*pool, keys, values, np.int32(1))
+    stored = compiled[StoreKey(BLOCKS)](*pool, keys, values, np.array([1], np.int32))
     assert [part.unsafe_buffer_pointer() for part in stored] == places
     stored_keys, stored_values = map(np.asarray, stored)
     np.testing.assert_array_equal(stored_keys[1], np.asarray(keys).view(np.uint16).transpose(1, 2, 0))

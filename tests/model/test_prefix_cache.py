@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from model.engine import Engine
+from model.pool import PROGRAM_BYTES, ContextTooLongError
 from scoring.planning.algorithms import Algorithm
 from tests.model import engines
 from tests.model.checkpoints import EVERY
@@ -85,9 +87,8 @@ def test_work_that_ends_during_a_prefill_releases_its_blocks(checkpoint: Callabl
     for _ in range(5):
         with pytest.raises(InterruptedError):
             list(engine.score(work, stop))
-    with capture_logs() as logs:
-        assert np.isfinite(logits(engine, group(128, 1))).all()
-    assert "pool of prefixes grows" not in {entry["event"] for entry in logs}
+    assert len(engine.prefix_cache._free) == engine.prefix_cache._shape.blocks
+    assert np.isfinite(logits(engine, group(128, 1))).all()
 
 
 @pytest.mark.slow
@@ -113,16 +114,34 @@ def test_items_longer_than_a_step_score_the_same_whatever_the_pool_has_room_for(
             np.testing.assert_array_equal(logits(crowded, of_group), roomy)
 
 
-def test_the_pool_grows_for_a_sequence_that_is_longer_and_keeps_what_it_had(checkpoint: Callable[[str], Path]) -> None:
+def test_a_prefix_longer_than_the_budget_is_computed_and_not_kept(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     small, large = group(100, 1), group(700, 2)
     before = logits(engine, small)
-    with capture_logs() as logs:
-        found = logits(engine, large)
-    grown = [entry for entry in logs if entry["event"] == "pool of prefixes grows"]
-    assert [(entry["before"], entry["blocks"]) for entry in grown] == [(2, 11)]
-    np.testing.assert_array_equal(found, logits(load(checkpoint), large))
+    np.testing.assert_array_equal(logits(engine, large), logits(load(checkpoint), large))
+    assert len(engine.prefix_cache._free) == engine.prefix_cache._shape.blocks
     np.testing.assert_array_equal(logits(engine, small), before)
+
+
+def test_a_pool_in_blocks_shorter_than_a_step_gives_the_same_scores(checkpoint: Callable[[str], Path]) -> None:
+    items = (*group(150, 3).items, Item(tuple(range(1, 80))))
+    of_group = group(150, 3).with_items(items)
+    engine = load(checkpoint, platform=replace(engines.PLATFORM, largest_block=16))
+    assert engine.prefix_cache._shape.longest == 1_024 // 16
+    expected = logits(load(checkpoint), of_group)
+    np.testing.assert_allclose(logits(engine, of_group), expected, rtol=0, atol=2e-5)
+    crowded = load(checkpoint, platform=replace(engines.PLATFORM, largest_block=16), context=256)
+    for _ in range(2):
+        np.testing.assert_array_equal(logits(crowded, of_group), logits(engine, of_group))
+
+
+def test_a_device_without_room_for_one_context_is_refused_when_the_model_is_loaded(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    small = replace(engines.PLATFORM, memory=PROGRAM_BYTES + 10 * BLOCK_BYTES)
+    with pytest.raises(ContextTooLongError, match="and the context is 1024: set SCORELINE_CONTEXT_LENGTH to fewer"):
+        load(checkpoint, platform=small)
+    assert load(checkpoint, platform=small, context=64).prefix_cache._shape.blocks >= 1
 
 
 def test_two_prefixes_of_one_owner_are_told_apart(checkpoint: Callable[[str], Path]) -> None:

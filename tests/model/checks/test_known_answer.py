@@ -252,7 +252,7 @@ Loaded = Callable[[str, DType], Engine]
 def test_every_family_passes_the_known_prompt_in_either_dtype(name: str, dtype: DType, small_step: Loaded) -> None:
     engine = small_step(name, dtype)
     engine.check_model()
-    assert len(engine.prefix_cache._free) == engine._forward.blocks, "the known prompt's block is free again"
+    assert len(engine.prefix_cache._free) == engine.prefix_cache._shape.blocks, "the known prompt's block is free again"
 
 
 def _a_layer_left_out(forward: LayerwiseForward) -> None:
