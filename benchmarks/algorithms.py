@@ -57,7 +57,7 @@ def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting
     platform = Platform.of(jax.devices()[0])
     dtype = platform.serving_dtype(settings.dtype)
     print(f"  in {dtype}", file=sys.stderr)
-    decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(0))
+    decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows)
     card = ModelCard("benchmark", config.context, config.vocabulary, "")
     return Engine(decoder, settings, card, "", platform, wanted)
 

@@ -116,7 +116,8 @@ def loaded(shape: str) -> tuple[TimedEngine, ModelCard]:
     card = ModelCard(shape, config.context, config.vocabulary, "random")
     settings = EngineSettings()
     platform = Platform.of(jax.devices()[0])
-    decoder = Decoder(config, dtype=platform.serving_dtype(settings.dtype), rngs=nnx.Rngs(0))
+    dtype = platform.serving_dtype(settings.dtype)
+    decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows)
     engine = Engine(decoder, settings, card, "random", platform)
     tell = lambda done, total, what: print(f"compiled {what}, {done} of {total}", file=sys.stderr)  # noqa: E731
     engine.warm_up(tell)

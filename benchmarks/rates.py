@@ -66,7 +66,7 @@ class Layer:
         self.repeats = repeats
         self.buckets = Buckets.of(step_tokens, one_size=not platform.has_row_floor(step_tokens))
         self.dtype = platform.serving_dtype(settings.dtype)
-        decoder = Decoder(self.config, dtype=self.dtype, rngs=nnx.Rngs(0))
+        decoder = Decoder(self.config, dtype=self.dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows)
         self.attention = platform.attention(self.dtype)
         self.programs = Programs(decoder, platform, self.buckets)
         self.blocks = PREFIX // self.buckets.step_tokens

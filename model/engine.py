@@ -136,7 +136,7 @@ class Engine:
         """
         config = DecoderConfig.from_directory(directory)
         dtype = platform.serving_dtype(settings.dtype)
-        decoder, fingerprint = weights.load(directory, config, dtype, on_progress)
+        decoder, fingerprint = weights.load(directory, config, dtype, on_progress, tied_as_rows=platform.tied_as_rows)
         return cls(decoder, settings, card, fingerprint, platform, algorithm)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:

@@ -12,11 +12,13 @@ def accumulation_precision(dtype: jnp.dtype) -> lax.Precision:
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
-def project(rows: Array, kernel: Array) -> Array:
+def project(rows: Array, kernel: Array, *, transposed: bool = False) -> Array:
     """Return ``rows @ kernel``, float32 [..., out], summed in float32.
 
-    rows: [..., in], cast to the kernel's dtype; kernel: [in, out], not transposed, which is faster on a CPU.
+    rows: [..., in], cast to the kernel's dtype; kernel: [in, out], or [out, in] if ``transposed``. On a CPU, a kernel
+    that is not transposed is faster.
     """
+    kernel = kernel.T if transposed else kernel  # compilers make this a part of the product
     flat = rows.reshape(-1, rows.shape[-1]).astype(kernel.dtype)
     precision = accumulation_precision(kernel.dtype)
     out = jnp.matmul(flat, kernel, precision=precision, preferred_element_type=jnp.float32)

@@ -109,7 +109,10 @@ class Platform:
 
 def _memory(device: jax.Device) -> int | None:
     """Return the bytes that a device lets arrays and programs take, None if it does not say."""
-    stats = device.memory_stats()
+    try:
+        stats = device.memory_stats()
+    except (AttributeError, NotImplementedError, jax.errors.JaxRuntimeError):  # it is only known by its topology
+        return None
     return None if stats is None else stats.get("bytes_limit")
 
 

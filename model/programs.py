@@ -13,6 +13,7 @@ attention outputs are padded between programs; R items of at most L tokens; H qu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +35,17 @@ Program = Callable[..., tuple[Array, ...]]
 class Programs:
     """A decoder taken apart into programs, and the weights that they take.
 
-    attention: None for the platform's own.
+    attention: None for the platform's own; put: puts a weight on the device, or leaves it where programs are only
+    compiled.
     """
 
     def __init__(
-        self, decoder: Decoder, platform: Platform, buckets: Buckets, attention: Attention | None = None
+        self,
+        decoder: Decoder,
+        platform: Platform,
+        buckets: Buckets,
+        attention: Attention | None = None,
+        put: Callable[[Any], Any] = jax.device_put,
     ) -> None:
         self.config = decoder.config
         self.dtype = decoder.head_kernel().dtype
@@ -48,13 +55,16 @@ class Programs:
         graph, stacked = nnx.split(decoder.model.layers)
         self._layer: nnx.GraphDef[Layer] = graph
         leaves, self._layer_tree = jax.tree.flatten(stacked)
-        per_leaf = [_unstacked(leaf, on_host=platform.name == "cpu") for leaf in leaves]
+        per_leaf = [[put(layer) for layer in np.asarray(leaf)] for leaf in leaves]  # on a CPU, views of the stacks
         self.layers: list[tuple[Array, ...]] = list(zip(*per_leaf, strict=True))
         embedding, self._embedding_tree = jax.tree.flatten(nnx.split(decoder.model.embed_tokens)[1])
         self._embedding: nnx.GraphDef[Embedding] = nnx.graphdef(decoder.model.embed_tokens)
-        self.embedding: tuple[Array, ...] = tuple(embedding)
+        self.embedding: tuple[Array, ...] = tuple(map(put, embedding))
+        self.embedding_as_rows = decoder.model.embed_tokens.as_rows
         self._norm: nnx.GraphDef[Norm] = nnx.graphdef(decoder.model.norm)
-        self.head: tuple[Array, Array] = (decoder.model.norm.weight[...], decoder.head_kernel())
+        kernel = self.embedding[0] if decoder.lm_head is None else put(decoder.head_kernel())
+        self.head: tuple[Array, Array] = (put(decoder.model.norm.weight[...]), kernel)
+        self.head_as_rows = decoder.head_as_rows
 
     def pool(self, blocks: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
         """Return the shapes of a layer's pool: keys and values of :class:`model.attention.contract.PrefixBlocks`."""
@@ -186,14 +196,15 @@ class Programs:
         """(*head, hidden [R, width], labels int32 [M]) -> label logits, float32 [R, M].
 
         With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary.
-        Without, only the labels' columns of the kernel are read. hidden: before the final norm.
+        Without, only the labels' part of the kernel is read. hidden: before the final norm.
         """
 
         def program(weight: Array, kernel: Array, hidden: Array, labels: Array) -> tuple[Array, ...]:
             norm: Norm = nnx.merge(self._norm, nnx.State({"weight": nnx.Param(weight)}))
             if head is Head.LOGITS:
-                return (project(norm(hidden), jnp.take(kernel, labels, axis=1)),)
-            logits = project(norm(hidden), kernel)
+                of_labels = jnp.take(kernel, labels, axis=0 if self.head_as_rows else 1)
+                return (project(norm(hidden), of_labels, transposed=self.head_as_rows),)
+            logits = project(norm(hidden), kernel, transposed=self.head_as_rows)
             label_logits = jnp.take(logits, labels, axis=1)
             return label_logits, label_logits - jax.nn.logsumexp(logits, axis=1, keepdims=True)
 
@@ -214,11 +225,3 @@ class Programs:
 def _item_positions(starts: Array, length: int, size: int) -> Array:
     """Return where in a step the tokens of items are, int32 [R, length]; behind an item's end, any tokens."""
     return jnp.minimum(starts[:, None] + jnp.arange(length, dtype=jnp.int32), size - 1)
-
-
-def _unstacked(stacked: Array, *, on_host: bool) -> list[Array]:
-    """Return the layers of a stack, in the host's memory as views of it."""
-    if not on_host:
-        return list(stacked)
-    host = np.asarray(stacked)
-    return [jax.device_put(host[layer]) for layer in range(len(host))]

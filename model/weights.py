@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import numpy.typing as npt
 from flax import nnx
@@ -58,8 +57,8 @@ class Parameter:
 
 def parameters(decoder: Decoder) -> list[Parameter]:
     """Return all parameters of ``decoder``, whose values may be abstract, in a fixed order."""
-    tied = decoder.lm_head is None
-    return [_parameter(path, param.shape, tied) for path, param in sorted(_params(decoder).items())]
+    as_rows = decoder.model.embed_tokens.as_rows
+    return [_parameter(path, param.shape, as_rows) for path, param in sorted(_params(decoder).items())]
 
 
 def load(
@@ -67,14 +66,19 @@ def load(
     config: DecoderConfig,
     dtype: DTypeLike,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    tied_as_rows: bool = False,
 ) -> tuple[Decoder, str]:
     """Return the decoder with the weights of a checkpoint directory, cast to ``dtype``, and the weights' fingerprint.
+
+    The weights are NumPy arrays in the host's memory, so that whoever takes the decoder apart decides what is put on
+    which device, and a device never holds them twice. tied_as_rows: see :class:`model.platforms.Platform`.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
     over names, dtypes, shapes and bytes as stored; sharding and ``dtype`` do not change it.
     ``on_progress(done, total)`` is called with the bytes that are read. Raises :class:`WeightsError`.
     """
-    decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=tied_as_rows))
     wanted = parameters(decoder)
     digest = hashlib.sha256()
     with _open(directory) as tensors:
@@ -89,7 +93,7 @@ def load(
                     file_order[rows] = tensor
                     done += tensor.nbytes
                     on_progress(done, total)
-            _params(decoder)[parameter.path].set_value(jax.device_put(buffer if parameter.stacked else buffer[0]))
+            _params(decoder)[parameter.path].set_value(buffer if parameter.stacked else buffer[0])
     return decoder, digest.hexdigest()
 
 
@@ -117,11 +121,12 @@ def _params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
     return {tuple(map(str, path)): param for path, param in found}
 
 
-def _parameter(path: tuple[str, ...], shape: tuple[int, ...], tied: bool) -> Parameter:
+def _parameter(path: tuple[str, ...], shape: tuple[int, ...], embedding_as_rows: bool) -> Parameter:
     """Return a parameter. Its name is HuggingFace's without the number of the layer."""
     stacked = path[:2] == ("model", "layers")
     own_shape = shape[1:] if stacked else shape
-    transposed = path[-2].endswith("_proj") or path[-2] == "lm_head" or (tied and path[-2] == "embed_tokens")
+    is_kernel = path[-2].endswith("_proj") or path[-2] == "lm_head"
+    transposed = is_kernel or (path[-2] == "embed_tokens" and not embedding_as_rows)
     rest = ".".join(path[2:])
     return Parameter(
         path=path,

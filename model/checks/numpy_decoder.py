@@ -69,7 +69,7 @@ def multiply(one: Floats, other: Floats) -> Floats:
 def embed(programs: Programs, tokens: TokenIds) -> Floats:
     """Return the embedding of tokens [T]: [T, width]."""
     (weight,) = programs.embedding
-    vectors = on_host(weight)[:, tokens].T if programs.config.tied else on_host(weight)[tokens]
+    vectors = on_host(weight)[tokens] if programs.embedding_as_rows else on_host(weight)[:, tokens].T
     return vectors.astype(np.float32)
 
 
@@ -149,14 +149,14 @@ def final_normed(programs: Programs, hidden: Floats) -> Floats:
 
 def label_logits(programs: Programs, hidden: Floats, labels: TokenIds) -> Floats:
     """Return the logits of some token ids, [T, labels], for final states [T, width]."""
-    kernel = programs.head[1]
+    kernel = _head_kernel(programs)
     entering = rounded(final_normed(programs, hidden), kernel.dtype)
-    return multiply(entering, on_host(kernel)[:, labels].astype(np.float32))
+    return multiply(entering, kernel[:, labels].astype(np.float32))
 
 
 def log_sum_exp(programs: Programs, hidden: Floats) -> Floats:
     """Return the log-sum-exp of the logits of the whole vocabulary, [T, 1], for final states [T, width]."""
-    kernel = on_host(programs.head[1])
+    kernel = _head_kernel(programs)
     entering = rounded(final_normed(programs, hidden), kernel.dtype)
     peak, total = np.full((len(hidden), 1), -np.inf, np.float32), np.zeros((len(hidden), 1), np.float32)
     for first in range(0, kernel.shape[1], COLUMNS):
@@ -165,6 +165,12 @@ def log_sum_exp(programs: Programs, hidden: Floats) -> Floats:
         total = total * np.exp(peak - higher) + np.exp(logits - higher).sum(axis=1, keepdims=True)
         peak = higher
     return peak + np.log(total)
+
+
+def _head_kernel(programs: Programs) -> npt.NDArray[np.generic]:
+    """Return the kernel of the head, [width, vocabulary]."""
+    kernel = on_host(programs.head[1])
+    return kernel.T if programs.head_as_rows else kernel
 
 
 def normed(values: Floats, norm: Norm) -> Floats:

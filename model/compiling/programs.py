@@ -17,7 +17,7 @@ from model.config import DecoderConfig
 from model.decoder import Decoder
 from model.executables import Executables
 from model.platforms import Platform
-from model.prefix_cache import PoolShape
+from model.pool import PoolShape
 from model.programs import Programs
 from settings.engine import EngineSettings
 
@@ -42,7 +42,7 @@ class ServedModel:
     def __init__(self, config: DecoderConfig, settings: EngineSettings, platform: Platform) -> None:
         step_tokens = platform.step_tokens(settings.step_tokens)
         dtype = platform.serving_dtype(settings.dtype)
-        decoder = without_weights(config, dtype)
+        decoder = without_weights(config, dtype, platform)
         self._buckets = Buckets.of(
             step_tokens,
             one_size=not platform.has_row_floor(step_tokens),
@@ -50,16 +50,17 @@ class ServedModel:
             max_rows=settings.multi_item_extend_batch_size,
             packed=settings.multi_item_precompile_buckets,
             max_packed_tokens=settings.max_multi_item_seq_len,
+            block_tokens=platform.block_tokens(step_tokens),
         )
         pool = PoolShape.of(
             config,
             config.context,
             np.dtype(decoder.head_kernel().dtype).itemsize,
+            self._buckets.block_tokens,
             settings.prefix_cache_bytes,
-            step_tokens,
         )
-        self._blocks = pool.budget
-        self._programs = Programs(decoder, platform, self._buckets)
+        self._blocks = pool.blocks
+        self._programs = Programs(decoder, platform, self._buckets, put=lambda array: array)
         self._executables = Executables(
             self._programs, platform, self._buckets, pool.longest, lambda key, executable: None
         )
@@ -91,9 +92,9 @@ class ServedModel:
         return {"while": turns, "while/body/while": turns} if turns else {}
 
 
-def without_weights(config: DecoderConfig, dtype: str) -> Decoder:
+def without_weights(config: DecoderConfig, dtype: str, platform: Platform) -> Decoder:
     """Return a decoder whose weights take no memory: all numbers of an array are the same one."""
-    shapes = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    shapes = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows))
     graph, state = nnx.split(shapes)
     empty = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), state)
     decoder: Decoder = nnx.merge(graph, empty)

@@ -80,6 +80,8 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
         known: tuple[object, ...] = (
             programs.config,
             programs._attention,
+            programs.embedding_as_rows,
+            programs._pool_dtype,
             self._buckets,
             self._max_prefix_blocks,
             key,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from model import platforms
+from model import platforms, weights
 from model.platforms import Platform, may_gain_from_bf16
+from scoring.layout import GroupWork, Head
+from tests.model import engines
+from tests.model.checkpoints import EVERY
 from tests.model.devices import stand_in
+from tests.model.engines import PLATFORM, chunk, logprobs, score
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,32 @@ def test_a_cpu_and_an_accelerator_differ_in_sizes_and_in_what_they_hold() -> Non
     assert [str(tpu.pool_dtype(dtype)) for dtype in ("bfloat16", "float32")] == ["bfloat16", "float32"]
 
 
+def test_a_device_says_how_much_memory_it_has_unless_it_is_given_or_is_the_host() -> None:
+    assert Platform.of(stand_in("gpu", memory={"bytes_limit": 10})).memory == 10
+    assert Platform.of(stand_in("tpu"), memory=20).memory == 20
+    assert Platform.of(stand_in("tpu")).memory is None
+    assert Platform.of(stand_in("cpu", memory={"bytes_limit": 10})).memory is None
+
+
 def test_a_platform_is_that_of_the_device_and_not_of_this_machine() -> None:
     assert str(Platform.of(stand_in("tpu", "TPU v6e"))) == "tpu: TPU v6e"
     assert Platform.of(stand_in("tpu")).compiler_options == {}
     assert Platform.of(stand_in("cpu")).compiler_options
+
+
+@pytest.mark.parametrize("name", ["tied", "untied"])
+def test_an_embedding_in_rows_gives_the_scores_of_one_in_columns(
+    name: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    in_rows = replace(PLATFORM, tied_as_rows=True)
+    rows = [np.array([5, 3, 80, 7], np.int32), np.array([11], np.int32)]
+    found, expected = (engines.load(checkpoint(name), "float32", platform=each) for each in (in_rows, PLATFORM))
+    np.testing.assert_allclose(logprobs(found, rows), logprobs(expected, rows), rtol=0, atol=2e-5)
+    work = [GroupWork("key", rows[0], (chunk(0, rows, 4, (3, 17), Head.LOGITS),))]
+    np.testing.assert_allclose(score(found, work)[0].logits, score(expected, work)[0].logits, rtol=0, atol=2e-5)
+    found.check_model()
+    decoder, _ = weights.load(checkpoint(name), EVERY[name], "float32", tied_as_rows=True)
+    weights.save(decoder, tmp_path)
+    assert load_file(tmp_path / "model.safetensors").keys() == load_file(checkpoint(name) / "model.safetensors").keys()
+    for tensor, value in load_file(checkpoint(name) / "model.safetensors").items():
+        np.testing.assert_array_equal(load_file(tmp_path / "model.safetensors")[tensor], value)

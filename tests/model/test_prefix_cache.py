@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from model import weights
 from model.engine import Engine
 from model.pool import PROGRAM_BYTES, ContextTooLongError
 from scoring.planning.algorithms import Algorithm
@@ -138,10 +139,15 @@ def test_a_pool_in_blocks_shorter_than_a_step_gives_the_same_scores(checkpoint: 
 def test_a_device_without_room_for_one_context_is_refused_when_the_model_is_loaded(
     checkpoint: Callable[[str], Path],
 ) -> None:
-    small = replace(engines.PLATFORM, memory=PROGRAM_BYTES + 10 * BLOCK_BYTES)
-    with pytest.raises(ContextTooLongError, match="and the context is 1024: set SCORELINE_CONTEXT_LENGTH to fewer"):
+    decoder, _ = weights.load(checkpoint(NAME), CONFIG, "float32")
+    memory = PROGRAM_BYTES + weights.size_in_bytes(decoder) + 10 * BLOCK_BYTES
+    small = replace(engines.PLATFORM, memory=memory)
+    with pytest.raises(
+        ContextTooLongError,
+        match="of 640 tokens beside the weights, and the context is 1024: set SCORELINE_CONTEXT_LENGTH to fewer",
+    ):
         load(checkpoint, platform=small)
-    assert load(checkpoint, platform=small, context=64).prefix_cache._shape.blocks >= 1
+    assert load(checkpoint, platform=small, context=640).prefix_cache._shape.blocks == 10
 
 
 def test_two_prefixes_of_one_owner_are_told_apart(checkpoint: Callable[[str], Path]) -> None:
