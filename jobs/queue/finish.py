@@ -6,7 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import CTE, Row, Update, bindparam, case, column, func, insert, select, update
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Row,
+    Select,
+    Text,
+    Update,
+    bindparam,
+    case,
+    column,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from jobs.queue.ending import FOR_DELIVERIES, ending_columns, lock_jobs, retention
@@ -25,19 +40,25 @@ def finish(db: Database, batch_id: str, scored: Sequence[ScoredChunk], *, durabl
     """Store the scores of some chunks of a batch, and end the jobs whose last chunks they are.
 
     A batch may be finished in several calls. Chunks that the batch does not hold, or no longer holds, are counted as
-    fenced and otherwise ignored. durable: if false, a crash of the database may undo this: see :class:`Claim`.
+    fenced and otherwise ignored. durable: see :class:`Claim`. If it is false, a crash of the database may undo this, no
+    job may have a webhook, and the caller has compared the numbers of scores with those of items.
     """
     by_id = {chunk.id: chunk for chunk in scored}
     if not by_id:
         return Finished((), 0)
-    with db.write(durable=durable) as tx:
-        done = _store(tx, {"chunk_ids": list(by_id), "of_batch": batch_id, **retention(tx.settings)}, by_id)
-        for row in done:
-            given = len(by_id[row.chunk_id].scores)
-            if given != row.item_count:
-                raise ValueError(f"chunk {row.chunk_id} has {row.item_count} items, scored were {given}")
-        ended = {row.id: row for row in done if row.remaining_chunks == 0}
-        store_deliveries(tx, ended.values(), JobStatus.SUCCEEDED)
+    values = {"chunk_ids": list(by_id), "of_batch": batch_id, **retention(db.settings)}
+    if durable or db.is_sqlite:
+        with db.write() as tx:
+            done = _store(tx, values, by_id)
+            for row in done:
+                given = len(by_id[row.chunk_id].scores)
+                if given != row.item_count:
+                    raise ValueError(f"chunk {row.chunk_id} has {row.item_count} items, scored were {given}")
+            store_deliveries(tx, [row for row in done if row.remaining_chunks == 0], JobStatus.SUCCEEDED)
+    else:
+        with db.without_transaction() as tx:
+            done = tx.execute(_FINISH_QUICKLY, {**values, **_scores_rows(by_id.values())}).all()
+    ended = {row.id: row for row in done if row.remaining_chunks == 0}
     return Finished(tuple(ended), fenced=len(by_id) - len(done), results=_signed_results(ended, done, by_id))
 
 
@@ -48,8 +69,7 @@ def _store(tx: Transaction, values: Mapping[str, Any], scored: Mapping[int, Scor
     transactions finish the last two chunks of a job, the second one waits for the first and then counts down to zero.
     """
     if not tx.is_sqlite:
-        rows = [_scores_row(chunk) for chunk in scored.values()]
-        return tx.execute(_FINISH, {**values, **{name: [row[name] for row in rows] for name in _GIVEN}}).all()
+        return tx.execute(_FINISH, {**values, **_scores_rows(scored.values())}).all()
     # SQLite can't change several tables in one statement.
     done = list(tx.scalars(_UPDATE_DONE, values))
     if not done:
@@ -71,6 +91,12 @@ def _scores_row(chunk: ScoredChunk) -> dict[str, object]:
         "logprobs": None if logprobs is None else pack_scores(logprobs),
         "cached_tokens": chunk.cached_tokens,
     }
+
+
+def _scores_rows(scored: Iterable[ScoredChunk]) -> dict[str, list[object]]:
+    """Return the rows of the scores as a list for each column."""
+    rows = [_scores_row(chunk) for chunk in scored]
+    return {name: [row[name] for row in rows] for name in _GIVEN}
 
 
 def _counting_down(done: CTE) -> Update:
@@ -116,34 +142,37 @@ _COUNT_DOWN = _counting_down(
 )
 _SELECT_DONE = select(*_OF_CHUNK, *_OF_JOB).join(jobs).where(is_one_of(chunks.c.id, "chunk_ids"))
 
-# PostgreSQL runs all of it as one statement. It begins by locking all jobs, because it needs their number. If it waits
-# for a lock, others may change chunks and jobs meanwhile. PostgreSQL then checks the condition of each update again and
-# computes its values from the new row. So chunks that were taken away stay out of it, and the counters are right.
 _LOCKED = lock_jobs(select(chunks.c.job_id).where(*_HELD)).cte("locked")
-_HELD_NOW = (
-    _DONE.where(*_HELD, select(func.count()).select_from(_LOCKED).scalar_subquery() > 0)
-    .returning(*_OF_CHUNK)
-    .cte("held")
-)
 _GIVEN = ("chunk_id", "logits", "logprobs", "cached_tokens")
 _SCORES = (
     func.unnest(*(bindparam(name, type_=ARRAY(chunk_scores.c[name].type, dimensions=1)) for name in _GIVEN))
     .table_valued(*(column(name, chunk_scores.c[name].type) for name in _GIVEN), name="scores")
     .render_derived()
 )
-_DONE_NOW = (
-    select(*_HELD_NOW.c, *(_SCORES.c[name] for name in _GIVEN[1:]))
-    .join(_SCORES, _SCORES.c.chunk_id == _HELD_NOW.c.chunk_id)
-    .cte("done")
-)
-_COUNTED = _counting_down(_DONE_NOW).returning(*_OF_JOB).cte("counted")
-_FINISH = (
-    select(*_HELD_NOW.c, *_COUNTED.c)
-    .join(_COUNTED, _COUNTED.c.id == _HELD_NOW.c.job_id)
-    .add_cte(
-        insert(chunk_scores).from_select(_GIVEN, select(*(_DONE_NOW.c[name] for name in _GIVEN))).cte("stored"),
+
+
+def _finishing(begin: ColumnElement[bool]) -> Select[Any]:
+    """Return a statement for PostgreSQL that does everything.
+
+    begin: depends on all locked jobs, so that it begins by locking them. If it waits for a lock, others may change
+    chunks and jobs meanwhile. PostgreSQL then checks the condition of each update again and computes its values from
+    the new row. So chunks that were taken away stay out of it, and the counters are right.
+    """
+    held = _DONE.where(*_HELD, begin).returning(*_OF_CHUNK).cte("held")
+    done = (
+        select(*held.c, *(_SCORES.c[name] for name in _GIVEN[1:]))
+        .join(_SCORES, _SCORES.c.chunk_id == held.c.chunk_id)
+        .cte("done")
     )
-)
+    counted = _counting_down(done).returning(*_OF_JOB).cte("counted")
+    stored = insert(chunk_scores).from_select(_GIVEN, select(*(done.c[name] for name in _GIVEN))).cte("stored")
+    return select(*held.c, *counted.c).join(counted, counted.c.id == held.c.job_id).add_cte(stored)
+
+
+_FINISH = _finishing(select(func.count()).select_from(_LOCKED).scalar_subquery() > 0)
+# A statement that is its own transaction, and does not wait for the disk.
+_DO_NOT_WAIT = func.set_config("synchronous_commit", "off", true(), type_=Text)
+_FINISH_QUICKLY = _finishing(select(func.max(_DO_NOT_WAIT)).select_from(_LOCKED).scalar_subquery() == "off")
 
 
 def _signed_results(

@@ -80,7 +80,7 @@ def scored(claimed: Claim) -> list[ScoredChunk]:
 
 def finish_all(store: Database, claimed: Claim) -> Finished:
     """Score and commit a claim."""
-    return finish(store, claimed.batch_id, scored(claimed))
+    return finish(store, claimed.batch_id, scored(claimed), durable=claimed.durable)
 
 
 def at_once(threads: int, action: Callable[[int], Result]) -> list[Result]:

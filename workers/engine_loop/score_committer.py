@@ -37,6 +37,7 @@ class ScoreCommitter:
         self._bell = bell
         self._batch_id = claimed.batch_id
         self._durable = claimed.durable
+        self._items = {chunk.id: len(chunk.rows) for group in claimed.groups for chunk in group.chunks}
         self._lease = lease
         self._stopping = stopping
         self._scored: list[ScoredChunk] = []  # what the next commit takes
@@ -60,7 +61,12 @@ class ScoreCommitter:
             self._thread.join()
 
     def put(self, scored: ScoredChunk) -> None:
-        """Have a chunk committed after this step of the engine, or at the end if this is the last one."""
+        """Have a chunk committed after this step of the engine, or at the end if this is the last one.
+
+        Raises ValueError if the engine has scored too many or too few items.
+        """
+        if len(scored.scores) != self._items[scored.id]:
+            raise ValueError(f"chunk {scored.id} has {self._items[scored.id]} items, scored were {len(scored.scores)}")
         with self._changed:
             self._scored.append(scored)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.event import listen
 
 from jobs.queue.finish import finish
+from jobs.queue.lease import release
+from jobs.queue.read import get_job
 from jobs.store.database import Database
-from jobs.store.records import Idempotency, Origin
+from jobs.store.records import Idempotency, JobStatus, Origin
 from jobs.store.webhook_events import Event, Webhook
 from tests.databases import quick_on
 from tests.jobs.work import scored, submit, take
@@ -43,8 +46,7 @@ def test_a_claim_says_whether_the_end_of_any_of_its_jobs_must_last(
     assert claimed.durable is durable
 
 
-@pytest.mark.parametrize(("durable", "expected"), [(True, "on"), (False, "off")])
-def test_a_finish_waits_for_the_disk_if_it_must_last(postgres_store: Database, durable: bool, expected: str) -> None:
+def test_the_end_of_a_job_waits_for_the_disk(postgres_store: Database) -> None:
     found: list[str] = []
 
     def ask(connection: Any) -> None:
@@ -53,5 +55,42 @@ def test_a_finish_waits_for_the_disk_if_it_must_last(postgres_store: Database, d
     submit(postgres_store)
     claimed = take(postgres_store)
     listen(postgres_store.engine, "commit", ask)
-    assert finish(postgres_store, claimed.batch_id, scored(claimed), durable=durable).job_ids
-    assert found == [expected]
+    assert finish(postgres_store, claimed.batch_id, scored(claimed)).job_ids
+    assert found == ["on"]
+
+
+def test_the_end_of_a_call_is_one_statement_that_does_not_wait_for_the_disk(postgres_store: Database) -> None:
+    """It changes the setting for itself alone."""
+    with postgres_store.write() as tx:
+        tx.execute(
+            text(
+                "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted VALUES"
+                "(current_setting('synchronous_commit')); RETURN NULL; END $$"
+            )
+        )
+        tx.execute(text("CREATE TABLE noted (setting text)"))
+        tx.execute(text("CREATE TRIGGER note AFTER INSERT ON chunk_scores EXECUTE FUNCTION note()"))
+    for _ in range(8):
+        submit(postgres_store, **CALL)
+    claimed = take(postgres_store)
+    sent: list[str] = []
+    listen(postgres_store.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    assert len(finish(postgres_store, claimed.batch_id, scored(claimed), durable=claimed.durable).job_ids) == 8
+    assert len(sent) == 1
+    with postgres_store.without_transaction() as tx:
+        assert tx.scalar(text("SELECT setting FROM noted")) == "off"
+        assert tx.scalar(text("SHOW synchronous_commit")) == "on"
+
+
+def test_a_late_end_of_a_call_changes_nothing(postgres_store: Database) -> None:
+    """The fence holds without a transaction, too."""
+    job_id = submit(postgres_store, **CALL)
+    late = take(postgres_store)
+    release(postgres_store, late.batch_id)
+    again = take(postgres_store)
+    refused = finish(postgres_store, late.batch_id, scored(late), durable=False)
+    assert (refused.job_ids, refused.fenced, refused.results) == ((), 1, {})
+    assert get_job(postgres_store, "default", job_id).status is JobStatus.RUNNING
+    assert finish(postgres_store, again.batch_id, scored(again), durable=False).job_ids == (job_id,)
+    assert finish(postgres_store, again.batch_id, scored(again), durable=False).fenced == 1
+    assert get_job(postgres_store, "default", job_id).status is JobStatus.SUCCEEDED

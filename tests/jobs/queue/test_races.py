@@ -23,7 +23,7 @@ from jobs.queue.read import get_job, read_scores, statuses
 from jobs.queue.removal import remove_prefixes
 from jobs.queue.sweep import sweep
 from jobs.store.database import Database
-from jobs.store.records import Accepted, Idempotency, JobStatus
+from jobs.store.records import Accepted, Idempotency, JobStatus, Origin
 from jobs.store.tables import batches, chunks, idempotency_keys, jobs
 from scoring.error_codes import RequestError
 from scoring.options import Priority
@@ -50,9 +50,10 @@ def test_jobs_submitted_at_once_share_one_prefix(store: Database) -> None:
 
 
 @quick_on("postgres")
-def test_finishing_the_last_two_chunks_at_once_ends_the_job(store: Database) -> None:
-    for _ in range(60):
-        job_id = submit(store, chunks=2)
+@pytest.mark.parametrize("origin", Origin)
+def test_finishing_the_last_two_chunks_at_once_ends_the_job(store: Database, origin: Origin) -> None:
+    for _ in range(40):
+        job_id = submit(store, chunks=2, origin=origin)
         claims = [take(store, budget=1), take(store, budget=1)]
         ended = at_once(2, lambda number, claims=claims: finish_all(store, claims[number]).job_ids)  # type: ignore[misc]
         assert sorted(ended) == [(), (job_id,)]
@@ -60,7 +61,8 @@ def test_finishing_the_last_two_chunks_at_once_ends_the_job(store: Database) -> 
 
 
 @quick_on("postgres")
-def test_finishing_the_same_jobs_in_different_orders_does_not_deadlock(store: Database) -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_finishing_the_same_jobs_in_different_orders_does_not_deadlock(store: Database, durable: bool) -> None:
     """Every batch holds a chunk of every job, so all finishing transactions want the same rows of jobs."""
     for _ in range(5):
         ids = [submit(store, chunks=4) for _ in range(30)]
@@ -68,7 +70,10 @@ def test_finishing_the_same_jobs_in_different_orders_does_not_deadlock(store: Da
         with store.write() as tx:
             tx.execute(update(chunks).values(batch_id="batch " + cast(chunks.c.first_item, String)))
         shares = [work[number::4][:: (-1) ** number] for number in range(4)]
-        finished = at_once(4, lambda number, shares=shares: finish(store, f"batch {number}", shares[number]))  # type: ignore[misc]
+        finished = at_once(
+            4,
+            lambda number, shares=shares: finish(store, f"batch {number}", shares[number], durable=durable),  # type: ignore[misc]
+        )
         assert [one.fenced for one in finished] == [0] * 4
         assert sorted(job_id for one in finished for job_id in one.job_ids) == sorted(ids)
 
@@ -77,8 +82,8 @@ def test_finishing_the_same_jobs_in_different_orders_does_not_deadlock(store: Da
 @pytest.mark.parametrize("end", [cancel, delete], ids=["cancel", "delete"])
 def test_ending_a_job_against_its_finish_gives_one_outcome_and_no_deadlock(store: Database, end: object) -> None:
     outcomes = Counter[str]()
-    for _ in range(40):
-        job_id = submit(store, chunks=12)
+    for turn in range(40):
+        job_id = submit(store, chunks=12, origin=Origin.CALL if turn % 2 else Origin.JOB)
         claimed = take(store)
 
         def act(number: int, job_id: str = job_id, claimed: object = claimed) -> int | None:
@@ -138,7 +143,8 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
     def submitter(chance: random.Random) -> None:
         for _ in range(60):
             count = chance.choice([1, 1, 1, 2, 7, 25])
-            job_id = submit(store, chunks=count, prefix=(chance.randrange(4),), priority=chance.choice(PRIORITIES))
+            prefix, priority, origin = (chance.randrange(4),), chance.choice(PRIORITIES), chance.choice(list(Origin))
+            job_id = submit(store, chunks=count, prefix=prefix, priority=priority, origin=origin)
             submitted[job_id] = count
 
     def worker(chance: random.Random) -> None:
@@ -154,17 +160,17 @@ def test_nothing_is_lost_doubled_or_deadlocked_when_everything_happens_at_once(s
             fate = chance.random()
             if fate < 0.1:
                 continue  # lost: the sweep has to find it
-            ends.update(finish(store, claimed.batch_id, work[:half]).job_ids)
+            ends.update(finish(store, claimed.batch_id, work[:half], durable=claimed.durable).job_ids)
             if fate < 0.2:
                 release(store, claimed.batch_id)
             elif fate < 0.3:
                 assert not abandon(store, claimed.batch_id, "a bad moment").job_ids
             elif fate < 0.4:
                 wait_until(partial(lost, claimed.batch_id), "the lease is lost", 10)
-                ends.update(finish(store, claimed.batch_id, work[half:]).job_ids)
+                ends.update(finish(store, claimed.batch_id, work[half:], durable=claimed.durable).job_ids)
             else:
                 renew(store, claimed.batch_id)
-                ends.update(finish(store, claimed.batch_id, work[half:]).job_ids)
+                ends.update(finish(store, claimed.batch_id, work[half:], durable=claimed.durable).job_ids)
 
     def ender(chance: random.Random) -> None:
         while not submitting.is_set():
