@@ -85,10 +85,23 @@ class WholeStepAttention(Protocol):
         ``ends[t]`` tokens of its tile's prefix, at most ``s * counts`` of its tile.
         """
 
-    def attend_own(self, queries: Array, keys: Array, values: Array, items: ItemSlots) -> AttentionOutput:
-        """Return causal attention of queries [T, H, D] within their items, of keys and values [T, K, D].
+    def attend_extension(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        items: ItemSlots,
+        pool_keys: Array,
+        pool_values: Array,
+        layer: Array,
+        table: Array,
+        counts: Array,
+        ends: Array,
+    ) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to the prefixes of their tiles, and causally within their items.
 
-        The result of rows that belong to no item is any finite number.
+        keys, values: [T, K, D]; what comes behind ``items`` is that of :meth:`attend_prefix`. The result of rows that
+        belong to no item is any finite number.
         """
 
     def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.attention.contract import AttentionOutput, ItemSlots, multiply
+from model.attention.contract import AttentionOutput, ItemSlots, merge, multiply
 from model.attention.tiles import OnlineSoftmax, TiledAttention
 
 _TILES = TiledAttention(query_block=128, key_block=128)
@@ -52,13 +52,16 @@ class XLAAttention:
             log_sum_exp.reshape(tiles, K, G, rows).transpose(0, 3, 1, 2).reshape(T, H),
         )
 
-    def attend_own(self, queries: Array, keys: Array, values: Array, items: ItemSlots) -> AttentionOutput:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
+    def attend_extension(
+        self, queries: Array, keys: Array, values: Array, items: ItemSlots, *prefixes: Array
+    ) -> AttentionOutput:
+        """See :class:`model.attention.contract.WholeStepAttention`; ``prefixes`` is its arguments behind ``items``."""
         ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
         ranges = jnp.stack([items.begins, ends], axis=-1)[None, :, None]
         in_slots = [part[items.rows][None] for part in (queries, keys, values)]
         attended = _TILES.attend(in_slots[0], in_slots[1], in_slots[2], ranges)
-        return AttentionOutput(*(jnp.take(part[0], items.slots, axis=0, mode="clip") for part in attended))
+        own = AttentionOutput(*(jnp.take(part[0], items.slots, axis=0, mode="clip") for part in attended))
+        return merge(self.attend_prefix(queries, *prefixes), own)
 
     def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
         """See :class:`model.attention.contract.WholeStepAttention`."""

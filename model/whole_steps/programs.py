@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
-from model.attention.contract import ItemSlots, WholeStepAttention, merge
+from model.attention.contract import ItemSlots, WholeStepAttention
 from model.decoder import Decoder, Embedding, KeyValues, Layer, rotary_embedding
 
 
@@ -76,8 +76,8 @@ class WholeStepPrograms:
 
         def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
             queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
-            behind = self._attention.attend_prefix(queries, keys, values, number, *tiles)
-            return merge(behind, self._attention.attend_own(queries, *own, items)).out, carried
+            attended = self._attention.attend_extension(queries, *own, items, keys, values, number, *tiles)
+            return attended.out, carried
 
         hidden, _ = self._through_layers(weights, tokens, attend)
         return (hidden[logit_positions],)

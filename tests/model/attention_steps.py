@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from model.attention.contract import AttentionOutput, ItemSlots
+from model.attention.contract import AttentionOutput, ItemSlots, merge
 from model.attention.tpu.attention import TPUAttention
 
 Ints = npt.NDArray[np.int32]
@@ -22,7 +23,10 @@ H, K, D = 4, 2, 16
 BLOCK, BLOCKS, LAYERS = 16, 9, 2
 
 INTERPRETED = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=64)
-"""The kernels without a TPU. Two chunks are computed as one run of code, so steps of five chunks take all the ways."""
+"""The kernels without a TPU. Two chunks of 16 rows are one run of code, so steps of five chunks take all the ways."""
+
+INTERPRETED_ITEMS = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=512)
+"""The same with two chunks of 128 rows."""
 
 TOLERANCE = 0.02
 """Of results between about -3 and 3, whose weights are rounded to bf16."""
@@ -83,7 +87,7 @@ class Prefixes:
 
 @dataclass(frozen=True)
 class Items:
-    """Items of a step, each of which sees itself alone."""
+    """Items of a step, each of which sees itself."""
 
     queries: jnp.ndarray  # [T, H, D]
     keys: jnp.ndarray
@@ -116,6 +120,72 @@ class Items:
         seen = (self.begins[:, None] <= np.arange(T)) & (np.arange(T) <= np.arange(T)[:, None])
         keys, values = (np.asarray(part, np.float64).swapaxes(0, 1) for part in (self.keys, self.values))
         return AttentionOutput(*map(jnp.asarray, oracle(self.queries, keys, values, seen)))
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Items behind prefixes in a pool."""
+
+    items: Items
+    prefixes: Prefixes  # whose queries are those of the items
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], T: int, S: int, ends: Ints, seed: int = 0) -> Extension:
+        """Make a step of tiles of 128 rows, of which every second one sees the same prefix."""
+        items = Items.of(lengths, T, S, seed)
+        tables = [[3, 1, 4], [7, 2, 5]] * T
+        prefixes = Prefixes.of(tables[: T // 128], ends.reshape(-1, 128).tolist(), seed)
+        return cls(items, replace(prefixes, queries=items.queries))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        items = self.items
+        return (items.queries, items.keys, items.values, items.slots, *self.prefixes.arguments[1:])
+
+    def expected(self) -> AttentionOutput:
+        return merge(self.items.expected(), self.prefixes.expected())
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A packed sequence: rows that see two ranges of it."""
+
+    queries: jnp.ndarray  # [T, H, D]
+    keys: jnp.ndarray
+    values: jnp.ndarray
+    ranges: Ints  # [T, 2, 2]
+
+    @classmethod
+    def of(cls, ranges: Ints, seed: int = 0) -> Packed:
+        random, T = np.random.RandomState(seed), len(ranges)
+        queries, keys, values = (random_bf16(random, T, heads, D) for heads in (H, K, K))
+        return cls(queries, keys, values, ranges)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return self.queries, self.keys, self.values, self.ranges
+
+    def expected(self) -> AttentionOutput:
+        positions = np.arange(len(self.queries))
+        inside: npt.NDArray[np.bool_] = (self.ranges[..., 0, None] <= positions) & (
+            positions < self.ranges[..., 1, None]
+        )
+        seen: npt.NDArray[np.bool_] = np.any(inside, axis=1)
+        keys, values = (np.asarray(part, np.float64).swapaxes(0, 1) for part in (self.keys, self.values))
+        return AttentionOutput(*map(jnp.asarray, oracle(self.queries, keys, values, seen)))
+
+
+def segments(prefix: int, lengths: Sequence[int], T: int) -> Ints:
+    """Return the ranges of a prefix and of items behind it, each of which sees the prefix and itself: [T, 2, 2]."""
+    ranges = np.zeros((T, 2, 2), np.int32)
+    ranges[:prefix, 0, 1] = np.arange(1, prefix + 1)
+    begin = prefix
+    for length in lengths:
+        rows = np.arange(begin, begin + length)
+        ranges[rows, 0, 1] = prefix
+        ranges[rows, 1] = np.stack([np.full(length, begin), rows + 1], axis=1)
+        begin += length
+    return ranges
 
 
 def oracle(queries: jnp.ndarray, keys: Floats, values: Floats, seen: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:

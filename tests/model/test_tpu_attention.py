@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
 
 from model.attention.contract import AttentionOutput
-from model.attention.tpu.visits import prefix_visits
-from tests.model.attention_steps import BLOCK, BLOCKS, INTERPRETED, Items, Prefixes, assert_close, races_found
+from model.attention.tpu.visits import active_windows, prefix_visits
+from tests.model.attention_steps import (
+    BLOCK,
+    BLOCKS,
+    INTERPRETED,
+    INTERPRETED_ITEMS,
+    Extension,
+    Packed,
+    Prefixes,
+    assert_close,
+    races_found,
+    segments,
+)
 
 PREFIX = jax.jit(INTERPRETED.attend_prefix)
-OWN = jax.jit(INTERPRETED.attend_own)
+EXTENSION = jax.jit(INTERPRETED_ITEMS.attend_extension)
+PACKED = jax.jit(INTERPRETED_ITEMS.attend_packed)
 
 RAGGED = Prefixes.of(
     # Two tiles of one prefix, none, a tile of another prefix, and one that goes on behind the first one's first block.
@@ -31,10 +46,6 @@ RAGGED = Prefixes.of(
 
 def attend_prefix(step: Prefixes) -> AttentionOutput:
     return AttentionOutput(*PREFIX(*step.arguments))
-
-
-def attend_own(step: Items) -> AttentionOutput:
-    return AttentionOutput(*OWN(step.queries, step.keys, step.values, step.slots))
 
 
 def test_ragged_tiles_of_several_prefixes_agree_with_float64_and_nothing_races() -> None:
@@ -99,41 +110,92 @@ def test_tiles_of_one_prefix_share_the_visits_of_its_blocks() -> None:
     assert not np.asarray(visits.tiles)[count:].any()
 
 
-OWN_ROWS, OWN_SLOTS = 640, 1280
-MANY = [300, 130, 129, 20, 17, 8, 3, 1, 1, 2]
+ROWS, SLOTS = 640, 1280
+MANY = [300, 130, 129, 20, 17, 8, 3, 1, 1, 2]  # tokens of items
+ENDS = np.random.RandomState(4).randint(0, 3 * BLOCK + 1, ROWS).astype(np.int32)
+ENDS[[5, 77, *range(256, 384)]] = 0  # a tile without a prefix among them
+STEP = Extension.of(MANY, ROWS, SLOTS, ENDS)
 
 
-def test_items_of_all_lengths_see_themselves_and_nothing_races() -> None:
-    step = Items.of(MANY, OWN_ROWS, OWN_SLOTS)
-    found = attend_own(step)
+def attend_extension(step: Extension) -> AttentionOutput:
+    return AttentionOutput(*EXTENSION(*step.arguments))
+
+
+def test_items_of_all_lengths_see_their_prefixes_and_themselves_and_nothing_races() -> None:
+    found = attend_extension(STEP)
+    assert not races_found()
+    assert_close(found, STEP.expected())
+
+
+def test_items_without_any_prefix_see_themselves() -> None:
+    step = Extension.of(MANY, ROWS, SLOTS, np.zeros(ROWS, np.int32))
+    assert_close(attend_extension(step), step.items.expected())
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40),
+    ends=st_numpy.arrays(np.int32, ROWS, elements=st.integers(0, 3 * BLOCK)),
+    seed=st.integers(0, 99),
+)
+def test_any_items_see_their_prefixes_and_themselves(lengths: list[int], ends: np.ndarray, seed: int) -> None:
+    fitting = [length for length, end in zip(lengths, np.cumsum(lengths), strict=True) if end <= ROWS]
+    step = Extension.of(fitting, ROWS, SLOTS, ends, seed)
+    assert_close(attend_extension(step), step.expected())
+
+
+def test_an_item_has_the_same_bits_at_another_place_and_in_other_company() -> None:
+    """Items in another order, behind others, whose tiles see what they saw."""
+    ends = np.full(ROWS, 41, np.int32)
+    step = Extension.of(MANY, ROWS, SLOTS, ends)
+    found = attend_extension(step)
+    starts, others = np.concatenate([[0], np.cumsum(MANY)]), [40, 3]
+    moved = Extension.of([*others, *MANY[:0:-1]], ROWS, SLOTS, ends, seed=1)
+    parts = [np.asarray(part, np.float32) for part in (moved.items.queries, moved.items.keys, moved.items.values)]
+    originals = step.items.queries, step.items.keys, step.items.values
+    places, at = [], sum(others)
+    for item in range(len(MANY) - 1, 0, -1):
+        source, place = slice(starts[item], starts[item + 1]), slice(at, at + MANY[item])
+        for part, original in zip(parts, originals, strict=True):
+            part[place] = np.asarray(original[source], np.float32)
+        places.append((source, place))
+        at += MANY[item]
+    queries, keys, values = (jnp.asarray(part, jnp.bfloat16) for part in parts)
+    # Of the two prefixes, all tiles see the first.
+    same = replace(step.prefixes, table=np.tile(step.prefixes.table[:1], (ROWS // 128, 1)))
+    found = attend_extension(replace(step, prefixes=same))
+    items = replace(moved.items, queries=queries, keys=keys, values=values)
+    again = attend_extension(Extension(items, replace(same, queries=queries)))
+    for source, place in places:
+        assert np.array_equal(again.out[place], found.out[source])
+        assert np.array_equal(again.log_sum_exp[place], found.log_sum_exp[source])
+
+
+def test_a_packed_sequence_sees_prefixes_and_segments_and_nothing_races() -> None:
+    step = Packed.of(segments(300, [20, 1, 100, 33, 7], 500))
+    found = AttentionOutput(*PACKED(*step.arguments))
     assert not races_found()
     assert_close(found, step.expected())
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
-@given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=40), seed=st.integers(0, 99))
-def test_any_items_see_themselves(lengths: list[int], seed: int) -> None:
-    fitting = [length for length, end in zip(lengths, np.cumsum(lengths), strict=True) if end <= OWN_ROWS]
-    step = Items.of(fitting, OWN_ROWS, OWN_SLOTS, seed)
-    assert_close(attend_own(step), step.expected())
+def test_a_packed_sequence_of_several_parts_sees_prefixes_and_segments() -> None:
+    step = Packed.of(segments(700, [20, 1, 100, 33, 7, 600, 900], 2500))
+    assert_close(AttentionOutput(*PACKED(*step.arguments)), step.expected())
 
 
-def test_an_item_has_the_same_bits_at_another_place_and_in_other_company() -> None:
-    step, other = Items.of(MANY, OWN_ROWS, OWN_SLOTS), [40, 3, *MANY[:0:-1]]
-    found = attend_own(step)
-    starts = np.concatenate([[0], np.cumsum(MANY)])
-    moved, at = Items.of(other, OWN_ROWS, OWN_SLOTS, seed=1), 43
-    parts = [np.asarray(part, np.float32) for part in (moved.queries, moved.keys, moved.values)]
-    places = []
-    for item in range(len(MANY) - 1, 0, -1):
-        source = slice(starts[item], starts[item + 1])
-        for part, original in zip(parts, (step.queries, step.keys, step.values), strict=True):
-            part[at : at + MANY[item]] = np.asarray(original[source], np.float32)
-        places.append((source, slice(at, at + MANY[item])))
-        at += MANY[item]
-    queries, keys, values = (jnp.asarray(part, jnp.bfloat16) for part in parts)
-    again = attend_own(Items(queries, keys, values, moved.slots, moved.begins))
-    for source, place in places:
-        assert np.array_equal(again.out[place], found.out[source])
-        assert np.array_equal(again.log_sum_exp[place], found.log_sum_exp[source])
+def test_windows_that_no_row_of_a_chunk_sees_are_not_visited() -> None:
+    ranges = segments(300, [212, 256, 256], 1024)
+    windows = jax.jit(active_windows, static_argnums=(1, 2))(ranges, 128, 1024)
+    seen = [set(row[:count]) for row, count in zip(np.asarray(windows.numbers).tolist(), windows.counts, strict=True)]
+    assert seen == [{0}, {0}, {0, 1}, {0, 1}, {0, 1, 2}, {0, 1, 2}, {0, 1, 3}, {0, 1, 3}]
+
+
+@pytest.mark.slow
+def test_a_row_of_a_packed_sequence_that_sees_nothing_is_zero() -> None:
+    ranges = segments(300, [20, 1, 100, 33, 7], 500)
+    ranges[310] = 0
+    found = AttentionOutput(*PACKED(*Packed.of(ranges).arguments))
+    assert not np.asarray(found.out)[[310, 499]].any()
+    assert np.isneginf(np.asarray(found.log_sum_exp)[[310, 499]]).all()

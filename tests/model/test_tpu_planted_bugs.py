@@ -12,13 +12,13 @@ import pytest
 
 from model.attention.contract import AttentionOutput
 from model.attention.tpu import attention, kernel
-from model.attention.tpu.kernel import Own, Pool
-from tests.model.attention_steps import INTERPRETED, TOLERANCE, Items, Prefixes
+from model.attention.tpu.kernel import Pool, Ranged
+from tests.model.attention_steps import INTERPRETED, INTERPRETED_ITEMS, TOLERANCE, Extension, Prefixes
 
 PREFIXES = Prefixes.of(
     [[3, 1, 4], [3, 1, 4], [7, 2, 6]], [[*range(32, 48)], [*range(1, 33, 2)], [*range(20, 36)]], seed=3
 )
-ITEMS = Items.of([250, 60, 9, 5, 1], 384, 512, seed=3)
+ITEMS = Extension.of([250, 60, 9, 5, 1], 384, 512, np.zeros(384, np.int32), seed=3)
 
 
 def differs(found: AttentionOutput, expected: AttentionOutput) -> bool:
@@ -35,13 +35,12 @@ def prefixes_differ() -> bool:
 
 def items_differ() -> bool:
     def attend(*arguments: Any) -> AttentionOutput:
-        return INTERPRETED.attend_own(*arguments)
+        return INTERPRETED_ITEMS.attend_extension(*arguments)
 
-    found = jax.jit(attend)(ITEMS.queries, ITEMS.keys, ITEMS.values, ITEMS.slots)
-    return differs(AttentionOutput(*found), ITEMS.expected())
+    return differs(AttentionOutput(*jax.jit(attend)(*ITEMS.arguments)), ITEMS.expected())
 
 
-Bug = Callable[[Pool | None, Own | None], tuple[Pool | None, Own | None]]
+Bug = Callable[[Pool | None, Ranged | None], tuple[Pool | None, Ranged | None]]
 
 
 @pytest.fixture
@@ -49,10 +48,10 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bug], None]:
     """Change what the kernel is given."""
 
     def planted(bug: Bug) -> None:
-        def attend_step(queries: Any, pool: Pool | None, own: Own | None, **options: Any) -> AttentionOutput:
-            return kernel.attend_step(queries, *bug(pool, own), **options)
+        def planted_attend(queries: Any, pool: Pool | None, ranged: Ranged | None, **options: Any) -> AttentionOutput:
+            return kernel.attend(queries, *bug(pool, ranged), **options)
 
-        monkeypatch.setattr(attention, "attend_step", attend_step)
+        monkeypatch.setattr(attention, "attend", planted_attend)
 
     return planted
 
@@ -64,9 +63,9 @@ def test_without_a_bug_nothing_differs() -> None:
 
 
 def of_visits(change: Callable[[Any], Any]) -> Bug:
-    def bug(pool: Pool | None, own: Own | None) -> tuple[Pool | None, Own | None]:
+    def bug(pool: Pool | None, ranged: Ranged | None) -> tuple[Pool | None, Ranged | None]:
         assert pool is not None
-        return pool._replace(visits=change(pool.visits)), own
+        return pool._replace(visits=change(pool.visits)), ranged
 
     return bug
 
@@ -76,7 +75,7 @@ PREFIX_BUGS: dict[str, Bug] = {
     "a tile skipped": of_visits(lambda visits: visits._replace(tiles=jnp.maximum(visits.tiles - 1, 0))),
     "a visit skipped": of_visits(lambda visits: visits._replace(made=visits.made - 1)),
     "a position off by one": of_visits(lambda visits: visits._replace(begins=visits.begins - 1)),
-    "a mask at <=": lambda pool, own: (pool and pool._replace(ends=pool.ends + 1), own),
+    "a mask at <=": lambda pool, ranged: (pool and pool._replace(ends=pool.ends + 1), ranged),
 }
 
 
@@ -88,15 +87,17 @@ def test_bugs_in_the_way_to_a_prefix_are_noticed(name: str, plant: Callable[[Bug
     assert prefixes_differ()
 
 
-def of_own(change: Callable[[Own], Own]) -> Bug:
-    return lambda pool, own: (pool, own and change(own))
+def of_ranged(change: Callable[[Ranged], Ranged]) -> Bug:
+    return lambda pool, ranged: (pool, ranged and change(ranged))
 
 
 OWN_BUGS: dict[str, Bug] = {
-    "a row that sees the one behind it": of_own(lambda own: own._replace(ends=own.ends + 1)),
-    "a row that does not see its item's first": of_own(lambda own: own._replace(begins=own.begins + 1)),
-    "a window skipped": of_own(lambda own: own._replace(windows=own.windows._replace(counts=own.windows.counts - 1))),
-    "values of the row before": of_own(lambda own: own._replace(values=jnp.roll(own.values, 1, axis=0))),
+    "a row that sees the one behind it": of_ranged(lambda own: own._replace(ranges=own.ranges.at[..., 1].add(1))),
+    "a row that does not see the first": of_ranged(lambda own: own._replace(ranges=own.ranges.at[..., 0].add(1))),
+    "a window skipped": of_ranged(
+        lambda own: own._replace(windows=own.windows._replace(counts=own.windows.counts - 1))
+    ),
+    "values of the row before": of_ranged(lambda own: own._replace(values=jnp.roll(own.values, 1, axis=0))),
 }
 
 

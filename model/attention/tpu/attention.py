@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.attention.contract import AttentionOutput, ItemSlots
-from model.attention.tpu.kernel import CHUNK, COLUMNS, Own, Pool, attend_step
-from model.attention.tpu.visits import WINDOW, own_windows, prefix_visits
+from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend
+from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
 
 _GROUP = 2
 """Blocks of a prefix that a visit brings: twice 256 tokens, see docs/log.md."""
@@ -34,35 +34,45 @@ class TPUAttention:
         ends: Array,
     ) -> AttentionOutput:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        pool = _pool(pool_keys, pool_values, layer, table, counts, ends)
-        return attend_step(
-            queries,
-            pool,
-            None,
-            tile_rows=len(queries) // len(table),
-            K=pool_keys.shape[1],
-            columns=self.columns,
-            interpret=self.interpret,
-        )
+        return self._attend(queries, _pool(pool_keys, pool_values, layer, table, counts, ends), None)
 
-    def attend_own(self, queries: Array, keys: Array, values: Array, items: ItemSlots) -> AttentionOutput:
-        """See :class:`model.attention.contract.WholeStepAttention`. Rows of no item see nothing."""
-        rows = min(CHUNK, len(queries))
-        own = _own(keys, values, items, len(queries) // rows)
-        return attend_step(
-            queries, None, own, tile_rows=rows, K=keys.shape[1], columns=self.columns, interpret=self.interpret
-        )
+    def attend_extension(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        items: ItemSlots,
+        pool_keys: Array,
+        pool_values: Array,
+        layer: Array,
+        table: Array,
+        counts: Array,
+        ends: Array,
+    ) -> AttentionOutput:
+        """See :class:`model.attention.contract.WholeStepAttention`. The prefix goes on from the items' own softmax."""
+        slots = len(items.rows)
+        rows = jnp.pad(items.rows, (0, -slots % WINDOW))
+        # The slot of a row of no item is behind all slots, so that the row sees nothing.
+        begins = jnp.take(items.begins, items.slots, mode="fill", fill_value=slots)
+        own_ends = jnp.where(items.slots < slots, items.slots + 1, 0)
+        own = _ranged(keys[rows], values[rows], jnp.stack([begins, own_ends], axis=-1)[:, None])
+        return self._attend(queries, _pool(pool_keys, pool_values, layer, table, counts, ends), own)
+
+    def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        missing = ((0, -len(keys) % WINDOW), (0, 0), (0, 0))
+        return self._attend(queries, None, _ranged(jnp.pad(keys, missing), jnp.pad(values, missing), ranges))
+
+    def _attend(self, queries: Array, pool: Pool | None, ranged: Ranged | None) -> AttentionOutput:
+        return attend(queries, pool, ranged, columns=self.columns, interpret=self.interpret)
 
 
 def _pool(keys: Array, values: Array, layer: Array, table: Array, counts: Array, ends: Array) -> Pool:
-    return Pool(keys, values, layer, prefix_visits(table, counts, keys.shape[3], _GROUP), ends)
+    visits = prefix_visits(table, counts, keys.shape[3], _GROUP)
+    return Pool(keys, values, layer, visits, ends, len(ends) // len(table))
 
 
-def _own(keys: Array, values: Array, items: ItemSlots, chunks: int) -> Own:
-    slots = len(items.rows)
-    padding = -slots % WINDOW
-    rows = jnp.pad(items.rows, (0, padding))
-    # A row of no item, whose slot is behind all slots, sees nothing.
-    begins = jnp.take(items.begins, items.slots, mode="fill", fill_value=slots)
-    ends = jnp.where(items.slots < slots, items.slots + 1, 0)
-    return Own(keys[rows], values[rows], begins, ends, own_windows(begins, ends, chunks, slots + padding))
+def _ranged(keys: Array, values: Array, ranges: Array) -> Ranged:
+    T = len(ranges)
+    padded = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else min(CHUNK, T))), (0, 0), (0, 0)))
+    return Ranged(keys, values, ranges, active_windows(padded, min(CHUNK, T), len(keys)))

@@ -1,4 +1,4 @@
-"""The attention kernel of whole steps: rows of a step, the keys of their own items, and blocks of a pool of prefixes.
+"""The attention kernel of whole steps: rows of a step, the blocks of their prefixes in a pool, and a sequence of keys.
 
 The grid is one key head after another, and for each of them one visit after another
 (:mod:`model.attention.tpu.visits`). The rows of a step and the state of their softmax stay in the chip's fast memory
@@ -25,10 +25,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model.attention.contract import AttentionOutput
-from model.attention.tpu.visits import WINDOW, OwnWindows, PrefixVisits
+from model.attention.tpu.visits import WINDOW, PrefixVisits, Windows
 
 UNSEEN = -1e30
 """The score of a key that is not seen. It is finite, so that no difference of two infinities is ever taken."""
+
+ROWS = 2048
+"""Rows of a packed sequence that are in fast memory at a time. Of a step, all rows are."""
 
 CHUNK = 128
 """Rows that are computed at a time, with all query heads of a key head: a tile of the matrix unit is 256 wide."""
@@ -49,21 +52,21 @@ class Pool(NamedTuple):
     layer: Array  # int32 []
     visits: PrefixVisits
     ends: Array  # int32 [T]: row t sees the first ``ends[t]`` tokens of its prefix
+    tile_rows: int  # so many rows have the same prefix; a multiple of a chunk, or less than a chunk
 
 
-class Own(NamedTuple):
-    """The items of a step in their slots: see :class:`model.attention.contract.ItemSlots`."""
+class Ranged(NamedTuple):
+    """Keys and values in one piece: of a step's items in their slots, or of a packed sequence."""
 
-    keys: Array  # [S, K, D]
+    keys: Array  # [S, K, D], S a multiple of the window
     values: Array  # [S, K, D]
-    begins: Array  # int32 [T]: row t sees the rows ``begins[t] <= k < ends[t]`` of the slots
-    ends: Array  # int32 [T]
-    windows: OwnWindows
+    ranges: Array  # int32 [T, N, 2]: row t sees key k if ``begin <= k < end`` for any of its N disjoint ranges
+    windows: Windows
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    chunks: int  # of rows
+    chunks: int  # of the rows of one turn of the grid
     rows: int  # R: of a chunk
     per_tile: int  # chunks of a tile
     G: int  # query heads of a key head
@@ -81,87 +84,104 @@ class _State(NamedTuple):
     out: Any  # [chunks, D, G * R]: the weighted sum of values
 
 
-def attend_step(
+def attend(
     queries: Array,
     pool: Pool | None,
-    own: Own | None,
+    ranged: Ranged | None,
     *,
-    tile_rows: int,
-    K: int,
     columns: int = COLUMNS,
     interpret: Any = False,
 ) -> AttentionOutput:
-    """Return attention of queries [T, H, D] to the tokens of their own items, and of their prefixes.
+    """Return attention of queries [T, H, D] to the tokens of their prefixes, and to those of a sequence.
 
-    Keys and values are bf16, and so are the operands of all products. ``tile_rows`` rows of a tile have the same
-    prefix. ``columns`` is at most :data:`COLUMNS`; tests take less. ``interpret`` is the parameter of the same name of
-    ``pallas_call``.
+    Keys and values are bf16, and so are the operands of all products. ``columns`` is at most :data:`COLUMNS`; tests
+    take less. ``interpret`` is the parameter of the same name of ``pallas_call``.
     """
     T, H, D = queries.shape
-    sizes = _sizes(T, H // K, D, tile_rows, columns, pool)
+    K = next(part.keys.shape[1] for part in (pool, ranged) if part is not None)
+    sizes = _sizes(T, H // K, D, columns, pool)
     if not interpret and (sizes.rows * sizes.G) % 128:
         raise ValueError(f"{sizes.rows} rows of {sizes.G} heads are no whole number of lanes")
+    parts = -(-T // (sizes.chunks * sizes.rows))  # the last of which may have fewer rows
+    width = sizes.rows * sizes.G
+    of_head = pl.BlockSpec((sizes.chunks * sizes.rows, sizes.G * D), lambda head, part, *_: (part, head))
     scaled = queries.astype(jnp.float32) * (D**-0.5 * math.log2(math.e))
-    columns = sizes.rows * sizes.G
-    of_head = pl.BlockSpec((T, sizes.G * D), lambda head, *_: (0, head))
-    whole = pl.BlockSpec((sizes.chunks, 1, columns), lambda *_: (0, 0, 0))
     scalars: list[Array] = []
     arrays, specs = [scaled.astype(jnp.bfloat16).reshape(T, H * D)], [of_head]
-    steps: Array | int = 1
+    turns: Array | int = 1
     if pool is not None:
         visits = pool.visits
         scalars += [pool.layer[None], visits.blocks, visits.begins, visits.first, visits.tiles]
-        steps = jnp.maximum(visits.made, 1)
-        arrays += [_by_chunk(pool.ends, sizes), *[pool.keys] * sizes.group, *[pool.values] * sizes.group]
-        specs += [whole, *[_block_spec(number, sizes) for number in range(sizes.group)] * 2]
-    if own is not None:
-        scalars += list(own.windows)
-        of_slots = pl.BlockSpec((len(own.keys), D), lambda head, *_: (0, head))
-        arrays += [_by_chunk(own.begins, sizes), _by_chunk(own.ends, sizes)]
-        arrays += [part.reshape(len(part), K * D) for part in (own.keys, own.values)]
-        specs += [whole, whole, of_slots, of_slots]
-    small = pltpu.VMEM((sizes.chunks, 1, columns), jnp.float32)
+        turns = jnp.maximum(visits.made, 1)
+        arrays += [_by_chunk(pool.ends[:, None], parts, sizes), *[pool.keys] * sizes.group]
+        arrays += [pool.values] * sizes.group
+        specs += [_of_rows(1, sizes), *[_block_spec(number, sizes) for number in range(sizes.group)] * 2]
+    if ranged is not None:
+        scalars += list(ranged.windows)
+        N = ranged.ranges.shape[1]
+        arrays += [_by_chunk(ranged.ranges.reshape(T, -1), parts, sizes)]
+        arrays += [part.reshape(len(part), K * D) for part in (ranged.keys, ranged.values)]
+        specs += [_of_rows(2 * N, sizes), *[pl.BlockSpec((len(ranged.keys), D), lambda head, *_: (0, head))] * 2]
+    small = pltpu.VMEM((sizes.chunks, 1, width), jnp.float32)
     out, log_sum_exp = pl.pallas_call(
-        functools.partial(_kernel, sizes=sizes, behind=pool is not None, within=own is not None),
+        functools.partial(_kernel, sizes=sizes, behind=pool is not None, within=ranged is not None),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=(K, steps),
+            grid=(K, parts, turns),
             in_specs=specs,
-            out_specs=[of_head, pl.BlockSpec((None, sizes.chunks, 1, columns), lambda head, *_: (head, 0, 0, 0))],
-            scratch_shapes=[small, small, pltpu.VMEM((sizes.chunks, D, columns), jnp.float32)],
+            out_specs=[
+                of_head,
+                pl.BlockSpec((None, sizes.chunks, 1, width), lambda head, part, *_: (head, part, 0, 0)),
+            ],
+            scratch_shapes=[small, small, pltpu.VMEM((sizes.chunks, D, width), jnp.float32)],
         ),
         out_shape=[
             jax.ShapeDtypeStruct((T, H * D), jnp.float32),  # type: ignore[no-untyped-call]
-            jax.ShapeDtypeStruct((K, sizes.chunks, 1, columns), jnp.float32),  # type: ignore[no-untyped-call]
+            jax.ShapeDtypeStruct((K, parts * sizes.chunks, 1, width), jnp.float32),  # type: ignore[no-untyped-call]
         ],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=_VMEM),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=_VMEM
+        ),
         interpret=interpret,
-        name="attend_step",
+        name="scoreline_attention",
     )(*scalars, *arrays)
-    by_head = log_sum_exp.reshape(K, sizes.chunks, sizes.G, sizes.rows).transpose(1, 3, 0, 2)
-    return AttentionOutput(out.reshape(T, H, D), by_head.reshape(T, H))
+    by_row = log_sum_exp.reshape(K, -1, sizes.G, sizes.rows).transpose(1, 3, 0, 2).reshape(-1, H)
+    return AttentionOutput(out.reshape(T, H, D), by_row[:T])
 
 
-def _sizes(T: int, G: int, D: int, tile_rows: int, columns: int, pool: Pool | None) -> _Sizes:
-    rows = min(CHUNK, tile_rows)
-    if T % tile_rows or tile_rows % rows:
-        raise ValueError(f"{T} rows in tiles of {tile_rows} are no whole number of chunks of {rows}")
-    block, group = (pool.keys.shape[3], len(pool.visits.blocks)) if pool is not None else (0, 0)
-    return _Sizes(T // rows, rows, tile_rows // rows, G, D, block, group, max(1, columns // (G * rows)))
+def _sizes(T: int, G: int, D: int, columns: int, pool: Pool | None) -> _Sizes:
+    rows = min(CHUNK, T if pool is None else pool.tile_rows)
+    together = max(1, columns // (G * rows))
+    if pool is None:
+        return _Sizes(min(-(-T // rows), ROWS // CHUNK), rows, 1, G, D, 0, 0, together)
+    if T % rows or pool.tile_rows % rows:
+        raise ValueError(f"{T} rows in tiles of {pool.tile_rows} are no whole number of chunks of {rows}")
+    return _Sizes(T // rows, rows, pool.tile_rows // rows, G, D, pool.keys.shape[3], len(pool.visits.blocks), together)
 
 
 def _block_spec(number: int, sizes: _Sizes) -> pl.BlockSpec:
     """Return where the pool's block of a visit is, by its number in the visit's group."""
 
-    def place(head: Any, visit: Any, layer: Any, blocks: Any, *_: Any) -> tuple[Any, ...]:
+    def place(head: Any, part: Any, visit: Any, layer: Any, blocks: Any, *_: Any) -> tuple[Any, ...]:
         return layer[0], head, blocks[number, visit], 0, 0
 
     return pl.BlockSpec((None, None, None, sizes.block, sizes.D), place)
 
 
-def _by_chunk(of_rows: Array, sizes: _Sizes) -> Array:
-    """Return a number of each row, [T], as [chunks, 1, G * R]: the rows of a chunk once for each query head."""
-    return jnp.tile(of_rows.reshape(sizes.chunks, 1, sizes.rows), (1, 1, sizes.G))
+def _of_rows(numbers: int, sizes: _Sizes) -> pl.BlockSpec:
+    """Return where the numbers are that :func:`_by_chunk` has ordered."""
+    return pl.BlockSpec((sizes.chunks, numbers, sizes.G * sizes.rows), lambda head, part, *_: (part, 0, 0))
+
+
+def _by_chunk(of_rows: Array, parts: int, sizes: _Sizes) -> Array:
+    """Return numbers of each row, [T, n], as [chunks, n, G * R]: the rows of a chunk once for each query head.
+
+    The rows behind the last one, which only fill the last chunks, have zeros.
+    """
+    missing = parts * sizes.chunks * sizes.rows - len(of_rows)
+    padded = jnp.pad(of_rows, ((0, missing), (0, 0)))
+    chunked = padded.reshape(parts * sizes.chunks, sizes.rows, -1).swapaxes(1, 2)
+    return jnp.tile(chunked, (1, 1, sizes.G))
 
 
 class _PoolRefs(NamedTuple):
@@ -175,19 +195,18 @@ class _PoolRefs(NamedTuple):
     values: Sequence[Any]
 
 
-class _OwnRefs(NamedTuple):
-    """What the rows of a step read to see their own items."""
+class _RangedRefs(NamedTuple):
+    """What rows read to see a sequence."""
 
-    numbers: Any  # of :class:`model.attention.tpu.visits.OwnWindows`
+    numbers: Any  # of :class:`model.attention.tpu.visits.Windows`
     counts: Any
-    begins: Any  # [chunks, 1, G * R]: of :class:`Own`
-    ends: Any
+    ranges: Any  # [chunks, 2 * N, G * R]: of :class:`Ranged`, begin and end of each range in turn
     keys: Any  # [S, D]
     values: Any
 
 
 def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
-    """Make one visit: ``refs`` are the scalars and arrays of :func:`attend_step`, its two results, and the state."""
+    """Make one visit: ``refs`` are the scalars and arrays of :func:`attend`, its two results, and the state."""
     left = iter(refs)
 
     def take(count: int) -> list[Any]:
@@ -197,7 +216,7 @@ def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
     windows = take(2) if within else []
     (queries,) = take(1)
     pool = _PoolRefs(begins, first, tiles, next(left), take(sizes.group), take(sizes.group)) if behind else None
-    own = _OwnRefs(*windows, *take(4)) if within else None
+    ranged = _RangedRefs(*windows, *take(3)) if within else None
     out, log_sum_exp = take(2)
     state = _State(*take(3))
 
@@ -205,20 +224,20 @@ def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
         heads = [queries[_rows(chunk, sizes), _columns(head, sizes)] for head in range(sizes.G)]
         return jnp.concatenate(heads)
 
-    visit = pl.program_id(1)
+    visit = pl.program_id(2)
 
     @pl.when(visit == 0)
     def begin() -> None:
         state.peak[...] = jnp.full_like(state.peak, UNSEEN)
         state.total[...] = jnp.zeros_like(state.total)
         state.out[...] = jnp.zeros_like(state.out)
-        if own is not None:
-            _see_own(own, state, chunk_queries, sizes)
+        if ranged is not None:
+            _see_windows(ranged, pl.program_id(1) * sizes.chunks, state, chunk_queries, sizes)
 
     if pool is not None:
         _see_blocks(pool, visit, state, chunk_queries, sizes)
 
-    @pl.when(visit == pl.num_programs(1) - 1)
+    @pl.when(visit == pl.num_programs(2) - 1)
     def end() -> None:
         @pl.loop(0, sizes.chunks)
         def write(chunk: Any) -> None:
@@ -232,26 +251,32 @@ def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
             log_sum_exp[chunk] = jnp.where(some, natural, -jnp.inf)
 
 
-def _see_own(own: _OwnRefs, state: _State, queries: Callable[[Any], Array], sizes: _Sizes) -> None:
-    """Add the keys of the rows' own items, window by window."""
+def _see_windows(
+    ranged: _RangedRefs, first_chunk: Any, state: _State, queries: Callable[[Any], Array], sizes: _Sizes
+) -> None:
+    """Add the keys of the windows that the chunks see. ``first_chunk`` is the number of chunk 0 in the lists."""
 
     def see(chunks: Sequence[Any]) -> None:
         def window(number: Any) -> None:
-            starts = [pl.multiple_of(own.numbers[chunk, number] * WINDOW, WINDOW) for chunk in chunks]
+            starts = [pl.multiple_of(ranged.numbers[first_chunk + chunk, number] * WINDOW, WINDOW) for chunk in chunks]
 
             def keys(index: int) -> list[Array]:
-                return [own.keys[pl.ds(starts[index], WINDOW), :]]
+                return [ranged.keys[pl.ds(starts[index], WINDOW), :]]
 
             def values(index: int) -> list[Array]:
-                return [own.values[pl.ds(starts[index], WINDOW), :]]
+                return [ranged.values[pl.ds(starts[index], WINDOW), :]]
 
             def seen(index: int) -> list[Array]:
-                positions, chunk = starts[index] + _key_numbers(WINDOW, sizes), chunks[index]
-                return [(own.begins[chunk] <= positions) & (positions < own.ends[chunk])]
+                positions, bounds = starts[index] + _key_numbers(WINDOW, sizes), ranged.ranges[chunks[index]]
+                inside = [
+                    (bounds[n : n + 1] <= positions) & (positions < bounds[n + 1 : n + 2])
+                    for n in range(0, len(bounds), 2)
+                ]
+                return [functools.reduce(jnp.logical_or, inside)]
 
             _add(chunks, state, queries, keys, values, seen)
 
-        pl.loop(0, functools.reduce(jnp.maximum, [own.counts[chunk] for chunk in chunks]))(window)
+        pl.loop(0, functools.reduce(jnp.maximum, [ranged.counts[first_chunk + chunk] for chunk in chunks]))(window)
 
     _for_chunks(0, sizes.chunks, sizes.together, see)
 

@@ -54,26 +54,30 @@ def prefix_visits(table: Array, counts: Array, block: int, group: int) -> Prefix
 
 
 WINDOW = 256
-"""Slots of a window: see :class:`OwnWindows`."""
+"""Keys of a window: see :class:`Windows`."""
 
 
-class OwnWindows(NamedTuple):
-    """The windows of slots that each chunk of rows visits, to see the rows' own items.
+class Windows(NamedTuple):
+    """The windows of a sequence of keys that each chunk of rows visits.
 
-    A window has :data:`WINDOW` slots, and begins at a multiple of that. Since a slot is a power of two and begins at a
-    multiple of its length, an item is in one window, or takes whole windows. So it does not depend on other items how
-    the keys of an item are divided.
+    A window has :data:`WINDOW` keys, and begins at a multiple of that. The slot of an item is a power of two and begins
+    at a multiple of its length, so it lies in one window, or takes whole windows. Therefore it does not depend on other
+    items how the keys of an item are divided.
     """
 
-    numbers: Array  # int32 [chunks, windows]: in ascending order, and any window behind them
+    numbers: Array  # int32 [chunks, windows]: in ascending order, and behind them windows that no row sees
     counts: Array  # int32 [chunks]
 
 
-def own_windows(begins: Array, ends: Array, chunks: int, slots: int) -> OwnWindows:
-    """Return the windows of rows [T] that see the slots ``begins[t] <= k < ends[t]``."""
-    number = jnp.arange(slots // WINDOW, dtype=jnp.int32)
-    first, last = (bound.reshape(chunks, -1, 1) // WINDOW for bound in (begins, ends - 1))
-    seen = (first <= number) & (number <= last) & (begins < ends).reshape(chunks, -1, 1)
-    active = jnp.any(seen, axis=1)
+def active_windows(ranges: Array, rows: int, keys: int) -> Windows:
+    """Return the windows that hold a key which is seen, by chunks of rows: ranges [T, N, 2] of a number of keys.
+
+    Rows are filled up to whole chunks, and to as many chunks as fill a turn of the kernel's grid.
+    """
+    ranges = jnp.pad(ranges, ((0, -len(ranges) % rows), (0, 0), (0, 0)))
+    number = jnp.arange(keys // WINDOW, dtype=jnp.int32)
+    begin, end = ranges[..., 0, None], ranges[..., 1, None]
+    seen = (begin // WINDOW <= number) & (number * WINDOW < end) & (begin < end)  # [T, N, windows]
+    active = jnp.any(seen.reshape(len(ranges) // rows, -1, len(number)), axis=1)
     order = jnp.argsort(~active, axis=1, stable=True).astype(jnp.int32)
-    return OwnWindows(order, jnp.sum(active, axis=1, dtype=jnp.int32))
+    return Windows(order, jnp.sum(active, axis=1, dtype=jnp.int32))
