@@ -111,7 +111,7 @@ class Acceptor:
             self._waiting.popleft().end(_stopping())
 
     async def _accept_alone(self, submission: Submission) -> Accepted:
-        accepted = await self._threads.sql(self._accept_and_ring, submission)
+        accepted = await self._threads.sql_of(submission.tenant, self._accept_and_ring, submission)
         self._count(submission, accepted)
         return accepted
 

@@ -1,7 +1,7 @@
 """The threads in which blocking work runs, so that it never blocks the event loop.
 
 SQL and text have separate sets of threads, so that a burst of long texts to tokenize does not delay the short SQL
-statements of other requests.
+statements of other requests. Tenants take turns at those for SQL, so that nobody waits for all statements of another.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import ParamSpec, TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
+from api.turns import Turns
+
 SQL_THREADS = 12
 """At most the number of connections in the database's pool, because more threads would wait for a connection."""
 
@@ -22,6 +24,13 @@ unless told otherwise."""
 
 TEXT_THREADS = 4
 """Parsing and tokenizing are bound by the processor, so more threads would not be faster."""
+
+TENANTS_SHARE = 3 / 4
+"""The part of the threads for SQL that work of tenants can have. The rest is for what all requests need: to commit what
+they submit together, to look up keys, and to read results."""
+
+TENANT_SHARE = 2 / 3
+"""The part of those that one tenant can have at a time. The others stay free for other tenants."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,12 +49,20 @@ class Threads:
 
     def __init__(self, processes: int = 1) -> None:
         """processes: how many processes share the database's connections with this one, this one included."""
-        self._sql = anyio.CapacityLimiter(sql_threads(processes))
+        threads = sql_threads(processes)
+        self._sql = anyio.CapacityLimiter(threads)
+        places = int(threads * TENANTS_SHARE)
+        self._turns = Turns(places, int(places * TENANT_SHARE))
         self._text = anyio.CapacityLimiter(TEXT_THREADS)
 
     async def sql(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that talks to the database."""
+        """Run a function that talks to the database for more than one tenant, or does little for one."""
         return await run_sync(partial(function, *args, **kwargs), limiter=self._sql)
+
+    async def sql_of(self, tenant: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that talks to the database for a tenant, when it is the tenant's turn."""
+        async with self._turns.turn(tenant):
+            return await run_sync(partial(function, *args, **kwargs), limiter=self._sql)
 
     async def text(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function that parses, tokenizes or serialises."""

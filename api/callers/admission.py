@@ -18,7 +18,7 @@ from checkpoints.card import ModelCard
 from jobs.queue.idempotency import is_known
 from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
 from jobs.store.database import Database
-from jobs.store.records import Submission
+from jobs.store.records import Idempotency, Submission
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.work import work_of_group
 from settings.api import ApiSettings
@@ -106,11 +106,14 @@ class Admission:
         if submission.total_items == 0:
             return
         try:
-            await self._threads.sql(check)
+            await self._threads.sql_of(submission.tenant, check)
         except RequestError:
             key = submission.idempotency
-            if key is None or not await self._threads.sql(is_known, self._database, submission.tenant, key):
+            if key is None or not await self._is_known(submission.tenant, key):
                 raise
+
+    async def _is_known(self, tenant: str, key: Idempotency) -> bool:
+        return await self._threads.sql_of(tenant, is_known, self._database, tenant, key)
 
     def _check_call(self, submission: Submission, timeout: float) -> None:
         _check_time(submission, timeout, self._compatibility.check(waits=False), self._calls.get())

@@ -22,7 +22,7 @@ from api.callers.request_counts import OwnCounts
 from api.processes.listening import Addresses, PortError, reserve
 from api.processes.parent_channel import serve_child
 from api.siblings.membership import counters_folder, open_table
-from api.text_process.turns import Turns
+from api.turns import Turns
 from bell.local import LocalHub
 from settings.api import ApiSettings
 from settings.bell import BellSettings

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import Any
 
 from api.callers.request_counts import LimitState, OwnCounts
-from api.text_process.turns import TurnTaking
+from api.turns import TurnTaking
 
 ANSWER_SECONDS = 0.25
 """How long a request waits for the parent to count it."""

@@ -80,8 +80,9 @@ class _Receiver:
             accepted = await self._accept()
             assert self._reader.submission is not None
             self._service.acceptor.announce(self._reader.submission, accepted)
-            read = self._service.threads.sql
-            return accepted, await read(get_job, self._service.database, self._principal.tenant, accepted.job_id)
+            return accepted, await self._service.threads.sql_of(
+                self._principal.tenant, get_job, self._service.database, tenant, accepted.job_id
+            )
         except BaseException:
             await self._give_up()
             raise
@@ -99,7 +100,9 @@ class _Receiver:
 
     async def _begin(self) -> None:
         assert self._reader.submission is not None
-        begun = await self._service.threads.sql(_begin_upload, self._service, self._reader.submission, self._key)
+        begun = await self._service.threads.sql_of(
+            self._principal.tenant, _begin_upload, self._service, self._reader.submission, self._key
+        )
         if isinstance(begun, EarlierUpload):
             # The job exists already. Of this body only the hash is needed, which must be that of the earlier body.
             self._earlier = begun
@@ -113,7 +116,9 @@ class _Receiver:
         chunks, self._chunks, self._tokens = self._chunks, [], 0
         if self._upload is not None:
             first, self._admitted = not self._admitted, self._admitted or bool(chunks)
-            await self._service.threads.sql(_check_and_stage, self._service, self._upload, chunks, first=first)
+            await self._service.threads.sql_of(
+                self._principal.tenant, _check_and_stage, self._service, self._upload, chunks, first=first
+            )
 
     async def _accept(self) -> Accepted:
         body_hash = self._reader.body_hash
@@ -125,7 +130,9 @@ class _Receiver:
         if self._chunks:
             await self._stage()
         assert self._upload is not None
-        await self._service.threads.sql(accept_upload, self._service.database, self._upload, body_hash)
+        await self._service.threads.sql_of(
+            self._principal.tenant, accept_upload, self._service.database, self._upload, body_hash
+        )
         return Accepted(self._upload.job_id, replayed=False)
 
     async def _give_up(self) -> None:
@@ -133,7 +140,9 @@ class _Receiver:
         if self._upload is None:
             return
         try:
-            await self._service.threads.sql(remove_upload, self._service.database, self._upload.job_id)
+            await self._service.threads.sql_of(
+                self._principal.tenant, remove_upload, self._service.database, self._upload.job_id
+            )
         except StorageUnavailable as error:
             log.warning("could not remove an upload", job_id=self._upload.job_id, error=str(error))
 

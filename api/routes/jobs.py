@@ -110,7 +110,9 @@ async def submit(
     else:
         submission = await _receive_job(request, service, principal, idempotency_key)
         accepted = await _accept(service, submission)
-        job = await service.threads.sql(get_job, service.database, submission.tenant, accepted.job_id)
+        job = await service.threads.sql_of(
+            submission.tenant, get_job, service.database, submission.tenant, accepted.job_id
+        )
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
 
@@ -128,8 +130,8 @@ async def list_(
     """List jobs, newest first."""
     wanted = JobStatus(status) if status is not None else None
     # One job more than the limit shows whether there are more.
-    jobs = await service.threads.sql(
-        list_jobs, service.database, principal.tenant, status=wanted, limit=limit + 1, after=after
+    jobs = await service.threads.sql_of(
+        principal.tenant, list_jobs, service.database, principal.tenant, status=wanted, limit=limit + 1, after=after
     )
     shown = [show_job(job) for job in jobs[:limit]]
     return json_response({"object": "list", "data": shown, "has_more": len(jobs) > limit})
@@ -154,12 +156,12 @@ async def read(
     job_id = checked_job_id(job_id)
     wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
-    job, page = await service.threads.sql(_read, service, principal.tenant, job_id)
+    job, page = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
     if wait and not job.status.ended:
         waited = await service.waiters.wait(job_id, wait, departure_of(request))
         if waited.outcome is WaitOutcome.DISCONNECTED:
             raise ClientDisconnect
-        job, page = await service.threads.sql(_read, service, principal.tenant, job_id)
+        job, page = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
     if page is None:
         return json_response(show_job(job), headers=headers)
     return json_response(await service.threads.text(encode_job, page), headers=headers)
@@ -199,9 +201,11 @@ async def scores(
     """
     job_id = checked_job_id(job_id)
     if place_of(request).kind is not Kind.STREAM:
-        page = await service.threads.sql(read_scores, service.database, principal.tenant, job_id, offset, limit)
+        page = await service.threads.sql_of(
+            principal.tenant, read_scores, service.database, principal.tenant, job_id, offset, limit
+        )
         return json_response(await service.threads.text(encode_page, page))
-    first = await service.threads.sql(_read_succeeded, service, principal.tenant, job_id, offset)
+    first = await service.threads.sql_of(principal.tenant, _read_succeeded, service, principal.tenant, job_id, offset)
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
 
@@ -212,7 +216,9 @@ async def scores(
 )
 async def cancel_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
-    job = await service.threads.sql(cancel, service.database, principal.tenant, checked_job_id(job_id))
+    job = await service.threads.sql_of(
+        principal.tenant, cancel, service.database, principal.tenant, checked_job_id(job_id)
+    )
     service.metrics.count_ended(job.id, job.status)
     _wake(service, job.id)
     return json_response(show_job(job))
@@ -226,7 +232,7 @@ async def cancel_(job_id: str, service: ServiceOf, principal: WithScoreScope) ->
 async def delete_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Delete a job, its inputs and its scores. A job that has not ended is cancelled first."""
     job_id = checked_job_id(job_id)
-    await service.threads.sql(delete, service.database, principal.tenant, job_id)
+    await service.threads.sql_of(principal.tenant, delete, service.database, principal.tenant, job_id)
     _wake(service, job_id)
     return json_response({"id": job_id, "object": "scoring.job", "deleted": True})
 
@@ -258,7 +264,9 @@ async def _receive_job(request: Request, service: Service, principal: Principal,
 async def _accept(service: Service, submission: Submission) -> Accepted:
     await service.admission.admit_job(submission)
     if submission.webhook is not None:
-        submission = await service.threads.sql(with_warning_of_disabled_endpoint, service.database, submission)
+        submission = await service.threads.sql_of(
+            submission.tenant, with_warning_of_disabled_endpoint, service.database, submission
+        )
     return await service.acceptor.accept(submission)
 
 
@@ -293,6 +301,6 @@ async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) ->
             if not page.has_more:
                 return
             offset += PAGE_ITEMS
-            page = await service.threads.sql(_read_succeeded, service, tenant, page.job.id, offset)
+            page = await service.threads.sql_of(tenant, _read_succeeded, service, tenant, page.job.id, offset)
     except (RequestError, StorageUnavailable) as error:
         raise BrokenOffError(str(error)) from error

@@ -99,7 +99,7 @@ async def answer_call(
     headers = REPLAYED if accepted.replayed else {}
     result, given_up = None, False
     if call.submission.total_items == 0 or accepted.replayed:
-        result = await service.threads.sql(_result_if_ended, service, call, accepted.job_id)
+        result = await service.threads.sql_of(call.submission.tenant, _result_if_ended, service, call, accepted.job_id)
     if result is None:
         ended = await _wait(request, service, call, accepted)
         if isinstance(ended, CallResult):
@@ -142,10 +142,10 @@ async def _wait(
         waited = await service.waiters.wait(job_id, deadline - loop.time(), departure_of(request))
         if waited.outcome is WaitOutcome.DISCONNECTED:
             if submission.idempotency is None:
-                await service.threads.sql(cancel, service.database, submission.tenant, job_id)
+                await service.threads.sql_of(submission.tenant, cancel, service.database, submission.tenant, job_id)
             raise ClientDisconnect
         if waited.outcome is WaitOutcome.TIMED_OUT and call.cancel_on_timeout:
-            return await service.threads.sql(_give_up, service, call, job_id), True
+            return await service.threads.sql_of(submission.tenant, _give_up, service, call, job_id), True
         noticed = _result_in_notice(call, accepted, waited.result)
         if noticed is not None:
             return noticed

@@ -48,7 +48,9 @@ async def deliveries(job_id: str, service: ServiceOf, principal: WithReadScope) 
     """List what was, or is to be, sent to a job's webhook, with every attempt. There is one delivery once the job has
     ended, and none before, or if the webhook did not ask for that end.
     """
-    found = await service.threads.sql(list_deliveries, service.database, principal.tenant, checked_job_id(job_id))
+    found = await service.threads.sql_of(
+        principal.tenant, list_deliveries, service.database, principal.tenant, checked_job_id(job_id)
+    )
     return json_response({"object": "list", "data": [show_delivery(delivery) for delivery in found]})
 
 
@@ -66,14 +68,16 @@ async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principa
     job_id = checked_job_id(job_id)
     # An invalid id belongs to no delivery and is not sent to the database. A missing job is reported first, however.
     delivery_id = delivery_id if re.fullmatch(DELIVERY_ID, delivery_id) else ""
-    redelivered = await service.threads.sql(redeliver, service.database, principal.tenant, job_id, delivery_id)
+    redelivered = await service.threads.sql_of(
+        principal.tenant, redeliver, service.database, principal.tenant, job_id, delivery_id
+    )
     return json_response(show_delivery(redelivered), 202)
 
 
 @router.get("/v1/webhook-secrets", response_model=WebhookSecretList, responses=secured(ErrorCode.STORAGE_UNAVAILABLE))
 async def secrets(service: ServiceOf, principal: WithWebhookScope) -> Response:
     """List the secrets that webhooks are signed with: one, or two while it is being changed, the new one first."""
-    live = await service.threads.sql(live_secrets, service.database, principal.tenant, new_secret)
+    live = await service.threads.sql_of(principal.tenant, live_secrets, service.database, principal.tenant, new_secret)
     return json_response(show_secrets(live), headers=NO_STORE)
 
 
@@ -84,7 +88,7 @@ async def rotate(service: ServiceOf, principal: WithWebhookScope) -> Response:
     """Make a new secret. For a day, unless the server is set otherwise, the one before signs too, so that a receiver
     may be given the new one at any time in between. An older one that still signed does not any more.
     """
-    live = await service.threads.sql(
-        rotate_secret, service.database, principal.tenant, new_secret, service.secret_overlap_seconds
+    live = await service.threads.sql_of(
+        principal.tenant, rotate_secret, service.database, principal.tenant, new_secret, service.secret_overlap_seconds
     )
     return json_response(show_secrets(live), headers=NO_STORE)

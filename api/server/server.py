@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.server.connection import Connection
-from api.server.heap import give_large_blocks_back
+from api.server.heap import keep_little_memory
 from api.service import Service
 
 WATCH_TICKS = 5
@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
         libuv accepts one connection of each listening socket in a turn, and a turn in which others are served may take
         milliseconds. So each socket is listened to several times.
         """
-        give_large_blocks_back()
+        keep_little_memory()
         sys.setswitchinterval(SWITCH_SECONDS)
         await super().startup(sockets)
         for descriptor in [listening.fileno() for server in self.servers for listening in server.sockets]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from api.callers.request_counts import CountElsewhere
 from api.siblings.table import USES, SharedTable, SharedUse
-from api.text_process.turns import TurnTaking
+from api.turns import TurnTaking
 
 
 @dataclass(frozen=True, slots=True)

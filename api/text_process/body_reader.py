@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from api.reading import ReadingContext
 from api.text_process.process import TextProcess
-from api.text_process.turns import Turns
 from api.threads import TEXT_THREADS, Threads
+from api.turns import Turns
 from api.waiting.departure import departure_of
 
 SMALL_BYTES = 2**12

@@ -18,8 +18,8 @@ import structlog
 from api.reading import ReadingContext
 from api.text_process import messages
 from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refused
-from api.text_process.turns import Turns, TurnTaking
 from api.threads import Threads
+from api.turns import Turns, TurnTaking
 from scoring.error_codes import ErrorCode, RequestError
 
 START_SECONDS = 30.0

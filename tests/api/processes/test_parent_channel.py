@@ -11,7 +11,7 @@ import pytest
 from api.callers.rate_limiting import RateLimits
 from api.callers.request_counts import OwnCounts
 from api.processes.parent_channel import ParentChannel, serve_child
-from api.text_process.turns import Turns
+from api.turns import Turns
 from jobs.tenancy.tenants import Tenant
 
 ACME = Tenant("acme", requests_per_minute=5)

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from api.callers.request_counts import LimitState, OwnCounts
 from api.siblings.membership import Siblings
-from api.text_process.turns import Turns
 from api.threads import sql_threads
+from api.turns import Turns
 from settings.api import ApiSettings
 
 

@@ -1,7 +1,8 @@
-"""What large blocks took goes back to the system when they are freed."""
+"""Little of the memory that requests have used is kept."""
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -14,7 +15,7 @@ PROGRAM = """
 from pathlib import Path
 from threading import Thread
 
-from api.server.heap import give_large_blocks_back
+from api.server.heap import keep_little_memory
 
 
 def resident():
@@ -33,7 +34,7 @@ def hold_bodies():
             kept.append(bytearray(3_000))
 
 
-assert give_large_blocks_back()
+assert keep_little_memory()
 before = resident()
 for _ in range(3):
     thread = Thread(target=hold_bodies)
@@ -49,3 +50,39 @@ print(resident() - before)
 def test_bodies_that_are_freed_leave_no_memory_behind() -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
     assert int(ran.stdout) < 8 * MEBIBYTE
+
+
+COUNT = """
+import ctypes
+import re
+from threading import Barrier, Thread
+
+from api.server.heap import keep_little_memory
+
+assert keep_little_memory()
+together = Barrier(40)
+
+
+def work():
+    blocks = [bytearray(3_000) for _ in range(100)]
+    together.wait(20)
+
+
+threads = [Thread(target=work) for _ in range(40)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+"""Forty threads that have blocks at the same time. glibc describes its heaps in XML."""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+def test_there_are_no_more_heaps_than_processors() -> None:
+    ran = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
+    assert 2 <= ran.stdout.count("<heap nr=") <= max(2, len(os.sched_getaffinity(0)))

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 
 from api.text_process.body_reader import SMALL_BYTES
-from api.text_process.turns import Turns
 from api.threads import TEXT_THREADS
+from api.turns import Turns
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from scoring.tokenization import RowEncoder, TextTokenizer
