@@ -24,7 +24,7 @@ class ApiSettings(SettingsSlice):
     max_waiting_chunks: PositiveInt = Field(
         5_000_000,
         description="`/v1/jobs` is answered with 503 `overloaded` while more chunks than this wait, or have come with "
-        "uploads that go on",
+        "uploads that go on, but to tenants with few of them",
     )
     max_waiting_seconds: PositiveFloat | None = Field(
         None,

@@ -30,6 +30,10 @@ COUNTED_CALLS = 20_000
 COUNTED_JOBS = 500_000
 """The most chunks that are counted, of interactive work and of all work. The chunks after them are ignored."""
 
+ALWAYS_SHARE, MOST_ALWAYS = 1 / 100, 10_000
+"""While too many chunks wait, the jobs of a tenant are accepted all the same until it has more than this share of them
+waiting. This bounds what all tenants but those with most of the chunks can add, and what it costs to count."""
+
 WAITED_SECONDS = 1.0
 """A call is refused only if another call has been waiting for this long: one of its own tenant, if one waits.
 Before that, the waiting calls are a burst, even if the workers' pace in quieter times suggests a backlog."""
@@ -56,6 +60,7 @@ class Admission:
         settings: ApiSettings,
     ) -> None:
         self._database = database
+        self._card = card
         self._threads = threads
         self._compatibility = compatibility
         self._settings = settings
@@ -96,10 +101,10 @@ class Admission:
         """
         self._check_job(submission)
 
-    def admit_part(self) -> None:
+    def admit_part(self, tenant: str) -> None:
         """Refuse a further part of an upload if there is no room for it. Others may have filled the queue meanwhile."""
         self._compatibility.check(waits=True)
-        self._check_room()
+        self._check_room(tenant)
 
     async def _unless_known(self, submission: Submission, check: Callable[[], None]) -> None:
         """Check a request, unless it has no items, or its Idempotency-Key shows that it was accepted earlier."""
@@ -120,7 +125,7 @@ class Admission:
 
     def _check_job(self, submission: Submission) -> None:
         compatibility = self._compatibility.check(waits=True)
-        self._check_room()
+        self._check_room(submission.tenant)
         max_seconds = self._settings.max_waiting_seconds
         if max_seconds is None:
             return
@@ -129,9 +134,11 @@ class Admission:
             message = f"jobs wait about {seconds:.0f} s now, and {max_seconds:g} s at most"
             raise _overloaded(message, seconds - max_seconds)
 
-    def _check_room(self) -> None:
-        if self._too_many.get():
-            raise _overloaded(f"more than {self._settings.max_waiting_chunks} chunks wait already", RETRY_SECONDS[1])
+    def _check_room(self, tenant: str) -> None:
+        most = self._settings.max_waiting_chunks
+        always = min(int(most * ALWAYS_SHARE), MOST_ALWAYS)
+        if self._too_many.get() and has_more_than(self._database, self._card, always, tenant):
+            raise _overloaded(f"more than {most} chunks wait already", RETRY_SECONDS[1])
 
 
 def _check_time(submission: Submission, timeout: float, compatibility: Compatibility, waiting: WaitingWork) -> None:

@@ -156,5 +156,5 @@ def _check_and_stage(service: Service, upload: Upload, chunks: Sequence[Chunk], 
     if chunks and first:
         service.admission.admit_upload(upload.submission)
     elif chunks:
-        service.admission.admit_part()
+        service.admission.admit_part(upload.submission.tenant)
     stage(service.database, upload, chunks)

@@ -28,6 +28,9 @@ START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 """How long a body waits for the process to start, which usually takes a second or two."""
 
+TURN_SECONDS = 300.0
+"""How long a body waits for its turn, while the bodies of others are read."""
+
 TOKENIZER_THREADS = 16
 """The most threads in which the tokenizer encodes the texts of a long body: each takes some of the body's memory."""
 
@@ -92,9 +95,15 @@ class TextProcess:
 
         The child is killed if this is cancelled, so ``stop_if_unwanted`` does nothing. Raises the RequestError that the
         function raises; REQUEST_TOO_LARGE if the child takes too long or needs too much memory; OVERLOADED if somebody
-        killed it.
+        killed it, or if the tenant's turn does not come.
         """
-        async with self._turns.turn(tenant):
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(TURN_SECONDS):
+                    await stack.enter_async_context(self._turns.turn(tenant))
+            except TimeoutError:
+                message = "too many long bodies wait to be read; please try again, or send the items as JSON lines"
+                raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS) from None
             parts = [pickle.dumps((function, args, kwargs)), body]
             limits = self._reading.limits
             try:

@@ -97,8 +97,10 @@ class Statistics:
     disabled_endpoints: int
 
 
-def has_more_than(db: Database, card: ModelCard, most: int) -> bool:
+def has_more_than(db: Database, card: ModelCard, most: int, tenant: str | None = None) -> bool:
     """Return whether more than ``most`` chunks wait for workers of this model and tokenizer, or are staged for them.
+
+    tenant: count those of this tenant alone.
 
     Reads up to ``most`` entries of an index, or none if the range of chunk ids shows that there are fewer chunks.
     Raises StorageUnavailable.
@@ -111,6 +113,10 @@ def has_more_than(db: Database, card: ModelCard, most: int) -> bool:
     first, last = (select(end(chunks.c.id)).scalar_subquery() for end in (func.min, func.max))
     model, tokenizer = chunks.c.model == card.name, chunks.c.tokenizer_fingerprint == card.tokenizer_fingerprint
     waiting = select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id)
+    if tenant is not None:
+        staged_chunks = staged_chunks.where(jobs.c.tenant == tenant)
+        order = chunks.c["interactive", "tokenizer_fingerprint", "due_at", "id"]  # that of an index
+        waiting = select(chunks.c.id).where(WAITING, model, tokenizer, chunks.c.tenant == tenant).order_by(*order)
     with db.read(avoid_sort=True, slow=True) as tx:
         if (tx.scalar(select(last - first)) or 0) < most:
             return False

@@ -197,6 +197,24 @@ def test_jobs_are_refused_above_a_limit_and_accepted_again_below_it(bounded: Que
     eventually(lambda: bounded.api.client.post("/v1/jobs", json=BODY).status_code == 202, "jobs are taken again")
 
 
+@pytest.mark.parametrize("bounded", [{"max_waiting_chunks": 100, "chunk_items": 1}], indirect=True)
+def test_a_tenant_that_fills_the_queue_does_not_keep_out_the_jobs_of_another(bounded: Queue) -> None:
+    bounded.worker.gate.clear()
+    items = {"items": [" France is"] * 150}
+    bounded.api.submit(**BODY | items)
+    refused(lambda: bounded.api.client.post("/v1/jobs", json=BODY))
+    one = BODY | {"items": [" France is"]}
+    lines = "\n".join(json.dumps(line) for line in (one | {"items": None}, *one["items"]))
+    with bounded.client_of("other") as other:
+        assert other.post("/v1/jobs", json=one).status_code == 202
+        upload = other.post("/v1/jobs", content=lines, headers={"Content-Type": "application/x-ndjson"})
+        assert upload.status_code == 202
+        # With two chunks it has more than a hundredth of what may wait.
+        assert code(other.post("/v1/jobs", json=one)) == "overloaded"
+        assert code(other.post("/v1/jobs", content=lines, headers=upload.request.headers)) == "overloaded"
+    bounded.worker.gate.set()
+
+
 LONG: dict[str, Any] = {"items": [" France is"] * 200}
 """A body whose work takes much longer than that of :data:`BODY`."""
 
