@@ -3,7 +3,10 @@
 Single-item jobs that share queries go through the store and the API's ringer to one worker process whose engine takes
 no time; the same work goes as tasks to one Celery worker (solo pool, late acknowledgement) that keeps results in Redis.
 Both are timed in two ways: working off a backlog that was there before the worker was, by the times of the first and
-the last result; and end to end, four threads submitting to a worker that is running, until every result has been read.
+the last result; and end to end, from the first submission to a worker that is running until every result has been read.
+There are 32 submitters at a time. Ours are coroutines that share an :class:`api.accepting.Acceptor`, as the requests of
+an API process do; those of Celery are threads, in which FastAPI runs what blocks. Four threads read the results of
+either, one by one.
 Then single jobs are submitted to the idle worker, for the time from their acceptance to their claim on the database's
 clock.
 The database must be empty, and what is in that Redis database is deleted. The last line is JSON.
@@ -12,6 +15,7 @@ The database must be empty, and what is in that Redis database is deleted. The l
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -27,9 +31,15 @@ import numpy as np
 import redis
 from sqlalchemy import func, select
 
+from api.accepting import Acceptor
+from api.budget import Budget
+from api.metrics import Metrics
 from api.ringing import Ringer
+from api.threads import Threads
+from api.waiting.ended_jobs import EndedJobs
 from bell.redis_bell import RedisBell
 from benchmarks.instant_worker import CARD
+from jobs.invariant_watch import Watch
 from jobs.queue.accept import accept
 from jobs.queue.read import get_job, read_scores, statuses
 from jobs.queue.worker_registry import live_workers
@@ -40,15 +50,20 @@ from jobs.store.tables import jobs
 from scoring.layout import Chunk, Rows
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
+from settings.limits import LimitSettings
 
 QUERIES = 50
 QUERY, ITEM = 100, 20
 """Tokens of a query and of an item."""
 LABELS = (1, 2)
-THREADS = 4
+SUBMITTERS = 32
+"""That submit at the same time, each one job after another."""
+READERS = 4
 LOOK_SECONDS = 0.02
 IDS_PER_LOOK = 100
 TENANT = "default"
+FRESH_SECONDS = 20.0
+"""A worker that was seen within this time is live."""
 
 
 @contextmanager
@@ -83,10 +98,10 @@ class Ours:
         self._ringer.__enter__()
         self._variables = {"SCORELINE_DATABASE_URL": database_url, "SCORELINE_REDIS_URL": redis_url}
 
-    def submit(self, number: int) -> str:
-        """Submit a job of one item."""
+    def _job(self, number: int) -> Submission:
+        """Return a job of one item."""
         item = np.full(ITEM, number % CARD.vocabulary, np.int32)
-        job = Submission(
+        return Submission(
             model=CARD.name,
             tokenizer_fingerprint=CARD.tokenizer_fingerprint,
             prefix=np.full(QUERY, number % QUERIES, np.int32),
@@ -96,17 +111,34 @@ class Ours:
             total_items=1,
             tenant=TENANT,
         )
-        job_id = accept(self._database, job).job_id
+
+    def submit(self, number: int) -> str:
+        """Submit one job while no other is submitted."""
+        job_id = accept(self._database, self._job(number)).job_id
         self._ringer.ring(CARD.name)
         return job_id
+
+    def submit_all(self, count: int) -> list[str]:
+        """Submit jobs as requests of one API process do."""
+        return asyncio.run(self._submit_all(count))
+
+    async def _submit_all(self, count: int) -> list[str]:
+        metrics = Metrics(self._database, Watch(self._database), FRESH_SECONDS, EndedJobs(), Budget(LimitSettings()))
+        acceptor = Acceptor(self._database, Threads(), self._ringer, metrics, CARD.name)
+        numbers = iter(range(count))
+
+        async def submitter() -> list[str]:
+            return [(await acceptor.accept(self._job(number))).job_id for number in numbers]
+
+        return [job_id for ids in await asyncio.gather(*(submitter() for _ in range(SUBMITTERS))) for job_id in ids]
 
     @contextmanager
     def worker(self) -> Iterator[None]:
         """Run one worker; the block begins when it is ready."""
         with process(["benchmarks.instant_worker"], self._variables):
-            until(lambda: live_workers(self._database, 20.0))
+            until(lambda: live_workers(self._database, FRESH_SECONDS))
             yield
-        until(lambda: not live_workers(self._database, 20.0))
+        until(lambda: not live_workers(self._database, FRESH_SECONDS))
 
     def wait(self, job_ids: list[str]) -> None:
         """Wait until all have ended."""
@@ -121,7 +153,7 @@ class Ours:
 
     def working_off(self, count: int) -> float:
         """Jobs a second, from the first claim to the last commit."""
-        job_ids = [self.submit(number) for number in range(count)]
+        job_ids = self.submit_all(count)
         with self.worker():
             self.wait(job_ids)
         with self._database.read() as tx:
@@ -160,6 +192,11 @@ class Plain:
         query, item = [number % QUERIES] * QUERY, [number % CARD.vocabulary] * ITEM
         return str(self._score.delay(query, [item], list(LABELS)).id)
 
+    def submit_all(self, count: int) -> list[str]:
+        """Submit tasks from threads."""
+        with ThreadPoolExecutor(SUBMITTERS) as threads:
+            return list(threads.map(self.submit, range(count)))
+
     @contextmanager
     def worker(self) -> Iterator[None]:
         """One worker; it is ready when it says so."""
@@ -179,7 +216,7 @@ class Plain:
 
     def working_off(self, count: int) -> float:
         """Tasks a second, from the first result to the last."""
-        task_ids = [self.submit(number) for number in range(count)]
+        task_ids = self.submit_all(count)
         command = ["celery", "-A", "benchmarks.plain_celery", "worker", "--pool", "solo", "--loglevel", "error"]
         with process([*command, "--without-gossip", "--without-mingle"], {}):
             self.wait(task_ids)
@@ -190,9 +227,9 @@ class Plain:
 
 def end_to_end(queue: Ours | Plain, count: int) -> float:
     """Jobs a second, from the first submission until every result is read."""
-    with queue.worker(), ThreadPoolExecutor(THREADS) as threads:
+    with queue.worker(), ThreadPoolExecutor(READERS) as threads:
         started = time.perf_counter()
-        ids = list(threads.map(queue.submit, range(count)))
+        ids = queue.submit_all(count)
         queue.wait(ids)
         list(threads.map(queue.read, ids))
         return count / (time.perf_counter() - started)

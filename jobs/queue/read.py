@@ -80,29 +80,35 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
 def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePage:
     """Do what :func:`read_scores` does, for a job that has just been read."""
     stop = min(offset + limit, job.total_items)
-    # The chunk that holds the first item of the page. An index finds it, however many chunks come before it.
-    first = select(func.max(chunks.c.first_item)).where(chunks.c.job_id == job.id, chunks.c.first_item <= offset)
-    of_page = and_(
-        chunks.c.job_id == jobs.c.id,
-        chunks.c.state == ChunkState.DONE.value,
-        chunks.c.first_item >= first.scalar_subquery(),
-        chunks.c.first_item < stop,
-    )
-    # One statement sees one moment. As long as the job is visible in it, none of its chunks have been removed. So a job
-    # that was deleted after it was read can't be mistaken for a job without scores.
-    query = (
-        select(chunks.c.first_item, chunks.c.item_count, chunk_scores.c.logits, chunk_scores.c.logprobs)
-        .select_from(jobs)
-        .outerjoin(chunks, of_page)
-        .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
-        .where(jobs.c.id == job.id, VISIBLE)
-        .order_by(chunks.c.first_item)
-    )
     with db.read() as tx:
-        found = tx.execute(query).all()
+        found = tx.execute(_PAGE, {"of_job": job.id, "offset": offset, "stop": stop}).all()
     if not found:
         raise job_not_found()
     return _page(job, found, offset, stop)
+
+
+# The chunk that holds the first item of the page. An index finds it, however many chunks come before it.
+_FIRST = select(func.max(chunks.c.first_item)).where(
+    chunks.c.job_id == bindparam("of_job"), chunks.c.first_item <= bindparam("offset")
+)
+# One statement sees one moment. As long as the job is visible in it, none of its chunks have been removed. So a job
+# that was deleted after it was read can't be mistaken for a job without scores.
+_PAGE = (
+    select(chunks.c.first_item, chunks.c.item_count, chunk_scores.c.logits, chunk_scores.c.logprobs)
+    .select_from(jobs)
+    .outerjoin(
+        chunks,
+        and_(
+            chunks.c.job_id == jobs.c.id,
+            chunks.c.state == ChunkState.DONE.value,
+            chunks.c.first_item >= _FIRST.scalar_subquery(),
+            chunks.c.first_item < bindparam("stop"),
+        ),
+    )
+    .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
+    .where(jobs.c.id == bindparam("of_job"), VISIBLE)
+    .order_by(chunks.c.first_item)
+)
 
 
 def _page(job: JobRecord, chunk_rows: Iterable[Row[Any]], offset: int, stop: int) -> ScorePage:
@@ -149,7 +155,7 @@ _RESULTS = (
         ),
     )
     .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
-    .where(jobs.c.id.in_(bindparam("job_ids", expanding=True)), VISIBLE)
+    .where(is_one_of(jobs.c.id, "job_ids"), VISIBLE)
     .order_by(jobs.c.id, chunks.c.first_item)
 )
 

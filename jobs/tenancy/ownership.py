@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, or_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, or_, select
 
 from jobs.store.clock import NOW
 from jobs.store.database import Transaction
@@ -26,11 +26,14 @@ def owned(tenant: str) -> ColumnElement[bool]:
 
 def find_job(tx: Transaction, tenant: str, job_id: str, *, lock: bool = False) -> Row[Any]:
     """Return a tenant's job. lock: whether to lock its row, for a change. Raises RequestError JOB_NOT_FOUND."""
-    wanted = select(jobs).where(jobs.c.id == job_id, owned(tenant))
-    row = tx.execute(wanted.with_for_update(key_share=True) if lock else wanted).one_or_none()
+    row = tx.execute(_LOCK if lock else _FIND, {"of_job": job_id, "of_tenant": tenant}).one_or_none()
     if row is None:
         raise job_not_found()
     return row
+
+
+_FIND = select(jobs).where(jobs.c.id == bindparam("of_job"), jobs.c.tenant == bindparam("of_tenant"), VISIBLE)
+_LOCK = _FIND.with_for_update(key_share=True)
 
 
 def job_not_found() -> RequestError:
