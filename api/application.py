@@ -167,6 +167,7 @@ def create_app(
 
 def _check_template(template: Template, tokenizer: TextTokenizer, *, wanted: bool) -> None:
     """Say how documents are ranked, and what is wrong with it. Raises TemplateError if an unfit template is wanted."""
+    _ = tokenizer.literal  # It takes long to make with a large vocabulary, so no request should be the first to ask.
     try:
         require_fit(template, tokenizer)
     except TemplateError as error:

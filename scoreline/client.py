@@ -143,7 +143,8 @@ class Client:
     ) -> ScoreResult:
         """Score items and wait for the result, ``timeout`` seconds at most.
 
-        options: ``apply_softmax``, ``return_logprobs``, ``return_logits``, ``item_first``, ``model``, ``on_timeout``.
+        options: ``apply_softmax``, ``return_logprobs``, ``return_logits``, ``item_first``, ``model``, ``on_timeout``,
+        ``query_template``, ``item_template``, ``template``, ``instruction``.
         """
         body = _body(query, items, labels, label_token_ids, options | {"timeout": timeout})
         return _score_result(self._request("POST", "/v1/score", json=body, seconds=timeout + SLACK_SECONDS))

@@ -100,12 +100,15 @@ def score_command(
     item: Annotated[list[str], typer.Option(help="What follows the query; give it once for each item.")],
     label: Annotated[list[str], typer.Option(help="A next token to be scored, as text, such as ' yes'; repeatable.")],
     softmax: Annotated[bool, typer.Option("--softmax", help="Normalise each row over the labels.")] = False,
+    item_template: Annotated[
+        str | None, typer.Option(help="What each item becomes: `{item}` stands for it. Default: the item itself.")
+    ] = None,
     url: Annotated[str, typer.Option(envvar="SCORELINE_URL", help="Where the service runs.")] = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print the response as it came.")] = False,
 ) -> None:
     """Score items with a running service: how likely is each label after query + item?"""
     with Client(url) as client:
-        result = client.score(query, item, labels=label, apply_softmax=softmax)
+        result = client.score(query, item, labels=label, apply_softmax=softmax, item_template=item_template)
     if as_json:
         print(json.dumps(result.raw))
         return
@@ -124,6 +127,9 @@ def submit_command(
     ],
     label: Annotated[list[str], typer.Option(help="A next token to be scored, as text, such as ' yes'; repeatable.")],
     softmax: Annotated[bool, typer.Option("--softmax", help="Normalise each row over the labels.")] = False,
+    item_template: Annotated[
+        str | None, typer.Option(help="What each item becomes: `{item}` stands for it. Default: the item itself.")
+    ] = None,
     priority: Annotated[str | None, typer.Option(help="interactive, normal or bulk.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Makes it safe to submit again.")] = None,
     url: Annotated[str, typer.Option(envvar="SCORELINE_URL", help="Where the service runs.")] = DEFAULT_URL,
@@ -135,6 +141,7 @@ def submit_command(
             _read_items(items),
             labels=label,
             apply_softmax=softmax,
+            item_template=item_template,
             priority=priority,
             idempotency_key=idempotency_key,
         )
