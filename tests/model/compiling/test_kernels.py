@@ -1,0 +1,52 @@
+"""The TPU kernels compile for a v6e at the shapes of Qwen3-0.6B and Qwen3-8B, with the longest table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from model.compiling.targets import TargetError, require_libtpu
+
+PROGRAM = """
+from model.compiling.targets import prepare_environment, target_named
+
+target = target_named("v6e")
+prepare_environment(target)
+import sys
+from model.attention.contract import ItemSlots
+from model.attention.tpu.attention import TPUAttention
+from model.compiling.compiler import Compiler, shape
+
+H, K, D, T, S, N, B, L = int(sys.argv[1]), 8, 128, 2048, 4096, 160, 256, 28
+rows, own, slots, tile = shape((T,), "int32"), shape((T, K, D), "bfloat16"), shape((S,), "int32"), T // 128
+pool, table, counts = shape((L, K, B, 256, D), "bfloat16"), shape((tile, N), "int32"), shape((tile,), "int32")
+queries, attention = shape((T, H, D), "float32"), TPUAttention()
+behind = pool, pool, shape((), "int32"), table, counts, rows
+match sys.argv[2]:
+    case "prefix":
+        function, arguments = attention.attend_prefix, (queries, *behind)
+    case "extension":
+        def function(q, k, v, of, begins, at, *rest):
+            return attention.attend_extension(q, k, v, ItemSlots(of, begins, at), *rest)
+        arguments = (queries, own, own, slots, slots, rows, *behind)
+    case "packed":
+        function, arguments = attention.attend_packed, (queries, own, own, shape((T, 2, 2), "int32"))
+Compiler(target).compile(function, arguments)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("heads", [16, 32])
+@pytest.mark.parametrize("program", ["prefix", "extension", "packed"])
+def test_a_kernel_compiles_for_v6e(heads: int, program: str) -> None:
+    try:
+        require_libtpu()
+    except TargetError as error:
+        pytest.skip(str(error))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(heads), program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
