@@ -19,6 +19,7 @@ _INSTRUCTION = re.compile(r"\s+(ROOT\s+)?%?([\w.\-]+) = ")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\](?:\{(?:[^{}]*?S\((\d+)\))?[^{}]*\})?")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_COMMENT = re.compile(r"/\*.*?\*/")
 _BRACKETS = {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}
 
 
@@ -52,7 +53,7 @@ class Instruction:
         """The arrays of the result: one, or those of a tuple."""
         return tuple(
             ArrayType(dtype, tuple(int(size) for size in sizes.split(",") if size), int(memory or 0))
-            for dtype, sizes, memory in _ARRAY.findall(re.sub(r"/\*.*?\*/", "", self.type_text))
+            for dtype, sizes, memory in _ARRAY.findall(_COMMENT.sub("", self.type_text))
         )
 
     @cached_property
@@ -178,7 +179,7 @@ def _instruction(line: str) -> Instruction:
     if opcode is None:
         raise ValueError(f"not an HLO instruction: {line.strip()[:200]}")
     end = _closing(rest, opcode.end() - 1)
-    inside = rest[opcode.end() : end - 1]
+    inside = _COMMENT.sub("", rest[opcode.end() : end - 1])
     operands = tuple(part.strip().split(" ")[-1].lstrip("%") for part in _split(inside) if part.strip())
     return Instruction(
         head.group(2), bool(head.group(1)), rest[:type_end], opcode.group(1), operands, rest[end:].lstrip(", ")

@@ -20,7 +20,7 @@ ENTRY %main.2 (a: bf16[16,8], b: s32[]) -> (bf16[8,16], f32[8]) {{
   %a = bf16[16,8]{{1,0:T(8,128)(2,1)S(1)}} parameter(0), sharding={{replicated}}, metadata={{op_name="arguments[0]"}}
   %b = s32[]{{:T(128)}} parameter(1)
   %five = s32[] constant(5)
-  %pair = (bf16[16,8]{{1,0}}, s32[]{{:T(128)}}, /*index=2*/f32[8]{{0}}) tuple(%a, %b, %c)
+  %pair = (bf16[16,8]{{1,0}}, s32[]{{:T(128)}}, /*index=2*/f32[8]{{0}}) tuple(%a, %b, /*index=2*/%c)
   %fusion = bf16[8,16]{{1,0}} fusion(%a), kind=kLoop, calls=%fused_computation, {CONFIG % 3400}
   %kernel.1 = (bf16[8,16]{{1,0:T(8,128)(2,1)}}, f32[8]{{0}}) custom-call(%fusion, f32[8]{{0}} %b), \
 custom_call_target="tpu_custom_call", frontend_attributes={{kernel_metadata={{
@@ -49,6 +49,7 @@ def test_computations_and_instructions_have_their_parts() -> None:
 
 def test_a_tuple_has_several_results_and_a_scalar_no_dimension() -> None:
     pair = Module.parse(TEXT).named("main.2")["pair"]
+    assert pair.operands == ("a", "b", "c")
     assert pair.results == (ArrayType("bf16", (16, 8)), ArrayType("s32", ()), ArrayType("f32", (8,)))
     assert [array.size for array in pair.results] == [128, 1, 8]
 
