@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PARITY := .parity
 PEERS  := .peers
+LIBTPU := .libtpu
 # Number of processes that run the tests. Each runs one file at a time, with services of its own. The default is one more than
 # the cores of the smallest machine, because tests of real processes spend much of their time waiting.
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults failed soak hostile network lint parity peers pins bench clean
+.PHONY: install demo test slow coverage faults failed soak hostile network lint parity compile compile-full peers pins bench clean
 
 install: $(STAMP)
 
@@ -78,6 +79,24 @@ $(PARITY)/.installed: requirements-parity.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(PARITY) -r requirements-parity.txt
 	@touch $@
 
+# What the TPU compiler says, on a machine without a TPU. It is installed into a folder of its own. Where it can't be installed, its
+# tests are skipped, and in CI they fail.
+compile: install
+	@$(MAKE) --no-print-directory $(LIBTPU)/.installed || echo "The TPU compiler could not be installed: nothing is tested with it."
+	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m compile tests/model/compiling
+
+$(LIBTPU)/.installed: requirements-tpu.txt
+	@echo "Installing libtpu into $(LIBTPU): 210 MB, once."
+	@grep '^libtpu==' $< > $(VENV)/libtpu.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIBTPU) -r $(VENV)/libtpu.txt
+	@touch $@
+
+# All programs of whole models at full size, and the estimates of workloads: the tables of docs/accelerators.md. It takes half an hour.
+compile-full: install $(LIBTPU)/.installed
+	PYTHONPATH=$(LIBTPU) $(BIN)/scoreline compile --target v6e:1x1 --model qwen3-0.6b
+	PYTHONPATH=$(LIBTPU) $(BIN)/scoreline compile --target v5e --model qwen3-0.6b
+	PYTHONPATH=$(LIBTPU) $(BIN)/scoreline compile --target v6e:1x1 --model qwen3-8b
+
 # Other systems that benchmarks compare with. llama.cpp is compiled on this machine, which takes several minutes.
 peers: install $(PEERS)/.installed
 
@@ -101,4 +120,4 @@ bench: install
 	$(BIN)/python -m benchmarks.engine --shape demonstration --workload 300x100x20
 
 clean:
-	rm -rf $(VENV) $(PARITY) $(PEERS) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf $(VENV) $(PARITY) $(LIBTPU) $(PEERS) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*

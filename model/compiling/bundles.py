@@ -6,8 +6,8 @@ effect five bundles later.
 
 Names of a kernel's parts in :data:`model.compiling.cost.Frequencies`: ``NAME/region0``, ``NAME/region1``, … are its
 conditional regions in the order of the schedule, and the number is the share of the enclosing loop's turns in which the
-region runs (without a number: all of them). ``NAME/loop0``, … are its loops in the same order, and the number is that
-of the turns, which only a loop with a computed end needs.
+region runs (without a number: all of them). ``NAME/loop0``, … are its loops with a computed end in the same order, the
+steps of a computed grid among them, and the number is that of the turns each time that the loop is reached.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ BRANCH_DELAY = 5  # bundles from a branch to the first that it skips
 SMALLEST_REGION = 16
 """Bundles of a region that has a name. Smaller ones start and await copies, and always count."""
 GUARD = 0.9
-"""A region that is so much of a loop's body is the guard of the grid's first and last turns. It always counts."""
+"""A region that is so much of a loop's body guards the grid's first and last turns, and one that holds little else than
+a loop with a computed end guards that from turning at all. Both always count.
+"""
 
 _BUNDLE = re.compile(r"\s*(?:0x)?([0-9a-f]+)\s+(?:[A-Z]{2})?\s*:")
 _BEGIN = re.compile(r"Start(?:/End)?(?: empty)? region (\d+)")
@@ -43,8 +45,10 @@ class Span:
         return self.end - self.begin
 
     def contains(self, other: Span) -> bool:
-        """Return whether another span lies in this one."""
-        return self.begin <= other.begin and other.end <= self.end and other != self
+        """Return whether another span lies in this one. Of two with the same bundles, the loop lies in the region."""
+        if (self.begin, self.end) == (other.begin, other.end):
+            return other.is_loop and not self.is_loop
+        return self.begin <= other.begin and other.end <= self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +86,18 @@ class Schedule:
     def cycles(self, kernel: str, frequencies: Frequencies) -> float:
         """Return the bundles of one run of the kernel.
 
-        Raises UnknownFrequencyError if a loop has a computed end, or if a number names a region that is not there.
+        Raises UnknownFrequencyError if a loop with a computed end has no number, or a number has no region or loop.
         """
-        times = {region: frequencies.get(f"{kernel}/region{n}", 1.0) for n, region in enumerate(self.regions)}
-        if f"{kernel}/region{len(self.regions)}" in frequencies:
-            raise UnknownFrequencyError(
-                f"the kernel {kernel!r} has {len(self.regions)} conditional regions, of "
-                f"{[len(region) for region in self.regions]} bundles, and more are given"
-            )
-        for n, loop in enumerate(self.loops):
-            turns = frequencies.get(f"{kernel}/loop{n}", loop.turns)
-            if turns is None:
-                raise UnknownFrequencyError(f"the loop {n} of the kernel {kernel!r} has a computed end")
-            times[loop] = turns
+        computed = [loop for loop in self.loops if loop.turns is None]
+        names = {f"{kernel}/region{n}": region for n, region in enumerate(self.regions)}
+        names |= {f"{kernel}/loop{n}": loop for n, loop in enumerate(computed)}
+        given = {name for name in frequencies if name.startswith(f"{kernel}/")}
+        missing = {name for name, span in names.items() if span.is_loop} - given
+        if missing or not given <= names.keys():
+            found = ", ".join(f"{name} of {len(span)} bundles" for name, span in names.items())
+            raise UnknownFrequencyError(f"the kernel {kernel!r} has {found or 'no such parts'}; known: {sorted(given)}")
+        times = {span: frequencies.get(name, 1.0) for name, span in names.items()}
+        times |= {loop: float(loop.turns) for loop in self.loops if loop.turns is not None}
         whole = Span(0, self.bundles)
         times[whole] = 1.0
         spans = (whole, *self.loops, *self.regions)
@@ -116,7 +119,9 @@ def _spans(
 
 
 def _guards(region: Span, loop: Span) -> bool:
-    return loop.contains(region) and len(region) >= GUARD * len(loop)
+    if loop.contains(region):
+        return len(region) >= GUARD * len(loop)
+    return loop.turns is None and region.contains(loop) and len(loop) >= GUARD * len(region)
 
 
 def _ordered(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -31,7 +31,8 @@ class Kernel:
     """A Pallas kernel of a compiled program."""
 
     name: str
-    operands: tuple[ArrayType, ...]
+    arrays: tuple[ArrayType, ...]  # that it takes
+    operands: tuple[int, ...]  # numbers of arrays; one array may be several operands
     results: tuple[ArrayType, ...]
     config: str  # its body among other things, as JSON
 
@@ -39,10 +40,12 @@ class Kernel:
     def of(cls, module: Module, computation: str, instruction: Instruction) -> Kernel:
         """Take out the kernel that an instruction of a computation runs."""
         named = module.named(computation)
+        arrays = list(dict.fromkeys(instruction.operands))
         config = {field: value for field, value in instruction.config.items() if field in _CONFIG}
         return cls(
             instruction.kernel or instruction.name,
-            tuple(named[operand].results[0] for operand in instruction.operands),
+            tuple(named[array].results[0] for array in arrays),
+            tuple(arrays.index(operand) for operand in instruction.operands),
             instruction.results,
             json.dumps(config, sort_keys=True),
         )
@@ -51,7 +54,8 @@ class Kernel:
     def description(self) -> dict[str, Any]:
         """What the other process must know."""
         return {
-            "operands": [(array.dtype, array.dimensions) for array in self.operands],
+            "arrays": [(array.dtype, array.dimensions) for array in self.arrays],
+            "operands": self.operands,
             "results": [(array.dtype, array.dimensions) for array in self.results],
             "config": self.config,
         }
@@ -121,14 +125,15 @@ def main() -> None:
 
     compiler = Compiler(target)
     for number, kernel in enumerate(json.load(sys.stdin)):
-        operands, results = (
+        arrays, results = (
             [shape_of(ArrayType(dtype, tuple(dimensions))) for dtype, dimensions in kernel[side]]
-            for side in ("operands", "results")
+            for side in ("arrays", "results")
         )
         call = jax.ffi.ffi_call(
             "tpu_custom_call", results, custom_call_api_version=1, legacy_backend_config=kernel["config"]
         )
-        compiler.compile(call, operands)
+        operands = kernel["operands"]
+        compiler.compile(lambda *given, call=call, operands=operands: call(*(given[n] for n in operands)), arrays)
         written = [path for path in dumps.glob("*ffi_call*final_bundles.txt") if "schedule-analysis" not in path.name]
         if len(written) != 1:
             sys.exit(f"libtpu wrote {len(written)} schedules of a kernel instead of one")

@@ -1,18 +1,17 @@
 """TPUs that programs can be compiled for on a machine that has none, by libtpu alone.
 
-libtpu is an optional package, whose version is pinned to that of jax in ``requirements-tpu.txt``. It reads its
-environment once, when it is loaded; so :func:`prepare_environment` is called before jax is imported.
+libtpu is an optional package, and the installed jax names the version that belongs to it. libtpu reads its environment
+once, when it is loaded; so :func:`prepare_environment` is called before jax is imported.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-
-LIBTPU = Path(__file__).parents[2] / "requirements-tpu.txt"
-"""The list that pins libtpu."""
 
 DUMP = "--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
 """The options with which libtpu writes the schedules of all that it compiles into a folder: gigabytes for a decoder."""
@@ -64,23 +63,23 @@ def target_named(name: str) -> Target:
 
 def require_libtpu() -> None:
     """Raise TargetError unless the version of libtpu that belongs to the installed jax can be imported."""
-    wanted = pinned_version(LIBTPU.read_text(encoding="utf-8"))
-    advice = f"install libtpu=={wanted}, as {LIBTPU.name} says, or run `make compile`"
+    wanted = pinned_version(metadata.requires("jax") or [])
+    advice = f"install libtpu=={wanted}, as requirements-tpu.txt does"
     try:
         found = metadata.version("libtpu")
     except metadata.PackageNotFoundError:
         raise TargetError(f"libtpu, which compiles for TPUs, is not installed here; {advice}") from None
-    if found != wanted:
+    if found != wanted and not found.startswith(f"{wanted}."):
         raise TargetError(f"libtpu {found} is installed, which does not fit the installed jax; {advice}")
 
 
-def pinned_version(requirements: str) -> str:
-    """Return the version of libtpu in a list of requirements. Raises TargetError if there is none."""
-    for line in requirements.splitlines():
-        name, _, version = line.partition("==")
-        if name.strip() == "libtpu":
-            return version.strip()
-    raise TargetError(f"{LIBTPU.name} does not pin libtpu")
+def pinned_version(requirements: Sequence[str]) -> str:
+    """Return the version of libtpu that a package requires. Raises TargetError if it requires none."""
+    for requirement in requirements:
+        found = re.match(r"libtpu\s*==\s*([\w.]+?)(?:\.\*)?\s*(?:;|$)", requirement)
+        if found:
+            return found.group(1)
+    raise TargetError("the installed jax does not say which libtpu belongs to it")
 
 
 def prepare_environment(target: Target, dump_folder: Path | None = None) -> None:

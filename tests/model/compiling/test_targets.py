@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from model.compiling.targets import LIBTPU, TARGETS, TargetError, pinned_version, require_libtpu, target_named
-from scoreline.server_process import DEMONSTRATION_MODEL, environment
+from model.compiling.targets import TARGETS, TargetError, pinned_version, require_libtpu, target_named
+from scoreline.server_process import DEMONSTRATION_MODEL, ROOT, environment
 
 
 def test_the_clock_follows_from_the_peak_and_the_matrix_units() -> None:
@@ -15,10 +15,11 @@ def test_the_clock_follows_from_the_peak_and_the_matrix_units() -> None:
     assert TARGETS["v5e"].clock == pytest.approx(1.5e9, rel=0.01)
 
 
-def test_libtpu_is_pinned_with_jax() -> None:
-    assert pinned_version(LIBTPU.read_text(encoding="utf-8"))
-    with pytest.raises(TargetError, match="does not pin"):
-        pinned_version("jax==0.10.1\n")
+def test_the_pinned_libtpu_is_the_one_that_jax_names() -> None:
+    wanted = pinned_version(metadata.requires("jax") or [])
+    assert f"libtpu=={wanted}\n" in (ROOT / "requirements-tpu.txt").read_text(encoding="utf-8")
+    with pytest.raises(TargetError, match="does not say"):
+        pinned_version(["numpy>=2", "jaxlib==0.10.1"])
 
 
 def test_an_unknown_target_is_named_with_the_known_ones() -> None:

@@ -1,0 +1,132 @@
+"""Compiling for a TPU that is not there: needs libtpu (make compile)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from jax import Array, lax
+from jax.experimental import pallas as pl
+
+from model.compiling.compiler import Compiler, shape
+from model.compiling.cost import UnknownFrequencyError, cycles
+from model.compiling.kernels import Schedules, kernel_cycles
+from model.compiling.targets import TargetError, prepare_environment, require_libtpu, target_named
+from scoreline.server_process import DEMONSTRATION_MODEL, environment
+
+pytestmark = pytest.mark.compile
+
+V6E = target_named("v6e:1x1")
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    """A compiler for one chip of a v6e. Without libtpu its tests are skipped, and in CI they fail."""
+    try:
+        require_libtpu()
+    except TargetError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"NOT TESTED: {error}")
+    prepare_environment(V6E)
+    return Compiler(V6E)
+
+
+def test_a_large_product_reaches_87_percent_of_the_peak_by_the_estimate(compiler: Compiler) -> None:
+    product = compiler.calibration(4_096)
+    share = 2 * 4_096**3 / (cycles(product.module, {}) / V6E.clock) / V6E.peak
+    assert 0.85 < share < 0.9
+    assert product.argument_bytes == 2 * 4_096**2 * 2
+    assert product.output_bytes == 4_096**2 * 2
+
+
+def layers(count: Any, weights: Array, rows: Array) -> Array:
+    computed: Array = lax.fori_loop(0, count, lambda _, hidden: jnp.tanh(hidden @ weights), rows)
+    return computed
+
+
+MATRICES = (shape((1_024, 1_024), jnp.bfloat16),) * 2
+
+
+def test_a_loop_counts_as_often_as_it_turns(compiler: Compiler) -> None:
+    few, many = (cycles(compiler.compile(lambda w, x, n=n: layers(n, w, x), MATRICES).module, {}) for n in (8, 40))
+    assert 4.5 < many / few < 5.5
+    computed = compiler.compile(layers, (shape((), jnp.int32), *MATRICES)).module
+    assert cycles(computed, {"while": 40}) == pytest.approx(many, rel=0.1)
+    with pytest.raises(UnknownFrequencyError, match="'while'"):
+        cycles(computed, {})
+
+
+def test_copies_of_large_arrays_are_found(compiler: Compiler) -> None:
+    """A transposed array is a copy, rows of it are none, and a donated array is written in place."""
+    table, ids = shape((1_024, 40_960), jnp.bfloat16), shape((256,), jnp.int32)
+    arrays = {"embedding": table.shape}
+    turned = compiler.compile(lambda table: table.T, (table,))
+    rows = compiler.compile(lambda table, ids: table[ids], (table, ids))
+    assert [copy.partition(":")[0] for copy in turned.copies(arrays)] == ["embedding"]
+    assert rows.copies(arrays) == ()
+
+    def write(table: Array, row: Array, at: Array) -> Array:
+        return lax.dynamic_update_slice(table, row, (at, 0))
+
+    arguments = table, shape((1, 40_960), jnp.bfloat16), shape((), jnp.int32)
+    kept, donated = (compiler.compile(write, arguments, numbers) for numbers in ((), (0,)))
+    assert kept.copies(arrays) != ()
+    assert donated.copies(arrays) == ()
+    assert donated.output_bytes < 1_000 < kept.output_bytes
+
+
+def scaled(rows: Array, turns: Array | int) -> Array:
+    """A kernel whose grid visits blocks of 256 rows, and that does more in the last of every ``turns`` steps."""
+
+    def kernel(block: Any, out: Any) -> None:
+        out[...] = jnp.tanh(block[...])
+
+        @pl.when(pl.program_id(1) == turns - 1)
+        def last() -> None:
+            out[...] = jnp.exp(out[...])
+
+    spec = pl.BlockSpec((256, 512), lambda step, _: (step, 0))
+    grid = (len(rows) // 256, turns)
+    call = pl.pallas_call(kernel, out_shape=rows, grid=grid, in_specs=[spec], out_specs=spec, name="scaled")
+    computed: Array = call(rows)
+    return computed
+
+
+def test_the_schedule_of_a_kernel_is_estimated_by_its_grid_and_regions(compiler: Compiler) -> None:
+    def compiled(steps: int, turns: int) -> tuple[Any, dict[str, int]]:
+        program = compiler.compile(lambda rows: scaled(rows, turns), (shape((steps * 256, 512), jnp.float32),))
+        return program.module, dict(program.custom_calls)
+
+    found = [compiled(steps, 4) for steps in (4, 40)]
+    schedules = Schedules(V6E)
+    schedules.add([module for module, _ in found])
+
+    def estimate(module: Any, share: float) -> float:
+        frequencies = {"scaled/region0": share}
+        return cycles(module, frequencies, lambda call: kernel_cycles(schedules.of(module), frequencies, call))
+
+    assert all(calls["scaled"] == 1 for _, calls in found)
+    (few, _), (many, _) = found
+    assert estimate(few, 0.0) < estimate(few, 0.25) < estimate(few, 1.0)
+    assert 7 < estimate(many, 0.25) / estimate(few, 0.25) < 10
+
+
+def test_the_command_compiles_the_demonstration_and_ends_with_json(compiler: Compiler) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "model.compiling", "--target", "v6e:1x1", "--model", str(DEMONSTRATION_MODEL)],
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["target"] == "v6e:1x1"
+    assert found["fits"] is True
+    assert "comes to 87% of the peak" in done.stderr
