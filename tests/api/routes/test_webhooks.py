@@ -247,7 +247,7 @@ def test_the_webhook_of_an_upload_is_delivered(api: RunningApi) -> None:
 def test_the_webhook_of_a_call_is_ignored_with_a_warning(api: RunningApi) -> None:
     with Receiver(status(200)) as receiver:
         answer = api.score(**BODY, webhook={"url": receiver.url()})
-        assert answer["warnings"] == ['unknown field "webhook" was ignored']
+        assert 'unknown field "webhook" was ignored' in answer["warnings"]
         assert deliveries(api, answer["id"]) == []
 
 
