@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from model.attention.contract import Attention
+from model.attention.contract import Attention, WholeStepAttention
 from model.attention.tiles import TiledAttention
+from model.attention.xla import XLAAttention
 from scoring.planning.estimates import Rates
 
 Served = Literal["bfloat16", "float32"]
@@ -105,6 +106,10 @@ class Platform:
     def attention(self, dtype: DTypeLike) -> Attention:
         """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
         return TiledAttention()
+
+    def whole_step_attention(self, dtype: DTypeLike) -> WholeStepAttention:
+        """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel."""
+        return XLAAttention()
 
 
 def _memory(device: jax.Device) -> int | None:

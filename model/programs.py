@@ -25,7 +25,8 @@ from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, c
 from model.attention.dense import DenseAttention
 from model.buckets import Buckets
 from model.decoder import Decoder, Embedding, Layer, Norm, RotaryEmbedding, rotary_embedding
-from model.linear import project, to_pool_dtype
+from model.heads import lm_head
+from model.linear import to_pool_dtype
 from model.platforms import Platform
 from scoring.layout import Head
 
@@ -193,22 +194,8 @@ class Programs:
         )
 
     def lm_head(self, head: Head) -> Program:
-        """(*head, hidden [R, width], labels int32 [M]) -> label logits, float32 [R, M].
-
-        With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary.
-        Without, only the labels' part of the kernel is read. hidden: before the final norm.
-        """
-
-        def program(weight: Array, kernel: Array, hidden: Array, labels: Array) -> tuple[Array, ...]:
-            norm: Norm = nnx.merge(self._norm, nnx.State({"weight": nnx.Param(weight)}))
-            if head is Head.LOGITS:
-                of_labels = jnp.take(kernel, labels, axis=0 if self.head_as_rows else 1)
-                return (project(norm(hidden), of_labels, transposed=self.head_as_rows),)
-            logits = project(norm(hidden), kernel, transposed=self.head_as_rows)
-            label_logits = jnp.take(logits, labels, axis=1)
-            return label_logits, label_logits - jax.nn.logsumexp(logits, axis=1, keepdims=True)
-
-        return program
+        """(*head, hidden, labels): see :func:`model.heads.lm_head`."""
+        return lm_head(head, self._norm, as_rows=self.head_as_rows)
 
     def _of_layer(self, weights: Sequence[Array]) -> Layer:
         layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))

@@ -8,11 +8,12 @@ checked in the thread that compiles them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Generic
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,8 @@ from model.buckets import (
     StoreKey,
 )
 from model.checks import numpy_decoder
-from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, attend
+from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, ServedDecoder, attend
+from model.executables import K
 from model.forward import Extension
 from model.platforms import Platform
 from model.programs import Programs
@@ -91,18 +93,20 @@ Case = tuple[tuple[ArrayLike, ...], tuple[ExpectedOutput, ...]]
 """The arguments of a program, and the outputs that it must have."""
 
 
-class KnownAnswers:
+class ModelChecks(ABC, Generic[K]):
     """Checks the programs of one model. Safe to call from several threads."""
 
-    def __init__(self, programs: Programs, platform: Platform, buckets: Buckets, max_prefix_blocks: int) -> None:
-        self._programs = programs
-        self._config = programs.config
-        self._buckets = buckets
-        self._max_prefix_blocks = max_prefix_blocks
-        self._dtype = programs.dtype
+    def __init__(self, decoder: ServedDecoder, platform: Platform) -> None:
+        self._decoder = decoder
+        self._config = decoder.config
+        self._dtype = decoder.dtype
         self._where = f"jax {jax.__version__}, jaxlib {version('jaxlib')}, {platform}"
 
-    def check(self, key: Key, executable: jax.stages.Compiled) -> None:
+    @abstractmethod
+    def _case(self, key: K) -> Case:
+        """Return what a program is run on, and what it must return."""
+
+    def check(self, key: K, executable: jax.stages.Compiled) -> None:
         """Run a program on random numbers of a fixed seed. Raises :class:`KnownAnswerError`."""
         arguments, expected = self._case(key)
         outputs = executable(*arguments)
@@ -117,9 +121,9 @@ class KnownAnswers:
 
         Raises :class:`KnownAnswerError`.
         """
-        expected = ExpectedOutput(numpy_decoder.final_normed(self._programs, self._final_states(group)))
+        expected = ExpectedOutput(numpy_decoder.final_normed(self._decoder, self._final_states(group)))
         for algorithm, states in found.items():
-            error = expected.error_of(numpy_decoder.final_normed(self._programs, states))
+            error = expected.error_of(numpy_decoder.final_normed(self._decoder, states))
             self._require(f"a known prompt scored by {algorithm}", error, MODEL_TOLERANCE[self._dtype.name])
 
     def _require(self, what: str, error: float, tolerance: float) -> None:
@@ -128,6 +132,50 @@ class KnownAnswers:
                 f"{what} differs from NumPy's by {error:.2g} of its size, where {tolerance:g} is allowed "
                 f"({self._where}): this device and these versions compute something wrong"
             )
+
+    def _lm_head(self, random: Generator, head: Head, rows: int, labels: int) -> Case:
+        ids = random.integers(0, self._config.vocabulary, labels, np.int32)
+        turns = _in_turn(rows, HEAD_STATES)
+        logits = numpy_decoder.label_logits(self._decoder, self._head_states, ids)
+        arguments = (*self._decoder.head, self._head_states[turns], ids)
+        if head is Head.LOGITS:
+            return arguments, (ExpectedOutput(logits[turns]),)
+        return arguments, (ExpectedOutput(logits[turns]), ExpectedOutput((logits - self._log_sum_exp)[turns]))
+
+    @cached_property
+    def _head_states(self) -> Floats:
+        """The final states of all heads' cases, the same so that NumPy computes the whole vocabulary once."""
+        return _normal(np.random.default_rng(0), HEAD_STATES, self._config.width)
+
+    @cached_property
+    def _log_sum_exp(self) -> Floats:
+        return numpy_decoder.log_sum_exp(self._decoder, self._head_states)
+
+    def _final_states(self, group: GroupWork) -> Floats:
+        """Return NumPy's final states of all rows of a group's only chunk: [N, width]."""
+        (chunk,) = group.chunks
+        rows, prefix = chunk.rows, group.prefix
+        stops = len(prefix) + np.cumsum(rows.lengths)
+        tokens = np.concatenate([prefix, rows.tokens])
+        positions = np.arange(len(tokens), dtype=np.int32)
+        visible = np.tri(len(tokens), dtype=np.bool_)
+        logit_positions = []
+        for stop, length, end in zip(stops.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True):
+            own = slice(stop - length, stop)
+            visible[own, end : own.start] = False
+            positions[own] = end + np.arange(length)
+            logit_positions.append(stop - 1 if length else end - 1)
+        return numpy_decoder.final_states(self._decoder, tokens, positions, visible)[logit_positions]
+
+
+class KnownAnswers(ModelChecks[Key]):
+    """Checks the programs by layer."""
+
+    def __init__(self, programs: Programs, platform: Platform, buckets: Buckets, max_prefix_blocks: int) -> None:
+        super().__init__(programs, platform)
+        self._programs = programs
+        self._buckets = buckets
+        self._max_prefix_blocks = max_prefix_blocks
 
     def _case(self, key: Key) -> Case:
         random = np.random.default_rng(0)
@@ -270,24 +318,6 @@ class KnownAnswers:
         expected = (ExpectedOutput(part[:checked], exact=True) for part in pool)
         return (*donated, keys, values, targets), tuple(expected)
 
-    def _lm_head(self, random: Generator, head: Head, rows: int, labels: int) -> Case:
-        ids = random.integers(0, self._config.vocabulary, labels, np.int32)
-        turns = _in_turn(rows, HEAD_STATES)
-        logits = numpy_decoder.label_logits(self._programs, self._head_states, ids)
-        arguments = (*self._programs.head, self._head_states[turns], ids)
-        if head is Head.LOGITS:
-            return arguments, (ExpectedOutput(logits[turns]),)
-        return arguments, (ExpectedOutput(logits[turns]), ExpectedOutput((logits - self._log_sum_exp)[turns]))
-
-    @cached_property
-    def _head_states(self) -> Floats:
-        """The final states of all heads' cases, the same so that NumPy computes the whole vocabulary once."""
-        return _normal(np.random.default_rng(0), HEAD_STATES, self._config.width)
-
-    @cached_property
-    def _log_sum_exp(self) -> Floats:
-        return numpy_decoder.log_sum_exp(self._programs, self._head_states)
-
     def _queries(self, random: Generator, tokens: int) -> npt.NDArray[Any]:
         """Return queries [I, H, D] in the weights' dtype."""
         shape = (self._buckets.padded_rows(tokens), self._config.query_heads, self._config.head_dim)
@@ -304,22 +334,6 @@ class KnownAnswers:
         return attend(
             queries.astype(np.float32), keys.astype(np.float32), values.astype(np.float32), visible, self._dtype
         )
-
-    def _final_states(self, group: GroupWork) -> Floats:
-        """Return NumPy's final states of all rows of a group's only chunk: [N, width]."""
-        (chunk,) = group.chunks
-        rows, prefix = chunk.rows, group.prefix
-        stops = len(prefix) + np.cumsum(rows.lengths)
-        tokens = np.concatenate([prefix, rows.tokens])
-        positions = np.arange(len(tokens), dtype=np.int32)
-        visible = np.tri(len(tokens), dtype=np.bool_)
-        logit_positions = []
-        for stop, length, end in zip(stops.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True):
-            own = slice(stop - length, stop)
-            visible[own, end : own.start] = False
-            positions[own] = end + np.arange(length)
-            logit_positions.append(stop - 1 if length else end - 1)
-        return numpy_decoder.final_states(self._programs, tokens, positions, visible)[logit_positions]
 
 
 def known_prompt(vocabulary: int) -> GroupWork:

@@ -10,7 +10,7 @@ Shapes: T tokens, Q queries and S keys of H query heads and K key heads, D of a 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from jax.typing import DTypeLike
 
 from model.config import DecoderConfig
 from model.decoder import Layer, Linear, Norm
-from model.programs import Programs
 from scoring.layout import TokenIds
 
 Floats = npt.NDArray[np.float32]
@@ -46,6 +45,37 @@ class ReferenceAttention(NamedTuple):
     log_sum_exp: Floats  # of the scores, [Q, H]
 
 
+class ServedDecoder(Protocol):
+    """A decoder on a device."""
+
+    @property
+    def config(self) -> DecoderConfig:
+        """Its configuration."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the weights."""
+
+    @property
+    def embedding(self) -> tuple[Array, ...]:
+        """The weights of the embedding."""
+
+    @property
+    def embedding_as_rows(self) -> bool:
+        """Whether it is [vocabulary, width]; otherwise [width, vocabulary]."""
+
+    @property
+    def head_as_rows(self) -> bool:
+        """The same for the kernel of the head."""
+
+    @property
+    def head(self) -> tuple[Array, Array]:
+        """The weight of the final norm, and the kernel of the head."""
+
+    def layer(self, number: int) -> Layer:
+        """Return one layer."""
+
+
 def on_host(array: Array) -> npt.NDArray[np.generic]:
     """Return an array of the device, on a CPU without a copy."""
     # Through a second handle, because jax keeps the host copy of an array as long as the array, and weights stay.
@@ -66,10 +96,10 @@ def multiply(one: Floats, other: Floats) -> Floats:
     return out
 
 
-def embed(programs: Programs, tokens: TokenIds) -> Floats:
+def embed(decoder: ServedDecoder, tokens: TokenIds) -> Floats:
     """Return the embedding of tokens [T]: [T, width]."""
-    (weight,) = programs.embedding
-    vectors = on_host(weight)[tokens] if programs.embedding_as_rows else on_host(weight)[:, tokens].T
+    (weight,) = decoder.embedding
+    vectors = on_host(weight)[tokens] if decoder.embedding_as_rows else on_host(weight)[:, tokens].T
     return vectors.astype(np.float32)
 
 
@@ -131,33 +161,33 @@ def output_mlp(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
     return hidden + linear(gate * _logistic(gate) * linear(inside, layer.mlp.up_proj), layer.mlp.down_proj)
 
 
-def final_states(programs: Programs, tokens: TokenIds, positions: TokenIds, visible: Mask) -> Floats:
+def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, visible: Mask) -> Floats:
     """Return the hidden states after the last layer, [T, width]; visible: which tokens each token sees, [T, T]."""
-    dtype, rotary = programs.head[1].dtype, rotary_angles(positions, programs.config)
-    hidden = embed(programs, tokens)
-    for number in range(programs.config.layers):
-        layer = programs.layer(number)
+    dtype, rotary = decoder.head[1].dtype, rotary_angles(positions, decoder.config)
+    hidden = embed(decoder, tokens)
+    for number in range(decoder.config.layers):
+        layer = decoder.layer(number)
         attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), visible, dtype)
         hidden = output_mlp(layer, hidden, attended.out)
     return hidden
 
 
-def final_normed(programs: Programs, hidden: Floats) -> Floats:
+def final_normed(decoder: ServedDecoder, hidden: Floats) -> Floats:
     """Return final states after the final norm, [T, width]."""
-    return _normed(hidden, programs.head[0], programs.config.norm_epsilon)
+    return _normed(hidden, decoder.head[0], decoder.config.norm_epsilon)
 
 
-def label_logits(programs: Programs, hidden: Floats, labels: TokenIds) -> Floats:
+def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Floats:
     """Return the logits of some token ids, [T, labels], for final states [T, width]."""
-    kernel = _head_kernel(programs)
-    entering = rounded(final_normed(programs, hidden), kernel.dtype)
+    kernel = _head_kernel(decoder)
+    entering = rounded(final_normed(decoder, hidden), kernel.dtype)
     return multiply(entering, kernel[:, labels].astype(np.float32))
 
 
-def log_sum_exp(programs: Programs, hidden: Floats) -> Floats:
+def log_sum_exp(decoder: ServedDecoder, hidden: Floats) -> Floats:
     """Return the log-sum-exp of the logits of the whole vocabulary, [T, 1], for final states [T, width]."""
-    kernel = _head_kernel(programs)
-    entering = rounded(final_normed(programs, hidden), kernel.dtype)
+    kernel = _head_kernel(decoder)
+    entering = rounded(final_normed(decoder, hidden), kernel.dtype)
     peak, total = np.full((len(hidden), 1), -np.inf, np.float32), np.zeros((len(hidden), 1), np.float32)
     for first in range(0, kernel.shape[1], COLUMNS):
         logits = multiply(entering, kernel[:, first : first + COLUMNS].astype(np.float32))
@@ -167,10 +197,10 @@ def log_sum_exp(programs: Programs, hidden: Floats) -> Floats:
     return peak + np.log(total)
 
 
-def _head_kernel(programs: Programs) -> npt.NDArray[np.generic]:
+def _head_kernel(decoder: ServedDecoder) -> npt.NDArray[np.generic]:
     """Return the kernel of the head, [width, vocabulary]."""
-    kernel = on_host(programs.head[1])
-    return kernel.T if programs.head_as_rows else kernel
+    kernel = on_host(decoder.head[1])
+    return kernel.T if decoder.head_as_rows else kernel
 
 
 def normed(values: Floats, norm: Norm) -> Floats:

@@ -13,7 +13,7 @@ layers and the embedding. Programs are pure functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,12 @@ from flax import nnx
 from jax import Array, lax
 
 from model.attention.contract import ItemSlots, WholeStepAttention
-from model.decoder import Decoder, Embedding, KeyValues, Layer, rotary_embedding
+from model.attention.dense import DenseAttention
+from model.decoder import Decoder, Embedding, KeyValues, Layer, Norm, rotary_embedding
+from model.heads import lm_head
+from scoring.layout import Head
+
+Program = Callable[..., tuple[Array, ...]]
 
 
 class Pool(NamedTuple):
@@ -52,7 +57,14 @@ class WholeStepPrograms:
         self._embedding: nnx.GraphDef[Embedding] = nnx.graphdef(decoder.model.embed_tokens)
         embedding, self._embedding_tree = jax.tree.flatten(nnx.split(decoder.model.embed_tokens)[1])
         self._layer_leaves = len(layers)
-        self.weights: tuple[Array, ...] = (*layers, *embedding)
+        self.embedding: tuple[Array, ...] = tuple(map(_on_device, embedding))
+        self.embedding_as_rows = decoder.model.embed_tokens.as_rows
+        self.weights: tuple[Array, ...] = (*map(_on_device, layers), *self.embedding)
+        self._norm: nnx.GraphDef[Norm] = nnx.graphdef(decoder.model.norm)
+        kernel = self.embedding[0] if decoder.lm_head is None else _on_device(decoder.lm_head.weight.get_value())
+        self.head: tuple[Array, Array] = (_on_device(decoder.model.norm.weight.get_value()), kernel)
+        self.head_as_rows = decoder.head_as_rows
+        self.dtype = kernel.dtype
 
     def pool(self, blocks: int, block_tokens: int) -> Pool:
         """Return the shapes of a pool."""
@@ -102,22 +114,41 @@ class WholeStepPrograms:
         hidden, pool = self._through_layers(weights, tokens, attend, keys, values)
         return hidden[logit_positions], *pool
 
-    def packed(self, *arguments: Array) -> tuple[Array, ...]:
-        """Compute a packed sequence, which contains its prefixes.
+    def packed(self, *, dense: bool) -> Program:
+        """Return the program for packed sequences, which contain their prefixes; dense: with an explicit mask.
 
         (*weights, tokens [T], positions [T], ranges [T, 2, 2], logit positions [n]) -> hidden states of the logit
         positions, float32 [n, width]. ranges: what each token sees, as in
         :meth:`model.attention.contract.WholeStepAttention.attend_packed`.
         """
-        weights, (tokens, positions, ranges, logit_positions) = self._split(arguments)
-        rotary = rotary_embedding(positions, self.config)
 
-        def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-            queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
-            return self._attention.attend_packed(queries, *own, ranges).out, carried
+        def program(*arguments: Array) -> tuple[Array, ...]:
+            weights, (tokens, positions, ranges, logit_positions) = self._split(arguments)
+            rotary = rotary_embedding(positions, self.config)
 
-        hidden, _ = self._through_layers(weights, tokens, attend)
-        return (hidden[logit_positions],)
+            def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
+                queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+                if dense:
+                    batch = [part[None] for part in (queries, *own, ranges)]
+                    return DenseAttention().attend(batch[0], batch[1], batch[2], batch[3]).out[0], carried
+                return self._attention.attend_packed(queries, *own, ranges).out, carried
+
+            hidden, _ = self._through_layers(weights, tokens, attend)
+            return (hidden[logit_positions],)
+
+        return program
+
+    def lm_head(self, head: Head) -> Program:
+        """(*head, hidden, labels): see :func:`model.heads.lm_head`."""
+        return lm_head(head, self._norm, as_rows=self.head_as_rows)
+
+    def layer(self, number: int) -> Layer:
+        """Return one layer as a module over copies of its weights."""
+        return self._of_layer([leaf[number] for leaf in self.weights[: self._layer_leaves]])
+
+    def _of_layer(self, weights: Sequence[Array]) -> Layer:
+        layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))
+        return layer
 
     def _split(self, arguments: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array]]:
         return arguments[: len(self.weights)], arguments[len(self.weights) :]
@@ -131,7 +162,7 @@ class WholeStepPrograms:
 
         def through(state: tuple[Array, Carried], of_layer: tuple[Array, ...]) -> tuple[tuple[Array, Carried], None]:
             (hidden, carried), (number, *leaves) = state, of_layer
-            layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, leaves))
+            layer = self._of_layer(leaves)
             attended, carried = attend(layer, hidden, number, carried)
             return (layer.output_mlp(hidden, attended), tuple(carried)), None
 
@@ -152,3 +183,8 @@ def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> Pool:
         return part
 
     return Pool(written(pool.keys, new.keys), written(pool.values, new.values))
+
+
+def _on_device(weight: Any) -> Array:
+    """Put a weight on the device, or return it where it is only the shape of one, to be compiled for."""
+    return weight if isinstance(weight, jax.ShapeDtypeStruct) else jax.device_put(weight)  # type: ignore[return-value]

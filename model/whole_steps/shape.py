@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TILE_ROWS = 128
+"""Rows of a tile: the chunks that TPU kernels compute at a time. A prefix leaves half of them empty on average."""
 SHORTEST_SLOT = 8
 """Rows of the shortest slot of an item: see :class:`model.attention.contract.ItemSlots`."""
 
@@ -18,6 +20,11 @@ class StepShape:
     blocks: int  # B: blocks of the pool, the last of which no prefix has: padding is written to it
     longest: int  # N: blocks of the longest sequence that is served
     max_items: int  # n: items of a step, at most
+
+    @classmethod
+    def of(cls, tokens: int, block_tokens: int, prefix_blocks: int, longest: int, max_items: int) -> StepShape:
+        """Return the sizes of steps, with as many blocks for prefixes as wanted, and one for padding."""
+        return cls(tokens, min(TILE_ROWS, block_tokens, tokens), block_tokens, prefix_blocks + 1, longest, max_items)
 
     @property
     def tiles(self) -> int:

@@ -35,7 +35,7 @@ class WholeSteps:
         count = len(self.programs.weights)
         self._extend = jax.jit(self.programs.extend)
         self._prefill = jax.jit(self.programs.prefill, donate_argnums=(count, count + 1))
-        self._packed = jax.jit(self.programs.packed)
+        self._packed = jax.jit(self.programs.packed(dense=False))
         shapes = self.programs.pool(self.shape.blocks, self.shape.block_tokens)
         self.pool = Pool(*(jnp.zeros(part.shape, part.dtype) for part in shapes))
 
