@@ -205,7 +205,7 @@ class Decoder(nnx.Module):
     def head_kernel(self) -> Array:
         """Return the kernel that computes logits: [width, vocabulary], or its transpose if :attr:`head_as_rows`."""
         kernel = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return kernel.weight[...]
+        return kernel.weight.get_value()
 
     def logits(self, tokens: Array) -> Array:
         """Return logits of all positions under causal attention, differentiable: int32 [B, L] to float32 [B, L, V]."""

@@ -24,19 +24,17 @@ from checkpoints.card import ModelCard
 from model import weights
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
-from model.checks.known_answer import KnownAnswers, known_prompt
+from model.checks.known_answer import known_prompt
 from model.config import DecoderConfig
 from model.decoder import Decoder
-from model.executables import Executables
-from model.forward import Extension, Forward
+from model.forward import Extension
 from model.head_runner import FinalState, HeadRunner
-from model.layerwise_forward import LayerwiseForward
 from model.packed_sequence import pack_sequences
 from model.platforms import Platform
 from model.pool import PoolShape
 from model.prefix_cache import Pin, PrefixCache
-from model.programs import Programs
 from model.score_buffer import EngineError, Row, ScoreBuffer
+from model.served import served
 from scoring.layout import GroupWork, ScoredChunk, TokenIds
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
@@ -91,16 +89,13 @@ class Engine:
             settings.prefix_cache_bytes,
             memory,
         )
-        programs = Programs(decoder, platform, buckets, attention)
+        self._forward, self._known_answers = served(decoder, platform, buckets, pool, attention)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
         self.dtype: str = dtype.name
         self.device = str(platform)
         self.computed_tokens = 0  # by all steps so far, padding included
-        self._known_answers = KnownAnswers(programs, platform, buckets, pool.longest)
-        executables = Executables(programs, platform, buckets, pool.longest, self._known_answers.check)
         self._width = decoder.config.width
-        self._forward: Forward = LayerwiseForward(programs, platform, executables, buckets, pool.blocks)
         timeout = settings.multi_item_prefill_extend_cache_timeout
         self.prefix_cache = PrefixCache(self._forward, pool, timeout)
         self._keeps_prefixes = settings.enable_scoring_cache

@@ -13,7 +13,7 @@ from model.executables import Executables
 from model.forward import Forward
 from model.layerwise_forward import LayerwiseForward
 from model.platforms import Platform
-from model.prefix_cache import PoolShape
+from model.pool import PoolShape
 from model.programs import Programs
 from model.whole_steps.executables import WholeStepExecutables
 from model.whole_steps.forward import WholeStepForward
@@ -32,10 +32,10 @@ def served(
         programs = Programs(decoder, platform, buckets, attention)
         checks = KnownAnswers(programs, platform, buckets, pool.longest)
         executables = Executables(programs, platform, buckets, pool.longest, checks.check)
-        return LayerwiseForward(programs, executables, buckets, pool.budget), checks
+        return LayerwiseForward(programs, platform, executables, buckets, pool.blocks), checks
     whole = WholeStepPrograms(decoder, platform.whole_step_attention(decoder.head_kernel().dtype))
     tokens = buckets.step_tokens
-    shape = StepShape.of(tokens, platform.block_tokens(tokens), pool.budget, pool.longest, buckets.max_rows)
+    shape = StepShape.of(tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)
     whole_checks = KnownWholeSteps(whole, platform)
     whole_executables = WholeStepExecutables(whole, platform, shape, whole_checks.check)
     return WholeStepForward(whole, whole_executables, buckets, shape), whole_checks
