@@ -26,15 +26,18 @@ def load(
     directory: Path,
     dtype: DType,
     multi_item_algorithm: AlgorithmSetting = "auto",
-    platform: Platform = PLATFORM,
+    platform: Platform | None = None,
     context: int | None = None,
     **settings: Any,
 ) -> Engine:
-    """An engine over a checkpoint directory; context: the served one, the model's own by default."""
+    """An engine over a checkpoint directory.
+
+    platform: this machine's by default; context: the served one, the model's own by default.
+    """
     config = DecoderConfig.from_directory(directory)
     card = ModelCard(directory.name, context or config.context, config.vocabulary, "no tokenizer")
     asked = EngineSettings(dtype=dtype, **settings)
-    return Engine.load(directory, asked, card, platform, algorithm=multi_item_algorithm)
+    return Engine.load(directory, asked, card, platform or PLATFORM, algorithm=multi_item_algorithm)
 
 
 def unchecked(key: Key, executable: jax.stages.Compiled) -> None:

@@ -1,0 +1,9 @@
+"""The tests of tests/model/test_engine.py, by engines that compute whole steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.test_engine import *  # noqa: F403 (the tests and their fixtures)
+
+pytestmark = [pytest.mark.usefixtures("by_whole_steps"), pytest.mark.slow]
