@@ -18,7 +18,8 @@ def lm_head(head: Head, norm_graph: nnx.GraphDef[Norm], *, as_rows: bool) -> Cal
     """(norm weight, kernel, hidden [R, width], labels int32 [M]) -> label logits, float32 [R, M].
 
     With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary. Without,
-    only the labels' part of the kernel is read. hidden: before the final norm. as_rows: the kernel is [vocabulary, width].
+    only the labels' part of the kernel is read. hidden: before the final norm; kernel: [width, vocabulary], or its
+    transpose with ``as_rows``.
     """
 
     def program(weight: Array, kernel: Array, hidden: Array, labels: Array) -> tuple[Array, ...]:
