@@ -7,18 +7,15 @@ change a bit (``tests/model/test_row_independence.py``). In packed sequences, ot
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import structlog
-from jax import Array
 
 from checkpoints.card import ModelCard
 from model import weights
@@ -27,15 +24,15 @@ from model.buckets import Buckets, packed_logit_rows
 from model.checks.known_answer import known_prompt
 from model.config import DecoderConfig
 from model.decoder import Decoder
-from model.forward import Extension
-from model.head_runner import FinalState, HeadRunner
+from model.extending import Extender, StepOutput, cache_key
+from model.head_runner import HeadRunner
 from model.packed_sequence import pack_sequences
 from model.platforms import Platform
 from model.pool import PoolShape
-from model.prefix_cache import Pin, PrefixCache
+from model.prefix_cache import PrefixCache
 from model.score_buffer import EngineError, Row, ScoreBuffer
 from model.served import served
-from scoring.layout import GroupWork, ScoredChunk, TokenIds
+from scoring.layout import GroupWork, ScoredChunk
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
 from scoring.planning.estimates import NOTHING, Estimator, GroupLengths
@@ -44,11 +41,6 @@ from settings.engine import EngineSettings
 
 COMPILING_THREADS = 2  # the compiler runs outside Python's global lock, mostly on one core
 SAMPLED_GROUPS = 8  # groups of a call whose time is estimated at most, to compare it with the measured time
-
-StepOutput = tuple[list[FinalState], int]
-"""The final states of the rows that a step has completed, and the tokens that it computed, padding included."""
-
-T = TypeVar("T")
 
 log = structlog.stdlib.get_logger("engine")
 
@@ -98,7 +90,7 @@ class Engine:
         self._width = decoder.config.width
         timeout = settings.multi_item_prefill_extend_cache_timeout
         self.prefix_cache = PrefixCache(self._forward, pool, timeout)
-        self._keeps_prefixes = settings.enable_scoring_cache
+        self._extender = Extender(self._forward, self.prefix_cache, keeps_prefixes=settings.enable_scoring_cache)
         policy = Policy(
             algorithm=algorithm,
             mask=settings.multi_item_mask_impl,
@@ -167,13 +159,16 @@ class Engine:
         """
         group = known_prompt(self.card.vocabulary)
         rows = list(self._rows(ScoreBuffer.of(group.chunks[0]), len(group.prefix)))
-        algorithms = {"serial": self._serial([(group, rows)]), "prefill_extend": self._prefill_extend(group, rows)}
+        algorithms = {
+            "serial": self._extender.serial([(group, rows)]),
+            "prefill_extend": self._extender.prefill_extend([(group, rows)]),
+        }
         found = {}
         for name, outputs in algorithms.items():
             found[name] = np.full((len(rows), self._width), np.nan, np.float32)
             for row, hidden in (state for states, _ in outputs for state in states):
                 found[name][row.index] = hidden
-        self.prefix_cache.drop(_cache_key(group))
+        self.prefix_cache.drop(cache_key(group))
         self._known_answers.check_model(group, found)
 
     def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
@@ -249,9 +244,8 @@ class Engine:
         for choice, of_groups in counts.items():
             tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
             tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=len(of_groups), rows=sum(of_groups))
-        yield from self._serial(work[Algorithm.SERIAL])
-        for group, rows in work[Algorithm.PREFILL_EXTEND]:
-            yield from self._prefill_extend(group, rows)
+        yield from self._extender.serial(work[Algorithm.SERIAL])
+        yield from self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND])
         for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
             yield from self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
 
@@ -259,7 +253,7 @@ class Engine:
         rows = [row for buffer in buffers for row in self._rows(buffer, len(group.prefix))]
         lengths = np.array([len(row.tokens) for row in rows], np.int32)
         ends = np.array([row.prefix_end for row in rows], np.int32)
-        group_lengths = GroupLengths(len(group.prefix), lengths, ends, _cache_key(group) in self.prefix_cache)
+        group_lengths = GroupLengths(len(group.prefix), lengths, ends, cache_key(group) in self.prefix_cache)
         return _Planned(group, rows, group_lengths, self._planner.plan(group_lengths))
 
     def _rows(self, buffer: ScoreBuffer, prefix_length: int) -> Iterator[Row]:
@@ -274,72 +268,6 @@ class Engine:
                     f"{prefix_length}, the context is {self.card.context_length}"
                 )
             yield Row(rows.tokens[start : start + length], prefix_end, buffer, index)
-
-    def _serial(self, work: Sequence[tuple[GroupWork, list[Row]]]) -> Iterator[StepOutput]:
-        """Compute whole sequences, without a prefix."""
-        whole = [
-            Extension(np.concatenate([group.prefix[: row.prefix_end], row.tokens]), 0, row)
-            for group, rows in work
-            for row in rows
-        ]
-        yield from self._extend(whole)
-
-    def _prefill_extend(self, group: GroupWork, rows: list[Row]) -> Iterator[StepOutput]:
-        """Prefill the prefix unless it is cached, then compute the items behind it."""
-        key = _cache_key(group)
-        with self.prefix_cache.pinned(key, group.prefix) as pin:
-            self._count_shared(rows if key in self.prefix_cache else rows[1:])
-            for computed in pin.obtain():
-                yield [], computed
-            assert pin.hidden is not None
-            yield [(row, pin.hidden) for row in rows if _ends_with(row, group.prefix)], 0
-            extensions = [_extension(row, group.prefix) for row in rows if not _ends_with(row, group.prefix)]
-            yield from self._extend(extensions, pin)
-            if not self._keeps_prefixes:
-                self.prefix_cache.drop(key)
-
-    def _long_row(self, extension: Extension, pin: Pin | None) -> Iterator[StepOutput]:
-        """Compute a row that is longer than a step as a prefix of its own, whose final state is the row's."""
-        assert extension.row is not None
-        tokens = extension.tokens if pin is None else np.concatenate([pin.tokens[: extension.start], extension.tokens])
-        with self.prefix_cache.prefill(tokens, extension.start, pin) as prefill:
-            for computed in prefill.steps():
-                yield [], computed
-            own = prefill.finished()
-        self.prefix_cache.release(own.blocks)
-        yield [(extension.row, own.hidden)], prefill.uncounted
-
-    def _count_shared(self, rows: Sequence[Row]) -> None:
-        """Credit rows with the tokens of their prefix as cached. Rows longer than a step share whole steps alone."""
-        step = self._forward.shapes.step_tokens
-        for row in rows:
-            row.buffer.cached_tokens += row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end
-
-    def _extend(self, extensions: Sequence[Extension], pin: Pin | None = None) -> Iterator[StepOutput]:
-        """Compute the extensions of one prefix, those longer than a step last.
-
-        A step is laid out while the last one runs. pin: of the prefix, None for whole sequences.
-        """
-        longest = self._forward.shapes.step_tokens
-        fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
-
-        def dispatched() -> Iterator[tuple[list[Row], Array, int]]:
-            for step in self._forward.fill(fitting):
-                rows = [extension.row for extension in step if extension.row is not None]
-                again = 0
-                if pin is not None:
-                    # If preempting work has taken its blocks, they are computed again without a pause.
-                    again = 0 if pin.prefix is not None else sum(pin.obtain())
-                    assert pin.prefix is not None
-                    step = tuple(replace(extension, table=pin.prefix.table) for extension in step)
-                computed = self._forward.run(step)
-                yield rows, computed.states, again + computed.tokens
-
-        for rows, states, tokens in _one_ahead(dispatched()):
-            yield list(zip(rows, np.asarray(states), strict=False)), tokens
-        for extension in extensions:
-            if len(extension.tokens) > longest:
-                yield from self._long_row(extension, pin)
 
     def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[StepOutput]:
         """Compute several groups in packed sequences."""
@@ -358,30 +286,3 @@ class _Planned:
     rows: Sequence[Row]  # of all chunks
     lengths: GroupLengths
     assignments: Sequence[Assignment]
-
-
-def _one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the same items, and ask for the next one before each is yielded."""
-    waiting: list[T] = []
-    for item in items:
-        waiting.append(item)
-        if len(waiting) == 2:
-            yield waiting.pop(0)
-    yield from waiting
-
-
-def _cache_key(group: GroupWork) -> str:
-    """Return the key of a group's prefix in the cache, made of its owner and its content."""
-    return f"{group.owner}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
-
-
-def _extension(row: Row, prefix: TokenIds) -> Extension:
-    """Return the item itself, or for an empty item that ends within the prefix the last token that it sees."""
-    if len(row.tokens):
-        return Extension(row.tokens, row.prefix_end, row)
-    return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row)
-
-
-def _ends_with(row: Row, prefix: TokenIds) -> bool:
-    """Return whether a row is scored at the prefix's last token."""
-    return not len(row.tokens) and row.prefix_end == len(prefix)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import jax
@@ -23,7 +23,7 @@ import numpy as np
 import structlog
 from jax import Array
 
-from model.forward import Extension, Forward
+from model.forward import Computed, Extension, Forward
 from model.pool import PoolShape
 from model.score_buffer import Floats
 from scoring.layout import TokenIds
@@ -55,15 +55,25 @@ class Pin:
 
         Its blocks may be taken again when it is obtained and the last tokens are yielded.
         """
-        found, uncounted = self._cache.find(self.key), 0
-        if found is None:
-            with self._cache.prefill(self.tokens) as prefill:
-                yield from prefill.steps()
-                found, uncounted = prefill.finished(), prefill.uncounted
-            self._cache.add(self.key, found)
-        self.prefix, self.hidden = found, found.hidden
-        if uncounted:
-            yield uncounted
+        if self.found():
+            return
+        with self._cache.prefill(self.tokens) as prefill:
+            yield from prefill.steps()
+            self.add(prefill.finished())
+        if prefill.uncounted:
+            yield prefill.uncounted
+
+    def found(self) -> bool:
+        """Find the prefix in the cache. Returns whether it is there."""
+        found = self._cache.find(self.key)
+        if found is not None:
+            self.prefix, self.hidden = found, found.hidden
+        return found is not None
+
+    def add(self, prefix: CachedPrefix) -> None:
+        """Add the prefix to the cache."""
+        self._cache.add(self.key, prefix)
+        self.prefix, self.hidden = prefix, prefix.hidden
 
 
 class PrefixCache:
@@ -152,6 +162,41 @@ class PrefixCache:
         """
         return Prefill(self, tokens, common, pin)
 
+    @property
+    def budget_tokens(self) -> int:
+        """Tokens of prefixes, padded to blocks, that can be in use together."""
+        return self._shape.budget * self._forward.block_tokens
+
+    def obtain(self, pins: Sequence[Pin]) -> Iterator[int]:
+        """Find several pinned prefixes, or prefill them in steps that they share. Yields the tokens of each step.
+
+        They have to fit into the budget together. Where preempting work takes their blocks, the rest is prefilled one
+        after another.
+        """
+        missing = [pin for pin in pins if not pin.found()]
+        if len(missing) > 1:
+            with ExitStack() as stack:
+                prefills = [stack.enter_context(self.prefill(pin.tokens)) for pin in missing]
+                yield from self._together(prefills)
+                for pin, prefill in zip(missing, prefills, strict=True):
+                    if not prefill.is_lost:
+                        pin.add(prefill.finished())
+        for pin in pins:
+            if pin.prefix is None:
+                yield from pin.obtain()
+
+    def _together(self, prefills: Sequence[Prefill]) -> Iterator[int]:
+        """Compute several sequences in shared steps, until all are complete or their blocks are taken."""
+        before: Array | None = None
+        steps = self._forward.fill([piece for prefill in prefills for piece in prefill.pieces()])
+        while not any(prefill.is_lost for prefill in prefills) and (step := next(steps, None)) is not None:
+            computed = self._forward.run(step)
+            for prefill in prefills:
+                prefill.note(step, computed)
+            jax.block_until_ready(before)  # type: ignore[no-untyped-call]
+            before = computed.states
+            yield computed.tokens
+
     def _allocate(self, tokens: int, common: int, pin: Pin | None) -> tuple[tuple[int, ...], TokenIds, int]:
         """Return blocks for a sequence, its table, and how many of its first tokens it shares with a pinned prefix."""
         size, step = self._forward.block_tokens, self._forward.shapes.step_tokens
@@ -225,6 +270,7 @@ class Prefill:
         self._tokens = tokens
         self._shared = common, pin
         self._states: Array | None = None
+        self._index = 0  # of the last token's state
         self._lost = False
         self.uncounted = 0  # tokens of steps that were not yielded
         self._blocks: tuple[int, ...]  # its own, without those that it shares with another prefix
@@ -258,6 +304,26 @@ class Prefill:
             else:
                 yield computed
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its blocks were taken."""
+        return self._lost
+
+    def pieces(self) -> list[Extension]:
+        """Return all that is left to compute, a block at a time."""
+        size, length = self._forward.block_tokens, len(self._tokens)
+        starts = range(self._done, length, size)
+        return [
+            Extension(self._tokens[start : start + size], start, None, self._table, self._table[start // size :][:1])
+            for start in starts
+        ]
+
+    def note(self, step: Sequence[Extension], computed: Computed) -> None:
+        """Take notice of a step that may hold the last one of the pieces."""
+        for index, piece in enumerate(step):
+            if piece.table is self._table and piece.start + len(piece.tokens) == len(self._tokens):
+                self._states, self._index, self._done = computed.states, index, len(self._tokens)
+
     def _step(self) -> int:
         """Dispatch the next step, and wait for the one before it. Returns the tokens of the step."""
         size = self._forward.block_tokens
@@ -279,4 +345,4 @@ class Prefill:
     def finished(self) -> CachedPrefix:
         """Return the prefix, after the last step."""
         assert self._states is not None
-        return CachedPrefix(self._blocks, self._table, np.asarray(self._states)[0])
+        return CachedPrefix(self._blocks, self._table, np.asarray(self._states)[self._index])

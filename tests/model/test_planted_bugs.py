@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from model import engine as engine_module
-from model import programs
+from model import extending, programs
 from model.attention.contract import AttentionOutput, PrefixBlocks
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
@@ -119,13 +118,13 @@ def test_an_empty_item_scored_at_its_predecessor_is_noticed(
 def test_an_extension_without_the_prefixs_last_token_is_noticed(
     differs: Callable[[AlgorithmSetting], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extension = engine_module._extension
+    extension = extending._extension
 
     def short(*arguments: Any) -> Extension:
         found = extension(*arguments)
         return replace(found, start=found.start - 1)
 
-    monkeypatch.setattr(engine_module, "_extension", short)
+    monkeypatch.setattr(extending, "_extension", short)
     assert differs("prefill_extend")
 
 

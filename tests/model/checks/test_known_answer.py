@@ -11,8 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from model import engine as engine_module
-from model import programs, weights
+from model import extending, programs, weights
 from model.attention.contract import causal
 from model.buckets import (
     Buckets,
@@ -282,13 +281,13 @@ def test_programs_that_do_not_add_up_to_the_model_are_detected(
 
 @pytest.mark.slow
 def test_an_item_behind_one_token_less_is_detected(small_step: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    extension = engine_module._extension
+    extension = extending._extension
 
     def short(*arguments: Any) -> Extension:
         found = extension(*arguments)
         return replace(found, start=found.start - 1)
 
-    monkeypatch.setattr(engine_module, "_extension", short)
+    monkeypatch.setattr(extending, "_extension", short)
     with pytest.raises(KnownAnswerError, match="a known prompt scored by prefill_extend differs"):
         small_step("tied", "bfloat16").check_model()
 

@@ -11,9 +11,9 @@ from model.platforms import Platform
 from tests.model import engines
 
 WHOLE_STEPS: Platform = replace(
-    engines.PLATFORM, whole_steps=True, largest_block=32, equal_sizes=0, bf16_as_integers=False
+    engines.PLATFORM, whole_steps=True, largest_block=64, equal_sizes=0, bf16_as_integers=False
 )
-"""A CPU that computes like an accelerator. A step has several blocks."""
+"""A CPU that computes like an accelerator. A block is a step of the shortest kind, and a quarter of others."""
 
 
 @pytest.fixture(scope="module")
