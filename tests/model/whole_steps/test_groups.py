@@ -1,0 +1,89 @@
+"""An engine that computes whole steps: several groups of a call share steps, and each group has its own bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.engine import Engine
+from model.whole_steps.executables import WholeStepExecutables, WholeStepKey
+from scoring.layout import GroupWork
+from tests.model import engines
+from tests.model.checkpoints import EVERY, sequences
+from tests.model.engines import chunk
+from tests.model.whole_steps.conftest import WHOLE_STEPS
+
+CONFIG = EVERY["untied"]
+STEP = 256
+LABELS = range(CONFIG.vocabulary)
+
+
+@pytest.fixture(scope="module")
+def whole(checkpoint: Callable[[str], Path]) -> Engine:
+    return engines.load(checkpoint("untied"), "float32", platform=WHOLE_STEPS, step_tokens=STEP)
+
+
+def groups(seed: int) -> list[GroupWork]:
+    """Groups with prefixes of some blocks and with a few items each; two of them have the same prefix."""
+    prefixes = sequences(CONFIG, seed, (70, 130, 65, 300, 90, 64))
+    items = [sequences(CONFIG, seed + n, (5, 9, 1, 20)) for n in range(7)]
+    return [
+        GroupWork("owner", prefix, (chunk(n, rows, len(prefix), LABELS),))
+        for n, (prefix, rows) in enumerate(zip([*prefixes, prefixes[0]], items, strict=True))
+    ]
+
+
+def found(engine: Engine, work: list[GroupWork]) -> list[np.ndarray]:
+    scores = engines.score(engine, work)
+    return [engines.logprobs_of(scores[group.chunks[0].id]) for group in work]
+
+
+def test_groups_of_a_call_share_steps_and_have_the_bits_they_have_alone(
+    whole: Engine, checkpoint: Callable[[str], Path]
+) -> None:
+    work = groups(100)
+    before = whole.computed_tokens
+    together = found(whole, work)
+    steps = (whole.computed_tokens - before) / STEP
+    # 719 tokens in twelve tiles of 64, and seven groups of 35 tokens, of which two share a tile.
+    assert steps <= 4 + 2
+    again = engines.load(checkpoint("untied"), "float32", platform=WHOLE_STEPS, step_tokens=STEP)
+    for group, expected in zip(work, together, strict=True):
+        assert np.array_equal(found(again, [group])[0], expected)
+
+
+def test_groups_have_the_scores_of_programs_by_layer(whole: Engine, checkpoint: Callable[[str], Path]) -> None:
+    work = groups(200)
+    by_layer = engines.load(checkpoint("untied"), "float32", step_tokens=STEP)
+    for scores, expected in zip(found(whole, work), found(by_layer, work), strict=True):
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-5)
+
+
+def test_a_step_is_at_most_three_calls_of_programs_with_its_heads(
+    whole: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    get = WholeStepExecutables.__getitem__
+
+    def counted(self: WholeStepExecutables, key: WholeStepKey) -> object:
+        calls[type(key).__name__] += 1
+        return get(self, key)
+
+    monkeypatch.setattr(WholeStepExecutables, "__getitem__", counted)
+    (prefix,) = sequences(CONFIG, 300, (200,))
+    rows = sequences(CONFIG, 301, (20,) * 100)
+    before = whole.computed_tokens
+    found(whole, [GroupWork("owner", prefix, (chunk(0, rows, 200, (1, 2)),))])
+    steps = (whole.computed_tokens - before) // STEP
+    assert calls["ExtendKey"] + calls["PrefillKey"] == steps
+    assert calls.total() <= 3 * steps
+
+
+def test_the_warm_up_of_whole_steps_finds_no_fault(whole: Engine) -> None:
+    told: list[str] = []
+    whole.warm_up(lambda done, total, program: told.append(program))
+    assert len(told) == 4
