@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 
 from model.attention.contract import Attention, WholeStepAttention
 from model.attention.tiles import TiledAttention
+from model.attention.tpu.attention import TPUAttention
 from model.attention.xla import XLAAttention
 from scoring.planning.estimates import Rates
 
@@ -109,6 +110,8 @@ class Platform:
 
     def whole_step_attention(self, dtype: DTypeLike) -> WholeStepAttention:
         """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel."""
+        if self.name == "tpu" and jnp.dtype(dtype) == jnp.bfloat16:
+            return TPUAttention()
         return XLAAttention()
 
 
