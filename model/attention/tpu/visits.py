@@ -72,7 +72,7 @@ class Windows(NamedTuple):
 def active_windows(ranges: Array, rows: int, keys: int) -> Windows:
     """Return the windows that hold a key which is seen, by chunks of rows: ranges [T, N, 2] of a number of keys.
 
-    Rows are filled up to whole chunks, and to as many chunks as fill a turn of the kernel's grid.
+    The last chunk is filled up with rows that see nothing. ``keys`` is a multiple of a window.
     """
     ranges = jnp.pad(ranges, ((0, -len(ranges) % rows), (0, 0), (0, 0)))
     number = jnp.arange(keys // WINDOW, dtype=jnp.int32)
