@@ -54,12 +54,17 @@ def finish(db: Database, batch_id: str, scored: Sequence[ScoredChunk], *, durabl
                 given = len(by_id[row.chunk_id].scores)
                 if given != row.item_count:
                     raise ValueError(f"chunk {row.chunk_id} has {row.item_count} items, scored were {given}")
-            store_deliveries(tx, [row for row in done if row.remaining_chunks == 0], JobStatus.SUCCEEDED)
+            store_deliveries(tx, _ended(done).values(), JobStatus.SUCCEEDED)
     else:
         with db.without_transaction() as tx:
             done = tx.execute(_FINISH_QUICKLY, {**values, **_scores_rows(by_id.values())}).all()
-    ended = {row.id: row for row in done if row.remaining_chunks == 0}
+    ended = _ended(done)
     return Finished(tuple(ended), fenced=len(by_id) - len(done), results=_signed_results(ended, done, by_id))
+
+
+def _ended(done: Iterable[Row[Any]]) -> dict[str, Row[Any]]:
+    """Return a row of each job that has ended, by its id. done: the finished chunks, perhaps several of a job."""
+    return {row.id: row for row in done if row.remaining_chunks == 0}
 
 
 def _store(tx: Transaction, values: Mapping[str, Any], scored: Mapping[int, ScoredChunk]) -> Sequence[Row[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.event import listen
 
 from jobs.queue.finish import finish
@@ -14,6 +14,7 @@ from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.records import Idempotency, JobStatus, Origin
 from jobs.store.webhook_events import Event, Webhook
+from jobs.webhooks.tables import webhook_deliveries
 from tests.databases import quick_on
 from tests.jobs.work import scored, submit, take
 
@@ -94,3 +95,12 @@ def test_a_late_end_of_a_call_changes_nothing(postgres_store: Database) -> None:
     assert finish(postgres_store, again.batch_id, scored(again), durable=False).job_ids == (job_id,)
     assert finish(postgres_store, again.batch_id, scored(again), durable=False).fenced == 1
     assert get_job(postgres_store, "default", job_id).status is JobStatus.SUCCEEDED
+
+
+@quick_on("sqlite")
+def test_a_job_whose_chunks_are_finished_together_has_one_delivery(store: Database) -> None:
+    job_id = submit(store, chunks=3, webhook=TOLD_CALL["webhook"])
+    claimed = take(store)
+    assert finish(store, claimed.batch_id, scored(claimed)).job_ids == (job_id,)
+    with store.read() as tx:
+        assert list(tx.scalars(select(webhook_deliveries.c.job_id))) == [job_id]
