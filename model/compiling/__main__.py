@@ -7,13 +7,18 @@ programs compile and fit, 1 if not, 2 if nothing can be compiled here.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import structlog
 
 from checkpoints.files import CheckpointError
 from model.compiling.cost import UnknownFrequencyError
 from model.compiling.shapes import NAMED_SHAPES
 from model.compiling.targets import TARGETS, Target, TargetError, prepare_environment, require_libtpu, target_named
+from model.compiling.workloads import MEASURED, Measured
 from model.config import DecoderConfig
 from settings.engine import EngineSettings
 
@@ -25,7 +30,7 @@ def main() -> None:
         target = target_named(options.target)
         config = configuration(options.model)
         require_libtpu()
-        sys.exit(0 if report(target, config) else 1)
+        sys.exit(0 if report(target, config, [MEASURED[name] for name in options.workloads]) else 1)
     except (TargetError, CheckpointError, UnknownFrequencyError) as error:
         print(f"scoreline: {error}", file=sys.stderr)
         sys.exit(2)
@@ -45,26 +50,23 @@ def configuration(model: str) -> DecoderConfig:
     return DecoderConfig.from_directory(folder)
 
 
-def report(target: Target, config: DecoderConfig) -> bool:
-    """Compile the programs of a model, and print what is found. Returns whether all compile and fit."""
+def report(target: Target, config: DecoderConfig, workloads: Sequence[Measured]) -> bool:
+    """Compile the programs of a model, and print what is found. Returns whether all of them compile and fit."""
     prepare_environment(target)
     # What these modules import reads its environment once.
     from model.compiling.compiler import Compiler
-    from model.compiling.programs import ServedModel
-    from model.compiling.report import compile_programs
+    from model.compiling.report import Report
     from model.platforms import Platform
 
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     compiler = Compiler(target)
-    platform = Platform.of(compiler.device)
-    model = ServedModel(config, EngineSettings(), platform)
-    found = compile_programs(
-        compiler,
-        [model.program(key) for key in model.warm_up()],
-        model.arrays,
-        model.resident_bytes,
-        platform.compiler_options,
-        lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    platform = Platform.of(compiler.device, memory=int(target.usable_memory))
+    found = Report(compiler, platform, lambda line: print(line, file=sys.stderr, flush=True))
+    settings = EngineSettings()
+    found.calibrate()
+    found.warm_up(config, settings)
+    for workload in workloads:
+        found.estimate(workload, config, settings)
     print(found.as_json(), flush=True)
     return not found.misfits
 
@@ -73,6 +75,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scoreline compile", description="Compile for a TPU without a TPU.")
     parser.add_argument("--target", required=True, help=f"one of {', '.join(TARGETS)}; one chip of it is compiled for")
     parser.add_argument("--model", required=True, help="folder of a checkpoint, or a shape, such as qwen3-0.6b")
+    parser.add_argument("--workloads", nargs="*", choices=MEASURED, default=list(MEASURED), help="to be estimated")
     return parser.parse_args()
 
 

@@ -1,28 +1,30 @@
-"""The programs that a worker on a target would compile, without weights and without the device."""
+"""The programs that a worker on a target would compile, and those that it would call, without weights and without it.
+
+The engine is the worker's own, so that what is counted is what the engine does. Only its arrays are not there: it is
+made and run inside of ``jax.eval_shape``, where new arrays are no more than shapes, its weights take no memory, and
+calls of programs are recorded instead of made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 from flax import nnx
 
-from model.attention.tiles import TiledAttention
-from model.buckets import Buckets, Key, PrefixAttentionKey, SelfAttentionKey, StoreKey
-from model.compiling.cost import Frequencies
+from checkpoints.card import ModelCard
 from model.config import DecoderConfig
 from model.decoder import Decoder
-from model.executables import Executables
+from model.engine import Engine
 from model.platforms import Platform
-from model.pool import PoolShape
-from model.programs import Programs
+from model.whole_steps.executables import WholeStepExecutables, WholeStepKey
+from model.whole_steps.forward import WholeStepForward
+from scoring.layout import GroupWork
+from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
-
-NOMINAL_PREFIX = 2_000
-"""Tokens of the prefix for which a program is estimated by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,73 +34,94 @@ class Program:
     name: str
     function: Callable[..., Any]
     arguments: Sequence[Any]  # trees of shapes
-    donated: tuple[int, ...]  # numbers of arguments
-    frequencies: Frequencies  # for the program's own estimate
+    donated: tuple[int, ...] = ()  # numbers of arguments
 
 
-class ServedModel:
-    """A model as a worker would serve it: its programs by key, and what it holds in memory."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A program that the engine called."""
 
-    def __init__(self, config: DecoderConfig, settings: EngineSettings, platform: Platform) -> None:
-        step_tokens = platform.step_tokens(settings.step_tokens)
-        dtype = platform.serving_dtype(settings.dtype)
-        decoder = without_weights(config, dtype, platform)
-        self._buckets = Buckets.of(
-            step_tokens,
-            one_size=not platform.has_row_floor(step_tokens),
-            first=settings.multi_item_warmup_chunk_sizes,
-            max_rows=settings.multi_item_extend_batch_size,
-            packed=settings.multi_item_precompile_buckets,
-            max_packed_tokens=settings.max_multi_item_seq_len,
-            block_tokens=platform.block_tokens(step_tokens),
-        )
-        pool = PoolShape.of(
-            config,
-            config.context,
-            np.dtype(decoder.head_kernel().dtype).itemsize,
-            self._buckets.block_tokens,
-            settings.prefix_cache_bytes,
-        )
-        self._blocks = pool.blocks
-        self._programs = Programs(decoder, platform, self._buckets, put=lambda array: array)
-        self._executables = Executables(
-            self._programs, platform, self._buckets, pool.longest, lambda key, executable: None
-        )
-        parts = self._programs.pool(self._blocks)
-        self.arrays: Mapping[str, tuple[int, ...]] = {
-            "pool": parts[0].shape,
+    key: Hashable
+    arguments: tuple[Any, ...]  # those that the host computed are NumPy's
+
+
+class WeightlessEngine:
+    """An engine on a target, whose calls are recorded."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        settings: EngineSettings,
+        platform: Platform,
+        algorithm: AlgorithmSetting = "auto",
+    ) -> None:
+        """Raises :class:`checkpoints.files.CheckpointError` if the model does not fit into the platform's memory."""
+        decoder = without_weights(config, platform, platform.serving_dtype(settings.dtype))
+        card = ModelCard("compiled", config.context, config.vocabulary, "")
+
+        def build() -> None:
+            self._engine = Engine(decoder, settings, card, "", platform, algorithm)
+
+        jax.eval_shape(build)
+        self._forward = cast("WholeStepForward", self._engine._forward)
+        self._executables: WholeStepExecutables = self._forward._executables
+        self.block_tokens = self._forward.block_tokens
+        pool = jax.tree.leaves(self._forward._pool)
+        self.arrays = {
+            "pool": pool[0].shape,
             "embedding": decoder.model.embed_tokens.weight[...].shape,
             "head": decoder.head_kernel().shape,
         }
-        self.resident_bytes = _bytes(nnx.state(decoder)) + config.layers * _bytes(parts)
+        self.resident_bytes = _bytes(nnx.state(decoder)) + _bytes(pool)
 
-    def warm_up(self) -> tuple[Key, ...]:
+    def warm_up(self) -> tuple[WholeStepKey, ...]:
         """Return the keys of the programs that are compiled before serving."""
-        return self._buckets.core(self._blocks)
+        return self._forward.core()
 
-    def program(self, key: Key) -> Program:
+    def program(self, key: Hashable) -> Program:
         """Return a program by its key."""
-        function, arguments = self._executables._program(key)
-        donated = (0, 1) if isinstance(key, StoreKey) else ()
-        return Program(str(key), function, arguments, donated, self._frequencies(key))
+        function, arguments, donated = self._executables.program(cast("WholeStepKey", key))
+        return Program(str(key), function, arguments, donated)
 
-    def _frequencies(self, key: Key) -> Frequencies:
-        """Return how often the loop over tiles of keys turns, whose place depends on the number of query tiles."""
-        turns = 0.0
-        if isinstance(key, PrefixAttentionKey):
-            turns = -(-NOMINAL_PREFIX // self._buckets.step_tokens)
-        elif isinstance(key, SelfAttentionKey):
-            turns = (-(-key.length // TiledAttention().key_block) + 1) / 2  # a tile of queries sees those before it
-        return {"while": turns, "while/body/while": turns} if turns else {}
+    def calls(self, work: Sequence[GroupWork]) -> list[Call]:
+        """Return the programs that the engine calls to score this work, in order."""
+        recorder = _Recorder(self._executables)
+        self._forward._executables = cast("WholeStepExecutables", recorder)
+        jax.eval_shape(lambda: [None for _ in self._engine.score(work, lambda: None)])
+        self._forward._executables = self._executables
+        return recorder.calls
 
 
-def without_weights(config: DecoderConfig, dtype: str, platform: Platform) -> Decoder:
+class _Recorder:
+    """A table of programs that compute zeros, and nothing else."""
+
+    def __init__(self, executables: WholeStepExecutables) -> None:
+        self.calls: list[Call] = []
+        self._executables = executables
+        self._outputs: dict[WholeStepKey, tuple[Any, ...]] = {}
+
+    def __getitem__(self, key: WholeStepKey) -> Callable[..., tuple[Any, ...]]:
+        if key not in self._outputs:
+            function, arguments, _ = self._executables.program(key)
+            self._outputs[key] = tuple(_zeros(shape) for shape in jax.eval_shape(function, *arguments))
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append(Call(key, arguments))
+            return self._outputs[key]
+
+        return call
+
+
+def without_weights(config: DecoderConfig, platform: Platform, dtype: str) -> Decoder:
     """Return a decoder whose weights take no memory: all numbers of an array are the same one."""
     shapes = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows))
     graph, state = nnx.split(shapes)
-    empty = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), state)
-    decoder: Decoder = nnx.merge(graph, empty)
+    decoder: Decoder = nnx.merge(graph, jax.tree.map(_zeros, state))
     return decoder
+
+
+def _zeros(shape: Any) -> np.ndarray[Any, Any]:
+    return np.broadcast_to(np.zeros((), shape.dtype), shape.shape)
 
 
 def _bytes(tree: Any) -> int:

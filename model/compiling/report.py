@@ -1,112 +1,131 @@
-"""Compiles programs for a target, and says what the compiler says of them."""
+"""Compiles programs for a target, estimates workloads by them, and says what is found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
 from functools import partial
 
 from model.compiling.compiler import Compiled, Compiler
 from model.compiling.cost import Frequencies, cycles
+from model.compiling.frequencies import Visits, frequencies_of
 from model.compiling.kernels import Schedules, kernel_cycles
-from model.compiling.programs import Program
-from model.compiling.targets import Target
+from model.compiling.programs import Program, WeightlessEngine
+from model.compiling.workloads import Measured
+from model.config import DecoderConfig
+from model.platforms import Platform
+from settings.engine import EngineSettings
 
 CALIBRATION = 4_096
 """Rows and columns of the matrices whose product shows how severe the estimate is."""
 
-
-class DoesNotFitError(Exception):
-    """Programs that do not compile, or that need more memory than the target has."""
+HEADING = f"{'compile':>8} {'arguments':>11} {'temporary':>11} {'outputs':>11}  program; kernels and other custom calls"
 
 
-@dataclass(slots=True)
 class Report:
-    """What was found."""
+    """What was found so far. Every line is said at once."""
 
-    target: Target
-    resident_bytes: int  # weights and pool
-    calibration_share: float  # of the peak, that the estimate of a product of CALIBRATION^3 comes to
-    lines: list[str] = field(default_factory=list)
-    workloads: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    misfits: list[str] = field(default_factory=list)  # why programs do not compile or fit
+    def __init__(self, compiler: Compiler, platform: Platform, say: Callable[[str], None]) -> None:
+        self._compiler = compiler
+        self._platform = platform
+        self._target = compiler.target
+        self._say = say
+        self._schedules = Schedules(compiler.target)
+        self._compiled: dict[str, Compiled | None] = {}  # by the program and the shapes of its arguments
+        self.workloads: dict[str, dict[str, float]] = {}
+        self.misfits: list[str] = []  # why programs do not compile or fit
+
+    def calibrate(self) -> None:
+        """Say how severe the estimate is, by a product whose share of the peak is known."""
+        product = self._compiler.calibration(CALIBRATION)
+        seconds = cycles(product.module, {}) / self._target.clock
+        share = 2 * CALIBRATION**3 / seconds / self._target.peak
+        self._say(
+            f"{self._target.name}: the estimate of a bf16 product of {CALIBRATION}^3 comes to {share:.0%} of the peak. "
+            "All estimates leave out stalls and launches."
+        )
+
+    def warm_up(self, config: DecoderConfig, settings: EngineSettings) -> None:
+        """Compile what a worker compiles before it serves."""
+        engine = WeightlessEngine(config, settings, self._platform)
+        self._say(
+            f"weights and pool: {_megabytes(engine.resident_bytes)} of {_megabytes(self._target.usable_memory)} usable"
+        )
+        self._say(HEADING)
+        for key in engine.warm_up():
+            self._program(engine, key)
+
+    def estimate(self, measured: Measured, config: DecoderConfig, settings: EngineSettings) -> None:
+        """Estimate a workload by the programs that the engine calls for it."""
+        changed = settings.model_copy(update=dict(measured.settings))
+        engine = WeightlessEngine(config, changed, self._platform, measured.algorithm)
+        calls = engine.calls(measured.workload.work(config.vocabulary))
+        programs = {call.key: self._program(engine, call.key) for call in calls}
+        visited = Visits()
+        seconds: dict[Hashable, float] = defaultdict(float)
+        for call in calls:
+            compiled = programs[call.key]
+            if compiled is None:
+                self._say(f"{measured.name}: no estimate")
+                return
+            frequencies, visits = frequencies_of(call, config, engine.block_tokens)
+            visited += visits
+            seconds[call.key] += self._seconds(compiled, frequencies)
+        total = sum(seconds.values())
+        flop = measured.workload.necessary_flop(config).total
+        self.workloads[measured.name] = {
+            "estimated_ms": round(total * 1e3, 2),
+            "items_per_s": round(measured.workload.items / total, 1),
+            "share_of_peak": round(flop / total / self._target.peak, 3),
+        }
+        parts = ", ".join(
+            f"{count} x {key} of {seconds[key] / count * 1e6:,.0f} us"
+            for key, count in Counter(call.key for call in calls).items()
+        )
+        self._say(f"{measured.name} ({measured.workload}): {total * 1e3:.2f} ms; {parts}")
+        if visited.all_tiles:
+            self._say(f"    {visited.tiles} of {visited.all_tiles} tiles are visited")
 
     def as_json(self) -> str:
         """Return the last line."""
-        return json.dumps({"target": self.target.name, "workloads": self.workloads, "fits": not self.misfits})
+        return json.dumps({"target": self._target.name, "workloads": self.workloads, "fits": not self.misfits})
 
+    def _seconds(self, compiled: Compiled, frequencies: Frequencies) -> float:
+        kernels = partial(kernel_cycles, self._schedules.of(compiled.module), frequencies)
+        return cycles(compiled.module, frequencies, kernels) / self._target.clock
 
-class Estimates:
-    """Compiled programs, and how long they take by the compiler's estimate."""
+    def _program(self, engine: WeightlessEngine, key: Hashable) -> Compiled | None:
+        """Compile a program and its kernels, and say a line about it, unless that was done before."""
+        program = engine.program(key)
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in program.arguments)
+        known = f"{program.name} {shapes}"
+        if known not in self._compiled:
+            self._compiled[known] = self._compile(program, engine)
+        return self._compiled[known]
 
-    def __init__(self, compiler: Compiler) -> None:
-        self._compiler = compiler
-        self._schedules = Schedules(compiler.target)
-
-    def compile(self, program: Program, options: Mapping[str, str | bool]) -> Compiled:
-        """Compile a program, and its kernels alone."""
-        compiled = self._compiler.compile(program.function, program.arguments, program.donated, options)
+    def _compile(self, program: Program, engine: WeightlessEngine) -> Compiled | None:
+        options = self._platform.compiler_options
+        try:
+            compiled = self._compiler.compile(program.function, program.arguments, program.donated, options)
+        except Exception as error:  # whatever the compiler raises, the other programs are still of interest
+            self._misfit(f"{program.name} does not compile: {str(error).splitlines()[0]}")
+            return None
         self._schedules.add([compiled.module])
+        sizes = compiled.argument_bytes, compiled.temporary_bytes, compiled.output_bytes
+        calls = ", ".join(f"{count} {name}" for name, count in sorted(compiled.custom_calls.items())) or "none"
+        columns = " ".join(f"{_megabytes(size):>11}" for size in sizes)
+        self._say(f"{compiled.seconds:>6.1f} s {columns}  {program.name}; {calls}")
+        for copy in compiled.copies(engine.arrays):
+            self._say(f"    copies the {copy}")
+        needed = max(engine.resident_bytes, compiled.argument_bytes) + compiled.temporary_bytes + compiled.output_bytes
+        if needed > self._target.usable_memory:
+            self._misfit(f"{program.name} needs {_megabytes(needed)}")
         return compiled
 
-    def seconds(self, compiled: Compiled, frequencies: Frequencies) -> float:
-        """Return the estimated time of one run. Raises :class:`model.compiling.cost.UnknownFrequencyError`."""
-        kernels = partial(kernel_cycles, self._schedules.of(compiled.module), frequencies)
-        return cycles(compiled.module, frequencies, kernels) / self._compiler.target.clock
-
-
-def calibration_share(compiler: Compiler) -> float:
-    """Return the share of the target's peak that a large product reaches by the compiler's estimate."""
-    product = compiler.calibration(CALIBRATION)
-    return 2 * CALIBRATION**3 / (cycles(product.module, {}) / compiler.target.clock) / compiler.target.peak
-
-
-def compile_programs(
-    compiler: Compiler,
-    programs: Sequence[Program],
-    arrays: Mapping[str, tuple[int, ...]],
-    resident_bytes: int,
-    options: Mapping[str, str | bool],
-    say: Callable[[str], None],
-) -> Report:
-    """Compile programs one after another, and say a line for each.
-
-    arrays: large ones that no program should copy, by name; resident_bytes: what is in memory all the time.
-    """
-    estimates = Estimates(compiler)
-    report = Report(compiler.target, resident_bytes, calibration_share(compiler))
-    say(
-        f"{compiler.target.name}: the estimate of a bf16 product of {CALIBRATION}^3 comes to "
-        f"{report.calibration_share:.0%} of the peak; all estimates leave out stalls and launches"
-    )
-    say(f"weights and pool: {_megabytes(resident_bytes)} of {_megabytes(compiler.target.usable_memory)} usable")
-    say(HEADING)
-    for program in programs:
-        try:
-            compiled = estimates.compile(program, options)
-        except Exception as error:  # whatever the compiler raises, the other programs are still of interest
-            report.misfits.append(f"{program.name} does not compile: {str(error).splitlines()[0]}")
-            say(report.misfits[-1])
-            continue
-        say(_line(program, compiled, estimates.seconds(compiled, program.frequencies)))
-        for copy in compiled.copies(arrays):
-            say(f"    copies the {copy}")
-        needed = max(resident_bytes, compiled.argument_bytes) + compiled.temporary_bytes + compiled.output_bytes
-        if needed > compiler.target.usable_memory:
-            report.misfits.append(f"{program.name} needs {_megabytes(needed)}")
-            say(report.misfits[-1])
-    return report
-
-
-HEADING = f"{'compile':>8} {'arguments':>10} {'temporary':>10} {'outputs':>10} {'estimate':>12}  program; custom calls"
-
-
-def _line(program: Program, compiled: Compiled, seconds: float) -> str:
-    sizes = compiled.argument_bytes, compiled.temporary_bytes, compiled.output_bytes
-    calls = ", ".join(f"{count} {name}" for name, count in sorted(compiled.custom_calls.items())) or "none"
-    columns = " ".join(f"{_megabytes(size):>10}" for size in sizes)
-    return f"{compiled.seconds:>6.1f} s {columns} {seconds * 1e6:>9.1f} us  {program.name}; {calls}"
+    def _misfit(self, line: str) -> None:
+        self.misfits.append(line)
+        self._say(line)
 
 
 def _megabytes(size: float) -> str:

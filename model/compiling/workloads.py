@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from model.config import DecoderConfig
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
+from scoring.planning.algorithms import AlgorithmSetting
 
 LABELS = (9454, 2753)
 """``Yes`` and ``No`` in Qwen3's vocabulary; smaller vocabularies take them modulo their size."""
@@ -138,3 +140,28 @@ def _in_words(group: Group) -> str:
 def alike(query: int, items: int, item_tokens: int) -> Workload:
     """Return one query, and items of one length, in tokens."""
     return Workload((Group(query, (item_tokens,) * items),))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A workload, and how the engine is to score it."""
+
+    name: str
+    workload: Workload
+    algorithm: AlgorithmSetting = "auto"
+    settings: Mapping[str, object] = field(default_factory=dict)  # that differ from those of the environment
+
+
+_TARGET = alike(2_000, 500, 20)
+MEASURED = {
+    measured.name: measured
+    for measured in (
+        Measured("target", _TARGET),
+        Measured("20_queries", Workload((Group(300, (20,) * 10),) * 20)),
+        Measured("steps_of_128_items", _TARGET, settings={"multi_item_extend_batch_size": 128}),
+        Measured("steps_of_500_items", _TARGET, settings={"multi_item_extend_batch_size": 500}),
+        Measured("packed_segment", _TARGET, "packed", {"multi_item_mask_impl": "segment"}),
+        Measured("packed_dense", _TARGET, "packed", {"multi_item_mask_impl": "dense"}),
+    )
+}
+"""What programs are estimated for, by name."""

@@ -1,0 +1,43 @@
+"""The calls of programs that the engine makes for a workload on a device that is not there."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from model.compiling.frequencies import KERNEL, Visits, frequencies_of
+from model.compiling.programs import WeightlessEngine
+from model.compiling.shapes import QWEN3_06B
+from model.compiling.workloads import MEASURED
+from model.platforms import Platform
+from settings.engine import EngineSettings
+from tests.model.devices import stand_in
+
+CONFIG = replace(QWEN3_06B, context=16_384)
+TPU = Platform.of(stand_in("tpu"), memory=31 * 2**30)
+
+
+def engine(name: str) -> WeightlessEngine:
+    settings = EngineSettings().model_copy(update=dict(MEASURED[name].settings))
+    return WeightlessEngine(CONFIG, settings, TPU, MEASURED[name].algorithm)
+
+
+def test_the_calls_of_the_target_are_those_of_full_steps() -> None:
+    target = engine("target")
+    calls = target.calls(MEASURED["target"].workload.work(CONFIG.vocabulary))
+    counts = Counter(type(call.key).__name__ for call in calls)
+    assert counts == {"PrefillKey": 1, "ExtendKey": 5, "HeadKey": 5}
+    frequencies, _ = frequencies_of(calls[0], CONFIG, target.block_tokens)
+    # A visit brings 512 of the query's 2,000 tokens to one of 8 key heads, and the softmax begins once for 4 visits.
+    assert frequencies[f"{KERNEL}/loop0"] == 4 * 8
+    assert frequencies[f"{KERNEL}/region0"] == 0.25
+
+
+@pytest.mark.parametrize(("name", "share"), [("packed_segment", 0.3), ("packed_dense", 1.0)])
+def test_packed_sequences_visit_few_tiles_unless_they_are_dense(name: str, share: float) -> None:
+    packed = engine(name)
+    visits = Visits()
+    for call in packed.calls(MEASURED[name].workload.work(CONFIG.vocabulary)):
+        visits += frequencies_of(call, CONFIG, packed.block_tokens)[1]
+    assert visits.all_tiles > 0
+    assert visits.tiles / visits.all_tiles == pytest.approx(share, abs=0.1)
