@@ -136,7 +136,7 @@ def test_a_worker_of_the_version_before_is_heard(path: str) -> None:
     api = Heard()
     with noticing(LocalHub(path), api), socket.socket(socket.AF_UNIX) as before:
         wait_until(lambda: Path(path).exists(), "the API listens")
-        before.connect(path)
+        wait_until(lambda: before.connect_ex(path) == 0, "the hub listens")
         before.sendall(b'{"ended": ["job_1", "job_2"]}\n')
         wait_until(lambda: api.ended == ["job_1", "job_2"], "it is heard")
 
