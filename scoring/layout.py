@@ -66,6 +66,11 @@ class Rows:
         return len(self.lengths)
 
     @property
+    def nbytes(self) -> int:
+        """How many bytes the arrays take."""
+        return int(self.tokens.nbytes + self.lengths.nbytes + self.prefix_ends.nbytes)
+
+    @property
     def sequence_lengths(self) -> TokenIds:
         """int32 [N]: number of tokens of each whole sequence, prefix included."""
         return self.prefix_ends + self.lengths

@@ -15,7 +15,7 @@ import structlog
 
 from jobs.queue.ending import end_jobs
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
-from jobs.queue.new_jobs import NewJob, store_at_once, store_jobs
+from jobs.queue.new_jobs import NewJob, fits_at_once, store_at_once, store_jobs
 from jobs.store.database import Database, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import Accepted, JobStatus, Origin, Submission
@@ -132,9 +132,10 @@ def _commit(db: Database, members: Sequence[_Member], *, alone: bool = False) ->
     # The client of a call has been promised nothing yet, so the work can start before its job is on disk.
     durable = any(member.submission.origin is Origin.JOB for member in members)
     lock_seconds = None if alone else GROUP_LOCK_SECONDS
-    if not db.is_sqlite and all(member.is_plain for member in members):
+    plain = _new_jobs(members) if all(member.is_plain for member in members) else []
+    if not db.is_sqlite and plain and fits_at_once(plain):
         with db.without_transaction() as tx:
-            stored = store_at_once(tx, _new_jobs(members), durable=durable, lock_seconds=lock_seconds)
+            stored = store_at_once(tx, plain, durable=durable, lock_seconds=lock_seconds)
         if stored or not alone:
             return [Accepted(one.job_id, replayed=False) if one.job_id in stored else None for one in members]
     with db.write(durable=durable, lock_seconds=lock_seconds) as tx:

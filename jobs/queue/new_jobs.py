@@ -26,6 +26,10 @@ from scoring.options import Priority
 from scoring.work import work_of_rows
 from settings.jobs import StoreSettings
 
+MAX_AT_ONCE_BYTES = 2**19
+"""The most bytes of queries and rows that :func:`store_at_once` stores. It writes them as hexadecimal text within JSON.
+That takes about seven times their size in memory here, and nine times in PostgreSQL."""
+
 SHARED = "*"  # the tenant name that owns prefixes shared by all tenants; no real tenant can have it
 
 
@@ -38,11 +42,20 @@ class NewJob(NamedTuple):
 
 def store_jobs(tx: Transaction, new: Sequence[NewJob]) -> None:
     """Store jobs with their prefixes and chunks, and open their flows."""
-    if not tx.is_sqlite:  # SQLite can't change several tables in one statement.
+    if not tx.is_sqlite and fits_at_once(new):  # SQLite can't change several tables in one statement.
         stored = store_at_once(tx, new)
         new = [job for job in new if job.id not in stored]
     if new:
         store_by_steps(tx, new)
+
+
+def fits_at_once(new: Iterable[NewJob]) -> bool:
+    """Return whether jobs are small enough for :func:`store_at_once`."""
+    return sum(_bytes(job.submission) for job in new) <= MAX_AT_ONCE_BYTES
+
+
+def _bytes(submission: Submission) -> int:
+    return int(submission.prefix.nbytes) + sum(chunk.rows.nbytes for chunk in submission.chunks)
 
 
 def store_by_steps(tx: Transaction, new: Sequence[NewJob]) -> None:

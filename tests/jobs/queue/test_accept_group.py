@@ -19,7 +19,7 @@ from jobs.queue.accept import Outcome, accept, accept_group
 from jobs.queue.claim import claim
 from jobs.queue.ending import delete
 from jobs.queue.idempotency import WantedKey, take_key
-from jobs.queue.new_jobs import STORE, NewJob, store_at_once, store_by_steps, store_prefixes
+from jobs.queue.new_jobs import MAX_AT_ONCE_BYTES, STORE, NewJob, store_at_once, store_by_steps, store_prefixes
 from jobs.queue.read import get_job
 from jobs.queue.sweep import sweep
 from jobs.queue.upload import begin_upload
@@ -185,6 +185,27 @@ def test_plain_jobs_take_one_statement_which_is_a_transaction_of_its_own(postgre
     assert without == [True]
     with postgres_store.without_transaction() as tx:
         assert tx.scalar(text("SHOW transaction_isolation")) == "read committed"
+
+
+@pytest.mark.parametrize("idempotency", [None, Idempotency("key", "hash")])
+def test_a_large_job_is_sent_as_the_bytes_of_its_rows(
+    postgres_store: Database, idempotency: Idempotency | None
+) -> None:
+    """Within the JSON of the one statement, they would take many times as much memory."""
+    sent: list[Any] = []
+
+    def record(_connection: Any, _cursor: Any, _statement: str, parameters: Any, *_: Any) -> None:
+        of_rows = parameters if isinstance(parameters, list) else [parameters]
+        sent.extend(value for of_row in of_rows for value in of_row.values())
+
+    listen(postgres_store.engine, "before_cursor_execute", record)
+    large = submission(chunks=3, rows=8, row_tokens=MAX_AT_ONCE_BYTES // 4 // 8 // 2, idempotency=idempotency)
+    assert accept(postgres_store, large).replayed is False
+    assert sum(len(value) for value in sent if isinstance(value, str)) < 10_000
+    with postgres_store.read() as tx:
+        stored = tx.scalars(select(chunk_inputs.c.rows).order_by(chunk_inputs.c.chunk_id)).all()
+    assert stored == [part.rows.to_bytes() for part in large.chunks]
+    assert find_violations(postgres_store, full=True) == []
 
 
 def test_a_job_whose_query_is_stored_by_another_at_the_same_moment_shares_it(postgres_store: Database) -> None:
