@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,28 @@ class AddedTokens:
 
 def without_added_tokens(definition: Mapping[str, Any]) -> dict[str, Any]:
     """Return the definition of a tokenizer to which all text is ordinary text, and that puts nothing around a text."""
-    return {**definition, "added_tokens": [], "post_processor": None}
+    special = {token["content"] for token in definition["added_tokens"] if token["special"]}
+    model = _without_words(definition["model"], special)
+    return {**definition, "model": model, "added_tokens": [], "post_processor": None}
+
+
+def _without_words(model: Mapping[str, Any], words: set[str]) -> Mapping[str, Any]:
+    """Return a tokenizer's model with the same ids that finds none of these words in a text.
+
+    Many vocabularies hold the special tokens, too. A model that looks for the words of its vocabulary, as Unigram does,
+    would find them in any text.
+    """
+    hidden = words - {model.get("unk_token")}
+    if hidden.isdisjoint(piece[0] if isinstance(piece, list) else piece for piece in model["vocab"]):
+        return model
+    # No client can know these names.
+    names = {word: f"{secrets.token_hex(16)}{word}" for word in hidden}
+    if isinstance(model["vocab"], list):  # Unigram: pieces with their scores
+        return {**model, "vocab": [[names.get(piece, piece), score] for piece, score in model["vocab"]]}
+    changed = {**model, "vocab": {names.get(piece, piece): number for piece, number in model["vocab"].items()}}
+    if "merges" in model:
+        changed["merges"] = [pair for pair in model["merges"] if hidden.isdisjoint((*pair, "".join(pair)))]
+    return changed
 
 
 def _pattern(token: Mapping[str, Any]) -> str:

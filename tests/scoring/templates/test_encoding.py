@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from scoring.layout import Rows
 from scoring.templates.encoding import Prompt
 from scoring.templates.known import KnownTemplates
 from scoring.templates.wording import Place, Wording, read_pieces
+from scoring.tokenization import TextTokenizer
 from tests.packed_rows import whole_sequences
 from tests.scoring.tokenizer_families import CUTTABLE, SENTENCE_PIECE, family
 from tests.scoring.tokenizers_under_test import FRAGMENTS
@@ -134,3 +135,29 @@ def test_in_delimiter_mode_query_and_item_are_tokenized_apart() -> None:
     end, end_of_text = (tokenizer.added_tokens.ids[name] for name in ("<|im_end|>", "<|endoftext|>"))
     found = Prompt(wording, "x", tokenizer, delimiter=end_of_text).sequence("y")
     assert found == [*tokenizer.encode("Q: x"), end_of_text, *tokenizer.encode(" y"), end]
+
+
+CHARACTERS = [*"<|>/_abcdefghijklmnopqrstuvwxyz"]
+WORDS = ["<unk>", "</s>", "<|im_end|>", *CHARACTERS]
+MERGES = [("<", "/"), ("</", "s"), ("</s", ">")]
+MODELS = {
+    "unigram": models.Unigram([(word, -9.0 if word in CHARACTERS else 0.0) for word in WORDS], unk_id=0),
+    "words": models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"),
+    "merges": models.BPE({word: n for n, word in enumerate([*WORDS, "</", "</s"])}, MERGES, unk_token="<unk>"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_special_tokens_that_are_words_of_the_vocabulary_are_text_in_documents(name: str) -> None:
+    """The model itself would find them, whether or not they are listed as added tokens."""
+    backend = Tokenizer(MODELS[name])
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(["</s>", "<|im_end|>"])
+    tokenizer = TextTokenizer(backend)
+    wording = Wording(read_pieces("{query}", Place.QUERY), read_pieces("{item}</s>", Place.ITEM))
+    item = "a </s> <|im_end|> b"
+    tokens = Prompt(wording, "q ", tokenizer).sequence(item)
+    assert tokens[-1] == 1, "the template's own"
+    assert {1, 2}.isdisjoint(tokens[:-1])
+    assert {backend.token_to_id(character) for character in "qab"} <= set(tokens)
+    assert tokenizer.literal.encode("abc") == tokenizer.encode("abc")
