@@ -60,52 +60,61 @@ class ItemSlots(NamedTuple):
     slots: Array  # int32 [T]: where each row of the step stands in the slots; S for rows that belong to no item
 
 
+class AttendPrefix(Protocol):
+    """Attention of a step to prefixes in one layer."""
+
+    def __call__(self, queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to the prefixes of their tiles.
+
+        pool_keys, pool_values: [L, K, B, s, D], B blocks of s tokens in each of L layers; layer: int32 [], which layer.
+        """
+
+
+class AttendExtension(Protocol):
+    """Attention of a step of items in one layer."""
+
+    def __call__(
+        self, queries: Array, keys: Array, values: Array, pool_keys: Array, pool_values: Array, layer: Array
+    ) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to the prefixes of their tiles, and causally within their items.
+
+        keys, values: [T, K, D]; what comes behind them is that of :class:`AttendPrefix`. The result of rows that belong
+        to no item is any finite number.
+        """
+
+
+class AttendPacked(Protocol):
+    """Attention of a packed sequence in one layer."""
+
+    def __call__(self, queries: Array, keys: Array, values: Array) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to the keys of the sequence, keys and values [T, K, D]."""
+
+
 class WholeStepAttention(Protocol):
     """An implementation of attention for programs that compute a whole step, with all layers of the pool at once.
+
+    Each method takes what is the same in all layers, and returns the function of a layer. What follows from it, such as
+    lists of the blocks that a kernel visits, is so computed once for a step.
 
     A step has T rows in tiles of T / tiles rows. All rows of a tile see parts of the same prefix. Scores are scaled by
     ``1 / sqrt(D)``; softmax runs in float32. H is a multiple of K, and query head h uses key head ``h // (H / K)``.
     """
 
-    def attend_prefix(
-        self,
-        queries: Array,
-        pool_keys: Array,
-        pool_values: Array,
-        layer: Array,
-        table: Array,
-        counts: Array,
-        ends: Array,
-    ) -> AttentionOutput:
-        """Return attention of queries [T, H, D] to the prefixes of their tiles.
+    def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
+        """Return the attention to prefixes whose blocks have ``block_tokens`` tokens.
 
-        pool_keys, pool_values: [L, K, B, s, D], B blocks of s tokens in each of L layers; layer: int32 [], which layer;
         table: int32 [tiles, N], the blocks of each tile's prefix in order, and block 0 behind them; counts: int32
         [tiles], how many of these blocks the rows of the tile see, 0 to N; ends: int32 [T], where row t sees the first
-        ``ends[t]`` tokens of its tile's prefix, at most ``s * counts`` of its tile.
+        ``ends[t]`` tokens of its tile's prefix, at most ``block_tokens * counts`` of its tile.
         """
 
-    def attend_extension(
-        self,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        items: ItemSlots,
-        pool_keys: Array,
-        pool_values: Array,
-        layer: Array,
-        table: Array,
-        counts: Array,
-        ends: Array,
-    ) -> AttentionOutput:
-        """Return attention of queries [T, H, D] to the prefixes of their tiles, and causally within their items.
+    def extension(
+        self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
+    ) -> AttendExtension:
+        """Return the attention of items; what comes behind ``items`` is that of :meth:`prefix`."""
 
-        keys, values: [T, K, D]; what comes behind ``items`` is that of :meth:`attend_prefix`. The result of rows that
-        belong to no item is any finite number.
-        """
-
-    def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
-        """Return attention of queries [T, H, D] to the keys of a packed sequence, keys and values [T, K, D].
+    def packed(self, ranges: Array) -> AttendPacked:
+        """Return the attention of a packed sequence.
 
         ranges: int32 [T, 2, 2], where query q sees key k if ``begin <= k < end`` for one of its two disjoint ranges.
         Rows that see nothing have empty ranges.

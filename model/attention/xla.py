@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.attention.contract import AttentionOutput, ItemSlots, merge, multiply
+from model.attention.contract import (
+    AttendExtension,
+    AttendPacked,
+    AttendPrefix,
+    AttentionOutput,
+    ItemSlots,
+    merge,
+    multiply,
+)
 from model.attention.tiles import OnlineSoftmax, TiledAttention
 
 _TILES = TiledAttention(query_block=128, key_block=128)
@@ -18,52 +26,58 @@ _TILES = TiledAttention(query_block=128, key_block=128)
 class XLAAttention:
     """A :class:`model.attention.contract.WholeStepAttention`."""
 
-    def attend_prefix(
-        self,
-        queries: Array,
-        pool_keys: Array,
-        pool_values: Array,
-        layer: Array,
-        table: Array,
-        counts: Array,
-        ends: Array,
-    ) -> AttentionOutput:
+    def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        (T, H, D), (K, _, s) = queries.shape, pool_keys.shape[1:4]
-        tiles, G = len(table), H // K
-        rows = T // tiles
-        tiled = queries.reshape(tiles, rows, K, G, D).transpose(0, 2, 3, 1, 4).reshape(tiles, K, G * rows, D)
 
-        def tile(number: Array) -> AttentionOutput:
-            tile_ends = jnp.tile(ends.reshape(tiles, rows)[number], G)[:, None]  # [G * rows, 1]
+        def attend(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
+            (T, H, D), K = queries.shape, pool_keys.shape[1]
+            tiles, G = len(table), H // K
+            rows = T // tiles
+            tiled = queries.reshape(tiles, rows, K, G, D).transpose(0, 2, 3, 1, 4).reshape(tiles, K, G * rows, D)
 
-            def visit(index: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
-                block = table[number, index]
-                scores = multiply("kqd,ksd->kqs", tiled[number], pool_keys[layer, :, block]) * D**-0.5
-                seen = index * s + jnp.arange(s, dtype=jnp.int32) < tile_ends
-                return so_far.add(jnp.where(seen, scores, -jnp.inf), pool_values[layer, :, block])
+            def tile(number: Array) -> AttentionOutput:
+                tile_ends = jnp.tile(ends.reshape(tiles, rows)[number], G)[:, None]  # [G * rows, 1]
 
-            empty = OnlineSoftmax.empty((K, G * rows), D)
-            return OnlineSoftmax(*lax.fori_loop(0, counts[number], visit, empty)).attended()
+                def visit(index: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
+                    block = table[number, index]
+                    scores = multiply("kqd,ksd->kqs", tiled[number], pool_keys[layer, :, block]) * D**-0.5
+                    seen = index * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32) < tile_ends
+                    return so_far.add(jnp.where(seen, scores, -jnp.inf), pool_values[layer, :, block])
 
-        out, log_sum_exp = lax.map(tile, jnp.arange(tiles, dtype=jnp.int32))
-        return AttentionOutput(
-            out.reshape(tiles, K, G, rows, D).transpose(0, 3, 1, 2, 4).reshape(T, H, D),
-            log_sum_exp.reshape(tiles, K, G, rows).transpose(0, 3, 1, 2).reshape(T, H),
-        )
+                empty = OnlineSoftmax.empty((K, G * rows), D)
+                return OnlineSoftmax(*lax.fori_loop(0, counts[number], visit, empty)).attended()
 
-    def attend_extension(
-        self, queries: Array, keys: Array, values: Array, items: ItemSlots, *prefixes: Array
-    ) -> AttentionOutput:
-        """See :class:`model.attention.contract.WholeStepAttention`; ``prefixes`` is its arguments behind ``items``."""
-        ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
-        ranges = jnp.stack([items.begins, ends], axis=-1)[None, :, None]
-        in_slots = [part[items.rows][None] for part in (queries, keys, values)]
-        attended = _TILES.attend(in_slots[0], in_slots[1], in_slots[2], ranges)
-        own = AttentionOutput(*(jnp.take(part[0], items.slots, axis=0, mode="clip") for part in attended))
-        return merge(self.attend_prefix(queries, *prefixes), own)
+            out, log_sum_exp = lax.map(tile, jnp.arange(tiles, dtype=jnp.int32))
+            return AttentionOutput(
+                out.reshape(tiles, K, G, rows, D).transpose(0, 3, 1, 2, 4).reshape(T, H, D),
+                log_sum_exp.reshape(tiles, K, G, rows).transpose(0, 3, 1, 2).reshape(T, H),
+            )
 
-    def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
+        return attend
+
+    def extension(
+        self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
+    ) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        attended = _TILES.attend(queries[None], keys[None], values[None], ranges[None])
-        return AttentionOutput(attended.out[0], attended.log_sum_exp[0])
+        attend_prefix = self.prefix(block_tokens, table, counts, ends)
+        own_ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
+        ranges = jnp.stack([items.begins, own_ends], axis=-1)[None, :, None]
+
+        def attend(
+            queries: Array, keys: Array, values: Array, pool_keys: Array, pool_values: Array, layer: Array
+        ) -> AttentionOutput:
+            in_slots = [part[items.rows][None] for part in (queries, keys, values)]
+            attended = _TILES.attend(in_slots[0], in_slots[1], in_slots[2], ranges)
+            own = AttentionOutput(*(jnp.take(part[0], items.slots, axis=0, mode="clip") for part in attended))
+            return merge(attend_prefix(queries, pool_keys, pool_values, layer), own)
+
+        return attend
+
+    def packed(self, ranges: Array) -> AttendPacked:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+
+        def attend(queries: Array, keys: Array, values: Array) -> AttentionOutput:
+            attended = _TILES.attend(queries[None], keys[None], values[None], ranges[None])
+            return AttentionOutput(attended.out[0], attended.log_sum_exp[0])
+
+        return attend

@@ -78,18 +78,17 @@ class WholeStepPrograms:
 
         (*weights, pool keys, pool values, tokens [T], positions [T], *tiles, *items, logit positions [n]) -> hidden
         states of the logit positions, float32 [n, width]. tiles: table [tiles, N], counts [tiles] and ends [T] of
-        :meth:`model.attention.contract.WholeStepAttention.attend_prefix`; items:
+        :meth:`model.attention.contract.WholeStepAttention.prefix`; items:
         :class:`model.attention.contract.ItemSlots`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
         the tokens of its own item up to itself.
         """
         weights, (keys, values, tokens, positions, *step, logit_positions) = self._split(arguments)
-        tiles, items = step[:3], ItemSlots(*step[3:])
+        attend_extension = self._attention.extension(ItemSlots(*step[3:]), keys.shape[3], *step[:3])
         rotary = rotary_embedding(positions, self.config)
 
         def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
             queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
-            attended = self._attention.attend_extension(queries, *own, items, keys, values, number, *tiles)
-            return attended.out, carried
+            return attend_extension(queries, *own, keys, values, number).out, carried
 
         hidden, _ = self._through_layers(weights, tokens, attend)
         return (hidden[logit_positions],)
@@ -104,12 +103,13 @@ class WholeStepPrograms:
         sees the first ``ends[t]`` tokens of its prefix, itself among them.
         """
         weights, (keys, values, tokens, positions, *tiles, places, logit_positions) = self._split(arguments)
+        attend_prefix = self._attention.prefix(keys.shape[3], *tiles)
         rotary = rotary_embedding(positions, self.config)
 
         def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
             pool = _stored(Pool(*carried), layer.key_values(hidden, rotary), number, places)
             queries = layer.queries(hidden, rotary)
-            return self._attention.attend_prefix(queries, *pool, number, *tiles).out, pool
+            return attend_prefix(queries, *pool, number).out, pool
 
         hidden, pool = self._through_layers(weights, tokens, attend, keys, values)
         return hidden[logit_positions], *pool
@@ -119,11 +119,12 @@ class WholeStepPrograms:
 
         (*weights, tokens [T], positions [T], ranges [T, 2, 2], logit positions [n]) -> hidden states of the logit
         positions, float32 [n, width]. ranges: what each token sees, as in
-        :meth:`model.attention.contract.WholeStepAttention.attend_packed`.
+        :meth:`model.attention.contract.WholeStepAttention.packed`.
         """
 
         def program(*arguments: Array) -> tuple[Array, ...]:
             weights, (tokens, positions, ranges, logit_positions) = self._split(arguments)
+            attend_packed = self._attention.packed(ranges)
             rotary = rotary_embedding(positions, self.config)
 
             def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
@@ -131,7 +132,7 @@ class WholeStepPrograms:
                 if dense:
                     batch = [part[None] for part in (queries, *own, ranges)]
                     return DenseAttention().attend(batch[0], batch[1], batch[2], batch[3]).out[0], carried
-                return self._attention.attend_packed(queries, *own, ranges).out, carried
+                return attend_packed(queries, *own).out, carried
 
             hidden, _ = self._through_layers(weights, tokens, attend)
             return (hidden[logit_positions],)

@@ -32,6 +32,25 @@ TOLERANCE = 0.02
 """Of results between about -3 and 3, whose weights are rounded to bf16."""
 
 
+def of_prefixes(queries: Any, pool_keys: Any, pool_values: Any, layer: Any, *tiles: Any) -> AttentionOutput:
+    """Return attention to the prefixes of a step: tiles are those of ``attention.prefix``."""
+    attend = INTERPRETED.prefix(pool_keys.shape[3], *tiles)
+    return attend(queries, pool_keys, pool_values, layer)
+
+
+def of_items(
+    queries: Any, keys: Any, values: Any, items: ItemSlots, pool_keys: Any, pool_values: Any, layer: Any, *tiles: Any
+) -> AttentionOutput:
+    """Return attention of the items of a step: tiles are those of ``attention.extension``."""
+    attend = INTERPRETED_ITEMS.extension(items, pool_keys.shape[3], *tiles)
+    return attend(queries, keys, values, pool_keys, pool_values, layer)
+
+
+def of_packed(queries: Any, keys: Any, values: Any, ranges: Any) -> AttentionOutput:
+    """Return attention of a packed sequence."""
+    return INTERPRETED_ITEMS.packed(ranges)(queries, keys, values)
+
+
 def races_found() -> bool:
     """Return whether the kernel that ran last has read what another part of it was writing."""
     races = interpret_pallas_call.races

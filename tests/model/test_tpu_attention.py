@@ -17,19 +17,20 @@ from model.attention.tpu.visits import active_windows, prefix_visits
 from tests.model.attention_steps import (
     BLOCK,
     BLOCKS,
-    INTERPRETED,
-    INTERPRETED_ITEMS,
     Extension,
     Packed,
     Prefixes,
     assert_close,
+    of_items,
+    of_packed,
+    of_prefixes,
     races_found,
     segments,
 )
 
-PREFIX = jax.jit(INTERPRETED.attend_prefix)
-EXTENSION = jax.jit(INTERPRETED_ITEMS.attend_extension)
-PACKED = jax.jit(INTERPRETED_ITEMS.attend_packed)
+PREFIX = jax.jit(of_prefixes)
+EXTENSION = jax.jit(of_items)
+PACKED = jax.jit(of_packed)
 
 RAGGED = Prefixes.of(
     # Two tiles of one prefix, none, a tile of another prefix, and one that goes on behind the first one's first block.

@@ -13,7 +13,7 @@ import pytest
 from model.attention.contract import AttentionOutput
 from model.attention.tpu import attention, kernel
 from model.attention.tpu.kernel import Pool, Ranged
-from tests.model.attention_steps import INTERPRETED, INTERPRETED_ITEMS, TOLERANCE, Extension, Prefixes
+from tests.model.attention_steps import TOLERANCE, Extension, Prefixes, of_items, of_prefixes
 
 PREFIXES = Prefixes.of(
     [[3, 1, 4], [3, 1, 4], [7, 2, 6]], [[*range(32, 48)], [*range(1, 33, 2)], [*range(20, 36)]], seed=3
@@ -28,14 +28,14 @@ def differs(found: AttentionOutput, expected: AttentionOutput) -> bool:
 
 def prefixes_differ() -> bool:
     def attend(*arguments: Any) -> AttentionOutput:
-        return INTERPRETED.attend_prefix(*arguments)
+        return of_prefixes(*arguments)
 
     return differs(AttentionOutput(*jax.jit(attend)(*PREFIXES.arguments)), PREFIXES.expected())
 
 
 def items_differ() -> bool:
     def attend(*arguments: Any) -> AttentionOutput:
-        return INTERPRETED_ITEMS.attend_extension(*arguments)
+        return of_items(*arguments)
 
     return differs(AttentionOutput(*jax.jit(attend)(*ITEMS.arguments)), ITEMS.expected())
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention.contract import AttentionOutput, ItemSlots
+from model.attention.contract import AttendExtension, AttendPacked, AttendPrefix, AttentionOutput, ItemSlots
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend
-from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
+from model.attention.tpu.visits import WINDOW, Windows, active_windows, prefix_visits
 
 _GROUP = 2
 """Blocks of a prefix that a visit brings: twice 256 tokens, see docs/log.md."""
@@ -23,56 +23,56 @@ class TPUAttention:
     interpret: Any = False  # the parameter of the same name of ``pallas_call``: runs the kernels without a TPU
     columns: int = COLUMNS  # that the kernel computes as one run of code: tests take less, which compiles quickly
 
-    def attend_prefix(
-        self,
-        queries: Array,
-        pool_keys: Array,
-        pool_values: Array,
-        layer: Array,
-        table: Array,
-        counts: Array,
-        ends: Array,
-    ) -> AttentionOutput:
+    def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        return self._attend(queries, _pool(pool_keys, pool_values, layer, table, counts, ends), None)
+        visits = prefix_visits(table, counts, block_tokens, _GROUP)
 
-    def attend_extension(
-        self,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        items: ItemSlots,
-        pool_keys: Array,
-        pool_values: Array,
-        layer: Array,
-        table: Array,
-        counts: Array,
-        ends: Array,
-    ) -> AttentionOutput:
+        def of_layer(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
+            pool = Pool(pool_keys, pool_values, layer, visits, ends, len(ends) // len(table))
+            return self._attend(queries, pool, None)
+
+        return of_layer
+
+    def extension(
+        self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
+    ) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`. The prefix goes on from the items' own softmax."""
-        slots = len(items.rows)
+        visits, slots = prefix_visits(table, counts, block_tokens, _GROUP), len(items.rows)
         rows = jnp.pad(items.rows, (0, -slots % WINDOW))
         # The slot of a row of no item is behind all slots, so that the row sees nothing.
         begins = jnp.take(items.begins, items.slots, mode="fill", fill_value=slots)
         own_ends = jnp.where(items.slots < slots, items.slots + 1, 0)
-        own = _ranged(keys[rows], values[rows], jnp.stack([begins, own_ends], axis=-1)[:, None])
-        return self._attend(queries, _pool(pool_keys, pool_values, layer, table, counts, ends), own)
+        ranges = jnp.stack([begins, own_ends], axis=-1)[:, None]
+        windows = _windows(ranges, len(rows))
 
-    def attend_packed(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
+        def in_slots(part: Array) -> Array:
+            # Rows of all heads are taken as they lie in memory. Otherwise the compiler moves the heads first.
+            return part.reshape(len(part), -1)[rows].reshape(len(rows), *part.shape[1:])
+
+        def of_layer(
+            queries: Array, keys: Array, values: Array, pool_keys: Array, pool_values: Array, layer: Array
+        ) -> AttentionOutput:
+            pool = Pool(pool_keys, pool_values, layer, visits, ends, len(ends) // len(table))
+            return self._attend(queries, pool, Ranged(in_slots(keys), in_slots(values), ranges, windows))
+
+        return of_layer
+
+    def packed(self, ranges: Array) -> AttendPacked:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        missing = ((0, -len(keys) % WINDOW), (0, 0), (0, 0))
-        return self._attend(queries, None, _ranged(jnp.pad(keys, missing), jnp.pad(values, missing), ranges))
+        missing = -len(ranges) % WINDOW
+        windows = _windows(ranges, len(ranges) + missing)
+
+        def of_layer(queries: Array, keys: Array, values: Array) -> AttentionOutput:
+            padded = [jnp.pad(part, ((0, missing), (0, 0), (0, 0))) for part in (keys, values)]
+            return self._attend(queries, None, Ranged(padded[0], padded[1], ranges, windows))
+
+        return of_layer
 
     def _attend(self, queries: Array, pool: Pool | None, ranged: Ranged | None) -> AttentionOutput:
         return attend(queries, pool, ranged, columns=self.columns, interpret=self.interpret)
 
 
-def _pool(keys: Array, values: Array, layer: Array, table: Array, counts: Array, ends: Array) -> Pool:
-    visits = prefix_visits(table, counts, keys.shape[3], _GROUP)
-    return Pool(keys, values, layer, visits, ends, len(ends) // len(table))
-
-
-def _ranged(keys: Array, values: Array, ranges: Array) -> Ranged:
+def _windows(ranges: Array, keys: int) -> Windows:
     T = len(ranges)
     padded = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else min(CHUNK, T))), (0, 0), (0, 0)))
-    return Ranged(keys, values, ranges, active_windows(padded, min(CHUNK, T), len(keys)))
+    return active_windows(padded, min(CHUNK, T), keys)

@@ -24,15 +24,19 @@ rows, own, slots, tile = shape((T,), "int32"), shape((T, K, D), "bfloat16"), sha
 pool, table, counts = shape((L, K, B, 256, D), "bfloat16"), shape((tile, N), "int32"), shape((tile,), "int32")
 queries, attention = shape((T, H, D), "float32"), TPUAttention()
 behind = pool, pool, shape((), "int32"), table, counts, rows
+def prefix(q, pool_keys, pool_values, layer, *tiles):
+    return attention.prefix(256, *tiles)(q, pool_keys, pool_values, layer)
+def extension(q, k, v, of, begins, at, pool_keys, pool_values, layer, *tiles):
+    return attention.extension(ItemSlots(of, begins, at), 256, *tiles)(q, k, v, pool_keys, pool_values, layer)
+def packed(q, k, v, ranges):
+    return attention.packed(ranges)(q, k, v)
 match sys.argv[2]:
     case "prefix":
-        function, arguments = attention.attend_prefix, (queries, *behind)
+        function, arguments = prefix, (queries, *behind)
     case "extension":
-        def function(q, k, v, of, begins, at, *rest):
-            return attention.attend_extension(q, k, v, ItemSlots(of, begins, at), *rest)
-        arguments = (queries, own, own, slots, slots, rows, *behind)
+        function, arguments = extension, (queries, own, own, slots, slots, rows, *behind)
     case "packed":
-        function, arguments = attention.attend_packed, (queries, own, own, shape((T, 2, 2), "int32"))
+        function, arguments = packed, (queries, own, own, shape((T, 2, 2), "int32"))
 Compiler(target).compile(function, arguments)
 """
 
