@@ -25,7 +25,7 @@ from jobs.queue.lease import granting
 from jobs.queue.read import CLAIMABLE, card_parameters, has_waiting
 from jobs.store.clock import NOW
 from jobs.store.codec import TOKEN_BYTES, unpack_ids, unpack_options
-from jobs.store.database import Database, Transaction
+from jobs.store.database import Database, DeadlockError, Transaction
 from jobs.store.identifiers import new_batch_id
 from jobs.store.lists import is_one_of
 from jobs.store.records import Claim, JobStatus, Origin
@@ -73,10 +73,17 @@ def claim(
     """
     interactive_only = interactive_only or without is not None
     for attempt in range(TRIES):
-        # A crash of the database may undo a claim. The fence then rejects its scores, because the batch id is unknown.
-        with db.write(durable=False, avoid_sort=True) as tx:
-            choice = _choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive, without)
-            claimed = _take(tx, worker_id, card.name, choice) if choice.chunks else None
+        try:
+            # A crash of the database may undo a claim. The fence then rejects its scores, as the batch id is unknown.
+            with db.write(durable=False, avoid_sort=True) as tx:
+                choice = _choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive, without)
+                claimed = _take(tx, worker_id, card.name, choice) if choice.chunks else None
+        except DeadlockError:
+            # The charges of two claims can wait for each other, although both lock the flows in one order: PostgreSQL
+            # takes a further lock for a row that was changed while a transaction that adds work has locked it.
+            if attempt + 1 == TRIES:
+                raise
+            continue
         if claimed is not None:
             return claimed
         # Other claims lock more rows than they take, and release them a moment later.

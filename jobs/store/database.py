@@ -34,6 +34,10 @@ class StorageUnavailable(Exception):  # noqa: N818 (it names a state of the worl
     """The store can't be reached, or can't run a transaction now. A later attempt may succeed."""
 
 
+class DeadlockError(StorageUnavailable):
+    """This transaction and others waited for each other, so PostgreSQL has ended it. The others go on."""
+
+
 class LockedError(Exception):
     """Another transaction holds a lock for longer than this one was to wait for it. Nothing was stored."""
 
@@ -239,6 +243,8 @@ def _naming_outages() -> Iterator[None]:
     except DBAPIError as error:
         if isinstance(error.orig, psycopg.errors.LockNotAvailable):
             raise LockedError(str(error.orig)) from error
+        if isinstance(error.orig, psycopg.errors.DeadlockDetected):
+            raise DeadlockError(str(error.orig)) from error
         # If the connection is gone, any error is an outage: when PostgreSQL ends the session of a client that was
         # silent within a transaction, such as a frozen process, the client gets an internal error.
         outage = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)

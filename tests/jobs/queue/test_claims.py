@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sqlalchemy import Select, delete, text
+from sqlalchemy.event import listen
 
 import jobs.queue.claim
 from checkpoints.card import ModelCard
@@ -27,6 +29,7 @@ from scoring.work import work, work_of_prefix
 from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, at_once, finish_all, submission, submit, take, waiting_chunks
+from tests.services import wait_until
 
 
 def prefixes_of(claimed: Any) -> list[list[int]]:
@@ -75,6 +78,38 @@ def test_a_claim_waits_for_no_job(postgres_store: Database) -> None:
     job = get_job(postgres_store, "default", job_id)
     assert job.status is JobStatus.SUCCEEDED
     assert job.started_at is not None
+
+
+def test_a_claim_that_is_ended_because_of_a_deadlock_is_no_outage(postgres_store: Database) -> None:
+    submit(postgres_store)
+    holds, wanted = threading.Event(), threading.Event()
+
+    def rival() -> None:
+        with postgres_store.write() as tx:
+            tx.execute(text("SET LOCAL deadlock_timeout TO '60s'"))  # so that the claim is ended
+            tx.execute(text("SELECT 1 FROM lanes FOR UPDATE"))
+            holds.set()
+            wanted.wait()
+            tx.execute(text("SELECT 1 FROM chunks FOR UPDATE"))
+
+    def rival_waits() -> bool:
+        with postgres_store.read() as tx:
+            query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            return tx.scalar(text(query)) is not None
+
+    def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "charged_flows" in statement and not wanted.is_set():  # the claim has locked the chunk
+            wanted.set()
+            wait_until(rival_waits, "the other transaction waits for the chunk")
+
+    listen(postgres_store.engine, "before_cursor_execute", record)
+    thread = threading.Thread(target=rival)
+    thread.start()
+    holds.wait()
+    claimed = claim(postgres_store, "worker", CARD, 100)
+    thread.join()
+    assert wanted.is_set()
+    assert len((claimed or take(postgres_store)).chunk_ids) == 1
 
 
 def test_shuffled_single_item_jobs_are_claimed_as_groups(store: Database) -> None:
