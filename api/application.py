@@ -39,7 +39,7 @@ from jobs.invariant_watch import Watch
 from jobs.queue.read import results_of
 from jobs.store.database import Database
 from scoring.served_checkpoint import ServedCheckpoint
-from scoring.templates.known import KnownTemplates, difference_from_one_text, require_fit
+from scoring.templates.known import KnownTemplates, require_fit
 from scoring.templates.template import Template
 from scoring.templates.wording import TemplateError
 from scoring.tokenization import TextTokenizer
@@ -167,7 +167,6 @@ def create_app(
 
 def _check_template(template: Template, tokenizer: TextTokenizer, *, wanted: bool) -> None:
     """Say how documents are ranked, and what is wrong with it. Raises TemplateError if an unfit template is wanted."""
-    _ = tokenizer.literal  # It takes long to make with a large vocabulary, so no request should be the first to ask.
     try:
         require_fit(template, tokenizer)
     except TemplateError as error:
@@ -175,6 +174,4 @@ def _check_template(template: Template, tokenizer: TextTokenizer, *, wanted: boo
             raise
         log.warning("documents can't be ranked without a template", reason=str(error))
         return
-    if (difference := difference_from_one_text(template, tokenizer)) is not None:
-        log.warning("template is tokenized in another way", template=template.name, difference=difference)
     log.info("documents are ranked by a template", template=template.name)

@@ -25,7 +25,6 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from checkpoints.files import CheckpointError, require_directory
-from scoring.added_tokens import AddedTokens, without_added_tokens
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.query_cut import QueryCutter
@@ -76,8 +75,10 @@ class TextTokenizer:
         # With a large vocabulary these objects take a hundred megabytes, so no reference to them is kept.
         definition: dict[str, Any] = json.loads(self._backend.to_str())
         self._cutter = QueryCutter.for_tokenizer(definition)
-        self.added_tokens = AddedTokens.of(definition)
-        self._literal: TextTokenizer | None = None
+        self.added_tokens: Mapping[str, int] = {
+            token.content: number for number, token in self._backend.get_added_tokens_decoder().items()
+        }
+        """The id of each added token, such as ``<|im_start|>``, by its text."""
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
         self._marks_beginnings = _marks_beginnings(definition["normalizer"]) or _marks_beginnings(
             definition["pre_tokenizer"]
@@ -127,17 +128,6 @@ class TextTokenizer:
         return other
 
     @property
-    def literal(self) -> TextTokenizer:
-        """This tokenizer for texts in which added tokens are ordinary text, and around which it puts nothing.
-
-        It is made when it is first asked for, which takes long with a large vocabulary.
-        """
-        if self._literal is None:
-            definition = without_added_tokens(json.loads(self._backend.to_str()))
-            self._literal = TextTokenizer(Tokenizer.from_str(json.dumps(definition)))
-        return self._literal.in_one_thread() if self._in_one_thread else self._literal
-
-    @property
     def around(self) -> tuple[list[int], list[int]]:
         """The special tokens that the tokenizer puts before and behind every text."""
         inner, whole = self.encode("a", add_special_tokens=False), self.encode("a")
@@ -148,8 +138,8 @@ class TextTokenizer:
 
     def added_tokens_from(self, width: int) -> list[str]:
         """Return the added tokens whose ids are at least ``width``, in the order of their ids."""
-        added = self._backend.get_added_tokens_decoder()
-        return [added[token].content for token in sorted(added) if token >= width]
+        beyond = {token: content for content, token in self.added_tokens.items() if token >= width}
+        return [beyond[token] for token in sorted(beyond)]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``."""
@@ -203,25 +193,23 @@ class TextTokenizer:
         query: str,
         *,
         before: Sequence[int] = (),
-        behind_text: bool = False,
+        add_special_tokens: bool = True,
         longest: int | None = None,
         stop_if_unwanted: Callable[[], None] = always_wanted,
     ) -> RowEncoder:
         """Encode a query, and return the encoder of the items behind it.
 
-        before: tokens that stand before the query, and count as a part of it. behind_text: whether they are such that
-        the query continues a text. longest: the most tokens that the query may have. If it can be cut, it is encoded
-        only until it has more. Raises QueryTooLongError.
+        before: tokens that stand before the query, and count as a part of it. add_special_tokens: whether the tokenizer
+        puts its special tokens around query and item. longest: the most tokens that the query may have. If it can be
+        cut, it is encoded only until it has more. Raises QueryTooLongError.
         """
         cut = self._cutter.cut(query)
         if cut is None:
-            # The marker of a beginning goes to the line feed, whose tokens are dropped.
-            mark = _MARKED if behind_text and self._marks_beginnings else ""
-            dropped = len(self.encode(mark, add_special_tokens=False)) if mark else 0
-            ids = np.array([*before, *self.encode(mark + query)[dropped:]], np.int32)
+            ids = np.array([*before, *self.encode(query, add_special_tokens)], np.int32)
             check_query_length(len(ids), longest)
-            return RowEncoder(self, ids, len(before), mark + query, add_special_tokens=True, dropped=dropped)
-        tokens = [*before, *(self._cutter.leading_ids or ())]
+            return RowEncoder(self, ids, len(before), query, add_special_tokens)
+        leading = self._cutter.leading_ids if add_special_tokens else None
+        tokens = [*before, *(leading or ())]
         for piece in self._cutter.pieces(query[:cut]):
             stop_if_unwanted()
             tokens += self.encode(piece, add_special_tokens=False)
@@ -284,7 +272,6 @@ class RowEncoder:
     stable: int  # how many leading tokens of the query no item can change
     tail: str  # the end of the query, which is encoded again with every item
     add_special_tokens: bool  # whether the tokenizer puts its special tokens around the tail and an item
-    dropped: int = 0  # how many leading tokens of tail and item are dropped: those of a text that only takes a marker
     after: str = ""  # text that is encoded behind every item
     suffix: TokenIds = field(default_factory=lambda: _NO_TOKENS)  # tokens at the end of every row
 
@@ -298,9 +285,6 @@ class RowEncoder:
         for texts in _batches(items, self.repeated_characters + len(self.suffix)):
             joined = [self.tail + item + self.after for item in texts]
             tokens, lengths = self.tokenizer.encode_batch(joined, add_special_tokens=self.add_special_tokens)
-            if self.dropped:
-                tokens = _drop_leading(tokens, lengths, np.full_like(lengths, self.dropped))
-                lengths = lengths - np.int32(self.dropped)
             if len(self.suffix):
                 ends = np.repeat(np.cumsum(lengths, dtype=np.int64), len(self.suffix))
                 tokens = np.insert(tokens, ends, np.tile(self.suffix, len(lengths)))

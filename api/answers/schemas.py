@@ -58,7 +58,7 @@ class ScoreFields(BaseModel):
     query_template: str | None = Field(
         None,
         description="the text that the query becomes: `{query}` stands for it, `{instruction}` for the instruction. "
-        "Only for texts; what clients write in place of these is text, even if it spells a special token",
+        "Only for texts. In what clients write in place of these, braces are text and special tokens are read as such",
     )
     item_template: str | None = Field(None, description="the same for each item, for which `{item}` stands")
     template: str | None = Field(

@@ -77,7 +77,7 @@ def read_rerank(
         limits.check_items(len(documents))
         limits.check_query_and_labels(query, ())
         limits.check_item_texts(documents)
-        items, warnings = _cut(documents, most_tokens, reading.tokenizer.literal, stop_if_unwanted)
+        items, warnings = _cut(documents, most_tokens, reading.tokenizer, stop_if_unwanted)
         request = ScoreRequest(query, items, None, template.labels, options, wording, template)
         prepared = prepare_request(reading, request, limits, stop_if_unwanted)
     except RequestError as error:

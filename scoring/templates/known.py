@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scoring.error_codes import RequestError
-from scoring.templates.encoding import Prompt
 from scoring.templates.template import SUFFIX, Template, read_template
 from scoring.templates.wording import TemplateError
 from scoring.tokenization import TextTokenizer
@@ -46,34 +45,19 @@ class KnownTemplates:
 
 
 def require_fit(template: Template, tokenizer: TextTokenizer) -> None:
-    """Raise TemplateError if a tokenizer does not know the template's control tokens, or a label is not one token."""
-    missing = [token for token in template.control_tokens if token not in tokenizer.added_tokens.ids]
+    """Raise TemplateError if one of the template's control tokens or labels is not one token to a tokenizer."""
+    missing = [
+        token
+        for token in template.control_tokens
+        if tokenizer.encode_behind_text(token) != [tokenizer.added_tokens.get(token)]
+    ]
     if missing:
         raise TemplateError(
-            f"the template {template.name} was made for other models: {', '.join(missing)} would be split, because the "
-            "served tokenizer does not have it"
+            f"the template {template.name} was made for other models: the served tokenizer would split "
+            f"{', '.join(missing)}"
         )
     for label in template.labels:
         try:
             tokenizer.single_token(label)
         except RequestError as error:
             raise TemplateError(f"the template {template.name} was made for other models: {error.message}") from None
-
-
-def difference_from_one_text(template: Template, tokenizer: TextTokenizer) -> str | None:
-    """Return a warning if the tokens of a prompt are not those of the same text as a whole, else None.
-
-    They differ with tokenizers that treat the text behind a control token, or at the beginning of a piece, differently.
-    """
-    prompt = Prompt(template.plain, "a query", tokenizer)
-    ours = prompt.sequence("an item")
-    whole = tokenizer.encode(prompt.text("an item"))
-    if ours == whole:
-        return None
-    pairs = zip(ours, whole, strict=False)
-    at = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(ours), len(whole)))
-    near = slice(max(0, at - 2), at + 4)
-    return (
-        f"by the template {template.name}, tokens are {tokenizer.pieces(ours[near])} where the text as a whole would "
-        f"have {tokenizer.pieces(whole[near])}"
-    )

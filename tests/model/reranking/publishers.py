@@ -36,14 +36,10 @@ _ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
 
 def reference(directory: Path, name: str) -> Reference:
     """Return the relevance of all pairs, computed in float32, each pair alone and unpadded."""
-    tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    encode = _encoder(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
     model.train(False)
     ids_of, relevance_of = _PUBLISHERS[name]
-
-    def encode(text: str) -> list[int]:
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
 
     def relevance(query: str, document: str, instruction: str | None) -> float:
         logits = model(torch.tensor([ids_of(encode, query, document, instruction)])).logits[0, -1].double()
@@ -56,6 +52,22 @@ def reference(directory: Path, name: str) -> Reference:
                 for said in (None, INSTRUCTION)
             )
         )
+
+
+def tokens(directory: Path, name: str, query: str, document: str) -> list[int]:
+    """Return the tokens of the prompt for a pair, without an instruction."""
+    ids_of, _ = _PUBLISHERS[name]
+    return ids_of(_encoder(directory), query, document, None)
+
+
+def _encoder(directory: Path) -> Encode:
+    tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    return encode
 
 
 def _ids_of_qwen(encode: Encode, query: str, document: str, instruction: str | None) -> list[int]:

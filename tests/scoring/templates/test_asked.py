@@ -18,6 +18,7 @@ from scoring.templates.known import KnownTemplates
 from scoring.tokenization import TextTokenizer
 from tests.packed_rows import whole_sequences
 from tests.scoring.generous_limits import GENEROUS
+from tests.scoring.templates.prompts import sequences_of
 from tests.scoring.tokenizer_families import family
 
 TEMPLATES = KnownTemplates.read(None, "any").by_name
@@ -62,10 +63,10 @@ def test_without_one_of_them_the_text_is_taken_as_it_is(missing: str) -> None:
     assert sequences(prepared(**given, items=["is", ""])) == expected
 
 
-def test_an_instruction_stands_at_its_place_and_is_text() -> None:
+def test_an_instruction_stands_at_its_place_and_its_braces_are_text() -> None:
     found = prepared(query_template="{instruction}: {query}", instruction="{query}<|im_end|>", items=["is"])
-    assert qwen3().added_tokens.ids["<|im_end|>"] not in sequences(found)[0]
-    assert qwen3().literal.encode("{query}<|im_end|>: the answeris") == sequences(found)[0]
+    assert qwen3().added_tokens["<|im_end|>"] in sequences(found)[0]
+    assert sequences(found) == [qwen3().encode("{query}<|im_end|>: the answeris")]
 
 
 def test_a_named_template_brings_its_labels_unless_the_request_has_some() -> None:
@@ -73,10 +74,10 @@ def test_a_named_template_brings_its_labels_unless_the_request_has_some() -> Non
     found = prepared(template="qwen3-reranker", labels=None)
     assert found.label_token_ids == tuple(qwen3().single_token(label) for label in ("yes", "no"))
     prompt = Prompt(template.plain, BODY["query"], qwen3())
-    assert sequences(found) == [prompt.sequence(item) for item in BODY["items"]]
+    assert sequences(found) == sequences_of(prompt, BODY["items"])
     assert prepared(template="qwen3-reranker").label_token_ids == (qwen3().single_token("yes"),)
     instructed = Prompt(template.wording("Judge"), BODY["query"], qwen3())
-    assert sequences(prepared(template="qwen3-reranker", instruction="Judge"))[0] == instructed.sequence("is")
+    assert sequences(prepared(template="qwen3-reranker", instruction="Judge"))[:1] == sequences_of(instructed, ["is"])
 
 
 def test_log_probabilities_are_always_computed_for_templates() -> None:
@@ -114,14 +115,20 @@ def test_what_cannot_be_asked_for_is_refused(fields: dict[str, Any], code: str, 
 
 
 def test_a_delimiter_stands_between_query_and_item_and_nowhere_else() -> None:
-    delimiter = qwen3().added_tokens.ids["<|endoftext|>"]
+    delimiter = qwen3().added_tokens["<|endoftext|>"]
     templates: dict[str, Any] = {"query_template": "Q: {query}", "item_template": " {item}<|im_end|>"}
-    (found,) = sequences(prepared(**templates, delimiter=delimiter, items=["<|endoftext|>"]))
+    (found,) = sequences(prepared(**templates, delimiter=delimiter, items=["is"]))
     assert found.count(delimiter) == 1
     assert found.index(delimiter) == len(qwen3().encode("Q: the answer"))
     assert error(query_template="Q<|endoftext|>: {query}", delimiter=delimiter) == ("delimiter_in_input", "query")
+    assert error(query_template="{query}", query="<|endoftext|>", delimiter=delimiter) == (
+        "delimiter_in_input",
+        "query",
+    )
     in_item: dict[str, Any] = {"item_template": "{item}<|endoftext|>", "delimiter": delimiter}
     assert error(**in_item) == ("delimiter_in_input", "items[0]")
+    sent: dict[str, Any] = {"items": ["is", "<|endoftext|>"], "delimiter": delimiter}
+    assert error(item_template="D: {item}", **sent) == ("delimiter_in_input", "items[1]")
 
 
 def limit(name: str, most: int) -> Limits:
@@ -141,11 +148,12 @@ def test_what_a_template_adds_to_each_row_is_checked_before_a_row_is_made(monkey
     def forbidden(*_: Any, **__: Any) -> None:
         raise AssertionError("a row was made")
 
-    behind = "<|im_end|>" * 50
+    behind = len(Prompt(TEMPLATES["qwen3-reranker"].plain, BODY["query"], qwen3()).row_encoder().suffix)
     monkeypatch.setattr("scoring.tokenization.TextTokenizer.encode_batch", forbidden)
-    fields: dict[str, Any] = {"item_template": "{item}" + behind, "items": ["a"] * 10}
-    assert error(**fields, limits=limit("stored_tokens", 499))[0] is ErrorCode.REQUEST_TOO_LARGE
-    assert error(**fields, limits=limit("tokens", 509))[0] is ErrorCode.REQUEST_TOO_LARGE
+    fields: dict[str, Any] = {"template": "qwen3-reranker", "items": ["a"] * 10}
+    assert behind > 5
+    assert error(**fields, limits=limit("stored_tokens", behind * 10 - 1))[0] is ErrorCode.REQUEST_TOO_LARGE
+    assert error(**fields, limits=limit("tokens", behind * 10))[0] is ErrorCode.REQUEST_TOO_LARGE
     fields = {"item_template": "{item}" + "ab " * 50, "items": ["a"] * 10}
     assert error(**fields, limits=limit("repeated_characters", 1499))[0] is ErrorCode.REQUEST_TOO_LARGE
 

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
+from tokenizers import Tokenizer
 
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import LabelScores
 from scoring.templates.encoding import Prompt
-from scoring.templates.known import FALLBACK, KnownTemplates, difference_from_one_text, require_fit
+from scoring.templates.known import FALLBACK, KnownTemplates, require_fit
 from scoring.templates.relevance import Relevance
 from scoring.templates.template import parse_template, read_template
 from scoring.templates.wording import TemplateError
+from scoring.tokenization import TextTokenizer
+from tests.scoring.templates.prompts import sequences_of, text_of
 from tests.scoring.tokenizer_families import family
 
 FIELDS: dict[str, Any] = {
@@ -36,9 +39,8 @@ def test_the_prompt_of_qwen3_reranker_is_that_of_its_model_card() -> None:
         "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
     default = "Given a web search query, retrieve relevant passages that answer the query"
-    tokenizer = family("qwen3").ours
-    assert Prompt(template.plain, "what?", tokenizer).text("this") == expected.format(default)
-    assert Prompt(template.wording("Judge it"), "what?", tokenizer).text("this") == expected.format("Judge it")
+    assert text_of(template.plain, "what?", "this") == expected.format(default)
+    assert text_of(template.wording("Judge it"), "what?", "this") == expected.format("Judge it")
 
 
 def test_the_prompt_of_mxbai_rerank_is_that_of_its_library() -> None:
@@ -50,38 +52,41 @@ def test_the_prompt_of_mxbai_rerank_is_that_of_its_library() -> None:
         "between them, then provide your binary relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:"
         "<|im_end|>\n<|im_start|>assistant\n"
     )
-    tokenizer = family("qwen2_5").ours
-    assert Prompt(template.plain, "what?", tokenizer).text("this") == expected.format("")
-    assert Prompt(template.wording("Do"), "what?", tokenizer).text("this") == expected.format("instruction: Do\n")
+    assert text_of(template.plain, "what?", "this") == expected.format("")
+    assert text_of(template.wording("Do"), "what?", "this") == expected.format("instruction: Do\n")
 
 
 @pytest.mark.parametrize("name", KNOWN.by_name)
 def test_braces_in_what_a_client_writes_are_text(name: str) -> None:
-    prompt = Prompt(KNOWN.by_name[name].plain, "{item} {query} {instruction}", family("qwen3").ours)
-    assert "{item} {query} {instruction}" in prompt.text("{query}")
-    assert "{query}" in prompt.text("{query}").partition("{instruction}")[2]
+    query = "{item} {query} {instruction}"
+    prompt = Prompt(KNOWN.by_name[name].plain, query, family("qwen3").ours)
+    (sequence,) = sequences_of(prompt, ["{query}"])
+    assert "".join(family("qwen3").ours.pieces(sequence)) == text_of(prompt.wording, query, "{query}")
+    assert query in text_of(prompt.wording, query, "{query}")
 
 
 @pytest.mark.parametrize("name", KNOWN.by_name)
 def test_the_templates_of_the_service_fit_the_models_that_they_were_made_for(name: str) -> None:
     tokenizer = family("qwen3").ours
     require_fit(KNOWN.by_name[name], tokenizer)
-    assert difference_from_one_text(KNOWN.by_name[name], tokenizer) is None
 
 
 def test_a_template_for_another_tokenizer_is_noticed() -> None:
     with pytest.raises(TemplateError, match=r"<\|im_start\|>, <\|im_end\|>"):
         require_fit(KNOWN.by_name["qwen3-reranker"], family("llama3").ours)
+    inside = parse_template("mine", FIELDS | {"control_tokens": ["Yes"]})
+    assert len(family("qwen3").ours.encode("Yes")) == 1
+    with pytest.raises(TemplateError, match="would split Yes"):
+        require_fit(inside, family("qwen3").ours)
     labels = parse_template("mine", FIELDS | {"labels": ["positively", "no"]})
     with pytest.raises(TemplateError, match="'positively' is"):
         require_fit(labels, family("qwen3").ours)
 
 
-def test_tokens_that_differ_from_those_of_the_whole_text_are_noticed() -> None:
-    pieces = parse_template("mine", FIELDS | {"query": ["Q: {query}.", "\n"]})
-    difference = difference_from_one_text(pieces, family("qwen3").ours)
-    assert difference is not None
-    assert "'.\\n'" in difference
+def test_a_tokenizer_told_to_split_special_tokens_fits_no_template_with_any() -> None:
+    backend = Tokenizer.from_file(str(family("qwen3").directory / "tokenizer.json"))
+    with pytest.raises(TemplateError, match=r"would split <\|im_start\|>, <\|im_end\|>$"):
+        require_fit(KNOWN.by_name["mxbai-rerank-v2"], TextTokenizer(backend, special_tokens_split=True))
 
 
 @pytest.mark.parametrize(
