@@ -17,7 +17,7 @@ from model.linear import accumulation_precision
 class AttentionOutput(NamedTuple):
     """The result of attention: zero, and minus infinity, for queries that see no key."""
 
-    out: Array  # float32 [..., H, D]
+    out: Array  # [..., H, D]: float32, or from a kernel bf16, as the product that takes it would round it anyway
     log_sum_exp: Array  # of the scores, float32 [..., H]
 
 

@@ -22,7 +22,7 @@ from jax import Array, lax
 
 from model.attention.contract import ItemSlots, WholeStepAttention
 from model.attention.dense import DenseAttention
-from model.decoder import Decoder, Embedding, KeyValues, Layer, Norm, rotary_embedding
+from model.decoder import Decoder, Embedding, KeyValues, Layer, Norm, RotaryEmbedding, rotary_embedding
 from model.heads import lm_head
 from scoring.layout import Head
 
@@ -84,7 +84,7 @@ class WholeStepPrograms:
         """
         weights, (keys, values, tokens, positions, *step, logit_positions) = self._split(arguments)
         attend_extension = self._attention.extension(ItemSlots(*step[3:]), keys.shape[3], *step[:3])
-        rotary = rotary_embedding(positions, self.config)
+        rotary = self._rotary(positions)
 
         def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
             queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
@@ -104,7 +104,7 @@ class WholeStepPrograms:
         """
         weights, (keys, values, tokens, positions, *tiles, places, logit_positions) = self._split(arguments)
         attend_prefix = self._attention.prefix(keys.shape[3], *tiles)
-        rotary = rotary_embedding(positions, self.config)
+        rotary = self._rotary(positions)
 
         def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
             pool = _stored(Pool(*carried), layer.key_values(hidden, rotary), number, places)
@@ -125,7 +125,7 @@ class WholeStepPrograms:
         def program(*arguments: Array) -> tuple[Array, ...]:
             weights, (tokens, positions, ranges, logit_positions) = self._split(arguments)
             attend_packed = self._attention.packed(ranges)
-            rotary = rotary_embedding(positions, self.config)
+            rotary = self._rotary(positions)
 
             def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
                 queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
@@ -146,6 +146,11 @@ class WholeStepPrograms:
     def layer(self, number: int) -> Layer:
         """Return one layer as a module over copies of its weights."""
         return self._of_layer([leaf[number] for leaf in self.weights[: self._layer_leaves]])
+
+    def _rotary(self, positions: Array) -> RotaryEmbedding:
+        # Without the barrier, the TPU compiler computes cosines and sines again in every layer.
+        rotary = rotary_embedding(positions, self.config)
+        return RotaryEmbedding(*lax.optimization_barrier(rotary))  # type: ignore[no-untyped-call]
 
     def _of_layer(self, weights: Sequence[Array]) -> Layer:
         layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))

@@ -38,7 +38,8 @@ class TPUAttention:
     ) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`. The prefix goes on from the items' own softmax."""
         visits, slots = prefix_visits(table, counts, block_tokens, _GROUP), len(items.rows)
-        rows = jnp.pad(items.rows, (0, -slots % WINDOW))
+        # Indices without a sign are not checked for negative ones in every layer.
+        rows = jnp.pad(items.rows, (0, -slots % WINDOW)).astype(jnp.uint32)
         # The slot of a row of no item is behind all slots, so that the row sees nothing.
         begins = jnp.take(items.begins, items.slots, mode="fill", fill_value=slots)
         own_ends = jnp.where(items.slots < slots, items.slots + 1, 0)

@@ -94,8 +94,8 @@ def attend(
 ) -> AttentionOutput:
     """Return attention of queries [T, H, D] to the tokens of their prefixes, and to those of a sequence.
 
-    Keys and values are bf16, and so are the operands of all products. ``columns`` is at most :data:`COLUMNS`; tests
-    take less. ``interpret`` is the parameter of the same name of ``pallas_call``.
+    Keys, values and the output are bf16, and so are the operands of all products; sums are float32. ``columns`` is at
+    most :data:`COLUMNS`; tests take less. ``interpret`` is the parameter of the same name of ``pallas_call``.
     """
     T, H, D = queries.shape
     K = next(part.keys.shape[1] for part in (pool, ranged) if part is not None)
@@ -136,7 +136,7 @@ def attend(
             scratch_shapes=[small, small, pltpu.VMEM((sizes.chunks, D, width), jnp.float32)],
         ),
         out_shape=[
-            jax.ShapeDtypeStruct((T, H * D), jnp.float32),  # type: ignore[no-untyped-call]
+            jax.ShapeDtypeStruct((T, H * D), jnp.bfloat16),  # type: ignore[no-untyped-call]
             jax.ShapeDtypeStruct((K, parts * sizes.chunks, 1, width), jnp.float32),  # type: ignore[no-untyped-call]
         ],
         compiler_params=pltpu.CompilerParams(
@@ -246,7 +246,7 @@ def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
             attended = jnp.where(some, state.out[chunk] / total, 0.0)  # [D, G * R]
             for head in range(sizes.G):
                 of_head = attended[:, head * sizes.rows : (head + 1) * sizes.rows]
-                out[_rows(chunk, sizes), _columns(head, sizes)] = of_head.T
+                out[_rows(chunk, sizes), _columns(head, sizes)] = of_head.T.astype(jnp.bfloat16)
             natural = (state.peak[chunk] + jnp.log2(total)) * math.log(2)
             log_sum_exp[chunk] = jnp.where(some, natural, -jnp.inf)
 

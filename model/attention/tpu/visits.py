@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 
 class PrefixVisits(NamedTuple):
@@ -39,7 +39,7 @@ def prefix_visits(table: Array, counts: Array, block: int, group: int) -> Prefix
     # The tiles of a visit that begins at tile i: those up to the next tile that does not continue it.
     tile = jnp.arange(tiles, dtype=jnp.int32)
     stops = jnp.where(jnp.pad(continues[:, 1:], ((0, 0), (0, 1))), tiles, tile + 1)
-    ends = jnp.flip(jnp.minimum.accumulate(jnp.flip(stops, axis=1), axis=1), axis=1)
+    ends = lax.cummin(stops, axis=1, reverse=True)
     made = jnp.sum(opens, dtype=jnp.int32)
     (places,) = jnp.nonzero(opens.reshape(-1), size=opens.size, fill_value=0)
     places = places.astype(jnp.int32)
