@@ -142,7 +142,13 @@ def create_app(
         try:
             # The ringer ends before the listener, because its last rings may need the listener's socket.
             async with background_tasks(service, listener, watch):
-                log.info("serving", model=card.name, context_length=card.context_length, vocabulary=card.vocabulary)
+                log.info(
+                    "serving",
+                    model=card.name,
+                    context_length=card.context_length,
+                    vocabulary=card.vocabulary,
+                    template=templates.default.name,
+                )
                 with ringer:
                     try:
                         yield
@@ -166,12 +172,10 @@ def create_app(
 
 
 def _check_template(template: Template, tokenizer: TextTokenizer, *, wanted: bool) -> None:
-    """Say how documents are ranked, and what is wrong with it. Raises TemplateError if an unfit template is wanted."""
+    """Say what is wrong with the template that documents are ranked by. Raises TemplateError if it is wanted."""
     try:
         require_fit(template, tokenizer)
     except TemplateError as error:
         if wanted:
             raise
         log.warning("documents can't be ranked without a template", reason=str(error))
-        return
-    log.info("documents are ranked by a template", template=template.name)

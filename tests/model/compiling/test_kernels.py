@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from model.compiling.targets import TargetError, require_libtpu
-
 PROGRAM = """
 from model.compiling.targets import prepare_environment, target_named
 
@@ -41,15 +39,12 @@ Compiler(target).compile(function, arguments)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.usefixtures("libtpu")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("heads", [16, 32])
 @pytest.mark.parametrize("program", ["prefix", "extension", "packed"])
 def test_a_kernel_compiles_for_v6e(heads: int, program: str) -> None:
-    try:
-        require_libtpu()
-    except TargetError as error:
-        pytest.skip(str(error))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(heads), program], capture_output=True, text=True, check=False
     )
