@@ -23,6 +23,7 @@ from scoring.planning.estimates import Rates
 Served = Literal["bfloat16", "float32"]
 
 _PROCESSOR = Path("/proc/cpuinfo")
+_LANES = 128  # of a TPU's vector registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,12 @@ class Platform:
         """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
         return TiledAttention()
 
-    def whole_step_attention(self, dtype: DTypeLike) -> WholeStepAttention:
-        """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel."""
-        if self.name == "tpu" and jnp.dtype(dtype) == jnp.bfloat16:
+    def whole_step_attention(self, dtype: DTypeLike, head_dim: int) -> WholeStepAttention:
+        """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel.
+
+        The kernel multiplies in bf16, and reads heads that fill the lanes of a TPU's registers.
+        """
+        if self.name == "tpu" and jnp.dtype(dtype) == jnp.bfloat16 and head_dim % _LANES == 0:
             return TPUAttention()
         return XLAAttention()
 

@@ -33,7 +33,8 @@ def served(
         checks = KnownAnswers(programs, platform, buckets, pool.longest)
         executables = Executables(programs, platform, buckets, pool.longest, checks.check)
         return LayerwiseForward(programs, platform, executables, buckets, pool.blocks), checks
-    whole = WholeStepPrograms(decoder, platform.whole_step_attention(decoder.head_kernel().dtype))
+    attends = platform.whole_step_attention(decoder.head_kernel().dtype, decoder.config.head_dim)
+    whole = WholeStepPrograms(decoder, attends)
     tokens = buckets.step_tokens
     shape = StepShape.of(tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)
     whole_checks = KnownWholeSteps(whole, platform)

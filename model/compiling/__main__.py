@@ -15,7 +15,6 @@ from pathlib import Path
 import structlog
 
 from checkpoints.files import CheckpointError
-from model.compiling.cost import UnknownFrequencyError
 from model.compiling.shapes import NAMED_SHAPES
 from model.compiling.targets import TARGETS, Target, TargetError, prepare_environment, require_libtpu, target_named
 from model.compiling.workloads import MEASURED, Measured
@@ -31,7 +30,7 @@ def main() -> None:
         config = configuration(options.model)
         require_libtpu()
         sys.exit(0 if report(target, config, [MEASURED[name] for name in options.workloads]) else 1)
-    except (TargetError, CheckpointError, UnknownFrequencyError) as error:
+    except (TargetError, CheckpointError) as error:
         print(f"scoreline: {error}", file=sys.stderr)
         sys.exit(2)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 
 from model.compiling.compiler import Compiled, Compiler
-from model.compiling.cost import Frequencies, cycles
+from model.compiling.cost import Frequencies, UnknownFrequencyError, cycles
 from model.compiling.frequencies import Visits, frequencies_of
 from model.compiling.kernels import Schedules, kernel_cycles
 from model.compiling.programs import Program, WeightlessEngine
@@ -57,7 +57,10 @@ class Report:
             self._program(engine, key)
 
     def estimate(self, measured: Measured, config: DecoderConfig, settings: EngineSettings) -> None:
-        """Estimate a workload by the programs that the engine calls for it."""
+        """Estimate a workload by the programs that the engine calls for it, if each can be estimated."""
+        if measured.workload.longest > config.context:
+            self._say(f"{measured.name} ({measured.workload}): longer than the context of {config.context} tokens")
+            return
         changed = settings.model_copy(update=dict(measured.settings))
         engine = WeightlessEngine(config, changed, self._platform, measured.algorithm)
         calls = engine.calls(measured.workload.work(config.vocabulary))
@@ -71,7 +74,11 @@ class Report:
                 return
             frequencies, visits = frequencies_of(call, config, engine.block_tokens)
             visited += visits
-            seconds[call.key] += self._seconds(compiled, frequencies)
+            try:
+                seconds[call.key] += self._seconds(compiled, frequencies)
+            except UnknownFrequencyError as error:
+                self._say(f"{measured.name}: no estimate of {call.key}: {error}")
+                return
         total = sum(seconds.values())
         flop = measured.workload.necessary_flop(config).total
         self.workloads[measured.name] = {

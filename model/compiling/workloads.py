@@ -73,6 +73,11 @@ class Workload:
         return sum(len(group.items) for group in self.groups)
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence: a query and an item of it."""
+        return max(group.query + max(group.items, default=0) for group in self.groups)
+
+    @property
     def tokens(self) -> int:
         """Necessary tokens: every query once, and every item."""
         return sum(group.tokens for group in self.groups)

@@ -12,6 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from model import platforms, weights
+from model.attention.tpu.attention import TPUAttention
+from model.attention.xla import XLAAttention
 from model.platforms import Platform, may_gain_from_bf16
 from scoring.layout import GroupWork, Head
 from tests.model import engines
@@ -112,3 +114,20 @@ def test_an_embedding_in_rows_gives_the_scores_of_one_in_columns(
     assert load_file(tmp_path / "model.safetensors").keys() == load_file(checkpoint(name) / "model.safetensors").keys()
     for tensor, value in load_file(checkpoint(name) / "model.safetensors").items():
         np.testing.assert_array_equal(load_file(tmp_path / "model.safetensors")[tensor], value)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "head_dim", "kernel"),
+    [
+        ("tpu", "bfloat16", 128, True),
+        ("tpu", "bfloat16", 256, True),
+        ("tpu", "bfloat16", 64, False),
+        ("tpu", "float32", 128, False),
+        ("gpu", "bfloat16", 128, False),
+    ],
+)
+def test_the_kernel_of_tpus_serves_bf16_and_heads_that_fill_its_lanes(
+    name: str, dtype: str, head_dim: int, kernel: bool
+) -> None:
+    found = Platform.of(stand_in(name)).whole_step_attention(dtype, head_dim)
+    assert isinstance(found, TPUAttention if kernel else XLAAttention)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from jax.experimental import pallas as pl
 from model.compiling.compiler import Compiler, shape
 from model.compiling.cost import UnknownFrequencyError, cycles
 from model.compiling.kernels import Schedules, kernel_cycles
+from model.compiling.shapes import NAMED_SHAPES
 from model.compiling.targets import prepare_environment, target_named
 from scoreline.server_process import DEMONSTRATION_MODEL, environment
 
@@ -110,16 +113,46 @@ def test_the_schedule_of_a_kernel_is_estimated_by_its_grid_and_regions(compiler:
     assert 7 < estimate(many, 0.25) / estimate(few, 0.25) < 10
 
 
-def test_the_command_compiles_the_demonstration_and_ends_with_json(compiler: Compiler) -> None:
+def compiled(model: Path, *workloads: str) -> tuple[dict[str, Any], str]:
+    """Compile a model for a v6e by the command. Return its last line, and the table."""
     done = subprocess.run(
-        [sys.executable, "-m", "model.compiling", "--target", "v6e:1x1", "--model", str(DEMONSTRATION_MODEL)],
+        [
+            sys.executable,
+            "-m",
+            "model.compiling",
+            "--target",
+            "v6e:1x1",
+            "--model",
+            str(model),
+            "--workloads",
+            *workloads,
+        ],
         env=environment(),
         text=True,
         capture_output=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["target"] == "v6e:1x1"
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found, done.stderr
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_model_with_narrow_heads_compiles_without_the_kernel() -> None:
+    found, table = compiled(DEMONSTRATION_MODEL, "target")
+    assert found == {"target": "v6e:1x1", "workloads": {}, "fits": True}
+    assert "comes to 87% of the peak" in table
+    assert "scoreline_attention" not in table
+    assert "longer than the context of 1024 tokens" in table
+
+
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.timeout(600)
+def test_a_model_with_wide_heads_is_estimated_with_the_kernel(tmp_path: Path) -> None:
+    config = replace(NAMED_SHAPES["qwen3-0.6b"], layers=2, vocabulary=50_000, context=4_096)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_huggingface()))
+    found, table = compiled(tmp_path, "target")
     assert found["fits"] is True
-    assert "comes to 87% of the peak" in done.stderr
+    assert table.count("scoreline_attention") == 2, "one in each of the two programs of steps"
+    assert "copies the" not in table
+    assert found["workloads"]["target"]["estimated_ms"] > 0
