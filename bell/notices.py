@@ -10,11 +10,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 MESSAGE_BYTES = 32_000
 """The most bytes of one message. That is far below the size of every buffer it passes: a line on a local socket has
 64 KiB at most, and Redis drops a subscriber that is some megabytes behind.
 """
+
+READ_BYTES = 65_536
+"""A longer message is not read: no part of the service sends one."""
+
+MAX_ID_CHARACTERS = 64
+"""An id that is longer is no job's. Ids are remembered for a while, so their length bounds the memory for them."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +55,22 @@ def read_notices(message: object) -> dict[str, str | None]:
             return {
                 job_id: result if isinstance(result, str) else None
                 for job_id, result in message.items()
-                if isinstance(job_id, str)
+                if _may_be_id(job_id)
             }
         case list():
-            return {job_id: None for job_id in message if isinstance(job_id, str)}
+            return {job_id: None for job_id in message if _may_be_id(job_id)}
     raise ValueError("a notice must be an object or a list")
+
+
+def _may_be_id(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= MAX_ID_CHARACTERS
 
 
 def decode_notices(data: bytes) -> dict[str, str | None]:
     """Return the ended jobs in a message. One that can't be read is logged, and counts as one without jobs."""
+    if len(data) > READ_BYTES:
+        logger.warning("a notice of %d bytes is too long and is ignored", len(data))
+        return {}
     try:
         return read_notices(json.loads(data))
     except (ValueError, RecursionError) as error:

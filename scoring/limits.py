@@ -48,13 +48,13 @@ class Limits:
         for n, label in enumerate(labels):
             check_characters(label, self.label_characters, f"labels[{n}]")
 
-    def check_wording(self, characters: int) -> None:
-        """Refuse templates and an instruction that are longer together than a query may be."""
+    def check_wording(self, characters: int, param: str) -> None:
+        """Refuse templates and an instruction that are longer together than a query may be. param: one of them."""
         if characters > self.query_characters.most:
             message = (
                 f"templates and instruction have {characters} characters, more than the {self.query_characters.most}"
             )
-            raise self.query_characters.exceeded(f"{message} allowed here", "query_template")
+            raise self.query_characters.exceeded(f"{message} allowed here", param)
 
     def check_item_texts(self, items: Sequence[str | list[int]], first: int = 0) -> None:
         """Refuse texts that are too long. Token ids are ignored.
@@ -80,8 +80,8 @@ class Limits:
         """Refuse items behind a query of which so many characters are tokenized again with each of them."""
         if characters * items > self.repeated_characters.most:
             message = (
-                f"{characters} characters of the query must be tokenized again with each item, which is allowed for "
-                f"{self.repeated_characters.most // characters} items here"
+                f"{characters} characters of the query and the template must be tokenized again with each item, which "
+                f"is allowed for {self.repeated_characters.most // characters} items here"
             )
             raise self.repeated_characters.exceeded(message, "items")
 

@@ -94,7 +94,8 @@ class Preparation:
         if request.template is not None:
             check_fit(request.template, tokenizer)
         if request.wording is not None:
-            limits.check_wording(request.wording.sent_characters)
+            of_client = "query_template" if request.template is None else "instruction"
+            limits.check_wording(request.wording.sent_characters, of_client)
         limits.check_item_texts(request.items)
         self.label_token_ids = _label_token_ids(request, card, tokenizer)
         self._query = _encode_query(request, card, tokenizer, stop_if_unwanted)

@@ -66,6 +66,18 @@ class QueryCutter:
         """Return the index of the tail's first character, or None if no safe cut was found."""
         return None if self.leading_ids is None else _last_cut(query, 0, len(query))
 
+    def first_cut(self, text: str) -> int | None:
+        """Return the index of the first character behind which nothing depends on what stands before the text, or None.
+
+        Such a cut is safe whatever the text follows, as the other cuts are whatever follows the query.
+        """
+        if self.leading_ids is None:
+            return None
+        for start in range(0, len(text), _SEARCHED):
+            if (match := _CUT.search(text, start, start + _SEARCHED)) is not None:
+                return match.start()
+        return None
+
     def pieces(self, head: str) -> Iterator[str]:
         """Split the head of a query that was cut, so that the tokens of the pieces are the tokens of the head."""
         start, end = 0, PIECE_CHARACTERS

@@ -210,14 +210,35 @@ class TextTokenizer:
             return RowEncoder(self, ids, len(before), query, add_special_tokens)
         leading = self._cutter.leading_ids if add_special_tokens else None
         tokens = [*before, *(leading or ())]
-        for piece in self._cutter.pieces(query[:cut]):
-            stop_if_unwanted()
-            tokens += self.encode(piece, add_special_tokens=False)
+        for ids_of_piece in self._encode_in_pieces(query[:cut], stop_if_unwanted):
+            tokens += ids_of_piece
             check_query_length(len(tokens), longest)
         stable = len(tokens)
         tokens += self.encode(query[cut:], add_special_tokens=False)
         check_query_length(len(tokens), longest)
         return RowEncoder(self, np.array(tokens, np.int32), stable, query[cut:], add_special_tokens=False)
+
+    def split_behind(
+        self, text: str, *, longest: int | None = None, stop_if_unwanted: Callable[[], None] = always_wanted
+    ) -> tuple[str, list[int]]:
+        """Split a text that stands behind every item: into what must be encoded with each, and the tokens of the rest.
+
+        longest: the most tokens that the rest may have. Raises QueryTooLongError.
+        """
+        cut = self._cutter.first_cut(text)
+        if cut is None:
+            return text, []
+        tokens: list[int] = []
+        for ids_of_piece in self._encode_in_pieces(text[cut:], stop_if_unwanted):
+            tokens += ids_of_piece
+            check_query_length(len(tokens), longest)
+        return text[:cut], tokens
+
+    def _encode_in_pieces(self, text: str, stop_if_unwanted: Callable[[], None]) -> Iterator[list[int]]:
+        """Encode a text that is a part between two cuts, or between a cut and an end, without special tokens."""
+        for piece in self._cutter.pieces(text):
+            stop_if_unwanted()
+            yield self.encode(piece, add_special_tokens=False)
 
     def encode_items_alone(self, items: Sequence[str], prefix_length: int) -> Iterator[Rows]:
         """Encode each item alone, without special tokens, as a row behind a complete prefix of that length."""

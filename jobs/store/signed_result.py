@@ -2,23 +2,30 @@
 
 Only the call's row and the request that waits for the call know its key, and the key itself is never sent. So whoever
 can send notices, but can't read the database, can't make up a result or change one.
+
+Every API process hears every notice. So the content is text without a quotation mark or a backslash, which a JSON
+parser copies as it stands, and only the process whose request waits for the call looks into it.
 """
 
 from __future__ import annotations
 
 import hmac
-import json
+import struct
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 
 from jobs.store.codec import SCORE_BYTES, pack_scores, unpack_scores
 from scoring.layout import Head, LabelScores
 
-VERSION = 1
-"""A result of another version counts as none: the scores are read from the database then."""
+VERSION = 2
+"""It is a part of what is signed. So a result of another version counts as none, and the scores are read from the
+database."""
 
 MAX_RESULT_BYTES = 4_096
 """The most bytes of scores that are sent with a notice, as they are stored. It is room for 512 items with one label."""
+
+_HEAD = struct.Struct("<dq")
+"""The time of the end and the number of cached tokens. Behind it come the logits and, if any, the log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,20 +40,13 @@ class CallResult:
 def sign_result(result: CallResult, key: bytes) -> str | None:
     """Return the result as a text, or None if it is too large to be sent with a notice."""
     scores = result.scores
-    logits = pack_scores(scores.logits)
-    logprobs = None if scores.logprobs is None else pack_scores(scores.logprobs)
-    if len(logits) + len(logprobs or b"") > MAX_RESULT_BYTES:
+    values = pack_scores(scores.logits)
+    if scores.logprobs is not None:
+        values += pack_scores(scores.logprobs)
+    if len(values) > MAX_RESULT_BYTES:
         return None
-    content = json.dumps(
-        {
-            "version": VERSION,
-            "finished_at": result.finished_at,
-            "cached_tokens": result.cached_tokens,
-            "logits": b64encode(logits).decode(),
-            "logprobs": None if logprobs is None else b64encode(logprobs).decode(),
-        }
-    )
-    return f"{_signature(key, content.encode())} {content}"
+    content = b64encode(_HEAD.pack(result.finished_at, result.cached_tokens) + values)
+    return f"{_signature(key, content)} {content.decode()}"
 
 
 def verified_result(text: str, key: bytes, *, items: int, labels: int, head: Head) -> CallResult | None:
@@ -58,19 +58,18 @@ def verified_result(text: str, key: bytes, *, items: int, labels: int, head: Hea
     signed = content.encode(errors="surrogatepass")
     if not hmac.compare_digest(signature.encode(errors="surrogatepass"), _signature(key, signed).encode()):
         return None
-    found = json.loads(content)  # by a worker, so it is what sign_result makes in this version or in another
-    if found["version"] != VERSION:
-        return None
-    logits = b64decode(found["logits"])
-    logprobs = b64decode(found["logprobs"]) if head is Head.LOGPROBS else None
-    if any(len(values) != items * labels * SCORE_BYTES for values in (logits, logprobs) if values is not None):
+    found = b64decode(signed)
+    finished_at, cached_tokens = _HEAD.unpack_from(found)
+    size = items * labels * SCORE_BYTES
+    logits, logprobs = found[_HEAD.size : _HEAD.size + size], found[_HEAD.size + size :]
+    if len(logits) != size or len(logprobs) not in ((size,) if head is Head.LOGPROBS else (0, size)):
         return None
     scores = LabelScores(
         logits=unpack_scores([logits], labels),
-        logprobs=None if logprobs is None else unpack_scores([logprobs], labels),
+        logprobs=unpack_scores([logprobs], labels) if head is Head.LOGPROBS else None,
     )
-    return CallResult(found["finished_at"], found["cached_tokens"], scores)
+    return CallResult(finished_at, cached_tokens, scores)
 
 
 def _signature(key: bytes, content: bytes) -> str:
-    return hmac.digest(key, content, "sha256").hex()
+    return hmac.digest(key, b"%d %b" % (VERSION, content), "sha256").hex()

@@ -60,9 +60,12 @@ class Prompt:
             texts, last = of_item, []
         for text in texts[:-1]:
             ids = encode(text, ids).query.tolist()
+        after, constant = self.tokenizer.split_behind(
+            self._text(pieces[at][place + 1 :]), longest=longest, stop_if_unwanted=stop_if_unwanted
+        )
         behind = [self.tokenizer.encode(self._text(piece), add_special_tokens=False) for piece in pieces[at + 1 :]]
-        suffix = np.array([token for tokens in (*behind, last) for token in tokens], np.int32)
-        return replace(encode(texts[-1], ids), after=self._text(pieces[at][place + 1 :]), suffix=suffix)
+        suffix = np.array([token for tokens in (constant, *behind, last) for token in tokens], np.int32)
+        return replace(encode(texts[-1], ids), after=after, suffix=suffix)
 
     def _text(self, piece: Piece) -> str:
         """Return the text of a piece without the place of the item."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bell.notices import MESSAGE_BYTES, decode_notices, write_notices
+from bell.notices import MESSAGE_BYTES, READ_BYTES, decode_notices, write_notices
 
 IDS = [f"job_{n:032x}" for n in range(2_000)]
 
@@ -56,7 +56,10 @@ def test_a_message_of_the_version_before_is_read() -> None:
         (b"7", {}),
         (b"null", {}),
         (b'"job_1"', {}),
-        (b"[" * 100_000, {}),
+        (b"[" * 10_000, {}),
+        (b'{"job_1": null, "job_2": "' + b"a" * READ_BYTES + b'"}', {}),
+        (b'{"' + b"a" * 65 + b'": null, "job_1": null}', {"job_1": None}),
+        (b'["' + b"a" * 65 + b'", "job_1"]', {"job_1": None}),
         (b"9" * 10_000, {}),
         (b'[7, null, ["job_1"], {"job_1": 1}, "job_2"]', {"job_2": None}),
         (b'{"job_1": 7, "job_2": {"version": 1}, "job_3": [], "job_4": "text"}',

@@ -253,7 +253,7 @@ def test_items_behind_a_query_that_is_encoded_again_with_each_of_them_are_limite
     error, counter = refused({"query": query, "items": ["a"] * 11}, limits, tokenizer)
     assert (error.code, error.param) == ("request_too_large", "items")
     assert error.limit == "max_repeated_characters_per_job"
-    assert f"{len(query)} characters of the query" in error.message
+    assert f"{len(query)} characters of the query and the template" in error.message
     assert "10 items" in error.message
     assert counter.characters == len(query)
     copy, counter = counted(tokenizer())
@@ -261,6 +261,32 @@ def test_items_behind_a_query_that_is_encoded_again_with_each_of_them_are_limite
     accepted = prepare(parse_score_request(LABELS | {"query": query, "items": ["a"] * 10}), card, copy, limits)
     assert accepted.total_items == 10
     assert counter.characters == len(query) + 10 * (len(query) + 1)
+
+
+def test_what_a_template_puts_behind_each_item_is_encoded_once() -> None:
+    body = LABELS | {"query": "q", "items": ["a"] * 500, "item_template": "D: {item}" + WORDS * 80}
+    copy, counter = counted(qwen2())
+    limits = replace(GENEROUS, repeated_characters=Limit("max_repeated_characters_per_job", 500 * 20))
+    prepared = prepare(parse_score_request(body), CARD, copy, limits)
+    assert prepared.prompt_tokens > 500 * 400
+    assert counter.characters < len(WORDS) * 80 + 500 * 30
+    error, counter = refused(body, replace(GENEROUS, tokens=Limit("max_tokens_per_job", prepared.prompt_tokens - 1000)))
+    assert (error.code, error.limit) == ("request_too_large", "max_tokens_per_job")
+    assert counter.characters < len(WORDS) * 100, "no item was encoded"
+
+
+def test_a_text_without_a_cut_behind_each_item_is_limited_before_that_work() -> None:
+    limits = replace(GENEROUS, repeated_characters=Limit("max_repeated_characters_per_job", 10 * 2_010))
+    body = {"query": "q", "items": ["a"] * 11, "item_template": "{item}" + "x" * 2_008}
+    error, counter = refused(body, limits)
+    assert (error.code, error.limit) == ("request_too_large", "max_repeated_characters_per_job")
+    assert counter.characters < 100
+
+
+def test_what_a_template_puts_behind_each_item_may_not_be_longer_than_the_context() -> None:
+    error, counter = refused({"query": "q", "items": ["a"], "item_template": "{item}" + WORDS * 20_000})
+    assert (error.code, error.param) == ("context_length_exceeded", "items[0]")
+    assert counter.characters < 4 * query_cut.PIECE_CHARACTERS
 
 
 def test_behind_a_query_that_is_cut_only_its_end_is_charged() -> None:

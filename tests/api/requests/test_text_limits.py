@@ -61,6 +61,17 @@ def refusals(api: RunningApi, limit: str) -> float:
             "max_stored_tokens_per_job",
         ),
         ("/v1/jobs", BODY | {"query": "x" * 30, "items": [""] * 4}, "items", "max_repeated_characters_per_job"),
+        ("/v1/score", BODY | {"query_template": "x" * 51 + "{query}"}, "query_template", "max_query_characters"),
+        ("/v1/jobs", BODY | {"item_template": "{item}" + "x" * 51}, "query_template", "max_query_characters"),
+        (
+            "/v1/jobs",
+            BODY | {"item_template": "{item}" + "x" * 40, "items": [""] * 3},
+            "items",
+            "max_repeated_characters_per_job",
+        ),
+        ("/v1/rerank", {"query": "x" * 51, "documents": ["a"]}, "query", "max_query_characters"),
+        ("/v2/rerank", {"query": "x", "documents": ["a", "x" * 61]}, "documents[1]", "max_item_characters"),
+        ("/rerank", {"query": "x", "documents": ["a"] * 1_001}, "documents", "max_items_per_call"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.startswith("max_") else "",
 )

@@ -30,6 +30,14 @@ def known_attacks(document: Document) -> Iterator[Attack]:
         yield _body(operation, "256 labels of 4,000 letters", lambda _: {"labels": ["label " * 700] * 256})
         yield _body(operation, "a long query for one empty item", _long_query)
         yield _body(operation, "an emoji beside a long key", _long_key)
+        yield _body(operation, "a text behind each item that can not be cut", _uncut_behind_each_item)
+        yield _body(operation, "words behind each item", _words_behind_each_item)
+        yield _body(operation, "a template of a megabyte", lambda _: {"query_template": "a " * 500_000 + "{query}"})
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        rerank = document.operation("post", path)
+        yield _body(rerank, "1,000 documents, cut behind one token", _many_documents)
+        yield _body(rerank, "a document of a million words", lambda _: {"documents": ["a word " * 140_000]})
+        yield _body(rerank, "an instruction of a megabyte", lambda _: {"instruction": "a word " * 140_000})
     yield _body(
         jobs, "interactive jobs of a long query", lambda chance: _long_query(chance) | {"priority": "interactive"}
     )
@@ -83,6 +91,22 @@ def _query_in_every_row(chance: Random) -> dict[str, Any]:
 
 def _one_word(chance: Random) -> dict[str, Any]:
     return {"query": "a" * chance.choice([900, 20_000, 400_000]), "items": ["a", "b"] * 400}
+
+
+def _uncut_behind_each_item(chance: Random) -> dict[str, Any]:
+    length = chance.choice([300, 30_000])
+    return {"item_template": "{item}" + "a" * length, "items": ["a"] * chance.choice([100, 1_000, 100_000])}
+
+
+def _words_behind_each_item(chance: Random) -> dict[str, Any]:
+    return {
+        "item_template": "{item} " + "the capital of France is " * chance.choice([30, 40_000]),
+        "items": ["a"] * 900,
+    }
+
+
+def _many_documents(chance: Random) -> dict[str, Any]:
+    return {"documents": ["some words " * chance.choice([1, 100])] * 1_000, "max_tokens_per_doc": 1}
 
 
 def _long_query(chance: Random) -> dict[str, Any]:
