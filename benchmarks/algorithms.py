@@ -48,7 +48,7 @@ def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting
     from flax import nnx
 
     from checkpoints.card import ModelCard
-    from model.decoder import Decoder
+    from model.architecture.decoder import Decoder
     from model.engine import Engine
     from model.platforms import Platform
 

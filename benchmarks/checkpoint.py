@@ -27,7 +27,7 @@ from scipy.special import log_softmax, softmax
 
 from benchmarks.shapes import SHAPES
 from checkpoints.card import ModelCard
-from model.config import DecoderConfig
+from model.architecture.config import DecoderConfig
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from settings.engine import EngineSettings
 

@@ -32,8 +32,8 @@ from benchmarks import algorithms, huggingface, llama_cpp
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, alone
 from benchmarks.workloads import WORKLOADS
+from model.architecture.config import DecoderConfig
 from model.compiling.workloads import FORMULA, Workload
-from model.config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True)

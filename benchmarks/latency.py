@@ -29,8 +29,8 @@ from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import JobStatus, Submission
+from model.architecture.decoder import Decoder
 from model.compiling.workloads import LABELS
-from model.decoder import Decoder
 from model.engine import Engine
 from model.platforms import Platform
 from scoring.layout import Chunk, GroupWork, Rows, ScoredChunk

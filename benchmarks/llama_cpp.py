@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, alone, timed
 from benchmarks.workloads import batches, beginning
+from model.architecture.config import DecoderConfig
 from model.compiling.workloads import Sequences, Workload, labels_of
-from model.config import DecoderConfig
 
 BATCH_TOKENS = 2_048
 """Tokens of a call (``n_batch``), which llama.cpp cuts into pieces of ``n_ubatch``."""

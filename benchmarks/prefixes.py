@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.algorithms import random_engine
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import alone, peak_memory_gb
+from model.architecture.config import DecoderConfig
 from model.compiling.workloads import labels_of
-from model.config import DecoderConfig
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 from settings.engine import EngineSettings
 

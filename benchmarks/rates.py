@@ -25,15 +25,15 @@ from jax import Array
 from benchmarks.machine import bf16_gflops
 from benchmarks.packed import ranges_of
 from benchmarks.shapes import SHAPES
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.attention.dense import DenseAttention
 from model.buckets import Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
 from model.checks.known_answer import KnownAnswers
-from model.config import DecoderConfig
-from model.decoder import Decoder
-from model.executables import Executables
+from model.layerwise.executables import Executables
+from model.layerwise.programs import Programs
 from model.platforms import Platform
-from model.programs import Programs
 from scoring.layout import Head
 from scoring.planning.estimates import MEASURED
 from settings.engine import EngineSettings

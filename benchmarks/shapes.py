@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from model.architecture.config import DecoderConfig
 from model.compiling.shapes import NAMED_SHAPES, QWEN3_06B
-from model.config import DecoderConfig
 
 __all__ = ["DEMONSTRATION", "QWEN3_06B", "SHAPES"]
 

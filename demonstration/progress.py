@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from demonstration.corpus import held_out_examples
 from demonstration.example import Example, Task
-from model.decoder import Decoder
+from model.architecture.decoder import Decoder
 
 _EXAMPLES = 200
 _LENGTH = 256

@@ -21,10 +21,10 @@ from tokenizers import Tokenizer
 from demonstration.corpus import Batch, batches, training_examples
 from demonstration.progress import accuracies
 from demonstration.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
-from model.config import DecoderConfig
-from model.decoder import Decoder
-from model.rope import Rope
-from model.weights import save
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
+from model.architecture.rope import Rope
+from model.architecture.weights import save
 
 MODEL = Path(__file__).parent / "model"
 CONFIG = DecoderConfig(

@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scoring.layout import Head
+import numpy as np
+
+from model.score_buffer import Floats
+from scoring.layout import Head, TokenIds
 from scoring.planning.estimates import Shapes
 
 ROW_FLOOR = 64
@@ -88,6 +91,14 @@ class HeadKey:
     head: Head
     rows: int
     labels: int
+
+    def padded(self, hidden: Floats, labels: Sequence[int]) -> tuple[Floats, TokenIds]:
+        """Return hidden states [rows, width] and labels [labels] in the program's shapes. Zeros fill the rest."""
+        rows = np.zeros((self.rows, hidden.shape[1]), np.float32)
+        rows[: len(hidden)] = hidden
+        ids = np.zeros(self.labels, np.int32)
+        ids[: len(labels)] = labels
+        return rows, ids
 
 
 Key = EmbedKey | QKVKey | PrefixAttentionKey | SelfAttentionKey | PackedAttentionKey | OutputMLPKey | StoreKey | HeadKey

@@ -18,12 +18,12 @@ import numpy as np
 import structlog
 
 from checkpoints.card import ModelCard
-from model import weights
+from model.architecture import weights
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
 from model.checks.known_answer import known_prompt
-from model.config import DecoderConfig
-from model.decoder import Decoder
 from model.extending import Extender, StepOutput, cache_key
 from model.head_runner import HeadRunner
 from model.packed_sequence import pack_sequences
@@ -118,8 +118,9 @@ class Engine:
         """Load the checkpoint in ``directory``.
 
         ``on_progress(done, total)`` is called with the bytes that are read. Raises
-        :class:`checkpoints.files.CheckpointError`: :class:`model.configuration_reader.UnsupportedModelError` for the
-        configuration, :class:`model.weights.WeightsError` for the weights.
+        :class:`checkpoints.files.CheckpointError`:
+        :class:`model.architecture.configuration_reader.UnsupportedModelError` for the configuration,
+        :class:`model.architecture.weights.WeightsError` for the weights.
         """
         config = DecoderConfig.from_directory(directory)
         dtype = platform.serving_dtype(settings.dtype)

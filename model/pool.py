@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from checkpoints.files import CheckpointError
-from model.config import DecoderConfig
+from model.architecture.config import DecoderConfig
 
 HOST_BUDGET = 2**30
 """Bytes of cached prefixes in the host's memory, unless the settings say otherwise."""

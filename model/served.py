@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets
 from model.checks.known_answer import KnownAnswers, ModelChecks
 from model.checks.known_whole_steps import KnownWholeSteps
-from model.decoder import Decoder
-from model.executables import Executables
 from model.forward import Forward
-from model.layerwise_forward import LayerwiseForward
+from model.layerwise.executables import Executables
+from model.layerwise.forward import LayerwiseForward
+from model.layerwise.programs import Programs
 from model.platforms import Platform
 from model.pool import PoolShape
-from model.programs import Programs
 from model.whole_steps.executables import WholeStepExecutables
 from model.whole_steps.forward import WholeStepForward
 from model.whole_steps.programs import WholeStepPrograms

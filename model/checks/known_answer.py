@@ -38,11 +38,11 @@ from model.buckets import (
 )
 from model.checks import numpy_decoder
 from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, ServedDecoder, attend
-from model.executables import K
+from model.executable_table import K
 from model.forward import Extension
+from model.layerwise.programs import Programs
+from model.layerwise.steps import Step
 from model.platforms import Platform
-from model.programs import Programs
-from model.steps import Step
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 
 PROGRAM_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}

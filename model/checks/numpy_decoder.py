@@ -1,9 +1,9 @@
 """A second implementation of the decoder, in NumPy: the reference for compiled programs
 (:mod:`model.checks.known_answer`).
 
-As in :mod:`model.decoder`, sums are float32, and operands of products are rounded to the weights' dtype. It shares only
-the modules that hold the weights, and the configuration. Served weights are read in place and converted one kernel at a
-time, so at most one is held in float32.
+As in :mod:`model.architecture.decoder`, sums are float32, and operands of products are rounded to the weights' dtype.
+It shares only the modules that hold the weights, and the configuration. Served weights are read in place and converted
+one kernel at a time, so at most one is held in float32.
 
 Shapes: T tokens, Q queries and S keys of H query heads and K key heads, D of a head, V of the vocabulary.
 """
@@ -17,8 +17,8 @@ import numpy.typing as npt
 from jax import Array
 from jax.typing import DTypeLike
 
-from model.config import DecoderConfig
-from model.decoder import Layer, Linear, Norm
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Layer, Linear, Norm
 from scoring.layout import TokenIds
 
 Floats = npt.NDArray[np.float32]

@@ -15,10 +15,10 @@ from pathlib import Path
 import structlog
 
 from checkpoints.files import CheckpointError
+from model.architecture.config import DecoderConfig
 from model.compiling.shapes import NAMED_SHAPES
 from model.compiling.targets import TARGETS, Target, TargetError, prepare_environment, require_libtpu, target_named
 from model.compiling.workloads import MEASURED, Measured
-from model.config import DecoderConfig
 from settings.engine import EngineSettings
 
 

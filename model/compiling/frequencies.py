@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from model.architecture.config import DecoderConfig
 from model.attention.tpu.attention import _GROUP as GROUP
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
 from model.compiling.cost import Frequencies
 from model.compiling.programs import Call
-from model.config import DecoderConfig
 from model.whole_steps.executables import ExtendKey, PackedKey, PrefillKey
 
 KERNEL = "scoreline_attention"

@@ -16,8 +16,8 @@ import numpy as np
 from flax import nnx
 
 from checkpoints.card import ModelCard
-from model.config import DecoderConfig
-from model.decoder import Decoder
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
 from model.engine import Engine
 from model.platforms import Platform
 from model.whole_steps.executables import WholeStepExecutables, WholeStepKey
@@ -80,7 +80,7 @@ class WeightlessEngine:
 
     def program(self, key: Hashable) -> Program:
         """Return a program by its key."""
-        function, arguments, donated = self._executables.program(cast("WholeStepKey", key))
+        function, arguments, donated = self._executables.source(cast("WholeStepKey", key))
         return Program(str(key), function, arguments, donated)
 
     def calls(self, work: Sequence[GroupWork]) -> list[Call]:
@@ -102,7 +102,7 @@ class _Recorder:
 
     def __getitem__(self, key: WholeStepKey) -> Callable[..., tuple[Any, ...]]:
         if key not in self._outputs:
-            function, arguments, _ = self._executables.program(key)
+            function, arguments, _ = self._executables.source(key)
             self._outputs[key] = tuple(_zeros(shape) for shape in jax.eval_shape(function, *arguments))
 
         def call(*arguments: Any) -> tuple[Any, ...]:

@@ -7,13 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from functools import partial
 
+from model.architecture.config import DecoderConfig
 from model.compiling.compiler import Compiled, Compiler
 from model.compiling.cost import Frequencies, UnknownFrequencyError, cycles
 from model.compiling.frequencies import Visits, frequencies_of
 from model.compiling.kernels import Schedules, kernel_cycles
 from model.compiling.programs import Program, WeightlessEngine
 from model.compiling.workloads import Measured
-from model.config import DecoderConfig
 from model.platforms import Platform
 from settings.engine import EngineSettings
 

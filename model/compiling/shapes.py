@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from model.config import DecoderConfig
-from model.rope import Rope
+from model.architecture.config import DecoderConfig
+from model.architecture.rope import Rope
 
 QWEN3_06B = DecoderConfig(
     vocabulary=151_936,

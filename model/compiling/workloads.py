@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from model.config import DecoderConfig
+from model.architecture.config import DecoderConfig
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 from scoring.planning.algorithms import AlgorithmSetting
 

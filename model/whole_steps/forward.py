@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import cast
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from model.buckets import LABEL_BUCKETS, Buckets, packed_logit_rows
@@ -78,9 +77,5 @@ class WholeStepForward:
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
         key = self._buckets.head_key(head, len(labels))
-        rows = np.zeros((key.rows, hidden.shape[1]), np.float32)
-        rows[: len(hidden)] = hidden
-        ids = np.zeros(key.labels, np.int32)
-        ids[: len(labels)] = labels
-        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, rows, ids)
+        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, *key.padded(hidden, labels))
         return outputs

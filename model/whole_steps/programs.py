@@ -2,8 +2,8 @@
 
 A program loops over the stacked layers (``lax.scan``), so a step is one call. The pool with the keys and values of all
 layers is in one array each. Programs that write into it carry it through the loop and are compiled with its buffers
-donated, so that it is never copied. The functions of a layer are those of :mod:`model.decoder`, as in the programs by
-layer (:mod:`model.programs`).
+donated, so that it is never copied. The functions of a layer are those of :mod:`model.architecture.decoder`, as in the
+programs by layer (:mod:`model.layerwise.programs`).
 
 Shapes: T tokens of a step in tiles of T / tiles, n of them scored; B blocks of s tokens in the pool; N blocks of the
 longest prefix; L layers; H query heads, K key heads, D of a head. *weights* stands for the stacked weights of all
@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
+from model.architecture.decoder import Decoder, Embedding, KeyValues, Layer, Norm, RotaryEmbedding, rotary_embedding
+from model.architecture.heads import lm_head
 from model.attention.contract import ItemSlots, WholeStepAttention
 from model.attention.dense import DenseAttention
-from model.decoder import Decoder, Embedding, KeyValues, Layer, Norm, RotaryEmbedding, rotary_embedding
-from model.heads import lm_head
 from scoring.layout import Head
 
 Program = Callable[..., tuple[Array, ...]]
@@ -140,7 +140,7 @@ class WholeStepPrograms:
         return program
 
     def lm_head(self, head: Head) -> Program:
-        """(*head, hidden, labels): see :func:`model.heads.lm_head`."""
+        """(*head, hidden, labels): see :func:`model.architecture.heads.lm_head`."""
         return lm_head(head, self._norm, as_rows=self.head_as_rows)
 
     def layer(self, number: int) -> Layer:

@@ -5,9 +5,9 @@ import pytest
 
 from benchmarks.shapes import SHAPES
 from benchmarks.workloads import WORKLOADS, batches
+from model.architecture.config import DecoderConfig
+from model.architecture.rope import Rope
 from model.compiling.workloads import Group, Workload, alike
-from model.config import DecoderConfig
-from model.rope import Rope
 
 SMALL = DecoderConfig(
     vocabulary=97,

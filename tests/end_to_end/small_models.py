@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from checkpoints.files import read_model_card
-from model.config import DecoderConfig
+from model.architecture.config import DecoderConfig
 from model.engine import Engine
 from model.platforms import Platform
 from scoring.conversion import to_scores

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from model.config import DecoderConfig
-from model.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from model.architecture.config import DecoderConfig
+from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 
 CONFIGS = {
     # Grouped heads, a head_dim that is not width / heads, a tied head.

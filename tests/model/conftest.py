@@ -16,7 +16,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from model.buckets import Key
 from model.checks.known_answer import KnownAnswers
 from model.engine import Engine
-from model.executables import Executables
+from model.layerwise.executables import Executables
 from tests.model import engines
 from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.engines import DType
@@ -75,8 +75,7 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
 
     def compiled_by_key(self: Executables, key: Key) -> jax.stages.Compiled:
         programs = self._programs
-        _, arguments = self._program(key)
-        shapes = tuple((argument.shape, str(argument.dtype)) for argument in arguments)
+        shapes = tuple((argument.shape, str(argument.dtype)) for argument in self.source(key).arguments)
         known: tuple[object, ...] = (
             programs.config,
             programs._attention,

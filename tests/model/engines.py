@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from checkpoints.card import ModelCard
+from model.architecture.config import DecoderConfig
 from model.buckets import Key
-from model.config import DecoderConfig
 from model.engine import Engine
 from model.platforms import Platform
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows

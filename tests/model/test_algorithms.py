@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from scipy.special import softmax
 
 from checkpoints.card import ModelCard
-from model import weights
+from model.architecture import weights
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
 from scoring.layout import ChunkWork, GroupWork, Head, ScoredChunk

@@ -18,7 +18,7 @@ from model.buckets import (
     SelfAttentionKey,
     packed_logit_rows,
 )
-from model.executables import MAX_PROGRAMS
+from model.executable_table import MAX_PROGRAMS
 from scoring.layout import Head
 from settings.engine import EngineSettings
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from checkpoints.files import CheckpointError
-from model.config import DecoderConfig
-from model.configuration_reader import UnsupportedModelError
-from model.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from model.architecture.config import DecoderConfig
+from model.architecture.configuration_reader import UnsupportedModelError
+from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 from tests.model.checkpoints import CONFIGS, EVERY
 
 FIELDS = CONFIGS["tied"].to_huggingface()

@@ -12,8 +12,8 @@ import pytest
 from checkpoints.card import ModelCard
 from model.buckets import HEAD_ROWS, Buckets, Key
 from model.engine import Engine
-from model.executables import Executables
 from model.head_runner import FLUSH_TOKENS
+from model.layerwise.executables import Executables
 from model.score_buffer import EngineError
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model import executables
+from model import executable_table
+from model.architecture.decoder import Decoder
 from model.buckets import Buckets, HeadKey, Key, OutputMLPKey, PrefixAttentionKey, StoreKey
-from model.decoder import Decoder
-from model.executables import Executables
-from model.programs import Programs
+from model.layerwise.executables import Executables
+from model.layerwise.programs import Programs
 from scoring.layout import Head
 from tests.model.checkpoints import CONFIGS
 from tests.model.engines import PLATFORM, unchecked
@@ -150,7 +150,7 @@ def test_a_padding_label_changes_nothing() -> None:
 
 
 def test_the_table_keeps_the_programs_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executables, "MAX_PROGRAMS", 2)
+    monkeypatch.setattr(executable_table, "MAX_PROGRAMS", 2)
     watched = WatchedExecutables()
     third = HeadKey(Head.LOGITS, 6, 8)
     for key in (SMALL, OTHER, SMALL, third, SMALL, OTHER):
@@ -164,7 +164,7 @@ def test_an_evicted_program_gives_its_memory_maps_back(monkeypatch: pytest.Monke
     def maps() -> int:
         return len(Path("/proc/self/maps").read_text().splitlines())
 
-    monkeypatch.setattr(executables, "MAX_PROGRAMS", 3)
+    monkeypatch.setattr(executable_table, "MAX_PROGRAMS", 3)
     compiled = table()
     for tokens in range(1, 4):
         compiled[OutputMLPKey(tokens)]

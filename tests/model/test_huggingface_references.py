@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from jax import Array
 
-from model import decoder
+from model.architecture import decoder
+from model.architecture.rope import Llama3Scaling, Rope, YarnScaling
 from model.attention.contract import AttentionOutput
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
-from model.rope import Llama3Scaling, Rope, YarnScaling
-from model.steps import Step
+from model.layerwise.steps import Step
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, Tensors, tensors, write
 from tests.model.engines import DType

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from jax import Array
 
-from model import extending, programs
+from model import extending
 from model.attention.contract import AttentionOutput, PrefixBlocks
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
 from model.forward import Extension
+from model.layerwise import programs
+from model.layerwise.steps import Step
 from model.packed_sequence import PackedSequence
 from model.score_buffer import Row
-from model.steps import Step
 from scoring.layout import TokenIds
 from scoring.planning.algorithms import AlgorithmSetting
 from tests.model import engines

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from model import platforms, weights
+from model import platforms
+from model.architecture import weights
 from model.attention.tpu.attention import TPUAttention
 from model.attention.xla import XLAAttention
 from model.platforms import Platform, may_gain_from_bf16

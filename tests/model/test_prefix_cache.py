@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from model import weights
+from model.architecture import weights
 from model.engine import Engine
 from model.pool import PROGRAM_BYTES, ContextTooLongError
 from scoring.planning.algorithms import Algorithm

@@ -13,12 +13,12 @@ import pytest
 from flax import nnx
 
 from benchmarks.shapes import QWEN3_06B, SHAPES
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
 from model.buckets import ROW_FLOOR, Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
-from model.config import DecoderConfig
-from model.decoder import Decoder
-from model.executables import Executables
+from model.layerwise.executables import Executables
+from model.layerwise.programs import Programs
 from model.platforms import Platform
-from model.programs import Programs
 from tests.model.checkpoints import CONFIGS
 from tests.model.devices import stand_in
 from tests.model.engines import PLATFORM, DType, unchecked

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from model.buckets import Buckets
 from model.forward import Extension
-from model.steps import SelfAttentionBatch, Step, filled
+from model.layerwise.steps import SelfAttentionBatch, Step, filled
 
 BUCKETS = Buckets.of(256)
 several = st.builds(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model import weights
-from model.config import DecoderConfig
-from model.decoder import Decoder
-from model.weights import WeightsError
+from model.architecture import weights
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
+from model.architecture.weights import WeightsError
 from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
 
 CONFIG = CONFIGS["untied"]
@@ -164,8 +164,8 @@ LOAD_WITH_LITTLE_ROOM = """
 import re, resource, sys
 from pathlib import Path
 import jax
-from model import weights
-from model.config import DecoderConfig
+from model.architecture import weights
+from model.architecture.config import DecoderConfig
 
 directory, room = Path(sys.argv[1]), int(sys.argv[2])
 jax.numpy.zeros(1).block_until_ready()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model import weights
-from model.config import DecoderConfig
-from model.decoder import Decoder
+from model.architecture import weights
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
 from tests.model import engines, huggingface, references
 from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, sequences, tensors, write
 from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16

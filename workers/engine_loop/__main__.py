@@ -38,7 +38,7 @@ def main() -> int:
     from checkpoints.files import CheckpointError
     from checkpoints.progress import ByteProgress
     from checkpoints.source import Contents, find_checkpoint
-    from model.config import DecoderConfig
+    from model.architecture.config import DecoderConfig
     from scoring.served_checkpoint import ServedCheckpoint
 
     try:

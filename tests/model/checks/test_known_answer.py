@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from model import extending, programs, weights
+from model import extending
+from model.architecture import weights
 from model.attention.contract import causal
 from model.buckets import (
     Buckets,
@@ -29,10 +30,11 @@ from model.buckets import (
 from model.checks import numpy_decoder
 from model.checks.known_answer import KnownAnswerError, KnownAnswers, known_prompt
 from model.engine import Engine
-from model.executables import Executables
 from model.forward import Extension
-from model.layerwise_forward import LayerwiseForward
-from model.programs import Programs
+from model.layerwise import programs
+from model.layerwise.executables import Executables
+from model.layerwise.forward import LayerwiseForward
+from model.layerwise.programs import Programs
 from scoring.layout import Head
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, tensors, write

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from model.config import DecoderConfig
+from model.architecture.config import DecoderConfig
 from scoring.templates.known import KnownTemplates
 from scoring.tokenization import TextTokenizer
 from tests.model.checkpoints import CONFIGS, VARIANTS, tensors

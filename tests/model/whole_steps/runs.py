@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model.architecture.decoder import Decoder
 from model.attention.contract import WholeStepAttention
 from model.attention.xla import XLAAttention
-from model.decoder import Decoder
 from model.forward import Extension
 from model.linear import project, rms_norm
 from model.whole_steps.filling import filled

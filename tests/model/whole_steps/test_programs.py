@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model import weights
-from model.config import DecoderConfig
+from model.architecture import weights
+from model.architecture.config import DecoderConfig
 from model.engine import Engine
 from model.forward import Extension
 from model.packed_sequence import pack_sequences

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from jax import Array
 
 from model.buckets import Key
-from model.executables import Executables
+from model.layerwise.executables import Executables
 from workers.engine_loop import __main__ as scoring
 from workers.stopping import end_process
 

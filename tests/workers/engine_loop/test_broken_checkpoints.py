@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model.config import DecoderConfig
+from model.architecture.config import DecoderConfig
 from tests.model.checkpoints import tensors
 from tests.scoring.tokenizer_families import qwen3
 

@@ -19,13 +19,13 @@ from flax import nnx
 from checkpoints.card import ModelCard
 from jobs.queue.read import read_scores
 from jobs.queue.worker_registry import live_workers
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
+from model.architecture.rope import Rope
+from model.architecture.weights import save
 from model.buckets import HeadKey, OutputMLPKey
-from model.config import DecoderConfig
-from model.decoder import Decoder
 from model.engine import Engine
 from model.platforms import Platform
-from model.rope import Rope
-from model.weights import save
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings

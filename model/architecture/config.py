@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.files import context_length, read_config
-from model.configuration_reader import ConfigurationReader, UnsupportedModelError
-from model.rope import Rope
+from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
+from model.architecture.rope import Rope
 from scoring.planning.estimates import ModelSize
 
 

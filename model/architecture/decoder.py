@@ -18,9 +18,9 @@ from flax import nnx
 from jax import Array, lax
 from jax.typing import DTypeLike
 
+from model.architecture.config import DecoderConfig
 from model.attention.contract import Attention, causal
 from model.attention.tiles import TiledAttention
-from model.config import DecoderConfig
 from model.linear import project, rms_norm
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
@@ -183,7 +183,9 @@ class Body(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A causal language model, with random weights until it is loaded (:func:`model.weights.load`) or trained.
+    """A causal language model.
+
+    Its weights are random until it is loaded (:func:`model.architecture.weights.load`) or trained.
 
     tied_as_rows: see :class:`model.platforms.Platform`.
     """

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from model.decoder import Norm
+from model.architecture.decoder import Norm
 from model.linear import project
 from scoring.layout import Head
 

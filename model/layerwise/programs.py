@@ -21,11 +21,11 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
+from model.architecture.decoder import Decoder, Embedding, Layer, Norm, RotaryEmbedding, rotary_embedding
+from model.architecture.heads import lm_head
 from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, causal, merge
 from model.attention.dense import DenseAttention
 from model.buckets import Buckets
-from model.decoder import Decoder, Embedding, Layer, Norm, RotaryEmbedding, rotary_embedding
-from model.heads import lm_head
 from model.linear import to_pool_dtype
 from model.platforms import Platform
 from scoring.layout import Head
@@ -113,7 +113,7 @@ class Programs:
         """(queries, keys, values, out, log-sum-exp, starts [R], slots [I]) -> attention output, float32 [I, H, D].
 
         The program merges each token's attention to its own item into ``out``, its attention to the prefix. starts and
-        slots: see :class:`model.steps.SelfAttentionBatch`. Tokens of other length buckets keep their ``out``.
+        slots: see :class:`model.layerwise.steps.SelfAttentionBatch`. Tokens of other length buckets keep their ``out``.
         """
 
         def program(
@@ -194,7 +194,7 @@ class Programs:
         )
 
     def lm_head(self, head: Head) -> Program:
-        """(*head, hidden, labels): see :func:`model.heads.lm_head`."""
+        """(*head, hidden, labels): see :func:`model.architecture.heads.lm_head`."""
         return lm_head(head, self._norm, as_rows=self.head_as_rows)
 
     def _of_layer(self, weights: Sequence[Array]) -> Layer:

@@ -16,7 +16,9 @@ from scoring.planning.bin_packing import first_fit_decreasing
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelfAttentionBatch:
-    """The items of one length bucket in a step, as self-attention programs take them: see :mod:`model.programs`.
+    """The items of one length bucket in a step, as self-attention programs take them.
+
+    See :mod:`model.layerwise.programs`.
 
     All arrays are int32; those of R entries are padded to the bucket's rows.
     """
@@ -30,7 +32,7 @@ class SelfAttentionBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Extensions laid out for programs: see :mod:`model.programs` for T and n. All arrays are int32."""
+    """Extensions laid out for programs: see :mod:`model.layerwise.programs` for T and n. All arrays are int32."""
 
     extensions: tuple[Extension, ...]
     tokens: TokenIds  # [T]

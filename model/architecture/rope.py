@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoints.files import rope_field
-from model.configuration_reader import ConfigurationReader, UnsupportedModelError
+from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 
 Frequencies = npt.NDArray[np.float64]
 

@@ -24,8 +24,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from checkpoints.files import CheckpointError
-from model.config import DecoderConfig
-from model.decoder import Decoder
+from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -21,14 +21,14 @@ from model.buckets import (
     SelfAttentionKey,
     StoreKey,
 )
-from model.executables import Executables
 from model.forward import Computed, Extension
+from model.layerwise.executables import Executables
+from model.layerwise.programs import Programs
+from model.layerwise.steps import Step, filled
 from model.packed_sequence import PackedSequence
 from model.platforms import Platform
 from model.pool import untouched_zeros
-from model.programs import Programs
 from model.score_buffer import Floats
-from model.steps import Step, filled
 from scoring.layout import Head, TokenIds
 
 
@@ -144,11 +144,7 @@ class LayerwiseForward:
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
         key = self._buckets.head_key(head, len(labels))
-        rows = np.zeros((key.rows, hidden.shape[1]), np.float32)
-        rows[: len(hidden)] = hidden
-        ids = np.zeros(key.labels, np.int32)
-        ids[: len(labels)] = labels
-        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, rows, ids)
+        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, *key.padded(hidden, labels))
         return outputs
 
     def _store(self, layer: int, keys: Array, values: Array, blocks: Array | None) -> None:
