@@ -10,11 +10,11 @@ import numpy as np
 from sqlalchemy import func, select
 
 from checkpoints.card import ModelCard
-from jobs.queue.accept import accept
+from jobs.queue.accept import Outcome, accept
 from jobs.queue.claim import claim
 from jobs.queue.finish import finish
 from jobs.store.database import Database
-from jobs.store.records import Claim, Finished, Submission
+from jobs.store.records import Accepted, Claim, Finished, Idempotency, Submission
 from jobs.store.tables import WAITING, chunks
 from scoring.layout import Chunk, ChunkWork, LabelScores, Rows, ScoredChunk
 from tests.packed_rows import own_tokens
@@ -53,11 +53,28 @@ def submit(store: Database, **given: Any) -> str:
     return accept(store, submission(**given)).job_id
 
 
+def keyed(key: str, body_hash: str = "hash", **given: Any) -> Submission:
+    """Return a job with an Idempotency-Key."""
+    return submission(idempotency=Idempotency(key, body_hash), **given)
+
+
+def accepted(outcome: Outcome) -> str:
+    """Return the id of a job that was accepted now."""
+    assert isinstance(outcome, Accepted)
+    assert not outcome.replayed
+    return outcome.job_id
+
+
 def take(store: Database, budget: int = 1_000_000, **given: Any) -> Claim:
     """Claim, and assert that there was work."""
     claimed = claim(store, "worker", CARD, budget, **given)
     assert claimed is not None
     return claimed
+
+
+def prefixes_of(claimed: Claim) -> list[list[int]]:
+    """Return the prefix of each group of a claim."""
+    return [group.prefix.tolist() for group in claimed.groups]
 
 
 def waiting_chunks(store: Database) -> int:

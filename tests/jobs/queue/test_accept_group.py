@@ -1,41 +1,34 @@
-"""Accepting several jobs in one transaction: each has an outcome of its own, and costs no statement of its own."""
+"""What becomes of each job of a group that is accepted together: each has an outcome of its own."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
-from sqlalchemy import func, insert, select, text, update
-from sqlalchemy.engine import make_url
-from sqlalchemy.event import listen
+from sqlalchemy import func, select, text, update
 
 from jobs.invariants import find_violations
 from jobs.queue.accept import Outcome, accept, accept_group
 from jobs.queue.claim import claim
 from jobs.queue.ending import delete
 from jobs.queue.idempotency import WantedKey, take_key
-from jobs.queue.new_jobs import MAX_AT_ONCE_BYTES, STORE, NewJob, store_at_once, store_by_steps, store_prefixes
+from jobs.queue.new_jobs import store_prefixes
 from jobs.queue.read import get_job
 from jobs.queue.sweep import sweep
 from jobs.queue.upload import begin_upload
-from jobs.store.clock import NOW
 from jobs.store.database import Database, StorageUnavailable, StoreError
 from jobs.store.records import Accepted, Idempotency, JobStatus, Origin, Submission
-from jobs.store.tables import chunk_inputs, chunks, idempotency_keys, jobs, prefixes, tenants
-from jobs.store.webhook_events import Event, Webhook
+from jobs.store.tables import chunks, idempotency_keys, jobs, prefixes, tenants
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
 from settings.jobs import StoreSettings
-from tests.jobs.work import CARD, at_once, finish_all, submission, submit, waiting_chunks
+from tests.jobs.work import CARD, accepted, at_once, finish_all, keyed, submission, submit, waiting_chunks
 from tests.services import free_port, wait_until
 
-SECONDS = 60.0
 ACME, BOLT = "acme", "bolt"
 QUOTA = 40
 JOB = 5
@@ -47,67 +40,14 @@ def limited(number: int, tenant: str = ACME, **given: Any) -> Submission:
     return submission(tenant=tenant, quota=QUOTA, prefix=(100 + number,), **given)
 
 
-def keyed(key: str, body_hash: str = "hash", **given: Any) -> Submission:
-    return submission(idempotency=Idempotency(key, body_hash), **given)
-
-
 def code(outcome: Outcome) -> ErrorCode:
     assert isinstance(outcome, RequestError)
     return outcome.code
 
 
-def accepted(outcome: Outcome) -> str:
-    """Return the id of a job that was accepted now."""
-    assert isinstance(outcome, Accepted)
-    assert not outcome.replayed
-    return outcome.job_id
-
-
 def count(store: Database, table: Any) -> int:
     with store.read() as tx:
         return int(tx.scalar(select(func.count()).select_from(table)) or 0)
-
-
-def statements_of(store: Database, action: Callable[[], object]) -> int:
-    """Return how many statements an action sends."""
-    sent: list[str] = []
-
-    def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        sent.append(statement)
-
-    listen(store.engine, "before_cursor_execute", record)
-    action()
-    return len(sent)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: submission(prefix=(n,)),
-        lambda n: submission(prefix=(1,), chunks=3),
-        lambda n: submission(prefix=(n,), chunks=0),
-        lambda n: submission(prefix=(n,), idempotency=Idempotency(f"key {n}", "hash")),
-        lambda n: submission(prefix=(n,), tenant=ACME, quota=10_000),
-        lambda n: submission(prefix=(n,), tenant=f"tenant-{n % 10}"),
-    ],
-    ids=["new queries", "a shared query", "without items", "with keys", "with a quota", "of several tenants"],
-)
-def test_a_group_takes_as_many_statements_as_one_job(store: Database, make: Callable[[int], Submission]) -> None:
-    set_tenant(store, ACME, max_waiting_tokens=10_000)
-    submit(store, tenant=ACME, quota=10_000)  # the counter is set by the first count
-    submit(store, prefix=(1,))
-    accept_group(store, [make(number) for number in range(10, 20)])
-    taken = {}
-    for size in (1, 10, 100):
-        group = [make(1_000 * size + number) for number in range(size)]
-        outcomes: list[Outcome] = []
-
-        def accept_all(group: list[Submission] = group, outcomes: list[Outcome] = outcomes) -> None:
-            outcomes += accept_group(store, group)
-
-        taken[size] = statements_of(store, accept_all)
-        assert len({accepted(outcome) for outcome in outcomes}) == size
-    assert len(set(taken.values())) == 1, taken
 
 
 def test_each_job_of_a_group_is_stored_as_it_would_be_alone(store: Database) -> None:
@@ -132,82 +72,6 @@ def test_each_job_of_a_group_is_stored_as_it_would_be_alone(store: Database) -> 
     assert done >= {ids[0], ids[2]}
 
 
-def test_one_statement_stores_the_same_rows_as_several(postgres_store: Database) -> None:
-    """PostgreSQL stores jobs with one statement, unless another transaction has just stored the same query."""
-    shape = submission(
-        chunks=2,
-        rows=3,
-        priority=Priority.INTERACTIVE,
-        origin=Origin.CALL,
-        expires_in=5.0,
-        metadata={'a \u00e9 \x01 "': "\\u0000"},
-        warnings=("a NUL \0 in a warning", "\ud800"),
-        webhook=Webhook("https://example.com/", "example.com", (Event.SUCCEEDED,)),
-        notice_key=bytes(range(256)),
-    )
-    plain = submission(metadata={}, notice_key=None)
-    new = [NewJob(f"job {n}", one) for n, one in enumerate([shape, plain, shape, plain])]
-    with postgres_store.write() as tx:
-        assert store_at_once(tx, new[:2]) == {"job 0", "job 1"}
-        store_by_steps(tx, new[2:])
-    for table, of_job in ((jobs, jobs.c.id), (chunks, chunks.c.job_id)):
-        with postgres_store.read() as tx:
-            rows = [dict(row._mapping) for row in tx.execute(select(table).order_by(of_job, "id"))]
-        half = len(rows) // 2
-        for first, second in zip(rows[:half], rows[half:], strict=True):
-            for name in first.keys() - {"id", "job_id"}:
-                if name in ("created_at", "due_at", "expires_at") and first[name] is not None:
-                    assert first[name] == pytest.approx(second[name], abs=SECONDS), name
-                else:
-                    assert first[name] == second[name], name
-    with postgres_store.read() as tx:
-        inputs = tx.execute(select(chunk_inputs.c.rows).order_by(chunk_inputs.c.chunk_id)).scalars().all()
-        times = tx.execute(select(jobs.c.created_at, jobs.c.expires_at).where(jobs.c.expires_at.is_not(None))).all()
-        late = tx.scalar(select(func.count()).select_from(jobs).where(func.abs(NOW - jobs.c.created_at) > SECONDS))
-    assert inputs[: len(inputs) // 2] == inputs[len(inputs) // 2 :]
-    assert [row.expires_at - row.created_at for row in times] == [pytest.approx(5.0)] * 2
-    assert late == 0
-
-
-def test_plain_jobs_take_one_statement_which_is_a_transaction_of_its_own(postgres_store: Database) -> None:
-    with postgres_store.without_transaction() as tx:
-        name = tx.connection.engine.url.database
-        tx.connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'serializable'")
-    postgres_store.engine.dispose()
-    submit(postgres_store)
-    without: list[bool] = []
-
-    def record(connection: Any, *_: Any) -> None:
-        without.append(connection.connection.driver_connection.autocommit)
-
-    listen(postgres_store.engine, "before_cursor_execute", record)
-    assert None not in accept_group(postgres_store, [submission(), submission()])
-    assert without == [True]
-    with postgres_store.without_transaction() as tx:
-        assert tx.scalar(text("SHOW transaction_isolation")) == "read committed"
-
-
-@pytest.mark.parametrize("idempotency", [None, Idempotency("key", "hash")])
-def test_a_large_job_is_sent_as_the_bytes_of_its_rows(
-    postgres_store: Database, idempotency: Idempotency | None
-) -> None:
-    """Within the JSON of the one statement, they would take many times as much memory."""
-    sent: list[Any] = []
-
-    def record(_connection: Any, _cursor: Any, _statement: str, parameters: Any, *_: Any) -> None:
-        of_rows = parameters if isinstance(parameters, list) else [parameters]
-        sent.extend(value for of_row in of_rows for value in of_row.values())
-
-    listen(postgres_store.engine, "before_cursor_execute", record)
-    large = submission(chunks=3, rows=8, row_tokens=MAX_AT_ONCE_BYTES // 4 // 8 // 2, idempotency=idempotency)
-    assert accept(postgres_store, large).replayed is False
-    assert sum(len(value) for value in sent if isinstance(value, str)) < 10_000
-    with postgres_store.read() as tx:
-        stored = tx.scalars(select(chunk_inputs.c.rows).order_by(chunk_inputs.c.chunk_id)).all()
-    assert stored == [part.rows.to_bytes() for part in large.chunks]
-    assert find_violations(postgres_store, full=True) == []
-
-
 def test_a_job_whose_query_is_stored_by_another_at_the_same_moment_shares_it(postgres_store: Database) -> None:
     waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
     accepted_meanwhile: list[str] = []
@@ -226,13 +90,6 @@ def test_a_job_whose_query_is_stored_by_another_at_the_same_moment_shares_it(pos
     assert get_job(postgres_store, "default", job_id).status is JobStatus.QUEUED
     assert count(postgres_store, prefixes) == waiting_chunks(postgres_store) == 1
     assert find_violations(postgres_store, full=True) == []
-
-
-def test_the_driver_remembers_how_to_send_the_statement() -> None:
-    """Longer ones it takes apart anew each time."""
-    dialect = make_url("postgresql+psycopg://").get_dialect()()
-    sent = STORE.compile(dialect=dialect).string
-    assert len(sent) <= MAX_CACHED_STATEMENT_LENGTH
 
 
 def test_a_job_that_meets_its_quota_is_left_for_itself_and_the_others_are_accepted(store: Database) -> None:
@@ -369,40 +226,6 @@ def test_an_outage_is_told_for_the_whole_group() -> None:
     database.close()
 
 
-@pytest.mark.parametrize(
-    ("origins", "expected"),
-    [
-        ([Origin.CALL, Origin.CALL], "off"),
-        ([Origin.CALL, Origin.JOB], "on"),
-        ([Origin.JOB], "on"),
-        ([Origin.CALL], "off"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "+".join(value),
-)
-@pytest.mark.parametrize("keys", [False, True], ids=["plain", "with keys"])
-def test_a_group_is_on_disk_before_its_answers_if_any_of_its_jobs_is_promised(
-    postgres_store: Database, origins: list[Origin], keys: bool, expected: str
-) -> None:
-    with postgres_store.write() as tx:  # At its commit, each job notes how it is committed.
-        for statement in _NOTE_COMMITS:
-            tx.connection.exec_driver_sql(statement)
-    shapes = [keyed(f"{n}", origin=one) if keys else submission(origin=one) for n, one in enumerate(origins)]
-    accept_group(postgres_store, shapes)
-    with postgres_store.read() as tx:
-        assert tx.scalars(text("SELECT synchronous_commit FROM commits")).all() == [expected] * len(origins)
-        assert tx.scalar(text("SHOW synchronous_commit")) == "on"
-        assert tx.scalar(text("SHOW lock_timeout")) == "0"
-
-
-_NOTE_COMMITS = (
-    "CREATE TABLE commits (synchronous_commit text)",
-    "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$BEGIN INSERT INTO commits VALUES (current_setting('synchronous_commit')); RETURN NULL; END$$",
-    "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
-    "EXECUTE FUNCTION note()",
-)
-
-
 def test_groups_that_want_the_same_rows_in_different_orders_do_not_deadlock(store: Database) -> None:
     """Keys, queries, flows and quotas are shared, while jobs with keys are deleted and swept."""
     tenants_of_all = [f"tenant-{number}" for number in range(4)]
@@ -447,34 +270,3 @@ def test_groups_that_want_the_same_rows_in_different_orders_do_not_deadlock(stor
     with store.read() as tx:
         keys = tx.execute(select(idempotency_keys.c.tenant, idempotency_keys.c.key)).all()
     assert len(set(keys)) == len(keys)
-
-
-def test_rows_of_a_group_are_looked_up_by_the_index_of_their_keys(store: Database) -> None:
-    """However many rows the tables have."""
-    many = [
-        {
-            "tenant": f"tenant-{n % 40}",
-            "tokenizer_fingerprint": CARD.tokenizer_fingerprint,
-            "sha256": f"{n}",
-            "tokens": b"",
-        }
-        for n in range(20_000)
-    ]
-    with store.write() as tx:
-        tx.execute(insert(prefixes), many)
-    with store.write() as tx:
-        tx.connection.exec_driver_sql("ANALYZE prefixes")
-    plans: list[str] = []
-
-    def explain(connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("SELECT prefixes." if store.is_sqlite else "WITH setting"):
-            how = "EXPLAIN QUERY PLAN " if store.is_sqlite else "EXPLAIN "
-            found = connection.connection.cursor().execute(how + statement, parameters).fetchall()
-            plans.append("\n".join(str(row) for row in found))
-
-    listen(store.engine, "before_cursor_execute", explain)
-    accept_group(store, [submission(prefix=(n,), tenant=f"tenant-{n % 40}") for n in range(64)])
-    [plan] = plans
-    assert ("SEARCH prefixes" if store.is_sqlite else "Index Scan using uq_prefixes") in plan
-    assert "SCAN prefixes" not in plan
-    assert "Seq Scan on prefixes" not in plan
