@@ -19,6 +19,7 @@ from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
+from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.request_id import RequestContext
 from api.ringing import Ringer
@@ -132,6 +133,7 @@ def create_app(
             metrics=process_metrics,
             budget=budget,
             threads=threads,
+            provenances=KnownProvenances(database),
             waiters=Waiters(ended),
             shared_reads=SharedReads(lambda job_ids: threads.sql(results_of, database, job_ids)),
             ringer=ringer,

@@ -14,6 +14,7 @@ from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.metrics import Metrics
+from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.ringing import Ringer
 from api.text_process.body_reader import BodyReader
@@ -46,6 +47,7 @@ class Service:
     metrics: Metrics
     budget: Budget
     threads: Threads
+    provenances: KnownProvenances
     waiters: Waiters
     shared_reads: SharedReads
     ringer: Ringer

@@ -255,7 +255,12 @@ class Engine:
         lengths = np.array([len(row.tokens) for row in rows], np.int32)
         ends = np.array([row.prefix_end for row in rows], np.int32)
         group_lengths = GroupLengths(len(group.prefix), lengths, ends, cache_key(group) in self.prefix_cache)
-        return _Planned(group, rows, group_lengths, self._planner.plan(group_lengths))
+        plan = self._planner.plan(group_lengths)
+        for one in plan:
+            of_all = len(plan) == 1  # Nearly always, and then rows need not be looked at one by one.
+            for buffer in buffers if of_all else {rows[n].buffer for n in one.rows.tolist()}:
+                buffer.algorithms.add(one.choice.algorithm.value)
+        return _Planned(group, rows, group_lengths, plan)
 
     def _rows(self, buffer: ScoreBuffer, prefix_length: int) -> Iterator[Row]:
         rows = buffer.chunk.rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ class ScoreBuffer:
     logprobs: Floats  # [N, M]
     missing: int  # rows without scores so far
     cached_tokens: int = 0  # see :class:`scoring.layout.ScoredChunk`
+    algorithms: set[str] = field(default_factory=set)  # of its rows
 
     @classmethod
     def of(cls, chunk: ChunkWork) -> ScoreBuffer:
@@ -45,7 +46,7 @@ class ScoreBuffer:
         scores = LabelScores(self.logits, self.logprobs if has_logprobs else None)
         if (row := scores.impossible_row()) is not None:
             raise EngineError(f"chunk {self.chunk.id}, row {row}: a score is NaN or +inf")
-        return ScoredChunk(self.chunk.id, scores, self.cached_tokens)
+        return ScoredChunk(self.chunk.id, scores, self.cached_tokens, tuple(sorted(self.algorithms)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

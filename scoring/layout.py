@@ -144,3 +144,4 @@ class ScoredChunk:
     id: int  # as of its ChunkWork
     scores: LabelScores
     cached_tokens: int  # tokens of its sequences that did not have to be computed
+    algorithms: tuple[str, ...] = ()  # that its rows were computed by, in alphabetical order

@@ -24,6 +24,7 @@ class ScoreOptions:
     return_logprobs: bool = False
     return_logits: bool = False
     item_first: bool = False  # score item + query instead of query + item
+    return_provenance: bool = False  # say what computed the scores
     label_mass: bool = False  # compute the labels' share of the whole vocabulary even if no score needs it
 
     @property

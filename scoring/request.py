@@ -19,7 +19,7 @@ from scoring.templates.asked import TEMPLATE_FIELDS, find_template, wording_of
 from scoring.templates.template import Template
 from scoring.templates.wording import Wording
 
-_OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first")
+_OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first", "return_provenance")
 
 SCORE_FIELDS = frozenset({"query", "items", "label_token_ids", "labels", *_OPTIONS, *TEMPLATE_FIELDS})
 """The fields of a body that :func:`parse_score_request` reads."""
@@ -55,7 +55,7 @@ def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Temp
     template = find_template(body, templates or {})
     given = (body.get("label_token_ids"), body.get("labels"))
     label_token_ids, labels = (None, template.labels) if template and given == (None, None) else _parse_labels(*given)
-    options = ScoreOptions(**{name: _parse_flag(body.get(name), name) for name in _OPTIONS})
+    options = ScoreOptions(**{name: parse_flag(body.get(name), name) for name in _OPTIONS})
     wording = wording_of(body, template, text=text, item_first=options.item_first)
     if wording is not None:
         options = replace(options, label_mass=True)
@@ -177,7 +177,8 @@ def _parse_text_labels(labels: object) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _parse_flag(value: object, name: str) -> bool:
+def parse_flag(value: object, name: str) -> bool:
+    """Return a flag, which is false where it is null or absent. Raises :class:`RequestError`."""
     if value is None:
         return False
     if not isinstance(value, bool):

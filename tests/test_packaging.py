@@ -2,10 +2,19 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
+import scoreline
+from settings.version import VERSION
+
 ROOT = Path(__file__).parents[1]
+
+
+def test_the_service_and_the_package_have_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == scoreline.__version__ == VERSION
 
 
 def test_the_wheel_holds_scoreline_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
+from jobs.store.provenance import Provenance
 from jobs.store.records import JobRecord, ScorePage, Submission, WorkerRecord
 from jobs.store.signed_result import CallResult
 from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
@@ -50,8 +51,9 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(content, status, headers, media_type=MEDIA_TYPE)
 
 
-def show_job(job: JobRecord) -> dict[str, Any]:
-    """Return the job object, without its scores."""
+def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = None) -> dict[str, Any]:
+    """Return the job object, without its scores. provenance: what computed them, if that is to be shown."""
+    shown = {} if provenance is None else {"provenance": show_provenance(provenance)}
     return {
         "id": job.id,
         "object": "scoring.job",
@@ -68,15 +70,25 @@ def show_job(job: JobRecord) -> dict[str, Any]:
         "warnings": list(job.warnings),
         "error": {"code": str(job.error.code), "message": job.error.message} if job.error is not None else None,
         "webhook": {"url": job.webhook.url, "events": list(job.webhook.events)} if job.webhook is not None else None,
+        **shown,
         "urls": job_urls(job.id),
     }
 
 
-def encode_job(result: ScorePage) -> bytes:
-    """Return the job object with its scores, if they can be shown, encoded."""
+def show_provenance(provenance: Sequence[Provenance | None]) -> list[dict[str, Any] | None]:
+    """Return what computed the scores of a job. None stands for scores of a version that recorded nothing."""
+    return [None if one is None else asdict(one) for one in provenance]
+
+
+def encode_job(result: ScorePage, provenance: Sequence[Provenance | None] | None = None) -> bytes:
+    """Return the job object with its scores, if they can be shown, encoded. provenance: see :func:`show_job`."""
+    job = show_job(result.job, provenance)
     if result.scores.impossible_row() is not None:
-        return encode(show_job(result.job))
-    return encode_object({**show_job(result.job), "result": encode_scoring(ScoredJob.read(result))})
+        return encode(job)
+    scored = ScoredJob.read(result)
+    if result.job.options.return_provenance:
+        scored = replace(scored, provenance=provenance)
+    return encode_object({**job, "result": encode_scoring(scored)})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +100,7 @@ class ScoredJob:
     finished_at: float  # Unix seconds
     cached_tokens: int
     scores: LabelScores
+    provenance: Sequence[Provenance | None] | None = None  # what computed them, if that is to be shown
 
     @classmethod
     def read(cls, page: ScorePage) -> ScoredJob:
@@ -111,6 +124,11 @@ class ScoredJob:
         doubt = warning_of_label_mass(self.label_mass)
         return [*self.job.warnings, *([] if doubt is None else [doubt])]
 
+    @property
+    def shown_provenance(self) -> dict[str, Any]:
+        """The field of an answer that says what computed the scores, if it is to be there."""
+        return {} if self.provenance is None else {"provenance": show_provenance(self.provenance)}
+
 
 def encode_scoring(scored: ScoredJob) -> bytes:
     """Return the response of ``/v1/score``, encoded."""
@@ -125,6 +143,7 @@ def encode_scoring(scored: ScoredJob) -> bytes:
             **{name: _encode_rows(values) for name, values in columns.items()},
             "usage": _usage(job.prompt_tokens, scored.cached_tokens),
             "warnings": scored.warnings,
+            **scored.shown_provenance,
         }
     )
 

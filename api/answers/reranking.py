@@ -37,6 +37,7 @@ def encode_ranking(
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "meta": {"billed_units": {"search_units": 1}},
             "warnings": scored.warnings,
+            **scored.shown_provenance,
         }
     )
 

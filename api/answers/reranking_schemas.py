@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from api.answers.schemas import Shape
+from api.answers.schemas import ProvenanceList, Shape
 
 
 class RerankDocument(BaseModel):
@@ -32,6 +32,7 @@ class RerankBody(BaseModel):
         None, description="cut documents behind so many tokens; `warnings` says how many were cut. Default: none is cut"
     )
     template: str | None = Field(None, description="the name of a template of the server; default: the deployment's")
+    return_provenance: bool | None = Field(False, description="also return what computed the relevance")
     timeout: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds to wait; a ranking that is out of time is given up"
     )
@@ -71,3 +72,4 @@ class RerankResponse(Shape):
     usage: RerankUsage
     meta: RerankMeta
     warnings: list[str]
+    provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")

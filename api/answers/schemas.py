@@ -72,6 +72,9 @@ class ScoreFields(BaseModel):
     item_first: bool | None = Field(False, description="score item + query instead of query + item")
     return_logprobs: bool | None = Field(False, description="also return log-probabilities over the whole vocabulary")
     return_logits: bool | None = Field(False, description="also return raw logits")
+    return_provenance: bool | None = Field(
+        False, description="also return what computed the scores: what is needed to get the same bits again"
+    )
 
 
 class ScoreBody(ScoreFields):
@@ -129,6 +132,30 @@ class Usage(Shape):
     prompt_tokens_details: PromptTokensDetails
 
 
+class Provenance(Shape):
+    """What computed scores: with the same request and all of this, another worker gives the same bits."""
+
+    model: str
+    revision: str | None = Field(description="the commit on the hub; null for a model from a folder")
+    weights_fingerprint: str = Field(description="a hash of all weights as they are stored")
+    tokenizer_fingerprint: str = Field(description="a hash of the tokenizer, with which the request was tokenized, too")
+    dtype: str = Field(description="the number format of weights and activations")
+    device: str = Field(description="the platform and the kind of the device")
+    processor: str | None = Field(description="of a device that is a processor: its name, and the cores in use")
+    step_tokens: int = Field(description="tokens of the largest step, on which the bits of large products may depend")
+    batch_invariant: bool = Field(description="false: the rounding may depend on what else was scored")
+    versions: dict[str, str] = Field(description="of this service and of the libraries that compute")
+    algorithms: list[str] = Field(description="by which the items were scored (docs/algorithms.md)")
+
+
+ProvenanceList = Annotated[
+    list[Provenance | None],
+    Field(
+        description="what computed the scores; several entries if workers that differ did; null stands for scores of a "
+        "version that recorded nothing"
+    ),
+]
+
 Row = list[float]
 NullableRow = list[float | None]
 
@@ -151,6 +178,7 @@ class ScoreResponse(Shape):
     )
     usage: Usage
     warnings: list[str]
+    provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")
 
 
 class Progress(Shape):
@@ -193,6 +221,7 @@ class Job(Shape):
     warnings: list[str]
     error: JobErrorShape | None
     webhook: JobWebhook | None
+    provenance: ProvenanceList | None = Field(None, description="once it has ended, and not in lists")
     urls: JobUrls
     result: ScoreResponse | None = Field(
         None, description="once the job has succeeded, if it has at most 1,000 items; longer ones are read in pages"

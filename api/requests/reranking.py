@@ -21,7 +21,7 @@ from api.requests.submission import (
 from jobs.store.records import Origin
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority, ScoreOptions
-from scoring.request import ScoreRequest, check_text, parse_query_text
+from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
 from scoring.templates.asked import find_template, wording_by
 from scoring.templates.relevance import Relevance
 from scoring.tokenization import TextTokenizer
@@ -71,7 +71,11 @@ def read_rerank(
         raise _invalid("instruction must be a string", "instruction")
     template = find_template(body, reading.templates.by_name) or reading.templates.default
     wording = wording_by(template, instruction)
-    options = ScoreOptions(apply_softmax=True, label_mass=True)
+    options = ScoreOptions(
+        apply_softmax=True,
+        label_mass=True,
+        return_provenance=parse_flag(body.get("return_provenance"), "return_provenance"),
+    )
     limits = call_limits(reading)
     try:
         limits.check_items(len(documents))

@@ -17,6 +17,7 @@ from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
 from api.budget import Kind, place_of
 from api.callers.authentication import Principal
 from api.principal import WithReadScope, WithScoreScope
+from api.provenances import Shown
 from api.request_id import BrokenOffError
 from api.requests.body import media_type, received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
@@ -24,7 +25,7 @@ from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.requests.submission import read_job
 from api.requests.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
-from api.routes.result import read_result
+from api.routes.result import read_provenance, read_result
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
@@ -32,7 +33,7 @@ from api.waiting.waiters import WaitOutcome
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, read_scores
 from jobs.store.database import StorageUnavailable
-from jobs.store.records import Accepted, JobResult, JobStatus, ScorePage, Submission
+from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
@@ -152,19 +153,22 @@ async def read(
         str | None, Header(description=f"`wait=N`: answer when the job ends, or after N (at most {MAX_WAIT_SECONDS}) s")
     ] = None,
 ) -> Response:
-    """Read a job; its result too, once it has succeeded and if it has at most 1,000 items."""
+    """Read a job; its result too, once it has succeeded and if it has at most 1,000 items.
+
+    Once it has ended, `provenance` says what computed its scores: what is needed to get the same bits again.
+    """
     job_id = checked_job_id(job_id)
     wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
-    job, page = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
+    job, page, provenance = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
     if wait and not job.status.ended:
         waited = await service.waiters.wait(job_id, wait, departure_of(request))
         if waited.outcome is WaitOutcome.DISCONNECTED:
             raise ClientDisconnect
-        job, page = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
+        job, page, provenance = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
     if page is None:
-        return json_response(show_job(job), headers=headers)
-    return json_response(await service.threads.text(encode_job, page), headers=headers)
+        return json_response(show_job(job, provenance), headers=headers)
+    return json_response(await service.threads.text(encode_job, page, provenance), headers=headers)
 
 
 @router.get(
@@ -270,8 +274,9 @@ async def _accept(service: Service, submission: Submission) -> Accepted:
     return await service.acceptor.accept(submission)
 
 
-def _read(service: Service, tenant: str, job_id: str) -> JobResult:
-    return read_result(service, get_job(service.database, tenant, job_id), EMBEDDED_ITEMS)
+def _read(service: Service, tenant: str, job_id: str) -> tuple[JobRecord, ScorePage | None, Shown | None]:
+    job, page = read_result(service, get_job(service.database, tenant, job_id), EMBEDDED_ITEMS)
+    return job, page, read_provenance(service, job, page)
 
 
 def _read_succeeded(service: Service, tenant: str, job_id: str, offset: int) -> ScorePage:

@@ -7,7 +7,8 @@ and the caller can still read the job after a timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
@@ -22,7 +23,7 @@ from api.principal import WithScoreScope
 from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.submission import Call, read_call
-from api.routes.result import read_result
+from api.routes.result import find_provenance, read_result
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
@@ -105,14 +106,23 @@ async def answer_call(
         if isinstance(ended, CallResult):
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
             scored = ScoredJob.noticed(call.submission, accepted.job_id, ended)
+            scored = await _with_provenance(service, call, scored, (ended.provenance,))
             return json_response(
                 encode(scored) if is_small else await service.threads.text(encode, scored), headers=headers
             )
         result, given_up = ended
     job, page = result
     if page is not None:
-        return json_response(await service.threads.text(encode, ScoredJob.read(page)), headers=headers)
+        scored = await _with_provenance(service, call, ScoredJob.read(page), page.provenances)
+        return json_response(await service.threads.text(encode, scored), headers=headers)
     return error_response(_reason(job, call, given_up), {**headers, "Location": job_path(job.id)})
+
+
+async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids: Sequence[int | None]) -> ScoredJob:
+    """Return scores with what computed them, if the call asks for it."""
+    if not scored.job.options.return_provenance:
+        return scored
+    return replace(scored, provenance=await find_provenance(service, call.submission.tenant, ids))
 
 
 async def _receive(request: Request, service: Service, principal: Principal, key: str | None) -> Call:

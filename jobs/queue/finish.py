@@ -36,20 +36,29 @@ from jobs.webhooks.outbox import store_deliveries
 from scoring.layout import LabelScores, ScoredChunk
 
 
-def finish(db: Database, batch_id: str, scored: Sequence[ScoredChunk], *, durable: bool = True) -> Finished:
+def finish(
+    db: Database,
+    batch_id: str,
+    scored: Sequence[ScoredChunk],
+    *,
+    durable: bool = True,
+    provenances: Mapping[int, int] | None = None,
+) -> Finished:
     """Store the scores of some chunks of a batch, and end the jobs whose last chunks they are.
 
     A batch may be finished in several calls. Chunks that the batch does not hold, or no longer holds, are counted as
     fenced and otherwise ignored. durable: see :class:`Claim`. If it is false, a crash of the database may undo this, no
-    job may have a webhook, and the caller has compared the numbers of scores with those of items.
+    job may have a webhook, and the caller has compared the numbers of scores with those of items. provenances: the ids
+    of the chunks' provenances by the ids of the chunks, as far as they are known.
     """
+    provenances = provenances or {}
     by_id = {chunk.id: chunk for chunk in scored}
     if not by_id:
         return Finished((), 0)
     values = {"chunk_ids": list(by_id), "of_batch": batch_id, **retention(db.settings)}
     if durable or db.is_sqlite:
         with db.write() as tx:
-            done = _store(tx, values, by_id)
+            done = _store(tx, values, by_id, provenances)
             for row in done:
                 given = len(by_id[row.chunk_id].scores)
                 if given != row.item_count:
@@ -57,9 +66,11 @@ def finish(db: Database, batch_id: str, scored: Sequence[ScoredChunk], *, durabl
             store_deliveries(tx, _ended(done).values(), JobStatus.SUCCEEDED)
     else:
         with db.without_transaction() as tx:
-            done = tx.execute(_FINISH_QUICKLY, {**values, **_scores_rows(by_id.values())}).all()
+            done = tx.execute(_FINISH_QUICKLY, {**values, **_scores_rows(by_id.values(), provenances)}).all()
     ended = _ended(done)
-    return Finished(tuple(ended), fenced=len(by_id) - len(done), results=_signed_results(ended, done, by_id))
+    return Finished(
+        tuple(ended), fenced=len(by_id) - len(done), results=_signed_results(ended, done, by_id, provenances)
+    )
 
 
 def _ended(done: Iterable[Row[Any]]) -> dict[str, Row[Any]]:
@@ -67,19 +78,21 @@ def _ended(done: Iterable[Row[Any]]) -> dict[str, Row[Any]]:
     return {row.id: row for row in done if row.remaining_chunks == 0}
 
 
-def _store(tx: Transaction, values: Mapping[str, Any], scored: Mapping[int, ScoredChunk]) -> Sequence[Row[Any]]:
+def _store(
+    tx: Transaction, values: Mapping[str, Any], scored: Mapping[int, ScoredChunk], provenances: Mapping[int, int]
+) -> Sequence[Row[Any]]:
     """Store the scores of the chunks that the batch holds, and subtract these chunks from the counters of their jobs.
 
     Returns a row for each of these chunks, with columns of its job. The counters are changed in place. So if two
     transactions finish the last two chunks of a job, the second one waits for the first and then counts down to zero.
     """
     if not tx.is_sqlite:
-        return tx.execute(_FINISH, {**values, **_scores_rows(scored.values())}).all()
+        return tx.execute(_FINISH, {**values, **_scores_rows(scored.values(), provenances)}).all()
     # SQLite can't change several tables in one statement.
     done = list(tx.scalars(_UPDATE_DONE, values))
     if not done:
         return ()
-    tx.execute(insert(chunk_scores), [_scores_row(scored[chunk_id]) for chunk_id in done])
+    tx.execute(insert(chunk_scores), [_scores_row(scored[chunk_id], provenances) for chunk_id in done])
     tx.execute(_COUNT_DOWN, {**values, "chunk_ids": done})
     return tx.execute(_SELECT_DONE, {"chunk_ids": done}).all()
 
@@ -88,19 +101,20 @@ def _store(tx: Transaction, values: Mapping[str, Any], scored: Mapping[int, Scor
 _HELD = (is_one_of(chunks.c.id, "chunk_ids"), chunks.c.batch_id == bindparam("of_batch"), CLAIMED)
 
 
-def _scores_row(chunk: ScoredChunk) -> dict[str, object]:
+def _scores_row(chunk: ScoredChunk, provenances: Mapping[int, int]) -> dict[str, object]:
     logprobs = chunk.scores.logprobs
     return {
         "chunk_id": chunk.id,
         "logits": pack_scores(chunk.scores.logits),
         "logprobs": None if logprobs is None else pack_scores(logprobs),
         "cached_tokens": chunk.cached_tokens,
+        "provenance_id": provenances.get(chunk.id),
     }
 
 
-def _scores_rows(scored: Iterable[ScoredChunk]) -> dict[str, list[object]]:
+def _scores_rows(scored: Iterable[ScoredChunk], provenances: Mapping[int, int]) -> dict[str, list[object]]:
     """Return the rows of the scores as a list for each column."""
-    rows = [_scores_row(chunk) for chunk in scored]
+    rows = [_scores_row(chunk, provenances) for chunk in scored]
     return {name: [row[name] for row in rows] for name in _GIVEN}
 
 
@@ -148,7 +162,7 @@ _COUNT_DOWN = _counting_down(
 _SELECT_DONE = select(*_OF_CHUNK, *_OF_JOB).join(jobs).where(is_one_of(chunks.c.id, "chunk_ids"))
 
 _LOCKED = lock_jobs(select(chunks.c.job_id).where(*_HELD)).cte("locked")
-_GIVEN = ("chunk_id", "logits", "logprobs", "cached_tokens")
+_GIVEN = ("chunk_id", "logits", "logprobs", "cached_tokens", "provenance_id")
 _SCORES = (
     func.unnest(*(bindparam(name, type_=ARRAY(chunk_scores.c[name].type, dimensions=1)) for name in _GIVEN))
     .table_valued(*(column(name, chunk_scores.c[name].type) for name in _GIVEN), name="scores")
@@ -181,9 +195,12 @@ _FINISH_QUICKLY = _finishing(select(func.max(_DO_NOT_WAIT)).select_from(_LOCKED)
 
 
 def _signed_results(
-    ended: Mapping[str, Row[Any]], done: Iterable[Row[Any]], scored: Mapping[int, ScoredChunk]
+    ended: Mapping[str, Row[Any]],
+    done: Iterable[Row[Any]],
+    scored: Mapping[int, ScoredChunk],
+    provenances: Mapping[int, int],
 ) -> dict[str, str]:
-    """Return the results of jobs that have a key and whose chunks were all finished together, if they are small.
+    """Return the results of small jobs with a key whose chunks were all finished together, and by one provenance.
 
     ended: a row of each job; done: the finished chunks.
     """
@@ -196,9 +213,12 @@ def _signed_results(
         job = ended[job_id]
         if sum(part.item_count for part in parts) != job.total_items:
             continue
+        origins = {provenances.get(part.chunk_id) for part in parts}
+        if len(origins) != 1:
+            continue
         parts.sort(key=lambda chunk: chunk.first_item)
         scores = _joined([scored[part.chunk_id].scores for part in parts])
-        text = sign_result(CallResult(job.finished_at, job.cached_tokens, scores), job.notice_key)
+        text = sign_result(CallResult(job.finished_at, job.cached_tokens, scores, origins.pop()), job.notice_key)
         if text is not None:
             results[job_id] = text
     return results

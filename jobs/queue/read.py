@@ -94,7 +94,7 @@ _FIRST = select(func.max(chunks.c.first_item)).where(
 # One statement sees one moment. As long as the job is visible in it, none of its chunks have been removed. So a job
 # that was deleted after it was read can't be mistaken for a job without scores.
 _PAGE = (
-    select(chunks.c.first_item, chunks.c.item_count, chunk_scores.c.logits, chunk_scores.c.logprobs)
+    select(*chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"])
     .select_from(jobs)
     .outerjoin(
         chunks,
@@ -125,7 +125,8 @@ def _page(job: JobRecord, chunk_rows: Iterable[Row[Any]], offset: int, stop: int
         if job.options.head is Head.LOGPROBS
         else None,
     )
-    return ScorePage(job, indices[inside], scores, has_more=stop < job.total_items)
+    provenances = tuple(dict.fromkeys(row.provenance_id for row in rows))
+    return ScorePage(job, indices[inside], scores, stop < job.total_items, provenances)
 
 
 def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:
@@ -145,7 +146,7 @@ def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:
 
 
 _RESULTS = (
-    select(jobs, *chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs"])
+    select(jobs, *chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"])
     .outerjoin(
         chunks,
         and_(

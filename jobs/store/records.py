@@ -176,6 +176,7 @@ class ScorePage:
     indices: npt.NDArray[np.int64]  # [N], indices of the items in the job
     scores: LabelScores  # N rows
     has_more: bool  # whether the job has items after this page
+    provenances: tuple[int | None, ...] = ()  # the ids of the distinct ones of these scores; None: not known
 
 
 JobResult = tuple[JobRecord, ScorePage | None]

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from jobs.store.codec import SCORE_BYTES, pack_scores, unpack_scores
 from scoring.layout import Head, LabelScores
 
-VERSION = 2
+VERSION = 3
 """It is a part of what is signed. So a result of another version counts as none, and the scores are read from the
 database."""
 
 MAX_RESULT_BYTES = 4_096
 """The most bytes of scores that are sent with a notice, as they are stored. It is room for 512 items with one label."""
 
-_HEAD = struct.Struct("<dq")
-"""The time of the end and the number of cached tokens. Behind it come the logits and, if any, the log-probabilities."""
+_HEAD = struct.Struct("<dq?q")
+"""The time of the end, the number of cached tokens, and the provenance of all scores, if it is known. Behind it come
+the logits and, if any, the log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +36,7 @@ class CallResult:
     finished_at: float  # Unix seconds on the database's clock
     cached_tokens: int  # of all sequences of the call
     scores: LabelScores  # of all items, in their order
+    provenance: int | None = None  # of all scores; None: not known
 
 
 def sign_result(result: CallResult, key: bytes) -> str | None:
@@ -45,7 +47,9 @@ def sign_result(result: CallResult, key: bytes) -> str | None:
         values += pack_scores(scores.logprobs)
     if len(values) > MAX_RESULT_BYTES:
         return None
-    content = b64encode(_HEAD.pack(result.finished_at, result.cached_tokens) + values)
+    provenance = result.provenance
+    head = _HEAD.pack(result.finished_at, result.cached_tokens, provenance is not None, provenance or 0)
+    content = b64encode(head + values)
     return f"{_signature(key, content)} {content.decode()}"
 
 
@@ -59,7 +63,7 @@ def verified_result(text: str, key: bytes, *, items: int, labels: int, head: Hea
     if not hmac.compare_digest(signature.encode(errors="surrogatepass"), _signature(key, signed).encode()):
         return None
     found = b64decode(signed)
-    finished_at, cached_tokens = _HEAD.unpack_from(found)
+    finished_at, cached_tokens, is_known, provenance = _HEAD.unpack_from(found)
     size = items * labels * SCORE_BYTES
     logits, logprobs = found[_HEAD.size : _HEAD.size + size], found[_HEAD.size + size :]
     if len(logits) != size or len(logprobs) not in ((size,) if head is Head.LOGPROBS else (0, size)):
@@ -68,7 +72,7 @@ def verified_result(text: str, key: bytes, *, items: int, labels: int, head: Hea
         logits=unpack_scores([logits], labels),
         logprobs=unpack_scores([logprobs], labels) if head is Head.LOGPROBS else None,
     )
-    return CallResult(finished_at, cached_tokens, scores)
+    return CallResult(finished_at, cached_tokens, scores, provenance if is_known else None)
 
 
 def _signature(key: bytes, content: bytes) -> str:

@@ -224,6 +224,16 @@ chunk_scores = Table(
     Column("logits", LargeBinary, nullable=False),  # float32, little-endian, [items, labels]
     Column("logprobs", LargeBinary),
     Column("cached_tokens", Integer, nullable=False),
+    # Null: not known. It is no foreign key, because each finish would lock the one row that all of them refer to.
+    Column("provenance_id", BigInteger),
+)
+
+provenances = Table(
+    "provenances",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),  # a hash: see jobs.store.provenance
+    Column("content", JSON, nullable=False),
+    Column("recorded_at", Seconds, nullable=False),
 )
 
 batches = Table(

@@ -23,8 +23,10 @@ from checkpoints.files import read_model_card
 from jobs.queue.claim import claim
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon
+from jobs.queue.provenance import record_provenance
 from jobs.queue.worker_registry import register, touch
 from jobs.store.database import Database, StorageUnavailable
+from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, ScoredChunk
 from scoring.tokenization import TextTokenizer
@@ -74,6 +76,8 @@ class StandInWorker(threading.Thread):
         self.fails = False  # whether every batch fails
         self.budget = 100_000  # tokens of a claim
         self.score_chunk = score_chunk
+        self.provenance: Provenance | None = None  # of its scores, if it records any
+        self.after_batch: Callable[[], None] = lambda: None  # called when a batch is finished
         self._database = Database.open(store)
         self._card = card
         self._rung = threading.Event()
@@ -114,8 +118,12 @@ class StandInWorker(threading.Thread):
             self.announcing_bell.announce(abandon(self._database, claimed.batch_id, "the engine failed").job_ids)
             return True
         scored = [self.score_chunk(group, chunk) for group in claimed.groups for chunk in group.chunks]
-        finished = finish(self._database, claimed.batch_id, scored)
+        provenances = {}
+        if self.provenance is not None:
+            provenances = dict.fromkeys(claimed.chunk_ids, record_provenance(self._database, self.provenance))
+        finished = finish(self._database, claimed.batch_id, scored, provenances=provenances)
         self.announcing_bell.announce(finished.job_ids, finished.results)
+        self.after_batch()
         return True
 
 

@@ -12,6 +12,7 @@ from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
 from jobs.queue.read import get_job
 from jobs.store.database import Database
+from jobs.store.provenance import Provenance
 from jobs.store.records import JobStatus, Submission
 from scoring.layout import Chunk, Rows
 from scoring.options import Priority
@@ -100,14 +101,27 @@ class Store:
 class Worker:
     """A scoring loop in a thread, with its engine and its bell in the hands of a test."""
 
-    def __init__(self, store: Store, timing: LoopTiming = EAGER, engine: MadeUpEngine | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        timing: LoopTiming = EAGER,
+        engine: MadeUpEngine | None = None,
+        provenance: Provenance | None = None,
+    ) -> None:
         self.engine = engine or MadeUpEngine()
         self.bell = RecordingBell()
         self.stuck = threading.Event()
         self.watchdog = Watchdog(30.0, self.stuck.set)
         self.failure: BaseException | None = None
         self.loop = ScoringLoop(
-            store.database, self.bell, self.engine, self.watchdog, timing, worker_id="worker", card=CARD
+            store.database,
+            self.bell,
+            self.engine,
+            self.watchdog,
+            timing,
+            worker_id="worker",
+            card=CARD,
+            provenance=provenance,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

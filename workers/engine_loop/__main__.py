@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import structlog
 from pydantic import ValidationError
 
+from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
@@ -16,8 +18,10 @@ from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
 from settings.unknown import warn_of_unknown_variables
+from settings.version import VERSION
 from settings.worker import WorkerSettings
 from workers.engine_loop.heartbeat import new_worker_id
+from workers.engine_loop.provenance import processor_name
 from workers.engine_loop.serving import WorkerSlices, serve
 from workers.stopping import BROKEN, StopSignals, end_process
 
@@ -79,7 +83,20 @@ def main() -> int:
             return BROKEN
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
     worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
-    return serve(engine, worker, settings, stopping, engine.prefix_cache.counts, lambda: engine.estimate_ratio)
+    provenance = Provenance(
+        model=card.name,
+        revision=checkpoint.commit,
+        weights_fingerprint=engine.weights_fingerprint,
+        tokenizer_fingerprint=card.tokenizer_fingerprint,
+        dtype=engine.dtype,
+        device=engine.device,
+        processor=processor_name() if platform.name == "cpu" else None,
+        step_tokens=platform.step_tokens(engine_settings.step_tokens),
+        batch_invariant=engine_settings.batch_invariant,
+        versions={"scoreline": VERSION, "jax": version("jax"), "jaxlib": version("jaxlib")},
+    )
+    counts = engine.prefix_cache.counts
+    return serve(engine, worker, settings, stopping, counts, lambda: engine.estimate_ratio, provenance)
 
 
 def _warm_up_rest(engine: Engine) -> None:

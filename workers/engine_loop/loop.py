@@ -24,6 +24,7 @@ from jobs.queue.claim import claim
 from jobs.queue.lease import abandon, release
 from jobs.queue.read import has_waiting, others_wait
 from jobs.store.database import Database, StorageUnavailable
+from jobs.store.provenance import Provenance
 from jobs.store.records import Claim
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from scoring.work import work_done
@@ -32,6 +33,7 @@ from workers.engine_loop.garbage import GarbageCollector
 from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
 from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
 from workers.engine_loop.poll_gate import PollGate
+from workers.engine_loop.provenance import ProvenanceRecorder
 from workers.engine_loop.score_committer import ScoreCommitter
 from workers.engine_loop.throughput import Throughput
 from workers.engine_loop.watchdog import Watchdog
@@ -91,7 +93,9 @@ class ScoringLoop:
         worker_id: str,
         card: ModelCard,
         metrics: WorkerMetrics | None = None,
+        provenance: Provenance | None = None,
     ) -> None:
+        """provenance: of all scores, without the algorithms, which each chunk names; None if nothing is recorded."""
         self._database = database
         self._bell = bell
         self._engine = engine
@@ -103,6 +107,7 @@ class ScoringLoop:
         self._throughput = Throughput()
         self._garbage = GarbageCollector()
         self._leases = LeaseRenewals(database)
+        self._provenances = ProvenanceRecorder(database, provenance)
         self._woken = threading.Event()
         self._outage = OutageLog(log, "the database is away; looking for work until it is back")
         self.stopping = threading.Event()
@@ -231,7 +236,7 @@ class ScoringLoop:
 
     def _process(self, claimed: Claim, lease: LeaseRenewal, between_steps: Callable[[], None]) -> BatchOutcome:
         """Score a batch and commit its scores. Return the outcome of both."""
-        committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping)
+        committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping, self._provenances)
         with self._watchdog.armed(), committer:
             scoring = self._score(claimed, lease, committer, between_steps)
         if scoring is BatchOutcome.FAILED and not self._engine_works():

@@ -17,6 +17,7 @@ from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
 from scoring.layout import ScoredChunk
 from workers.engine_loop.lease_renewal import LeaseRenewal
+from workers.engine_loop.provenance import ProvenanceRecorder
 
 RETRY_SECONDS = 0.5  # between two tries to commit while the database is away
 
@@ -31,7 +32,13 @@ class ScoreCommitter:
     """
 
     def __init__(
-        self, database: Database, bell: WorkerBell, claimed: Claim, lease: LeaseRenewal, stopping: threading.Event
+        self,
+        database: Database,
+        bell: WorkerBell,
+        claimed: Claim,
+        lease: LeaseRenewal,
+        stopping: threading.Event,
+        provenances: ProvenanceRecorder,
     ) -> None:
         self._database = database
         self._bell = bell
@@ -40,6 +47,7 @@ class ScoreCommitter:
         self._items = {chunk.id: len(chunk.rows) for group in claimed.groups for chunk in group.chunks}
         self._lease = lease
         self._stopping = stopping
+        self._provenances = provenances
         self._scored: list[ScoredChunk] = []  # what the next commit takes
         self._changed = threading.Condition()
         self._complete = False  # nothing more will be put
@@ -98,7 +106,10 @@ class ScoreCommitter:
     def _commit(self, scored: list[ScoredChunk]) -> None:
         while not self._lease.over:
             try:
-                finished = finish(self._database, self._batch_id, scored, durable=self._durable)
+                provenances = self._provenances.ids_of(scored)
+                finished = finish(
+                    self._database, self._batch_id, scored, durable=self._durable, provenances=provenances
+                )
             except StorageUnavailable as error:
                 log.warning("could not store scores yet", chunks=len(scored), error=str(error))
                 if self._stopping.wait(RETRY_SECONDS):

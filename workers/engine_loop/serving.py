@@ -15,6 +15,7 @@ import structlog
 
 from bell.opening import open_worker_bell
 from jobs.store.database import Database
+from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
@@ -49,8 +50,12 @@ def serve(
     stopping: StopSignals,
     prefix_counts: Callable[[], Mapping[str, int]] | None = None,
     estimate_ratio: Callable[[], float] | None = None,
+    provenance: Provenance | None = None,
 ) -> int:
-    """Score until stopped. Returns the exit status. prefix_counts, estimate_ratio: see WorkerMetrics.serve."""
+    """Score until stopped. Returns the exit status.
+
+    prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance: see ScoringLoop.
+    """
     database = Database.open(settings.store)
     watchdog = Watchdog(settings.worker.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
     bell, listener = open_worker_bell(settings.bell, worker.card.name, lambda: loop.wake())
@@ -59,7 +64,17 @@ def serve(
     if settings.worker.worker_metrics_port is not None:
         host, port = settings.worker.worker_metrics_host, settings.worker.worker_metrics_port
         metrics.serve(host, port, prefix_counts, estimate_ratio)
-    loop = ScoringLoop(database, bell, engine, watchdog, timing, worker_id=worker.id, card=worker.card, metrics=metrics)
+    loop = ScoringLoop(
+        database,
+        bell,
+        engine,
+        watchdog,
+        timing,
+        worker_id=worker.id,
+        card=worker.card,
+        metrics=metrics,
+        provenance=provenance,
+    )
     stopping.on_stop(loop.stop)
     status = BROKEN
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from api.provenances import KnownProvenances
 from checkpoints.card import ModelCard
 from jobs.queue.read import read_scores
 from jobs.queue.worker_registry import live_workers
@@ -29,6 +31,7 @@ from model.platforms import Platform
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
+from settings.version import VERSION
 from tests.api.tiny_model import make_model_directory
 from tests.services import wait_until
 from tests.workers.conftest import LABELS, MODEL, Store
@@ -103,6 +106,14 @@ def test_a_worker_scores_with_the_real_engine_and_registers_what_it_serves(sqlit
     assert page.scores.logprobs is not None
     assert expected.scores.logprobs is not None
     assert page.scores.logprobs.tobytes() == expected.scores.logprobs.tobytes(), "bit for bit"
+
+    [provenance] = KnownProvenances(store.database).look_up(page.provenances)
+    assert provenance is not None
+    assert (provenance.model, provenance.revision, provenance.algorithms) == (MODEL, None, ("serial",))
+    assert (provenance.weights_fingerprint, provenance.dtype) == (record.weights_fingerprint, record.dtype)
+    assert provenance.tokenizer_fingerprint == record.card.tokenizer_fingerprint
+    assert (provenance.device, provenance.step_tokens) == (str(platform), platform.step_tokens(None))
+    assert provenance.versions == {"scoreline": VERSION, "jax": jax.__version__, "jaxlib": version("jaxlib")}
 
 
 def _remove_weights(directory: Path) -> None:

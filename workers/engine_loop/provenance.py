@@ -1,0 +1,53 @@
+"""Records what computed the scores, once for each combination of algorithms, not with each finish."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from jobs.queue.provenance import record_provenance
+from jobs.store.database import Database
+from jobs.store.provenance import Provenance
+from scoring.layout import ScoredChunk
+
+_PROCESSOR = Path("/proc/cpuinfo")
+
+
+class ProvenanceRecorder:
+    """The provenances that this process has recorded. Safe to use from threads: recording one twice does no harm.
+
+    provenance: of all scores of this process, without the algorithms; None if nothing is recorded.
+    """
+
+    def __init__(self, database: Database, provenance: Provenance | None) -> None:
+        self._database = database
+        self._provenance = provenance
+        self._ids: dict[tuple[str, ...], int] = {}  # by the algorithms of a chunk
+
+    def ids_of(self, scored: Iterable[ScoredChunk]) -> dict[int, int]:
+        """Return the ids of the provenances of chunks, by the ids of the chunks. Raises StorageUnavailable."""
+        if self._provenance is None:
+            return {}
+        found: dict[int, int] = {}
+        for chunk in scored:
+            if chunk.algorithms not in self._ids:
+                provenance = replace(self._provenance, algorithms=chunk.algorithms)
+                self._ids[chunk.algorithms] = record_provenance(self._database, provenance)
+            found[chunk.id] = self._ids[chunk.algorithms]
+        return found
+
+
+def processor_name() -> str:
+    """Return the name of this machine's processor, and the number of its cores that this process may use.
+
+    Libraries choose their instructions by the former, and may divide a product by the latter.
+    """
+    name = platform.processor() or platform.machine()
+    if _PROCESSOR.exists():
+        fields = (line.partition(":") for line in _PROCESSOR.read_text(encoding="utf-8").splitlines())
+        name = next((value.strip() for field, _, value in fields if field.strip() == "model name"), name)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{name}, {cores} cores"
