@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,13 @@ from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
-from model.checks.known_answer import known_prompt
-from model.extending import Extender, StepOutput, cache_key
+from model.extending import Extender, GroupRows, StepOutput, cache_key
 from model.head_runner import HeadRunner
 from model.packed_sequence import pack_sequences
 from model.platforms import Platform
 from model.pool import PoolShape
 from model.prefix_cache import PrefixCache
-from model.score_buffer import EngineError, Row, ScoreBuffer
+from model.score_buffer import EngineError, Floats, Row, ScoreBuffer
 from model.served import served
 from scoring.layout import GroupWork, ScoredChunk
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
@@ -154,23 +154,31 @@ class Engine:
             pool.shutdown(cancel_futures=True)
 
     def check_model(self) -> None:
-        """Score a known prompt with and without a prefix in the pool, and compare both with NumPy.
+        """Score known prompts with and without a prefix in the pool, and compare both with NumPy.
 
         Raises :class:`model.checks.known_answer.KnownAnswerError`.
         """
-        group = known_prompt(self.card.vocabulary)
-        rows = list(self._rows(ScoreBuffer.of(group.chunks[0]), len(group.prefix)))
-        algorithms = {
-            "serial": self._extender.serial([(group, rows)]),
-            "prefill_extend": self._extender.prefill_extend([(group, rows)]),
+        known = self._known_answers.prompts(self.card.context_length)
+        algorithms = {"serial": self._extender.serial, "prefill_extend": self._extender.prefill_extend}
+        found = {
+            name: np.concatenate([self._final_states(compute, groups) for groups in known.companies])
+            for name, compute in algorithms.items()
         }
-        found = {}
-        for name, outputs in algorithms.items():
-            found[name] = np.full((len(rows), self._width), np.nan, np.float32)
-            for row, hidden in (state for states, _ in outputs for state in states):
-                found[name][row.index] = hidden
-        self.prefix_cache.drop(cache_key(group))
-        self._known_answers.check_model(group, found)
+        self._known_answers.check_model(known, found, same_bits=self._planner.policy.batch_invariant)
+
+    def _final_states(
+        self, compute: Callable[[Sequence[GroupRows]], Iterator[StepOutput]], groups: Sequence[GroupWork]
+    ) -> Floats:
+        """Return the final states of all rows of groups that have a chunk each, and keep nothing in the cache."""
+        rows = [list(self._rows(ScoreBuffer.of(group.chunks[0]), len(group.prefix))) for group in groups]
+        places = {id(row): place for place, row in enumerate(chain(*rows))}
+        found = np.full((len(places), self._width), np.nan, np.float32)
+        for states, _ in compute(list(zip(groups, rows, strict=True))):
+            for row, hidden in states:
+                found[places[id(row)]] = hidden
+        for group in groups:
+            self.prefix_cache.drop(cache_key(group))
+        return found
 
     def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
         """Score every row of every chunk. Each chunk is yielded once its last row is scored, in any order.

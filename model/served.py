@@ -37,6 +37,6 @@ def served(
     whole = WholeStepPrograms(decoder, attends)
     tokens = buckets.step_tokens
     shape = StepShape.of(tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)
-    whole_checks = KnownWholeSteps(whole, platform)
+    whole_checks = KnownWholeSteps(whole, platform, shape)
     whole_executables = WholeStepExecutables(whole, platform, shape, whole_checks.check)
     return WholeStepForward(whole, whole_executables, buckets, shape), whole_checks

@@ -73,5 +73,7 @@ class EngineSettings(SettingsSlice):
         600.0, description="the keys and values of a query are dropped this many seconds after their last use"
     )
     multi_item_enable_startup_warmup: bool = Field(
-        True, description="compile the programs before serving rather than on first use"
+        True,
+        description="compile the programs before serving rather than on first use; devices that compute whole steps "
+        "compile the few core programs in any case, to check them",
     )

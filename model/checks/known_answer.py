@@ -2,14 +2,14 @@
 
 Before a program may be used, it runs once on random numbers and the served weights, and its outputs are compared with
 NumPy's (:class:`KnownAnswers`). Before a worker serves, the programs of all layers together are compared with NumPy on
-a known prompt (:func:`known_prompt`). Programs are pure functions, so those that are compiled during the work are
-checked in the thread that compiles them.
+known prompts (:mod:`model.checks.known_prompts`). Programs are pure functions, so those that are compiled during the
+work are checked in the thread that compiles them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+import structlog
 from jax.typing import ArrayLike
 from numpy.random import Generator
 
@@ -37,22 +38,19 @@ from model.buckets import (
     StoreKey,
 )
 from model.checks import numpy_decoder
+from model.checks.known_prompts import KnownPrompts, known_prompt
 from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, ServedDecoder, attend
 from model.executable_table import K
 from model.forward import Extension
 from model.layerwise.programs import Programs
 from model.layerwise.steps import Step
 from model.platforms import Platform
-from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
+from scoring.layout import GroupWork, Head, TokenIds
 
 PROGRAM_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 """Largest error of a row of a program's output, relative to its norm. docs/log.md has the errors of right programs."""
 MODEL_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest error of a final state behind all layers, whose rounding errors add up, relative to its norm."""
-
-KNOWN_PREFIX = 5  # tokens
-KNOWN_ITEMS = ((3, 5), (1, 5), (0, 5), (2, 4), (SHORTEST_LENGTH_BUCKET + 1, 5))
-"""The known prompt's items, in two length buckets: own tokens, and how many tokens of the prefix they see."""
 
 MAX_BLOCKS = 3  # blocks of a random prefix, and blocks of a pool that are compared after one was stored
 DISTINCT_ROWS = 17
@@ -62,9 +60,11 @@ HEAD_STATES = 5  # distinct rows of heads, whose vocabulary may be large
 QUERY_SCALE = 2.0
 """Scale of random queries, so that a few keys matter more than others, and a wrong set of visible keys shows."""
 
+log = structlog.stdlib.get_logger("engine")
+
 
 class KnownAnswerError(Exception):
-    """A program, or the whole model, computes something else than NumPy."""
+    """A program, or the whole model, computes something else than NumPy, or other bits for copies of the same item."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,14 +116,38 @@ class ModelChecks(ABC, Generic[K]):
             tolerance = 0.0 if one.exact else PROGRAM_TOLERANCE[self._dtype.name]
             self._require(f"output {number} of {key}", one.error_of(output), tolerance)
 
-    def check_model(self, group: GroupWork, found: Mapping[str, Floats]) -> None:
-        """Compare the final states of a group's only chunk, float32 [N, width] by algorithm, with NumPy's.
+    def prompts(self, context: int) -> KnownPrompts:
+        """Return what is scored for :meth:`check_model`; context: tokens of the longest sequence that is served."""
+        prompt = known_prompt(self._config.vocabulary)
+        return KnownPrompts((prompt,), ((prompt,),))
 
-        Raises :class:`KnownAnswerError`.
+    def check_model(self, known: KnownPrompts, found: Mapping[str, Floats], *, same_bits: bool) -> None:
+        """Compare final states with NumPy's, and those of copies with one another.
+
+        found: by algorithm, the states of all rows of all companies in order, float32 [N, width]. same_bits: whether
+        copies must have the same bits; if not, a difference is only logged. Raises :class:`KnownAnswerError`.
         """
-        expected = ExpectedOutput(numpy_decoder.final_normed(self._decoder, self._final_states(group)))
-        for algorithm, states in found.items():
-            error = expected.error_of(numpy_decoder.final_normed(self._decoder, states))
+        self.compare(known, found)
+        copies = known.copies()
+        for algorithm, of_all in found.items():
+            bits = of_all[copies.rows].view(np.int32)
+            differing = int((bits != bits[copies.first]).any(axis=1).sum())
+            if differing and same_bits:
+                raise KnownAnswerError(
+                    f"{differing} of {len(bits)} copies of known items scored by {algorithm} do not have the same bits "
+                    f"({self._where}): on this device and with these versions, a score depends on its place in a step "
+                    "or on other items. With SCORELINE_BATCH_INVARIANT=false, such scores are served"
+                )
+            if differing:
+                log.warning("bits of scores depend on their company", algorithm=algorithm, copies=differing)
+
+    def compare(self, known: KnownPrompts, found: Mapping[str, Floats]) -> None:
+        """Do the same without comparing copies with one another."""
+        copies = known.copies()
+        states = self._final_states(known.prompts)[copies.numbers]
+        expected = ExpectedOutput(numpy_decoder.final_normed(self._decoder, states))
+        for algorithm, of_all in found.items():
+            error = expected.error_of(numpy_decoder.final_normed(self._decoder, of_all[copies.rows]))
             self._require(f"a known prompt scored by {algorithm}", error, MODEL_TOLERANCE[self._dtype.name])
 
     def _require(self, what: str, error: float, tolerance: float) -> None:
@@ -151,21 +175,28 @@ class ModelChecks(ABC, Generic[K]):
     def _log_sum_exp(self) -> Floats:
         return numpy_decoder.log_sum_exp(self._decoder, self._head_states)
 
-    def _final_states(self, group: GroupWork) -> Floats:
-        """Return NumPy's final states of all rows of a group's only chunk: [N, width]."""
-        (chunk,) = group.chunks
-        rows, prefix = chunk.rows, group.prefix
-        stops = len(prefix) + np.cumsum(rows.lengths)
-        tokens = np.concatenate([prefix, rows.tokens])
-        positions = np.arange(len(tokens), dtype=np.int32)
-        visible = np.tri(len(tokens), dtype=np.bool_)
-        logit_positions = []
-        for stop, length, end in zip(stops.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True):
-            own = slice(stop - length, stop)
-            visible[own, end : own.start] = False
-            positions[own] = end + np.arange(length)
-            logit_positions.append(stop - 1 if length else end - 1)
-        return numpy_decoder.final_states(self._decoder, tokens, positions, visible)[logit_positions]
+    def _final_states(self, groups: Sequence[GroupWork]) -> Floats:
+        """Return NumPy's final states of all rows of the groups, which have a chunk each: [N, width]."""
+        tokens, positions, rows = list[TokenIds](), list[TokenIds](), list[int]()
+        length = sum(len(group.prefix) + len(group.chunks[0].rows.tokens) for group in groups)
+        visible, begin = np.zeros((length, length), np.bool_), 0
+        for group in groups:
+            (chunk,) = group.chunks
+            of_group = chunk.rows
+            size = len(group.prefix) + len(of_group.tokens)
+            tokens += [group.prefix, of_group.tokens]
+            positions.append(np.arange(size, dtype=np.int32))
+            visible[begin : begin + size, begin : begin + size] = np.tri(size, dtype=np.bool_)
+            stops = len(group.prefix) + np.cumsum(of_group.lengths)
+            for stop, own, end in zip(
+                stops.tolist(), of_group.lengths.tolist(), of_group.prefix_ends.tolist(), strict=True
+            ):
+                visible[begin + stop - own : begin + stop, begin + end : begin + stop - own] = False
+                positions[-1][stop - own : stop] = end + np.arange(own)
+                rows.append(begin + (stop - 1 if own else end - 1))
+            begin += size
+        found = numpy_decoder.final_states(self._decoder, np.concatenate(tokens), np.concatenate(positions), visible)
+        return found[rows]
 
 
 class KnownAnswers(ModelChecks[Key]):
@@ -334,15 +365,6 @@ class KnownAnswers(ModelChecks[Key]):
         return attend(
             queries.astype(np.float32), keys.astype(np.float32), values.astype(np.float32), visible, self._dtype
         )
-
-
-def known_prompt(vocabulary: int) -> GroupWork:
-    """Return a prompt of a few tokens, the same for all models with such a vocabulary."""
-    random = np.random.default_rng(0)
-    prefix = random.integers(0, vocabulary, KNOWN_PREFIX, np.int32)
-    items = [random.integers(0, vocabulary, length, np.int32) for length, _ in KNOWN_ITEMS]
-    rows = Rows.pack(items, [end for _, end in KNOWN_ITEMS])
-    return GroupWork("known answer", prefix, (ChunkWork(0, rows, (0,), Head.LOGITS),))
 
 
 def _normal(random: Generator, *shape: int) -> Floats:

@@ -29,6 +29,8 @@ ONE_THREAD = 2**19 - 1
 """Multiplications of the largest product that OpenBLAS computes in the calling thread. For larger ones it waits for
 threads of its own: beside a compiler on two cores, 30 ms for a product of 0.1 ms (measured).
 """
+FEW_COLUMNS = 4
+"""Columns that are worth a product of their own. Products that are larger than so many allow gain more by threads."""
 
 
 class RotaryAngles(NamedTuple):
@@ -88,7 +90,9 @@ def rounded(values: Floats, dtype: DTypeLike) -> Floats:
 
 
 def multiply(one: Floats, other: Floats) -> Floats:
-    """Return the product [m, k] x [k, n], computed some columns at a time."""
+    """Return the product [m, k] x [k, n], computed some columns at a time unless it is large."""
+    if one.size > ONE_THREAD // FEW_COLUMNS:
+        return one @ other
     out = np.empty((len(one), other.shape[1]), np.float32)
     columns = max(1, ONE_THREAD // max(1, one.size))
     for first in range(0, other.shape[1], columns):

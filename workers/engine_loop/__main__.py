@@ -75,12 +75,14 @@ def main() -> int:
     except (CheckpointError, ValidationError) as error:
         log.error("can't start", reason=str(error))
         return BROKEN
-    if engine_settings.multi_item_enable_startup_warmup:
+    # The programs of whole steps can only be checked together, so they are compiled before anything is served.
+    if engine_settings.multi_item_enable_startup_warmup or platform.whole_steps:
         try:
             engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
         except KnownAnswerError as error:
             log.error("can't start", reason=str(error))
             return BROKEN
+    if engine_settings.multi_item_enable_startup_warmup:
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
     worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
     provenance = Provenance(

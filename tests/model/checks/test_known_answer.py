@@ -28,7 +28,8 @@ from model.buckets import (
     StoreKey,
 )
 from model.checks import numpy_decoder
-from model.checks.known_answer import KnownAnswerError, KnownAnswers, known_prompt
+from model.checks.known_answer import KnownAnswerError, KnownAnswers
+from model.checks.known_prompts import known_prompt
 from model.engine import Engine
 from model.forward import Extension
 from model.layerwise import programs

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from model.architecture.weights import save
 from model.buckets import HeadKey, OutputMLPKey
 from model.engine import Engine
 from model.platforms import Platform
+from model.whole_steps.executables import ExtendKey
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
@@ -182,19 +183,55 @@ def test_a_signal_while_the_model_loads_ends_the_worker_at_once(sqlite_url: str,
 MISCOMPILING = "tests.workers.engine_loop.miscompiling_worker"
 
 
-def test_a_worker_whose_device_computes_a_program_wrongly_does_not_start(sqlite_url: str, checkpoint: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "factor", "reason"),
+    [
+        (OutputMLPKey(64), (), f"output 0 of {OutputMLPKey(64)} differs from NumPy's by 0."),
+        pytest.param(
+            ExtendKey(),
+            (1 + 2**-12,),
+            "copies of known items scored by serial do not have the same bits",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ExtendKey(), (-1.0,), "a known prompt scored by serial differs from NumPy's by ", marks=pytest.mark.slow
+        ),
+    ],
+    ids=["a wrong program of a layer", "a whole step whose bits depend on the place", "a wrong whole step"],
+)
+def test_a_worker_whose_device_computes_a_program_wrongly_does_not_start(
+    program: Hashable, factor: tuple[float, ...], reason: str, sqlite_url: str, checkpoint: Path
+) -> None:
     store = Store(sqlite_url)
-    wrong = str(OutputMLPKey(64))
-    settings = {"multi_item_enable_startup_warmup": True, "step_tokens": 64}
-    process = worker(checkpoint, MISCOMPILING, wrong, database_url=sqlite_url, **settings)
+    # Whole steps are compiled and checked in any case.
+    settings = {"multi_item_enable_startup_warmup": not factor, "step_tokens": 64}
+    wrong = (str(program), *map(str, factor))
+    process = worker(checkpoint, MISCOMPILING, *wrong, database_url=sqlite_url, **settings)
     _, log = process.communicate(timeout=120)
     assert process.returncode == 1, log
     assert "Traceback" not in log
     lines = [json.loads(line) for line in log.splitlines()]
     assert [line["event"] for line in lines if line["level"] in ("error", "critical")] == ["can't start"], log
-    assert f"output 0 of {wrong} differs from NumPy's by 0." in lines[-1]["reason"]
+    assert reason in lines[-1]["reason"]
     assert "ready" not in [line["event"] for line in lines]
     assert live_workers(store.database, 600.0) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_promises_no_bits_serves_whole_steps_whose_bits_depend_on_the_place(
+    sqlite_url: str, checkpoint: Path
+) -> None:
+    store = Store(sqlite_url)
+    job_id = store.submit(tokenizer=TextTokenizer.load(checkpoint).fingerprint)
+    settings = {"step_tokens": 64, "batch_invariant": False}
+    wrong = str(ExtendKey()), str(1 + 2**-12)
+    process = worker(checkpoint, MISCOMPILING, *wrong, database_url=sqlite_url, **settings)
+    try:
+        store.wait_for(job_id)
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert "bits of scores depend on their company" in [json.loads(line)["event"] for line in log.splitlines()]
 
 
 @pytest.mark.slow

@@ -1,0 +1,70 @@
+"""Prompts of random tokens whose final states are known, because NumPy computes them as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from model.buckets import SHORTEST_LENGTH_BUCKET
+from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
+
+PREFIX = 5  # tokens
+ITEMS = ((3, 5), (1, 5), (0, 5), (2, 4), (SHORTEST_LENGTH_BUCKET + 1, 5))
+"""The known prompt's items, in two length buckets: own tokens, and how many tokens of the prefix they see."""
+
+Content = tuple[bytes, bytes]  # what a row sees of its prefix, and its own tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownPrompts:
+    """Prompts, and the companies in which they are scored, one company after another.
+
+    Rows of a company that stand in no prompt are only there as company.
+    """
+
+    prompts: tuple[GroupWork, ...]  # each row once
+    companies: tuple[tuple[GroupWork, ...], ...]
+
+    def copies(self) -> Copies:
+        """Return which rows of the companies stand in a prompt."""
+        numbers = {content: number for number, content in enumerate(contents(self.prompts))}
+        of_all = np.array([numbers.get(content, -1) for groups in self.companies for content in contents(groups)])
+        rows = np.flatnonzero(of_all >= 0)
+        _, first, copy_of = np.unique(of_all[rows], return_index=True, return_inverse=True)
+        return Copies(rows, of_all[rows], first[copy_of])
+
+
+class Copies(NamedTuple):
+    """The n rows of all companies, one company after another, that stand in a prompt."""
+
+    rows: npt.NDArray[np.intp]  # [n]: which of all rows they are
+    numbers: npt.NDArray[np.intp]  # [n]: which row of the prompts each of them is
+    first: npt.NDArray[np.intp]  # [n]: which of the n rows is the first one with the same number
+
+
+def known_prompt(vocabulary: int) -> GroupWork:
+    """Return a prompt of a few tokens, the same for all models with such a vocabulary."""
+    random = np.random.default_rng(0)
+    prefix = random.integers(0, vocabulary, PREFIX, np.int32)
+    items = [random.integers(0, vocabulary, length, np.int32) for length, _ in ITEMS]
+    return prompt(prefix, list(zip(items, (end for _, end in ITEMS), strict=True)))
+
+
+def prompt(prefix: TokenIds, items: Sequence[tuple[TokenIds, int]], owner: str = "known answer") -> GroupWork:
+    """Return a prefix with items, of which each has its own tokens and sees so many tokens of the prefix."""
+    rows = Rows.pack([tokens for tokens, _ in items], [end for _, end in items])
+    return GroupWork(owner, prefix, (ChunkWork(0, rows, (0,), Head.LOGITS),))
+
+
+def contents(groups: Sequence[GroupWork]) -> Iterator[Content]:
+    """Yield what decides the final state of each row."""
+    for group in groups:
+        for chunk in group.chunks:
+            stops = np.cumsum(chunk.rows.lengths).tolist()
+            lengths, ends = chunk.rows.lengths.tolist(), chunk.rows.prefix_ends.tolist()
+            for stop, length, end in zip(stops, lengths, ends, strict=True):
+                yield group.prefix[:end].tobytes(), chunk.rows.tokens[stop - length : stop].tobytes()

@@ -1,0 +1,200 @@
+"""Whole steps that compute something else than NumPy, or bits that depend on place or company, are never served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from model.checks.known_answer import KnownAnswerError
+from model.checks.known_prompts import contents
+from model.checks.known_whole_steps import full_steps
+from model.engine import Engine
+from model.whole_steps.executables import ExtendKey, PrefillKey, WholeStepExecutables, WholeStepKey
+from model.whole_steps.forward import WholeStepForward
+from model.whole_steps.shape import StepShape
+from tests.model import engines
+from tests.model.engines import DType
+from tests.model.whole_steps.conftest import WHOLE_STEPS
+
+STEP = 256
+Arguments = tuple[Any, ...]
+Outputs = tuple[Any, ...]
+Program = Callable[..., Outputs]
+Change = Callable[[Program], Program]
+
+
+@pytest.fixture(scope="module")
+def load(checkpoint: Callable[[str], Path]) -> Callable[..., Engine]:
+    def loaded(name: str = "untied", dtype: DType = "float32", **settings: Any) -> Engine:
+        return engines.load(checkpoint(name), dtype, platform=WHOLE_STEPS, step_tokens=STEP, **settings)
+
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def whole(load: Callable[..., Engine]) -> Engine:
+    return load()
+
+
+@contextmanager
+def changed(engine: Engine, kind: type[WholeStepKey], change: Change) -> Iterator[None]:
+    """Have an engine call changed programs of one kind."""
+    forward = engine._forward
+    assert isinstance(forward, WholeStepForward)
+    right = forward._executables
+
+    class Changed:
+        def __getitem__(self, key: WholeStepKey) -> Program:
+            return change(right[key]) if isinstance(key, kind) else right[key]
+
+    forward._executables = cast("WholeStepExecutables", Changed())
+    try:
+        yield
+    finally:
+        forward._executables = right
+
+
+def argument(number: int, change: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """Change one argument of a program, counted from the last one."""
+
+    def spoil(program: Program) -> Program:
+        def spoiled(*arguments: Any) -> Outputs:
+            given = list(arguments)
+            given[number] = change(np.array(given[number])).astype(np.int32)
+            return program(*given)
+
+        return spoiled
+
+    return spoil
+
+
+def outputs(change: Callable[[Outputs], Outputs]) -> Change:
+    """Change the outputs of a program."""
+    return lambda program: lambda *arguments: change(program(*arguments))
+
+
+def one_less(values: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.maximum(values - 1, 0)
+    return found
+
+
+def next_row(values: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.roll(values, 1, axis=0)
+    return found
+
+
+def in_last_tile(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """Change the last quarter of the rows: a tile."""
+
+    def changed(values: np.ndarray) -> np.ndarray:
+        kept = len(values) * 3 // 4
+        found: np.ndarray = np.concatenate([values[:kept], change(values[kept:])])
+        return found
+
+    return changed
+
+
+FAULTS: dict[str, tuple[type[WholeStepKey], Change]] = {
+    "tiles that see the blocks of other tiles": (ExtendKey, argument(-7, next_row)),
+    "blocks in another order": (ExtendKey, argument(-7, lambda table: table[:, ::-1])),
+    "a block of a prefix that is not seen": (ExtendKey, argument(-6, one_less)),
+    "items behind one token less": (ExtendKey, argument(-5, one_less)),
+    "a tile whose items are behind one token less": (ExtendKey, argument(-5, in_last_tile(one_less))),
+    "items that see the item before them": (ExtendKey, argument(-3, lambda begins: np.maximum(begins - 8, 0))),
+    "states of other items": (ExtendKey, argument(-1, next_row)),
+    "positions that are too low": (ExtendKey, argument(-8, one_less)),
+    "a prefix that sees the blocks of another": (PrefillKey, argument(-5, next_row)),
+    "a prefix that does not see its second block": (PrefillKey, argument(-4, lambda counts: np.minimum(counts, 1))),
+    "tokens that do not see themselves": (PrefillKey, argument(-3, one_less)),
+    "keys and values at the places of other tiles": (PrefillKey, argument(-2, next_row)),
+    "a tile that is not stored": (PrefillKey, argument(-2, in_last_tile(lambda places: places * 0))),
+    "keys stored as values": (PrefillKey, outputs(lambda found: (found[0], found[2], found[1]))),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_detected(fault: str, whole: Engine) -> None:
+    kind, change = FAULTS[fault]
+    with changed(whole, kind, change), pytest.raises(KnownAnswerError, match="differs from NumPy's by"):
+        whole.check_model()
+
+
+def other_bits_at(place: int) -> Change:
+    """Change the state of one place by its last bits."""
+    return outputs(lambda found: (found[0].at[place].multiply(1 + 2**-20), *found[1:]))
+
+
+def other_bits_in_company(found: Outputs) -> Outputs:
+    """Change states by their last bits, depending on how many items there are."""
+    items = len(np.unique(np.asarray(found[0]), axis=0))
+    return found[0] * (1 + items * 2**-22), *found[1:]
+
+
+BITS: dict[str, tuple[type[WholeStepKey], Change]] = {
+    "at one place of a step of items": (ExtendKey, other_bits_at(2)),
+    "beside other items": (ExtendKey, outputs(other_bits_in_company)),
+    "at one place of a step of prefixes": (PrefillKey, other_bits_at(1)),
+}
+
+
+@pytest.mark.parametrize("where", BITS)
+def test_bits_that_depend_on_place_or_company_are_detected(where: str, whole: Engine) -> None:
+    kind, change = BITS[where]
+    with changed(whole, kind, change), pytest.raises(KnownAnswerError, match="not have the same bits"):
+        whole.check_model()
+
+
+def test_a_worker_that_promises_no_bits_serves_with_other_bits_and_says_so(load: Callable[..., Engine]) -> None:
+    engine = load(batch_invariant=False)
+    with changed(engine, ExtendKey, other_bits_at(2)), capture_logs() as logs:
+        engine.check_model()
+    told = [line for line in logs if line["event"] == "bits of scores depend on their company"]
+    assert {(line["log_level"], line["algorithm"]) for line in told} == {
+        ("warning", "serial"),
+        ("warning", "prefill_extend"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("untied", "float32"),
+        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in ("tied", "untied")),
+    ],
+)
+def test_right_programs_pass_in_either_dtype(name: str, dtype: DType, load: Callable[..., Engine]) -> None:
+    engine = load(name, dtype)
+    engine.check_model()
+    assert len(engine.prefix_cache._free) == engine.prefix_cache._shape.blocks, "all blocks are free again"
+
+
+@pytest.mark.parametrize("context", [1, 2, 16, 300, 100_000])
+@pytest.mark.parametrize("vocabulary", [1, 90])
+def test_known_prompts_fit_any_context_and_vocabulary(context: int, vocabulary: int) -> None:
+    shape = StepShape(tokens=2_048, tile_rows=128, block_tokens=256, blocks=100, longest=10, max_items=512)
+    known = full_steps(vocabulary, shape, context)
+    for groups in (known.prompts, *known.companies):
+        for group in groups:
+            assert group.prefix.max() < vocabulary
+            lengths = group.chunks[0].rows.sequence_lengths
+            assert lengths.min() > 0
+            assert lengths.max() <= context
+
+
+def test_the_known_items_fill_a_step_of_each_kind_and_stand_in_every_company() -> None:
+    shape = StepShape(tokens=2_048, tile_rows=128, block_tokens=256, blocks=100, longest=10, max_items=512)
+    known = full_steps(1_000, shape, 16_384)
+    distinct = set(contents(known.prompts))
+    full, mixed, *alone = known.companies
+    for company in (full, mixed, [group for groups in alone for group in groups]):
+        assert distinct <= set(contents(company))
+    tiles = sum(-(-len(group.prefix) // shape.tile_rows) for group in full)
+    assert tiles == shape.tiles
+    tokens = sum(int(group.chunks[0].rows.lengths.sum()) for group in full)
+    assert tokens == shape.tokens
