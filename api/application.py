@@ -18,6 +18,7 @@ from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
+from api.direct_routes import DirectRoutes
 from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
@@ -166,6 +167,7 @@ def create_app(
         app.include_router(router)
     app.webhooks.include_router(webhook_routes.outgoing)
     # The middleware that is added last is the outermost.
+    app.add_middleware(DirectRoutes, routes=app.state.routes)
     app.add_middleware(PlaceForEachRequest, budget=budget, count_refused=process_metrics.count_refused)
     app.add_middleware(RequestContext, count_request=process_metrics.count_request)
     install_error_handlers(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import Request, Security
@@ -10,7 +11,7 @@ from fastapi.security import HTTPBearer, SecurityScopes
 from api.budget import place_of
 from api.callers.authentication import Principal, require_scope
 from api.request_id import add_headers
-from api.service import ServiceOf
+from api.service import Service, ServiceOf
 from jobs.tenancy.keys import Scope
 
 _BEARER = HTTPBearer(
@@ -21,17 +22,26 @@ _BEARER = HTTPBearer(
 """Only for the OpenAPI document: :class:`api.callers.authentication.Authenticator` reads the header."""
 
 
-async def _principal(
-    request: Request, service: ServiceOf, scopes: SecurityScopes, _: Annotated[object, Security(_BEARER)]
-) -> Principal:
+async def find_principal(request: Request, service: Service, scopes: Iterable[str]) -> Principal:
+    """Return the caller of a request, and count the request as its tenant's.
+
+    Raises RequestError INVALID_API_KEY, INSUFFICIENT_SCOPE, RATE_LIMIT_EXCEEDED, TOO_MANY_OPEN_REQUESTS, OVERLOADED,
+    and StorageUnavailable.
+    """
     principal = await service.authenticator.authenticate(request.headers)
     result = await service.rate_limits.count(principal.policy)
     add_headers(request.scope, result.headers)
     result.check()
-    for scope in scopes.scopes:
+    for scope in scopes:
         require_scope(principal, Scope(scope))
     place_of(request).belongs_to(principal.tenant)
     return principal
+
+
+async def _principal(
+    request: Request, service: ServiceOf, scopes: SecurityScopes, _: Annotated[object, Security(_BEARER)]
+) -> Principal:
+    return await find_principal(request, service, scopes.scopes)
 
 
 WithScoreScope = Annotated[Principal, Security(_principal, scopes=[Scope.SCORE.value])]

@@ -98,21 +98,24 @@ def storage_unavailable() -> RequestError:
 
 def install_error_handlers(app: FastAPI) -> None:
     """Answer with the envelope to errors that routes raise and to errors of the framework."""
-    app.add_exception_handler(RequestError, _on_request_error)
-    app.add_exception_handler(StorageUnavailable, _on_storage_unavailable)
+    app.add_exception_handler(RequestError, _on_failure)
+    app.add_exception_handler(StorageUnavailable, _on_failure)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
     app.add_exception_handler(HTTPException, _on_framework_error)
 
 
-async def _on_request_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
+def answer_to_failure(request: Request, error: RequestError | StorageUnavailable) -> Response:
+    """Return the response to a request that failed, and count it if a limit refused it."""
+    if isinstance(error, StorageUnavailable):
+        return error_response(storage_unavailable())
     if error.limit is not None:
         request.app.state.service.metrics.count_refused(error.limit)
     return error_response(error)
 
 
-async def _on_storage_unavailable(_: Request, __: Exception) -> Response:
-    return error_response(storage_unavailable())
+async def _on_failure(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError | StorageUnavailable)
+    return answer_to_failure(request, error)
 
 
 async def _on_invalid_parameter(_: Request, error: Exception) -> Response:
