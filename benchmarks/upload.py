@@ -100,7 +100,9 @@ def main() -> None:
 
 
 @contextmanager
-def deployment(database_url: str | None = None, *, worker: bool = False) -> Iterator[Deployment]:
+def deployment(
+    database_url: str | None = None, *, worker: bool = False, model: Path = DEMONSTRATION
+) -> Iterator[Deployment]:
     """Run an API process and possibly a worker, by default on SQLite."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -109,7 +111,7 @@ def deployment(database_url: str | None = None, *, worker: bool = False) -> Iter
             SCORELINE_DATABASE_URL=database_url or f"sqlite:///{folder}/scoreline.db",
             SCORELINE_BELL_SOCKET=f"{folder}/bell",
             SCORELINE_PORT=str(port),
-            SCORELINE_MODEL=str(DEMONSTRATION),
+            SCORELINE_MODEL=str(model),
         )
         subprocess.run(python_command("-m", "operations.migrate"), env=variables, check=True, stderr=subprocess.DEVNULL)
         modules = {"api": "api"} | ({"worker": "workers.engine_loop"} if worker else {})

@@ -101,8 +101,9 @@ class Engine:
             min_extended_rows=settings.multi_item_algorithm_items_threshold,
             max_dense_tokens=settings.multi_item_segment_fallback_threshold,
         )
-        self._planner = Planner(policy, Estimator(decoder.config.size, platform.rates, self._forward.shapes))
+        self.planner = Planner(policy, Estimator(decoder.config.size, platform.rates, self._forward.shapes))
         self._calibration = Calibration()
+        self._is_compiling = False
         self._clock = time.perf_counter
 
     @classmethod
@@ -139,9 +140,14 @@ class Engine:
 
     def warm_up_rest(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the rest of the declared programs, one at a time. Scoring may go on meanwhile."""
-        policy = self._planner.policy
+        policy = self.planner.policy
         keys = self._forward.rest(packed=policy.may_use_segments, dense=policy.may_use_dense_mask)
-        self._compile(keys, 1, on_progress)
+        self._is_compiling = True
+        try:
+            self._compile(keys, 1, on_progress)
+        finally:
+            self._is_compiling = False
+        self._calibration = Calibration()  # Beside the compiler, work takes longer than it will.
 
     def _compile(self, keys: Sequence[Hashable], threads: int, on_progress: Callable[[int, int, str], None]) -> None:
         pool = ThreadPoolExecutor(threads)
@@ -215,6 +221,11 @@ class Engine:
         """Measured over estimated seconds of recent work: see :class:`scoring.planning.calibration.Calibration`."""
         return self._calibration.ratio
 
+    @property
+    def measured_estimate_ratio(self) -> float | None:
+        """The same; None before enough work was compared, and while programs are compiled beside it."""
+        return None if self._is_compiling else self._calibration.measured_ratio
+
     def _calibrate(self, plans: Sequence[_Planned], tokens: int, seconds: float) -> float | None:
         """Compare finished work with its estimate, if that is due. Returns the estimated seconds, None without one.
 
@@ -224,7 +235,7 @@ class Engine:
         if not tokens or not self._calibration.is_due(seconds):
             return None
         sample = plans[:: -(-len(plans) // SAMPLED_GROUPS)]
-        estimate = sum((self._planner.estimate(planned.lengths, planned.assignments) for planned in sample), NOTHING)
+        estimate = sum((self.planner.estimate(planned.lengths, planned.assignments) for planned in sample), NOTHING)
         if not estimate.tokens:  # for example, a prefix that was cached when the work was planned, and evicted since
             return None
         share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
@@ -263,7 +274,7 @@ class Engine:
         lengths = np.array([len(row.tokens) for row in rows], np.int32)
         ends = np.array([row.prefix_end for row in rows], np.int32)
         group_lengths = GroupLengths(len(group.prefix), lengths, ends, cache_key(group) in self.prefix_cache)
-        plan = self._planner.plan(group_lengths)
+        plan = self.planner.plan(group_lengths)
         for one in plan:
             of_all = len(plan) == 1  # Nearly always, and then rows need not be looked at one by one.
             for buffer in buffers if of_all else {rows[n].buffer for n in one.rows.tolist()}:
@@ -285,7 +296,7 @@ class Engine:
 
     def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[StepOutput]:
         """Compute several groups in packed sequences."""
-        longest = self._planner.policy.max_packed_tokens
+        longest = self.planner.policy.max_packed_tokens
         groups = ((group.prefix, rows) for group, rows in work)
         for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
             computed = self._forward.packed(packed, dense=dense)

@@ -65,7 +65,7 @@ def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = No
         "started_at": _rounded(job.started_at),
         "finished_at": _rounded(job.finished_at),
         "expires_at": _rounded(job.expires_at),
-        "usage": _usage(job.prompt_tokens, job.cached_tokens),
+        "usage": show_usage(job.prompt_tokens, job.cached_tokens),
         "metadata": dict(job.metadata),
         "warnings": list(job.warnings),
         "error": {"code": str(job.error.code), "message": job.error.message} if job.error is not None else None,
@@ -141,7 +141,7 @@ def encode_scoring(scored: ScoredJob) -> bytes:
             "model": job.model,
             "created": math.floor(scored.finished_at),
             **{name: _encode_rows(values) for name, values in columns.items()},
-            "usage": _usage(job.prompt_tokens, scored.cached_tokens),
+            "usage": show_usage(job.prompt_tokens, scored.cached_tokens),
             "warnings": scored.warnings,
             **scored.shown_provenance,
         }
@@ -286,7 +286,8 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
     return b"{%b}" % b",".join(parts)
 
 
-def _usage(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
+def show_usage(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    """Return the tokens of all sequences, and how many of them did not have to be computed."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": 0,

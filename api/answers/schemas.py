@@ -109,6 +109,9 @@ class JobBody(ScoreFields):
         None, description="seconds after which what is not scored yet is given up"
     )
     webhook: WebhookBody | None = Field(None, description="where to be told of the job's end; default: nowhere")
+    dry_run: bool | None = Field(
+        False, description="only say what the job would take: nothing is stored or scored. Not with JSON lines"
+    )
 
 
 class TokenizeBody(BaseModel):
@@ -226,6 +229,38 @@ class Job(Shape):
     result: ScoreResponse | None = Field(
         None, description="once the job has succeeded, if it has at most 1,000 items; longer ones are read in pages"
     )
+
+
+class PlannedItems(Shape):
+    algorithm: str
+    items: int = Field(description="how many of the items it would score")
+    reason: str
+
+
+class WaitsFor(Shape):
+    what: Literal["worker", "backlog", "quota"]
+    message: str
+
+
+class DryRun(Shape):
+    """What a job would take, if it were submitted now. Times are estimates."""
+
+    object: Literal["scoring.dry_run"] = "scoring.dry_run"
+    model: str
+    total_items: int
+    usage: Usage = Field(
+        description="as the job would have it: its tokens, and how many of them are shared if no worker knows the query"
+    )
+    work: int = Field(description="tokens to compute, as quotas count them: docs/limits.md")
+    plan: list[PlannedItems] | None = Field(description="null while no worker says how it plans")
+    estimated_seconds: float | None = Field(description="of scoring it, by all live workers; null if nobody knows")
+    estimated_wait_seconds: float | None = Field(description="before that; null if nobody knows")
+    calibrated: bool = Field(
+        description="whether the estimate rests on times that the workers have measured; if not, on those of another "
+        "machine of their kind"
+    )
+    waits_for: list[WaitsFor] = Field(description="what it would wait for; empty if it would be scored at once")
+    warnings: list[str]
 
 
 class JobList(Shape):

@@ -94,6 +94,10 @@ class Admission:
         if compatibility is None or is_full is not False or self._settings.max_waiting_seconds is not None:
             await self._unless_known(submission, lambda: self._check_job(submission))
 
+    def waiting_work(self) -> WaitingWork:
+        """Return the work that waits, as far as it is counted. Blocks on the database."""
+        return self._jobs.get()
+
     def admit_upload(self, submission: Submission) -> None:
         """Refuse a new upload if there is no room for it. Call this when the first items have arrived.
 

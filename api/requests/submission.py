@@ -23,7 +23,7 @@ from scoring.limits import Limit, Limits
 from scoring.options import Priority
 from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.quoting import QUOTED_PIECES, quote_name
-from scoring.request import ScoreRequest, parse_score_request
+from scoring.request import ScoreRequest, parse_flag, parse_score_request
 from scoring.tokenization import always_wanted
 
 LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
@@ -35,6 +35,14 @@ MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 MAX_EXPIRES_IN = 366 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What the body of ``POST /v1/jobs`` asks for."""
+
+    submission: Submission
+    dry_run: bool  # say what would become of it, and store nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ def read_job(
     stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency_key: str | None,
-) -> Submission:
+) -> JobRequest:
     """Return the job in the body of ``POST /v1/jobs``. Raises RequestError.
 
     stop_if_unwanted: called between short steps; an exception that it raises ends the work.
@@ -73,9 +81,11 @@ def read_job(
         tokens=Limit("max_tokens_per_job", reading.limits.max_tokens_per_job, SEVERAL_ADVICE),
     )
     fields = _job_fields(reading, body)
+    dry_run = parse_flag(body.get("dry_run"), "dry_run")
     request = _request(reading, body)
     prepared = prepare_request(reading, request, limits, stop_if_unwanted)
-    return submission_of(reading, principal, body, request, prepared, fields, idempotency)
+    submission = submission_of(reading, principal, body, request, prepared, fields, idempotency)
+    return JobRequest(submission, dry_run)
 
 
 def read_upload(
@@ -90,6 +100,9 @@ def read_upload(
     """
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
+    if parse_flag(body.get("dry_run"), "dry_run"):
+        message = "a dry run takes one JSON body; JSON lines would have to be stored"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")
     most = reading.limits
     limits = replace(
         _limits(

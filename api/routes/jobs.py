@@ -10,19 +10,21 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
+from api.answers.dry_run import show_dry_run
 from api.answers.error_responses import secured
 from api.answers.openapi import add_lines_body, json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode_job, encode_lines, encode_page, json_response, show_job
-from api.answers.schemas import DeletedJob, Job, JobBody, JobList, ScoreList
+from api.answers.schemas import DeletedJob, DryRun, Job, JobBody, JobList, ScoreList
 from api.budget import Kind, place_of
 from api.callers.authentication import Principal
+from api.dry_run import dry_run
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.request_id import BrokenOffError
 from api.requests.body import media_type, received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
-from api.requests.submission import read_job
+from api.requests.submission import JobRequest, read_job
 from api.requests.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.result import read_provenance, read_result
@@ -78,6 +80,7 @@ async def _reads_lines(request: Request) -> None:
     status_code=202,
     response_model=Job,
     responses={
+        200: {"model": DryRun, "description": "with `dry_run`: what the job would take"},
         202: {
             "description": "accepted, now or (`Idempotency-Replayed: true`) earlier; `Location` is where it is found",
             "headers": {
@@ -89,6 +92,7 @@ async def _reads_lines(request: Request) -> None:
         **secured(
             *SCORING_ERRORS,
             ErrorCode.WEBHOOK_URL_FORBIDDEN,
+            ErrorCode.UNSUPPORTED_PARAMETER,
             ErrorCode.JOB_NOT_FOUND,
             ErrorCode.JOB_CANCELLED,
             ErrorCode.JOB_FAILED,
@@ -105,11 +109,17 @@ async def submit(
 
     A large one comes as JSON lines, plain or as gzip. While it comes its status is `receiving`, and no worker sees it;
     an upload that fails, at whichever line, leaves nothing behind.
+
+    With `dry_run` nothing is stored, not even an Idempotency-Key, and the answer is a 200 that says what the job would
+    take.
     """
     if place_of(request).kind is Kind.UPLOAD:
         accepted, job = await receive_upload(request, service, principal, idempotency_key)
     else:
-        submission = await _receive_job(request, service, principal, idempotency_key)
+        wanted = await _receive_job(request, service, principal, idempotency_key)
+        submission = wanted.submission
+        if wanted.dry_run:
+            return json_response(show_dry_run(await dry_run(service, submission)))
         accepted = await _accept(service, submission)
         job = await service.threads.sql_of(
             submission.tenant, get_job, service.database, submission.tenant, accepted.job_id
@@ -259,7 +269,7 @@ def _wake(service: Service, job_id: str) -> None:
     service.ringer.announce([job_id])
 
 
-async def _receive_job(request: Request, service: Service, principal: Principal, key: str | None) -> Submission:
+async def _receive_job(request: Request, service: Service, principal: Principal, key: str | None) -> JobRequest:
     """Receive and read a job in one JSON body, which is released with the return."""
     async with received_body(request, service) as data:
         return await service.bodies.read(request, principal.tenant, read_job, data, principal, key)

@@ -26,6 +26,8 @@ def register(db: Database, worker: WorkerRecord) -> None:
         "started_at": NOW,
         "last_seen": NOW,
         "tokens_per_second": worker.tokens_per_second,
+        "planning": worker.planning,
+        "estimate_ratio": worker.estimate_ratio,
     }
     with db.write() as tx:
         tx.execute(
@@ -33,12 +35,15 @@ def register(db: Database, worker: WorkerRecord) -> None:
         )
 
 
-def touch(db: Database, worker_id: str, tokens_per_second: float | None = None) -> bool:
-    """Record that a worker is alive and, if it has measured that, how fast it scores.
+def touch(
+    db: Database, worker_id: str, tokens_per_second: float | None = None, estimate_ratio: float | None = None
+) -> bool:
+    """Record that a worker is alive and, if it has measured that, how fast it scores, also relative to its estimates.
 
     Return False if it is not registered, so that it registers again.
     """
-    measured = {} if tokens_per_second is None else {"tokens_per_second": tokens_per_second}
+    found = {"tokens_per_second": tokens_per_second, "estimate_ratio": estimate_ratio}
+    measured = {name: value for name, value in found.items() if value is not None}
     with db.write(durable=False) as tx:
         seen = tx.execute(
             update(workers).where(workers.c.id == worker_id).values(last_seen=NOW, **measured).returning(workers.c.id)
@@ -70,6 +75,8 @@ def live_workers(db: Database, fresh_seconds: float) -> list[WorkerRecord]:
             started_at=row.started_at,
             last_seen=row.last_seen,
             tokens_per_second=row.tokens_per_second,
+            planning=row.planning,
+            estimate_ratio=row.estimate_ratio,
         )
         for row in rows
     ]

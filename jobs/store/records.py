@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -195,3 +196,7 @@ class WorkerRecord:
     started_at: float = 0.0
     last_seen: float = 0.0
     tokens_per_second: float | None = None  # measured lately, counted as in scoring.work; None before any measurement
+    planning: Mapping[str, Any] | None = None
+    """{``planner``: how it plans, as :func:`scoring.planning.description.describe` has it, ``claim_seconds``: how much
+    work it takes at a time}; None if it does not say."""
+    estimate_ratio: float | None = None  # measured over estimated seconds; None before enough was measured

@@ -276,6 +276,8 @@ workers = Table(
     Column("started_at", Seconds, nullable=False),
     Column("last_seen", Seconds, nullable=False),
     Column("tokens_per_second", Float(53)),  # measured lately; null before any measurement
+    Column("planning", JSON(none_as_null=True)),  # {planner, claim_seconds}: see scoring.planning.description
+    Column("estimate_ratio", Float(53)),  # measured over estimated seconds; null before enough was measured
 )
 
 tenants = Table(

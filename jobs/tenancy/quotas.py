@@ -67,6 +67,17 @@ def read_counters(tx: Transaction, names: Collection[str]) -> dict[str, int]:
     return {row.name: row.waiting_tokens for row in tx.execute(_COUNTERS, {"names": sorted(names)})} if names else {}
 
 
+def has_room(db: Database, tenant: str, quota: int, tokens: int) -> bool:
+    """Return whether so much more work would be within a tenant's quota now. Stores nothing.
+
+    The counter is an upper bound. So the unfinished work is only counted if the counter says that there is no room.
+    """
+    with db.read(slow=True) as tx:
+        if read_counters(tx, [tenant]).get(tenant, 0) + tokens <= quota:
+            return True
+        return int(tx.scalar(_UNFINISHED, {"of_tenant": tenant}) or 0) + tokens <= quota
+
+
 def within_quota(db: Database, tenant: str, accept: Callable[[], T]) -> T:
     """Call ``accept``, and again after a count if the quota seems full. Raises RequestError QUOTA_EXCEEDED."""
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 SAMPLE_SECONDS = 5.0  # work, in measured seconds, between two comparisons: an estimate takes up to some milliseconds
+TELLING_SECONDS = 0.25  # measured work from which on the ratio says something of other work
 MEMORY_SECONDS = 60.0  # a comparison made before this many seconds of work weighs 1/e of a present one
 
 T = TypeVar("T")
@@ -25,6 +26,14 @@ class Calibration:
         self._measured = 0.0  # seconds, decayed
         self._estimated = 0.0  # of the same work, by the stored rates
         self._since_sample = math.inf  # seconds of work since the last comparison
+
+    @property
+    def measured_ratio(self) -> float | None:
+        """The ratio, or None before so much work was compared that it says something of other work.
+
+        Short work takes longer than estimated, because calls have costs of their own.
+        """
+        return self.ratio if self._measured >= TELLING_SECONDS else None
 
     def is_due(self, seconds: float) -> bool:
         """Count ``seconds`` of work that was done; return whether it should be compared with an estimate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,9 @@ from structlog.testing import capture_logs
 from model.engine import SAMPLED_GROUPS, Engine
 from scoring.layout import GroupWork
 from scoring.planning.algorithms import Algorithm
+from scoring.planning.description import describe, planner_of
 from scoring.planning.estimates import NOTHING, Estimate, Estimator, GroupLengths
+from scoring.planning.forecast import Pace, forecast
 from scoring.planning.planner import Planner
 from tests.model import engines
 from tests.model.geometries import Group, Item
@@ -96,3 +99,30 @@ def test_preempting_work_is_not_measured_as_part_of_the_work_around_it(engine: E
     with capture_logs() as logs:
         list(engine.score(works(1), preempt))
     assert [entry for entry in logs if entry["event"] == "computed"][-1]["seconds"] == undisturbed
+
+
+def test_a_forecast_names_the_tokens_that_the_engine_then_shares(engine: Engine) -> None:
+    """Also for empty items, for items longer than a step, and for those that share a part of the query only."""
+    prefix = tuple(range(1, 81))
+    items = (Item((1, 2)), Item(()), Item((3,) * 100), Item((4, 5), short_by=1), Item((6,) * 64))
+    group = Group(prefix, items).work("shared", 0)
+    planner = planner_of(json.loads(json.dumps(describe(engine.planner))))
+    assert planner is not None
+    found = forecast(len(prefix), [chunk.rows for chunk in group.chunks], [Pace(planner, 1.0, 4.0)])
+    scored = list(engine.score([group], lambda: None))
+    assert sum(chunk.cached_tokens for chunk in scored) == found.cached_tokens
+    assert {choice.algorithm for choice in found.items_of} == {name for chunk in scored for name in chunk.algorithms}
+
+
+def test_what_was_measured_beside_the_compiler_is_forgotten(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[float | None] = []
+
+    def compile(*_: object) -> None:
+        computed(engine, works(3))
+        found.append(engine.measured_estimate_ratio)
+
+    monkeypatch.setattr(engine, "_compile", compile)
+    engine.warm_up_rest(lambda done, total, what: None)
+    assert (found, engine.measured_estimate_ratio) == ([None], None)
+    computed(engine, works(3))
+    assert engine.measured_estimate_ratio == engine.estimate_ratio != 1.0

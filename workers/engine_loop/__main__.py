@@ -63,6 +63,7 @@ def main() -> int:
         from model.checks.known_answer import KnownAnswerError
         from model.engine import Engine
         from model.platforms import Platform
+        from scoring.planning.description import describe
 
         loading = ByteProgress(
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
@@ -84,7 +85,14 @@ def main() -> int:
             return BROKEN
     if engine_settings.multi_item_enable_startup_warmup:
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
-    worker = WorkerRecord(new_worker_id(), card, engine.weights_fingerprint, engine.device, engine.dtype)
+    worker = WorkerRecord(
+        new_worker_id(),
+        card,
+        engine.weights_fingerprint,
+        engine.device,
+        engine.dtype,
+        planning={"planner": describe(engine.planner), "claim_seconds": settings.worker.claim_seconds},
+    )
     provenance = Provenance(
         model=card.name,
         revision=checkpoint.commit,
@@ -98,7 +106,16 @@ def main() -> int:
         versions={"scoreline": VERSION, "jax": version("jax"), "jaxlib": version("jaxlib")},
     )
     counts = engine.prefix_cache.counts
-    return serve(engine, worker, settings, stopping, counts, lambda: engine.estimate_ratio, provenance)
+    return serve(
+        engine,
+        worker,
+        settings,
+        stopping,
+        counts,
+        lambda: engine.estimate_ratio,
+        provenance,
+        lambda: engine.measured_estimate_ratio,
+    )
 
 
 def _warm_up_rest(engine: Engine) -> None:

@@ -34,13 +34,21 @@ def host_of(worker_id: str) -> str:
 class Heartbeat:
     """Holds a worker's row in the store from :meth:`register` to the end of its context, and keeps it fresh.
 
-    rate: returns how fast the worker scores, in tokens per second, or None if that is not measured yet.
+    rate: returns how fast the worker scores, in tokens per second, or None if that is not measured yet. ratio: the same
+    for measured over estimated seconds.
     """
 
-    def __init__(self, database: Database, worker: WorkerRecord, rate: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        worker: WorkerRecord,
+        rate: Callable[[], float | None],
+        ratio: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._database = database
         self._worker = worker
         self._rate = rate
+        self._ratio = ratio
         self._touching: PeriodicTask | None = None
 
     def register(self, stopping: threading.Event) -> bool:
@@ -69,5 +77,5 @@ class Heartbeat:
             log.warning("could not unregister", error=str(error))
 
     def _touch(self) -> None:
-        if not touch(self._database, self._worker.id, self._rate()):
+        if not touch(self._database, self._worker.id, self._rate(), self._ratio()):
             register(self._database, self._worker)

@@ -51,10 +51,11 @@ def serve(
     prefix_counts: Callable[[], Mapping[str, int]] | None = None,
     estimate_ratio: Callable[[], float] | None = None,
     provenance: Provenance | None = None,
+    measured_ratio: Callable[[], float | None] = lambda: None,
 ) -> int:
     """Score until stopped. Returns the exit status.
 
-    prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance: see ScoringLoop.
+    prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance: see ScoringLoop. measured_ratio: see Heartbeat.
     """
     database = Database.open(settings.store)
     watchdog = Watchdog(settings.worker.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
@@ -81,7 +82,7 @@ def serve(
     def work() -> None:
         nonlocal status
         try:
-            with Heartbeat(database, worker, lambda: loop.tokens_per_second) as heartbeat:
+            with Heartbeat(database, worker, lambda: loop.tokens_per_second, measured_ratio) as heartbeat:
                 if heartbeat.register(loop.stopping):
                     log.info("ready", worker_id=worker.id, model=worker.card.name)
                 start_sweeping(database, bell, settings.store.sweep_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,6 +207,11 @@ def test_workers_register_are_seen_and_are_removed(timed_store: Database, clock:
     assert touch(timed_store, "host-1", 12.5)
     assert touch(timed_store, "host-1"), "which says nothing new of its pace"
     assert live_workers(timed_store, 20.0)[0].tokens_per_second == 12.5
+    planning = {"planner": {"policy": {"algorithm": "auto"}}, "claim_seconds": 4.0}
+    register(timed_store, replace(worker, planning=planning))
+    assert touch(timed_store, "host-1", 12.5, 0.75)
+    [live] = live_workers(timed_store, 20.0)
+    assert (live.planning, live.estimate_ratio) == (planning, 0.75)
     register(timed_store, worker)
     assert live_workers(timed_store, 20.0)[0].started_at == started + 30
     unregister(timed_store, "host-1")

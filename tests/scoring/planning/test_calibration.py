@@ -17,6 +17,18 @@ def test_the_first_comparison_sets_the_ratio() -> None:
     assert calibration.ratio == pytest.approx(40 / 188)
 
 
+def test_a_ratio_says_something_of_other_work_once_enough_was_measured() -> None:
+    """Each short work takes longer than estimated, and a sample is taken once in some seconds."""
+    calibration = Calibration()
+    for _ in range(100):
+        calibration.is_due(SAMPLE_SECONDS)
+        calibration.compare(estimated=0.002, measured=0.01)
+    assert calibration.measured_ratio is None
+    calibration.is_due(1.0)
+    calibration.compare(estimated=2.0, measured=1.0)
+    assert calibration.measured_ratio == calibration.ratio == pytest.approx(0.5, rel=0.2)
+
+
 def test_a_comparison_is_due_once_in_so_many_seconds_of_work() -> None:
     calibration = Calibration()
     assert calibration.is_due(0.1)

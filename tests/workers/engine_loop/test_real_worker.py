@@ -30,6 +30,7 @@ from model.engine import Engine
 from model.platforms import Platform
 from model.whole_steps.executables import ExtendKey
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from scoring.planning.description import planner_of
 from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 from settings.version import VERSION
@@ -98,10 +99,12 @@ def test_a_worker_scores_with_the_real_engine_and_registers_what_it_serves(sqlit
     platform = Platform.of(jax.devices()[0])
     assert (record.card.name, record.card.context_length, record.dtype) == (MODEL, 512, platform.serving_dtype("auto"))
     assert len(record.weights_fingerprint) == 64
+    assert record.planning is not None
 
     engine = Engine.load(checkpoint, EngineSettings(), ModelCard(MODEL, 512, 512, "tokenizer"), platform)
     rows = Rows.pack([[7, 0], [7, 0, 9], [7, 1], [7, 1, 9], [7, 2], [7, 2, 9]], [2] * 6)
     chunk = ChunkWork(1, rows, LABELS, Head.LOGPROBS)
+    assert planner_of(record.planning["planner"]) == engine.planner
     (expected,) = engine.score([GroupWork("group", np.array([1, 2], np.int32), (chunk,))], lambda: None)
     page = read_scores(store.database, "default", job_id, 0, 10)
     assert page.scores.logprobs is not None

@@ -1,0 +1,37 @@
+"""Convert the outcome of a dry run to the JSON of its answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.answers.presentation import show_usage
+from api.dry_run import DryRun
+
+
+def show_dry_run(found: DryRun) -> dict[str, Any]:
+    """Return what a job would take."""
+    submission, forecast = found.submission, found.forecast
+    plan = None
+    if forecast is not None:
+        plan = [
+            {"algorithm": choice.algorithm.value, "items": items, "reason": choice.reason}
+            for choice, items in forecast.items_of.items()
+        ]
+    return {
+        "object": "scoring.dry_run",
+        "model": submission.model,
+        "total_items": submission.total_items,
+        "usage": show_usage(submission.prompt_tokens, 0 if forecast is None else forecast.cached_tokens),
+        "work": found.work,
+        "plan": plan,
+        "estimated_seconds": _rounded(found.seconds),
+        "estimated_wait_seconds": _rounded(found.wait_seconds),
+        "calibrated": found.is_calibrated,
+        "waits_for": [{"what": what, "message": message} for what, message in found.waits_for],
+        "warnings": list(submission.warnings),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """Round a time to as many digits as an estimate is worth."""
+    return None if seconds is None else float(f"{seconds:.3g}")

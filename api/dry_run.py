@@ -1,0 +1,99 @@
+"""What would become of a job, without storing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api.callers.compatibility import Compatibility
+from api.service import Service
+from jobs.queue.statistics import WaitingWork
+from jobs.store.records import Submission, WorkerRecord
+from jobs.tenancy.quotas import check_size, has_room
+from scoring.planning.description import planner_of
+from scoring.planning.forecast import Forecast, Pace, forecast
+from scoring.work import work_of_group
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The answer to a dry run."""
+
+    submission: Submission
+    work: int  # tokens to compute, as quotas count them
+    forecast: Forecast | None  # None without a worker that says how it plans
+    is_calibrated: bool  # whether the forecast rests on times that were measured by the workers
+    seconds: float | None  # of the scoring; None if nobody knows
+    wait_seconds: float | None  # before it begins; None if nobody knows
+    waits_for: Sequence[tuple[str, str]]  # what it would have to wait for: a word, and a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class _Situation:
+    """What a job would meet."""
+
+    compatibility: Compatibility
+    waiting: WaitingWork
+    has_quota: bool
+
+
+async def dry_run(service: Service, submission: Submission) -> DryRun:
+    """Return what would become of a job. Raises RequestError if it could never be accepted, StorageUnavailable."""
+    work = work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks))
+    if submission.quota is not None:
+        check_size(submission.quota, work)
+    situation = await service.threads.sql_of(submission.tenant, _look, service, submission, work)
+    return await service.threads.text(_foresee, submission, work, situation)
+
+
+def _look(service: Service, submission: Submission, work: int) -> _Situation:
+    quota = submission.quota
+    return _Situation(
+        service.compatibility.current(),
+        service.admission.waiting_work(),
+        quota is None or has_room(service.database, submission.tenant, quota, work),
+    )
+
+
+def _foresee(submission: Submission, work: int, situation: _Situation) -> DryRun:
+    compatibility = situation.compatibility
+    rate = compatibility.tokens_per_second
+    seconds: float | None
+    paces = [pace for worker in compatibility.matching if (pace := _pace(worker)) is not None]
+    found = None
+    if paces:
+        found = forecast(len(submission.prefix), [chunk.rows for chunk in submission.chunks], paces)
+        seconds = found.seconds
+    else:
+        seconds = work / rate if rate else None
+    ahead = situation.waiting.tokens_ahead(submission.tenant, work)
+    wait = None
+    if not ahead and compatibility.matching:
+        wait = 0.0
+    elif rate:
+        wait = ahead / rate
+    waits_for = []
+    if not compatibility.matching:
+        waits_for.append(("worker", "no worker that serves this model with this tokenizer is live"))
+    if ahead:
+        waits_for.append(("backlog", f"about {ahead:.0f} tokens of work would be scored before it"))
+    if not situation.has_quota:
+        waits_for.append(("quota", "as much as may wait of this tenant waits already, so it would be refused now"))
+    return DryRun(
+        submission,
+        work,
+        found,
+        bool(paces) and all(worker.estimate_ratio is not None for worker in compatibility.matching),
+        seconds,
+        wait,
+        waits_for,
+    )
+
+
+def _pace(worker: WorkerRecord) -> Pace | None:
+    """Return how a worker plans and how fast it is; None if it does not say, as those of an older version do not."""
+    planner = None if worker.planning is None else planner_of(worker.planning["planner"])
+    if worker.planning is None or planner is None:
+        return None
+    ratio = 1.0 if worker.estimate_ratio is None else worker.estimate_ratio
+    return Pace(planner, ratio, worker.planning["claim_seconds"])
