@@ -170,7 +170,7 @@ class Engine:
             name: np.concatenate([self._final_states(compute, groups) for groups in known.companies])
             for name, compute in algorithms.items()
         }
-        self._known_answers.check_model(known, found, same_bits=self._planner.policy.batch_invariant)
+        self._known_answers.check_model(known, found, same_bits=self.planner.policy.batch_invariant)
 
     def _final_states(
         self, compute: Callable[[Sequence[GroupRows]], Iterator[StepOutput]], groups: Sequence[GroupWork]
