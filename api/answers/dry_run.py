@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from api.answers.presentation import show_usage
-from api.dry_run import DryRun
+from jobs.store.records import Submission
+from scoring.planning.forecast import Forecast
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The answer to a dry run."""
+
+    submission: Submission
+    work: int  # tokens to compute, as quotas count them
+    forecast: Forecast | None  # None without a worker that says how it plans
+    is_calibrated: bool  # whether the forecast rests on times that were measured by the workers
+    seconds: float | None  # of the scoring; None if nobody knows
+    wait_seconds: float | None  # before it begins; None if nobody knows
+    waits_for: Sequence[tuple[str, str]]  # what it would have to wait for: a word, and a sentence
 
 
 def show_dry_run(found: DryRun) -> dict[str, Any]:

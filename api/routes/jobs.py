@@ -17,7 +17,6 @@ from api.answers.presentation import EMBEDDED_ITEMS, encode_job, encode_lines, e
 from api.answers.schemas import DeletedJob, DryRun, Job, JobBody, JobList, ScoreList
 from api.budget import Kind, place_of
 from api.callers.authentication import Principal
-from api.dry_run import dry_run
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.request_id import BrokenOffError
@@ -27,6 +26,7 @@ from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
 from api.requests.submission import JobRequest, read_job
 from api.requests.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
+from api.routes.dry_run import dry_run
 from api.routes.result import read_provenance, read_result
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf

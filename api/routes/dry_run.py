@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from api.answers.dry_run import DryRun
 from api.callers.compatibility import Compatibility
 from api.service import Service
 from jobs.queue.statistics import WaitingWork
 from jobs.store.records import Submission, WorkerRecord
 from jobs.tenancy.quotas import check_size, has_room
 from scoring.planning.description import planner_of
-from scoring.planning.forecast import Forecast, Pace, forecast
+from scoring.planning.forecast import Pace, forecast
 from scoring.work import work_of_group
-
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """The answer to a dry run."""
-
-    submission: Submission
-    work: int  # tokens to compute, as quotas count them
-    forecast: Forecast | None  # None without a worker that says how it plans
-    is_calibrated: bool  # whether the forecast rests on times that were measured by the workers
-    seconds: float | None  # of the scoring; None if nobody knows
-    wait_seconds: float | None  # before it begins; None if nobody knows
-    waits_for: Sequence[tuple[str, str]]  # what it would have to wait for: a word, and a sentence
 
 
 @dataclass(frozen=True, slots=True)
