@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -52,5 +53,9 @@ class HeadRunner:
         """Score as many rows as a head takes at most, and write the scores into their buffers."""
         hidden = np.stack([state for _, state in states])
         outputs = [np.asarray(output) for output in self._forward.run_head(head, hidden, label_ids)]
-        for n, (row, _) in enumerate(states):
-            row.buffer.write(row.index, [output[n, : len(label_ids)] for output in outputs])
+        first = 0
+        for _, of_buffer in groupby((row for row, _ in states), lambda row: id(row.buffer)):
+            rows = list(of_buffer)
+            of_rows = slice(first, first + len(rows))
+            rows[0].buffer.write([row.index for row in rows], [output[of_rows, : len(label_ids)] for output in outputs])
+            first = of_rows.stop

@@ -34,11 +34,11 @@ class ScoreBuffer:
         shape = (len(chunk.rows), len(chunk.label_token_ids))
         return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
 
-    def write(self, index: int, outputs: Sequence[Floats]) -> None:
-        """Enter the scores of one row: logits, then log-probabilities where the chunk's head computes them."""
+    def write(self, indices: Sequence[int], outputs: Sequence[Floats]) -> None:
+        """Enter the scores of some rows, [rows, M] each: logits, and log-probabilities where the head computes them."""
         for buffer, output in zip((self.logits, self.logprobs), outputs, strict=False):
-            buffer[index] = output
-        self.missing -= 1
+            buffer[indices] = output
+        self.missing -= len(indices)
 
     def scored(self) -> ScoredChunk:
         """Return the finished chunk. Raises EngineError for NaN and +inf, so that they are never stored."""
