@@ -25,6 +25,7 @@ from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
 from model.extending import Extender, GroupRows, StepOutput, cache_key
+from model.forward import Forward
 from model.head_runner import HeadRunner
 from model.packed_sequence import pack_sequences
 from model.platforms import Platform
@@ -80,6 +81,7 @@ class Engine:
             buckets.block_tokens,
             settings.prefix_cache_bytes,
             memory,
+            platform.pool_head_dim(dtype, decoder.config.head_dim),
         )
         self._forward, self._known_answers = served(decoder, platform, buckets, pool, attention)
         self.card = card
@@ -215,6 +217,11 @@ class Engine:
             estimate_ratio=round(self.estimate_ratio, 3),
             prefixes=self.prefix_cache.counts(),
         )
+
+    @property
+    def forward(self) -> Forward:
+        """The model on its device, whose programs may also be compiled without being called."""
+        return self._forward
 
     @property
     def estimate_ratio(self) -> float:

@@ -23,7 +23,6 @@ from scoring.planning.estimates import Rates
 Served = Literal["bfloat16", "float32"]
 
 _PROCESSOR = Path("/proc/cpuinfo")
-_LANES = 128  # of a TPU's vector registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +108,16 @@ class Platform:
         """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
         return TiledAttention()
 
-    def whole_step_attention(self, dtype: DTypeLike, head_dim: int) -> WholeStepAttention:
+    def whole_step_attention(self, dtype: DTypeLike) -> WholeStepAttention:
         """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel.
 
-        The kernel multiplies in bf16, and reads heads that fill the lanes of a TPU's registers.
+        The kernel multiplies in bf16.
         """
-        if self.name == "tpu" and jnp.dtype(dtype) == jnp.bfloat16 and head_dim % _LANES == 0:
-            return TPUAttention()
-        return XLAAttention()
+        return TPUAttention() if self.name == "tpu" and jnp.dtype(dtype) == jnp.bfloat16 else XLAAttention()
+
+    def pool_head_dim(self, dtype: DTypeLike, head_dim: int) -> int:
+        """Return how many numbers a head takes in the pool of a model that is served in ``dtype``."""
+        return self.whole_step_attention(dtype).pool_head_dim(head_dim) if self.whole_steps else head_dim
 
 
 def _memory(device: jax.Device) -> int | None:

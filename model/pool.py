@@ -42,15 +42,16 @@ class PoolShape:
         block_tokens: int,
         budget: int | None = None,
         memory: int | None = None,
+        head_dim: int | None = None,
     ) -> PoolShape:
         """Return the pool of a model.
 
         context: tokens of the longest sequence that is served; itemsize: bytes of a number; budget: bytes of cached
         prefixes that the settings allow, None if they leave it open; memory: bytes of the device that the weights leave
-        free, None for the host's memory, where blocks that are never used take none. Raises
-        :class:`ContextTooLongError`.
+        free, None for the host's memory, where blocks that are never used take none; head_dim: numbers that a head
+        takes in the pool, None for those of the model. Raises :class:`ContextTooLongError`.
         """
-        token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * itemsize
+        token_bytes = 2 * config.layers * config.kv_heads * (head_dim or config.head_dim) * itemsize
         longest = -(-context // block_tokens)
         most = POOL_CONTEXTS * longest
         if memory is None:

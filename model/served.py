@@ -33,7 +33,7 @@ def served(
         checks = KnownAnswers(programs, platform, buckets, pool.longest)
         executables = Executables(programs, platform, buckets, pool.longest, checks.check)
         return LayerwiseForward(programs, platform, executables, buckets, pool.blocks), checks
-    attends = platform.whole_step_attention(decoder.head_kernel().dtype, decoder.config.head_dim)
+    attends = platform.whole_step_attention(decoder.head_kernel().dtype)
     whole = WholeStepPrograms(decoder, attends)
     tokens = buckets.step_tokens
     shape = StepShape.of(tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)

@@ -189,7 +189,7 @@ def deliver_command() -> None:
 def compile_command(
     target: Annotated[str, typer.Option(help="v5e, v6e, v6e:1x1, v6e:2x2 or v6e:2x4; one chip of it is compiled for.")],
     model: Annotated[
-        str, typer.Option(help="Folder of a HuggingFace checkpoint, or a shape: qwen3-0.6b or qwen3-8b.")
+        str, typer.Option(help="Folder of a HuggingFace checkpoint, or a shape: qwen3-0.6b, qwen3-8b or llama-3.2-1b.")
     ] = str(DEMONSTRATION_MODEL),
 ) -> None:
     """Compile all programs of a worker for a TPU, on a machine without one, and estimate how long they take.

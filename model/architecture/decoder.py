@@ -22,15 +22,9 @@ from model.architecture.config import DecoderConfig
 from model.attention.contract import Attention, causal
 from model.attention.tiles import TiledAttention
 from model.linear import project, rms_norm
+from model.rotation import HeadNorm, RotaryEmbedding, Rotation, split
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
-
-
-class RotaryEmbedding(NamedTuple):
-    """Cosines and sines of the rotary angles of positions, float32 [..., head_dim / 2]."""
-
-    cos: Array
-    sin: Array
 
 
 class KeyValues(NamedTuple):
@@ -49,6 +43,11 @@ class Norm(nnx.Module):
 
     def __call__(self, values: Array) -> Array:
         return rms_norm(values, self.weight[...], self.epsilon)
+
+    @property
+    def of_heads(self) -> HeadNorm:
+        """The same, where it norms the heads of queries or keys."""
+        return HeadNorm(self.weight[...], self.epsilon)
 
 
 class Linear(nnx.Module):
@@ -98,21 +97,17 @@ class SelfAttention(nnx.Module):
         self.q_norm = Norm(head_dim, stack, config, dtype) if config.qk_norm else None
         self.k_norm = Norm(head_dim, stack, config, dtype) if config.qk_norm else None
 
-    def queries(self, normed: Array, rotation: RotaryEmbedding) -> Array:
+    def queries(self, normed: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D], in the weights' dtype, of normed hidden states [..., width]."""
-        queries = self._heads(self.q_proj(normed))
-        queries = queries if self.q_norm is None else self.q_norm(queries)
-        return _rotate(queries, rotation).astype(self.q_proj.weight.dtype)
+        norm = None if self.q_norm is None else self.q_norm.of_heads
+        return rotation.heads(self.q_proj(normed), self.head_dim, norm, self.q_proj.weight.dtype)
 
-    def key_values(self, normed: Array, rotation: RotaryEmbedding) -> KeyValues:
+    def key_values(self, normed: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of normed hidden states [..., width]."""
         dtype = self.k_proj.weight.dtype
-        keys = self._heads(self.k_proj(normed))
-        keys = keys if self.k_norm is None else self.k_norm(keys)
-        return KeyValues(_rotate(keys, rotation).astype(dtype), self._heads(self.v_proj(normed)).astype(dtype))
-
-    def _heads(self, projected: Array) -> Array:
-        return projected.reshape(*projected.shape[:-1], -1, self.head_dim)
+        norm = None if self.k_norm is None else self.k_norm.of_heads
+        keys = rotation.heads(self.k_proj(normed), self.head_dim, norm, dtype)
+        return KeyValues(keys, split(self.v_proj(normed), self.head_dim).astype(dtype))
 
 
 class MLP(nnx.Module):
@@ -143,11 +138,11 @@ class Layer(nnx.Module):
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
         self.mlp = MLP(config, stack, dtype, rngs)
 
-    def queries(self, hidden: Array, rotation: RotaryEmbedding) -> Array:
+    def queries(self, hidden: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D] of hidden states, float32 [..., width]."""
         return self.self_attn.queries(self.input_layernorm(hidden), rotation)
 
-    def key_values(self, hidden: Array, rotation: RotaryEmbedding) -> KeyValues:
+    def key_values(self, hidden: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of hidden states, float32 [..., width]."""
         return self.self_attn.key_values(self.input_layernorm(hidden), rotation)
 
@@ -222,13 +217,6 @@ def rotary_embedding(positions: Array, config: DecoderConfig) -> RotaryEmbedding
     frequencies = config.rope.frequencies(config.head_dim).astype(np.float32)
     angles = positions[..., None].astype(jnp.float32) * frequencies
     return RotaryEmbedding(config.rope.magnitude * jnp.cos(angles), config.rope.magnitude * jnp.sin(angles))
-
-
-def _rotate(heads: Array, rotation: RotaryEmbedding) -> Array:
-    """Rotate each pair (d, d + D / 2) of [..., heads, D] by its position's angle, in HuggingFace's pairing."""
-    cos, sin = rotation.cos[..., None, :], rotation.sin[..., None, :]
-    first, second = jnp.split(heads, 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

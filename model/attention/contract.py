@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from model.linear import accumulation_precision
+from model.rotation import RotaryEmbedding, Rotation
 
 
 class AttentionOutput(NamedTuple):
@@ -66,7 +67,8 @@ class AttendPrefix(Protocol):
     def __call__(self, queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
         """Return attention of queries [T, H, D] to the prefixes of their tiles.
 
-        pool_keys, pool_values: [L, K, B, s, D], B blocks of s tokens in each of L layers; layer: int32 [], which layer.
+        pool_keys, pool_values: [L, K, B, s, P], B blocks of s tokens in each of L layers, and P of
+        :meth:`WholeStepAttention.pool_head_dim`, zeros behind the D numbers of a head; layer: int32 [], which layer.
         """
 
 
@@ -99,6 +101,12 @@ class WholeStepAttention(Protocol):
     A step has T rows in tiles of T / tiles rows. All rows of a tile see parts of the same prefix. Scores are scaled by
     ``1 / sqrt(D)``; softmax runs in float32. H is a multiple of K, and query head h uses key head ``h // (H / K)``.
     """
+
+    def rotation(self, rotary: RotaryEmbedding) -> Rotation:
+        """Return how the queries and keys of a step are rotated, whose rows are [T]."""
+
+    def pool_head_dim(self, head_dim: int) -> int:
+        """Return how many numbers a head of ``head_dim`` takes in the pool."""
 
     def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
         """Return the attention to prefixes whose blocks have ``block_tokens`` tokens.

@@ -17,6 +17,7 @@ from model.attention.contract import (
     multiply,
 )
 from model.attention.tiles import OnlineSoftmax, TiledAttention
+from model.rotation import RotaryEmbedding, Rotation
 
 _TILES = TiledAttention(query_block=128, key_block=128)
 """The attention of items and of packed sequences. The slot of an item is a part of one tile, or whole tiles."""
@@ -25,6 +26,14 @@ _TILES = TiledAttention(query_block=128, key_block=128)
 @dataclass(frozen=True, slots=True)
 class XLAAttention:
     """A :class:`model.attention.contract.WholeStepAttention`."""
+
+    def rotation(self, rotary: RotaryEmbedding) -> Rotation:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        return rotary
+
+    def pool_head_dim(self, head_dim: int) -> int:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        return head_dim
 
     def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""

@@ -56,6 +56,7 @@ def report(target: Target, config: DecoderConfig, workloads: Sequence[Measured])
     from model.compiling.compiler import Compiler
     from model.compiling.report import Report
     from model.platforms import Platform
+    from model.pool import ContextTooLongError
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     compiler = Compiler(target)
@@ -63,9 +64,14 @@ def report(target: Target, config: DecoderConfig, workloads: Sequence[Measured])
     found = Report(compiler, platform, lambda line: print(line, file=sys.stderr, flush=True))
     settings = EngineSettings()
     found.calibrate()
-    found.warm_up(config, settings)
-    for workload in workloads:
-        found.estimate(workload, config, settings)
+    try:
+        planned = found.plan(workloads, config, settings)
+        found.warm_up(config, settings)
+        for workload in planned:
+            found.estimate(workload, config)
+        found.compare()
+    except ContextTooLongError as error:
+        found.misfit(str(error))
     print(found.as_json(), flush=True)
     return not found.misfits
 

@@ -2,12 +2,14 @@
 
 The TPU compiler writes ``estimated_cycles`` beside most instructions of an optimized module. They are summed here: the
 body of a loop counts as often as it turns, a branch as often as it is taken. Kernels carry no estimate, so theirs is
-handed in (:mod:`model.compiling.kernels`). Stalls and launches are left out, and plain memory traffic is estimated
-severely (``docs/accelerators.md``).
+handed in (:mod:`model.compiling.kernels`). Neither do gathers of rows and updates in place: they count by the bytes
+that they read and write, at the bandwidth of the chip's large memory even where they stay in a faster one. Stalls and
+launches are left out, and plain memory traffic is estimated severely (``docs/accelerators.md``).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,20 +45,27 @@ class Part:
 
 
 def parts(
-    module: Module, frequencies: Frequencies, kernel_cycles: Callable[[Instruction], float] = lambda kernel: 0.0
+    module: Module,
+    frequencies: Frequencies,
+    kernel_cycles: Callable[[Instruction], float] = lambda kernel: 0.0,
+    cycle_bytes: float = math.inf,
 ) -> Iterator[Part]:
     """Yield what every instruction adds to the cycles of a program.
 
-    kernel_cycles: returns the cycles of one run of a Pallas kernel. Raises UnknownFrequencyError.
+    kernel_cycles: returns the cycles of one run of a Pallas kernel; cycle_bytes: see
+    :attr:`model.compiling.targets.Target.cycle_bytes`. Raises UnknownFrequencyError.
     """
-    yield from _Walk(module, frequencies, kernel_cycles).computation(module.entry, 1.0)
+    yield from _Walk(module, frequencies, kernel_cycles, cycle_bytes).computation(module.entry, 1.0)
 
 
 def cycles(
-    module: Module, frequencies: Frequencies, kernel_cycles: Callable[[Instruction], float] = lambda kernel: 0.0
+    module: Module,
+    frequencies: Frequencies,
+    kernel_cycles: Callable[[Instruction], float] = lambda kernel: 0.0,
+    cycle_bytes: float = math.inf,
 ) -> float:
     """Return the estimated cycles of one run of a program: the sum of :func:`parts`."""
-    return sum(part.total for part in parts(module, frequencies, kernel_cycles))
+    return sum(part.total for part in parts(module, frequencies, kernel_cycles, cycle_bytes))
 
 
 def path(instruction: Instruction) -> str:
@@ -70,6 +79,7 @@ class _Walk:
     module: Module
     frequencies: Frequencies
     kernel_cycles: Callable[[Instruction], float]
+    cycle_bytes: float
 
     def computation(self, name: str, times: float) -> Iterator[Part]:
         for instruction in self.module.computations[name]:
@@ -87,10 +97,24 @@ class _Walk:
                 yield Part(instruction, self.kernel_cycles(instruction), times)
             case _ if instruction.cycles is not None:
                 yield Part(instruction, instruction.cycles, times)
+            case _ if (moved := self._moved(computation, instruction)) is not None:
+                yield Part(instruction, 2 * moved / self.cycle_bytes, times)  # read, and written
             case "call" | "fusion" | "async-start":
                 inner = instruction.called("to_apply") or instruction.called("calls")
                 if inner is not None:
                     yield from self.computation(inner, times)
+
+    def _moved(self, computation: str, instruction: Instruction) -> float | None:
+        """Return the bytes that an instruction moves from place to place; None if it does something else."""
+        opcode, inner = instruction.opcode, instruction.called("calls")
+        if opcode == "fusion" and inner is not None:
+            gathers = any(inside.opcode == "gather" for inside in self.module.computations[inner])
+            opcode = "gather" if gathers else opcode
+        if opcode == "gather":
+            return sum(array.bytes for array in instruction.results)
+        if opcode == "dynamic-update-slice":
+            return sum(array.bytes for array in self.module.named(computation)[instruction.operands[1]].results)
+        return None
 
     def _branches(self, instruction: Instruction, times: float) -> Iterator[Part]:
         """Without given shares, the branch with the most cycles counts as always taken."""

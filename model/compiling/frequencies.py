@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.architecture.config import DecoderConfig
-from model.attention.tpu.attention import _GROUP as GROUP
+from model.attention.tpu.attention import GROUP
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
 from model.compiling.cost import Frequencies

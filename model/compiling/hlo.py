@@ -36,6 +36,12 @@ class ArrayType:
         """The number of elements."""
         return math.prod(self.dimensions)
 
+    @property
+    def bytes(self) -> float:
+        """The bytes of all elements, without the padding of a tiled layout."""
+        bits = re.search(r"\d+", self.dtype)  # of ``pred`` a byte
+        return self.size * (int(bits.group()) if bits else 8) / 8
+
 
 @dataclass(frozen=True)
 class Instruction:

@@ -7,9 +7,9 @@ calls of programs are recorded instead of made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,9 +18,10 @@ from flax import nnx
 from checkpoints.card import ModelCard
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
+from model.buckets import HeadKey
 from model.engine import Engine
 from model.platforms import Platform
-from model.whole_steps.executables import WholeStepExecutables, WholeStepKey
+from model.whole_steps.executables import ExtendKey, PackedKey, PrefillKey, WholeStepExecutables, WholeStepKey
 from model.whole_steps.forward import WholeStepForward
 from scoring.layout import GroupWork
 from scoring.planning.algorithms import AlgorithmSetting
@@ -41,7 +42,7 @@ class Program:
 class Call:
     """A program that the engine called."""
 
-    key: Hashable
+    key: WholeStepKey
     arguments: tuple[Any, ...]  # those that the host computed are NumPy's
 
 
@@ -55,7 +56,8 @@ class WeightlessEngine:
         platform: Platform,
         algorithm: AlgorithmSetting = "auto",
     ) -> None:
-        """Raises :class:`checkpoints.files.CheckpointError` if the model does not fit into the platform's memory."""
+        """Raises :class:`model.pool.ContextTooLongError` if the model does not fit into the platform's memory."""
+        self.config = config
         decoder = without_weights(config, platform, platform.serving_dtype(settings.dtype))
         card = ModelCard("compiled", config.context, config.vocabulary, "")
 
@@ -63,10 +65,11 @@ class WeightlessEngine:
             self._engine = Engine(decoder, settings, card, "", platform, algorithm)
 
         jax.eval_shape(build)
-        self._forward = cast("WholeStepForward", self._engine._forward)
-        self._executables: WholeStepExecutables = self._forward._executables
-        self.block_tokens = self._forward.block_tokens
-        pool = jax.tree.leaves(self._forward._pool)
+        forward = self._engine.forward
+        assert isinstance(forward, WholeStepForward), "a platform that is compiled for computes whole steps"
+        self._forward = forward
+        self.block_tokens = forward.block_tokens
+        pool = jax.tree.leaves(forward.pool)
         self.arrays = {
             "pool": pool[0].shape,
             "embedding": decoder.model.embed_tokens.weight[...].shape,
@@ -78,29 +81,41 @@ class WeightlessEngine:
         """Return the keys of the programs that are compiled before serving."""
         return self._forward.core()
 
-    def program(self, key: Hashable) -> Program:
+    def program(self, key: WholeStepKey) -> Program:
         """Return a program by its key."""
-        function, arguments, donated = self._executables.source(cast("WholeStepKey", key))
-        return Program(str(key), function, arguments, donated)
+        function, arguments, donated = self._forward.executables.source(key)
+        return Program(_name(key, arguments), function, arguments, donated)
 
     def calls(self, work: Sequence[GroupWork]) -> list[Call]:
         """Return the programs that the engine calls to score this work, in order."""
-        recorder = _Recorder(self._executables)
-        self._forward._executables = cast("WholeStepExecutables", recorder)
-        jax.eval_shape(lambda: [None for _ in self._engine.score(work, lambda: None)])
-        self._forward._executables = self._executables
+        recorder = _Recorder(self._forward.executables)
+        with self._forward.calling(recorder.program):
+            jax.eval_shape(lambda: [None for _ in self._engine.score(work, lambda: None)])
         return recorder.calls
 
 
+def _name(key: WholeStepKey, arguments: Sequence[Any]) -> str:
+    match key:
+        case ExtendKey():
+            return f"extend, at most {len(arguments[-1])} items"
+        case PrefillKey():
+            return "prefill"
+        case PackedKey(tokens, _, dense):
+            return f"packed {'dense' if dense else 'segment'}, {tokens} tokens"
+        case HeadKey(head, rows, labels):
+            return f"head of {head}, {rows} rows, {labels} labels"
+
+
 class _Recorder:
-    """A table of programs that compute zeros, and nothing else."""
+    """Programs that compute zeros, and nothing else."""
 
     def __init__(self, executables: WholeStepExecutables) -> None:
         self.calls: list[Call] = []
         self._executables = executables
         self._outputs: dict[WholeStepKey, tuple[Any, ...]] = {}
 
-    def __getitem__(self, key: WholeStepKey) -> Callable[..., tuple[Any, ...]]:
+    def program(self, key: WholeStepKey) -> Callable[..., tuple[Any, ...]]:
+        """Return what stands for a program."""
         if key not in self._outputs:
             function, arguments, _ = self._executables.source(key)
             self._outputs[key] = tuple(_zeros(shape) for shape in jax.eval_shape(function, *arguments))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model.architecture.config import DecoderConfig
-from model.architecture.rope import Rope
+from model.architecture.rope import Llama3Scaling, Rope
 
 QWEN3_06B = DecoderConfig(
     vocabulary=151_936,
@@ -31,4 +31,18 @@ QWEN3_8B = DecoderConfig(
     norm_epsilon=1e-6,
     tied=False,
 )
-NAMED_SHAPES = {"qwen3-0.6b": QWEN3_06B, "qwen3-8b": QWEN3_8B}
+LLAMA_32_1B = DecoderConfig(
+    vocabulary=128_256,
+    width=2_048,
+    layers=16,
+    query_heads=32,
+    kv_heads=8,
+    head_dim=64,
+    mlp_width=8_192,
+    context=131_072,
+    rope=Rope(500_000.0, Llama3Scaling(32.0, 1.0, 4.0, 8_192)),
+    norm_epsilon=1e-5,
+    tied=True,
+    family="llama",
+)
+NAMED_SHAPES = {"qwen3-0.6b": QWEN3_06B, "qwen3-8b": QWEN3_8B, "llama-3.2-1b": LLAMA_32_1B}

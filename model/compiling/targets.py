@@ -31,6 +31,7 @@ class Target:
     accelerator: str  # the type that libtpu reads from its environment
     peak: float  # operations of bf16 products a second, of one chip (the vendor's figure)
     cycle_flop: int  # the same a cycle: 2 x the cells of all matrix units
+    bandwidth: float  # bytes a second of its high-bandwidth memory (the vendor's figure)
     usable_memory: float  # bytes of high-bandwidth memory that a program can have, of one chip
 
     @property
@@ -38,10 +39,15 @@ class Target:
         """Cycles a second."""
         return self.peak / self.cycle_flop
 
+    @property
+    def cycle_bytes(self) -> float:
+        """Bytes that the memory reads or writes in a cycle."""
+        return self.bandwidth / self.clock
+
 
 _GIB = 2.0**30
-_V5E = (197e12, 4 * 2 * 128**2, 15.75 * _GIB)
-_V6E = (918e12, 4 * 2 * 256**2, 31.25 * _GIB)
+_V5E = (197e12, 4 * 2 * 128**2, 819e9, 15.75 * _GIB)
+_V6E = (918e12, 4 * 2 * 256**2, 1_640e9, 31.25 * _GIB)
 TARGETS = {
     target.name: target
     for target in (

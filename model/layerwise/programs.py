@@ -21,13 +21,14 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from model.architecture.decoder import Decoder, Embedding, Layer, Norm, RotaryEmbedding, rotary_embedding
+from model.architecture.decoder import Decoder, Embedding, Layer, Norm, rotary_embedding
 from model.architecture.heads import lm_head
 from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, causal, merge
 from model.attention.dense import DenseAttention
 from model.buckets import Buckets
 from model.linear import to_pool_dtype
 from model.platforms import Platform
+from model.rotation import RotaryEmbedding
 from scoring.layout import Head
 
 Program = Callable[..., tuple[Array, ...]]

@@ -6,8 +6,8 @@ donated, so that it is never copied. The functions of a layer are those of :mod:
 programs by layer (:mod:`model.layerwise.programs`).
 
 Shapes: T tokens of a step in tiles of T / tiles, n of them scored; B blocks of s tokens in the pool; N blocks of the
-longest prefix; L layers; H query heads, K key heads, D of a head. *weights* stands for the stacked weights of all
-layers and the embedding. Programs are pure functions.
+longest prefix; L layers; H query heads, K key heads, D of a head, P of a head in the pool. *weights* stands for the
+stacked weights of all layers and the embedding. Programs are pure functions.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
-from model.architecture.decoder import Decoder, Embedding, KeyValues, Layer, Norm, RotaryEmbedding, rotary_embedding
+from model.architecture.decoder import Decoder, Embedding, KeyValues, Layer, Norm, rotary_embedding
 from model.architecture.heads import lm_head
 from model.attention.contract import ItemSlots, WholeStepAttention
 from model.attention.dense import DenseAttention
+from model.rotation import RotaryEmbedding, Rotation
 from scoring.layout import Head
 
 Program = Callable[..., tuple[Array, ...]]
 
 
 class Pool(NamedTuple):
-    """The keys and values of prefixes in all layers: [L, K, B, s, D] each, in the weights' dtype."""
+    """The keys and values of prefixes in all layers: [L, K, B, s, P] each, in the weights' dtype.
+
+    P: see :meth:`model.attention.contract.WholeStepAttention.pool_head_dim`. Behind the D numbers of a head are zeros.
+    """
 
     keys: Array
     values: Array
@@ -69,7 +73,8 @@ class WholeStepPrograms:
     def pool(self, blocks: int, block_tokens: int) -> Pool:
         """Return the shapes of a pool."""
         config = self.config
-        shape = (config.layers, config.kv_heads, blocks, block_tokens, config.head_dim)
+        head_dim = self._attention.pool_head_dim(config.head_dim)
+        shape = (config.layers, config.kv_heads, blocks, block_tokens, head_dim)
         dtype = self.weights[0].dtype
         return Pool(jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, dtype))  # type: ignore[no-untyped-call, arg-type]
 
@@ -84,14 +89,14 @@ class WholeStepPrograms:
         """
         weights, (keys, values, tokens, positions, *step, logit_positions) = self._split(arguments)
         attend_extension = self._attention.extension(ItemSlots(*step[3:]), keys.shape[3], *step[:3])
-        rotary = self._rotary(positions)
+        rotation = self._rotation(positions)
 
         def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-            queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+            queries, own = layer.queries(hidden, rotation), layer.key_values(hidden, rotation)
             return attend_extension(queries, *own, keys, values, number).out, carried
 
-        hidden, _ = self._through_layers(weights, tokens, attend)
-        return (hidden[logit_positions],)
+        hidden, _ = self._through_layers(weights, tokens, attend, logit_positions)
+        return (hidden,)
 
     def prefill(self, *arguments: Array) -> tuple[Array, ...]:
         """Write the keys and values of prefixes into the pool.
@@ -104,15 +109,15 @@ class WholeStepPrograms:
         """
         weights, (keys, values, tokens, positions, *tiles, places, logit_positions) = self._split(arguments)
         attend_prefix = self._attention.prefix(keys.shape[3], *tiles)
-        rotary = self._rotary(positions)
+        rotation = self._rotation(positions)
 
         def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-            pool = _stored(Pool(*carried), layer.key_values(hidden, rotary), number, places)
-            queries = layer.queries(hidden, rotary)
+            pool = _stored(Pool(*carried), layer.key_values(hidden, rotation), number, places)
+            queries = layer.queries(hidden, rotation)
             return attend_prefix(queries, *pool, number).out, pool
 
-        hidden, pool = self._through_layers(weights, tokens, attend, keys, values)
-        return hidden[logit_positions], *pool
+        hidden, pool = self._through_layers(weights, tokens, attend, logit_positions, keys, values)
+        return hidden, *pool
 
     def packed(self, *, dense: bool) -> Program:
         """Return the program for packed sequences, which contain their prefixes; dense: with an explicit mask.
@@ -125,17 +130,17 @@ class WholeStepPrograms:
         def program(*arguments: Array) -> tuple[Array, ...]:
             weights, (tokens, positions, ranges, logit_positions) = self._split(arguments)
             attend_packed = self._attention.packed(ranges)
-            rotary = self._rotary(positions)
+            rotation = self._rotation(positions)
 
             def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-                queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+                queries, own = layer.queries(hidden, rotation), layer.key_values(hidden, rotation)
                 if dense:
                     batch = [part[None] for part in (queries, *own, ranges)]
                     return DenseAttention().attend(batch[0], batch[1], batch[2], batch[3]).out[0], carried
                 return attend_packed(queries, *own).out, carried
 
-            hidden, _ = self._through_layers(weights, tokens, attend)
-            return (hidden[logit_positions],)
+            hidden, _ = self._through_layers(weights, tokens, attend, logit_positions)
+            return (hidden,)
 
         return program
 
@@ -147,10 +152,10 @@ class WholeStepPrograms:
         """Return one layer as a module over copies of its weights."""
         return self._of_layer([leaf[number] for leaf in self.weights[: self._layer_leaves]])
 
-    def _rotary(self, positions: Array) -> RotaryEmbedding:
+    def _rotation(self, positions: Array) -> Rotation:
         # Without the barrier, the TPU compiler computes cosines and sines again in every layer.
-        rotary = rotary_embedding(positions, self.config)
-        return RotaryEmbedding(*lax.optimization_barrier(rotary))  # type: ignore[no-untyped-call]
+        rotary = lax.optimization_barrier(rotary_embedding(positions, self.config))  # type: ignore[no-untyped-call]
+        return self._attention.rotation(RotaryEmbedding(*rotary))
 
     def _of_layer(self, weights: Sequence[Array]) -> Layer:
         layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))
@@ -160,21 +165,29 @@ class WholeStepPrograms:
         return arguments[: len(self.weights)], arguments[len(self.weights) :]
 
     def _through_layers(
-        self, weights: Sequence[Array], tokens: Array, attend: Attend, *carried: Array
+        self, weights: Sequence[Array], tokens: Array, attend: Attend, read: Array, *carried: Array
     ) -> tuple[Array, Carried]:
-        """Return the hidden states after the last layer, float32 [T, width], and what the loop has carried."""
+        """Return the hidden states of some rows after the last layer, float32 [n, width], and what was carried.
+
+        read: int32 [n], the rows. Behind its attention, the last layer computes no others.
+        """
         layers, of_embedding = weights[: self._layer_leaves], weights[self._layer_leaves :]
         embedding: Embedding = nnx.merge(self._embedding, jax.tree.unflatten(self._embedding_tree, of_embedding))
 
-        def through(state: tuple[Array, Carried], of_layer: tuple[Array, ...]) -> tuple[tuple[Array, Carried], None]:
-            (hidden, carried), (number, *leaves) = state, of_layer
-            layer = self._of_layer(leaves)
+        def through(state: tuple[Array, Carried], number: Array) -> tuple[tuple[Array, Carried], None]:
+            # Scanning all but the last layer of the stacks would copy them.
+            hidden, carried = state
+            layer = self._of_layer([lax.dynamic_index_in_dim(leaf, number, keepdims=False) for leaf in layers])
             attended, carried = attend(layer, hidden, number, carried)
             return (layer.output_mlp(hidden, attended), tuple(carried)), None
 
-        numbers = jnp.arange(self.config.layers, dtype=jnp.int32)
-        (hidden, carried), _ = lax.scan(through, (embedding(tokens), carried), (numbers, *layers))
-        return hidden, carried
+        last = self.config.layers - 1
+        (hidden, carried), _ = lax.scan(through, (embedding(tokens), carried), jnp.arange(last, dtype=jnp.int32))
+        layer = self._of_layer([leaf[last] for leaf in layers])
+        attended, carried = attend(layer, hidden, jnp.int32(last), carried)
+        # Rows of all heads are taken as they lie in memory. Otherwise the TPU compiler moves the heads first.
+        read_heads = attended.reshape(len(attended), -1)[read].reshape(len(read), *attended.shape[1:])
+        return layer.output_mlp(hidden[read], read_heads), carried
 
 
 def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> Pool:
@@ -182,7 +195,8 @@ def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> Pool:
     tiles = len(places)
 
     def written(part: Array, rows: Array) -> Array:
-        tiled = rows.reshape(tiles, -1, *rows.shape[1:]).swapaxes(1, 2)  # [tiles, K, T / tiles, D]
+        rows = jnp.pad(rows, ((0, 0), (0, 0), (0, part.shape[-1] - rows.shape[-1])))
+        tiled = rows.reshape(tiles, -1, *rows.shape[1:]).swapaxes(1, 2)  # [tiles, K, T / tiles, P]
         for number in range(tiles):
             start = (layer, 0, places[number, 0], places[number, 1], 0)
             part = lax.dynamic_update_slice(part, tiled[number][None, :, None], start)

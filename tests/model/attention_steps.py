@@ -22,10 +22,10 @@ Floats = npt.NDArray[np.float64]
 H, K, D = 4, 2, 16
 BLOCK, BLOCKS, LAYERS = 16, 9, 2
 
-INTERPRETED = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=64)
+INTERPRETED = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=64, lanes=D)
 """The kernels without a TPU. Two chunks of 16 rows are one run of code, so steps of five chunks take all the ways."""
 
-INTERPRETED_ITEMS = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=512)
+INTERPRETED_ITEMS = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=512, lanes=D)
 """The same with two chunks of 128 rows."""
 
 TOLERANCE = 0.02
@@ -44,6 +44,16 @@ def of_items(
     """Return attention of the items of a step: tiles are those of ``attention.extension``."""
     attend = INTERPRETED_ITEMS.extension(items, pool_keys.shape[3], *tiles)
     return attend(queries, keys, values, pool_keys, pool_values, layer)
+
+
+def of_narrow_items(
+    queries: Any, keys: Any, values: Any, items: ItemSlots, pool_keys: Any, pool_values: Any, layer: Any, *tiles: Any
+) -> AttentionOutput:
+    """Return the same from a pool in which a head takes twice the numbers that it has."""
+    attention = replace(INTERPRETED_ITEMS, lanes=2 * D)
+    pool = [jnp.pad(part, [(0, 0)] * 4 + [(0, D)]) for part in (pool_keys, pool_values)]
+    attend = attention.extension(items, pool_keys.shape[3], *tiles)
+    return attend(queries, keys, values, pool[0], pool[1], layer)
 
 
 def of_packed(queries: Any, keys: Any, values: Any, ranges: Any) -> AttentionOutput:

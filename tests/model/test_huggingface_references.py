@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from jax import Array
 
-from model.architecture import decoder
 from model.architecture.rope import Llama3Scaling, Rope, YarnScaling
 from model.attention.contract import AttentionOutput
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
 from model.layerwise.steps import Step
+from model.rotation import RotaryEmbedding
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, Tensors, tensors, write
 from tests.model.engines import DType
@@ -122,14 +122,14 @@ def test_other_rotary_positions_would_be_noticed(name: str, rope: Rope, tmp_path
 def test_keys_one_position_off_would_be_noticed(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rotate = decoder._rotate
+    rotated = RotaryEmbedding.heads
 
-    def keys_off_by_one(heads: Array, rotation: decoder.RotaryEmbedding) -> Array:
-        if heads.shape[-2] == CONFIGS["tied"].kv_heads:
-            rotation = decoder.RotaryEmbedding(*(jnp.roll(part, -1, axis=0) for part in rotation))
-        return rotate(heads, rotation)
+    def keys_off_by_one(rotary: RotaryEmbedding, projected: Array, head_dim: int, *how: Any) -> Array:
+        if projected.shape[-1] == CONFIGS["tied"].kv_heads * head_dim:
+            rotary = RotaryEmbedding(*(jnp.roll(part, -1, axis=0) for part in rotary))
+        return rotated(rotary, projected, head_dim, *how)
 
-    monkeypatch.setattr(decoder, "_rotate", keys_off_by_one)
+    monkeypatch.setattr(RotaryEmbedding, "heads", keys_off_by_one)
     assert _differs(engines.load(checkpoint("tied"), "float32", step_tokens=STEP))
 
 

@@ -118,17 +118,27 @@ def test_an_embedding_in_rows_gives_the_scores_of_one_in_columns(
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "head_dim", "kernel"),
+    ("name", "dtype", "kernel"),
+    [("tpu", "bfloat16", True), ("tpu", "float32", False), ("gpu", "bfloat16", False)],
+)
+def test_the_kernel_of_tpus_serves_bf16(name: str, dtype: str, kernel: bool) -> None:
+    found = Platform.of(stand_in(name)).whole_step_attention(dtype)
+    assert isinstance(found, TPUAttention if kernel else XLAAttention)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "head_dim", "expected"),
     [
-        ("tpu", "bfloat16", 128, True),
-        ("tpu", "bfloat16", 256, True),
-        ("tpu", "bfloat16", 64, False),
-        ("tpu", "float32", 128, False),
-        ("gpu", "bfloat16", 128, False),
+        ("tpu", "bfloat16", 64, 128),
+        ("tpu", "bfloat16", 80, 128),
+        ("tpu", "bfloat16", 128, 128),
+        ("tpu", "bfloat16", 160, 256),
+        ("tpu", "float32", 64, 64),
+        ("gpu", "bfloat16", 64, 64),
+        ("cpu", "bfloat16", 64, 64),
     ],
 )
-def test_the_kernel_of_tpus_serves_bf16_and_heads_that_fill_its_lanes(
-    name: str, dtype: str, head_dim: int, kernel: bool
+def test_a_head_takes_whole_lanes_in_the_pool_where_the_kernel_reads_it(
+    name: str, dtype: str, head_dim: int, expected: int
 ) -> None:
-    found = Platform.of(stand_in(name)).whole_step_attention(dtype, head_dim)
-    assert isinstance(found, TPUAttention if kernel else XLAAttention)
+    assert Platform.of(stand_in(name)).pool_head_dim(dtype, head_dim) == expected

@@ -39,6 +39,11 @@ def test_a_devices_pool_takes_what_programs_leave_free() -> None:
     assert shape(4 * BLOCK, budget=2 * BLOCK_BYTES, memory=memory) == PoolShape(blocks=9, budget=2, longest=4)
 
 
+def test_heads_that_are_filled_up_take_their_room_in_the_pool() -> None:
+    memory = PROGRAM_BYTES + 9 * BLOCK_BYTES
+    assert PoolShape.of(CONFIG, BLOCK, 4, BLOCK, None, memory, head_dim=3 * CONFIG.head_dim).blocks == 3
+
+
 def test_a_context_that_does_not_fit_into_a_device_is_refused_with_what_would_fit() -> None:
     with pytest.raises(ContextTooLongError, match=r"of 768 tokens .* the context is 769: set SCORELINE_CONTEXT_LENGTH"):
         shape(3 * BLOCK + 1, memory=PROGRAM_BYTES + 3 * BLOCK_BYTES)

@@ -22,6 +22,7 @@ from tests.model.attention_steps import (
     Prefixes,
     assert_close,
     of_items,
+    of_narrow_items,
     of_packed,
     of_prefixes,
     races_found,
@@ -125,6 +126,12 @@ def attend_extension(step: Extension) -> AttentionOutput:
 def test_items_of_all_lengths_see_their_prefixes_and_themselves_and_nothing_races() -> None:
     found = attend_extension(STEP)
     assert not races_found()
+    assert_close(found, STEP.expected())
+
+
+def test_heads_that_do_not_fill_the_lanes_agree_with_float64() -> None:
+    found = AttentionOutput(*jax.jit(of_narrow_items)(*STEP.arguments))
+    assert found.out.shape == STEP.items.queries.shape
     assert_close(found, STEP.expected())
 
 

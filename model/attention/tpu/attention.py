@@ -10,10 +10,14 @@ from jax import Array
 
 from model.attention.contract import AttendExtension, AttendPacked, AttendPrefix, AttentionOutput, ItemSlots
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend
+from model.attention.tpu.rotation import TPURotation
 from model.attention.tpu.visits import WINDOW, Windows, active_windows, prefix_visits
+from model.rotation import RotaryEmbedding, Rotation
 
-_GROUP = 2
+GROUP = 2
 """Blocks of a prefix that a visit brings: twice 256 tokens, see docs/log.md."""
+LANES = 128
+"""Numbers that a row of a register of a TPU holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +27,20 @@ class TPUAttention:
     interpret: Any = False  # the parameter of the same name of ``pallas_call``: runs the kernels without a TPU
     columns: int = COLUMNS  # that the kernel computes as one run of code: tests take less, which compiles quickly
 
+    lanes: int = LANES  # a head takes a multiple of so many numbers: tests take fewer
+
+    def rotation(self, rotary: RotaryEmbedding) -> Rotation:
+        """See :class:`model.attention.contract.WholeStepAttention`: by a kernel, if heads fill registers."""
+        whole = 2 * rotary.cos.shape[-1] % self.lanes == 0
+        return TPURotation.of(rotary, interpret=self.interpret) if whole else rotary
+
+    def pool_head_dim(self, head_dim: int) -> int:
+        """See :class:`model.attention.contract.WholeStepAttention`. A TPU's memory holds no narrower rows anyway."""
+        return -(-head_dim // self.lanes) * self.lanes
+
     def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        visits = prefix_visits(table, counts, block_tokens, _GROUP)
+        visits = prefix_visits(table, counts, block_tokens, GROUP)
 
         def of_layer(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
             pool = Pool(pool_keys, pool_values, layer, visits, ends, len(ends) // len(table))
@@ -37,7 +52,7 @@ class TPUAttention:
         self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
     ) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`. The prefix goes on from the items' own softmax."""
-        visits, slots = prefix_visits(table, counts, block_tokens, _GROUP), len(items.rows)
+        visits, slots = prefix_visits(table, counts, block_tokens, GROUP), len(items.rows)
         # Indices without a sign are not checked for negative ones in every layer.
         rows = jnp.pad(items.rows, (0, -slots % WINDOW)).astype(jnp.uint32)
         # The slot of a row of no item is behind all slots, so that the row sees nothing.
@@ -54,7 +69,8 @@ class TPUAttention:
             queries: Array, keys: Array, values: Array, pool_keys: Array, pool_values: Array, layer: Array
         ) -> AttentionOutput:
             pool = Pool(pool_keys, pool_values, layer, visits, ends, len(ends) // len(table))
-            return self._attend(queries, pool, Ranged(in_slots(keys), in_slots(values), ranges, windows))
+            own = Ranged(in_slots(self._widened(keys)), in_slots(self._widened(values)), ranges, windows)
+            return self._attend(queries, pool, own)
 
         return of_layer
 
@@ -64,13 +80,22 @@ class TPUAttention:
         windows = _windows(ranges, len(ranges) + missing)
 
         def of_layer(queries: Array, keys: Array, values: Array) -> AttentionOutput:
-            padded = [jnp.pad(part, ((0, missing), (0, 0), (0, 0))) for part in (keys, values)]
+            padded = [jnp.pad(self._widened(part), ((0, missing), (0, 0), (0, 0))) for part in (keys, values)]
             return self._attend(queries, None, Ranged(padded[0], padded[1], ranges, windows))
 
         return of_layer
 
     def _attend(self, queries: Array, pool: Pool | None, ranged: Ranged | None) -> AttentionOutput:
-        return attend(queries, pool, ranged, columns=self.columns, interpret=self.interpret)
+        D = queries.shape[-1]
+        scale = D**-0.5
+        widened = self._widened(queries)
+        attended = attend(widened, pool, ranged, scale=scale, columns=self.columns, interpret=self.interpret)
+        return AttentionOutput(attended.out[..., :D], attended.log_sum_exp)
+
+    def _widened(self, heads: Array) -> Array:
+        """Return heads [..., D] with zeros behind them: [..., P], which changes no score."""
+        missing = self.pool_head_dim(heads.shape[-1]) - heads.shape[-1]
+        return jnp.pad(heads, ((0, 0), (0, 0), (0, missing))) if missing else heads
 
 
 def _windows(ranges: Array, keys: int) -> Windows:

@@ -89,13 +89,15 @@ def attend(
     pool: Pool | None,
     ranged: Ranged | None,
     *,
+    scale: float,
     columns: int = COLUMNS,
     interpret: Any = False,
 ) -> AttentionOutput:
     """Return attention of queries [T, H, D] to the tokens of their prefixes, and to those of a sequence.
 
-    Keys, values and the output are bf16, and so are the operands of all products; sums are float32. ``columns`` is at
-    most :data:`COLUMNS`; tests take less. ``interpret`` is the parameter of the same name of ``pallas_call``.
+    Queries, keys, values and the output are bf16, and so are the operands of all products; sums are float32. Scores are
+    multiplied by ``scale``. ``columns`` is at most :data:`COLUMNS`; tests take less. ``interpret`` is the parameter of
+    the same name of ``pallas_call``.
     """
     T, H, D = queries.shape
     K = next(part.keys.shape[1] for part in (pool, ranged) if part is not None)
@@ -105,9 +107,8 @@ def attend(
     parts = -(-T // (sizes.chunks * sizes.rows))  # the last of which may have fewer rows
     width = sizes.rows * sizes.G
     of_head = pl.BlockSpec((sizes.chunks * sizes.rows, sizes.G * D), lambda head, part, *_: (part, head))
-    scaled = queries.astype(jnp.float32) * (D**-0.5 * math.log2(math.e))
     scalars: list[Array] = []
-    arrays, specs = [scaled.astype(jnp.bfloat16).reshape(T, H * D)], [of_head]
+    arrays, specs = [queries.astype(jnp.bfloat16).reshape(T, H * D)], [of_head]
     turns: Array | int = 1
     if pool is not None:
         visits = pool.visits
@@ -124,7 +125,9 @@ def attend(
         specs += [_of_rows(2 * N, sizes), *[pl.BlockSpec((len(ranged.keys), D), lambda head, *_: (0, head))] * 2]
     small = pltpu.VMEM((sizes.chunks, 1, width), jnp.float32)
     out, log_sum_exp = pl.pallas_call(
-        functools.partial(_kernel, sizes=sizes, behind=pool is not None, within=ranged is not None),
+        functools.partial(
+            _kernel, sizes=sizes, scale=scale * math.log2(math.e), behind=pool is not None, within=ranged is not None
+        ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(K, parts, turns),
@@ -133,7 +136,12 @@ def attend(
                 of_head,
                 pl.BlockSpec((None, sizes.chunks, 1, width), lambda head, part, *_: (head, part, 0, 0)),
             ],
-            scratch_shapes=[small, small, pltpu.VMEM((sizes.chunks, D, width), jnp.float32)],
+            scratch_shapes=[
+                small,
+                small,
+                pltpu.VMEM((sizes.chunks, D, width), jnp.float32),
+                pltpu.VMEM((sizes.chunks * sizes.rows, sizes.G * D), jnp.bfloat16),
+            ],
         ),
         out_shape=[
             jax.ShapeDtypeStruct((T, H * D), jnp.bfloat16),  # type: ignore[no-untyped-call]
@@ -205,8 +213,11 @@ class _RangedRefs(NamedTuple):
     values: Any
 
 
-def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
-    """Make one visit: ``refs`` are the scalars and arrays of :func:`attend`, its two results, and the state."""
+def _kernel(*refs: Any, sizes: _Sizes, scale: float, behind: bool, within: bool) -> None:
+    """Make one visit: ``refs`` are the scalars and arrays of :func:`attend`, its two results, and the state.
+
+    ``scale`` is that of scores in powers of two.
+    """
     left = iter(refs)
 
     def take(count: int) -> list[Any]:
@@ -219,9 +230,10 @@ def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
     ranged = _RangedRefs(*windows, *take(3)) if within else None
     out, log_sum_exp = take(2)
     state = _State(*take(3))
+    (scaled,) = take(1)
 
     def chunk_queries(chunk: Any) -> Array:
-        heads = [queries[_rows(chunk, sizes), _columns(head, sizes)] for head in range(sizes.G)]
+        heads = [scaled[_rows(chunk, sizes), _columns(head, sizes)] for head in range(sizes.G)]
         return jnp.concatenate(heads)
 
     visit = pl.program_id(2)
@@ -231,6 +243,12 @@ def _kernel(*refs: Any, sizes: _Sizes, behind: bool, within: bool) -> None:
         state.peak[...] = jnp.full_like(state.peak, UNSEEN)
         state.total[...] = jnp.zeros_like(state.total)
         state.out[...] = jnp.zeros_like(state.out)
+
+        @pl.loop(0, sizes.chunks)
+        def multiply(chunk: Any) -> None:
+            rows = _rows(chunk, sizes)
+            scaled[rows, :] = (queries[rows, :].astype(jnp.float32) * scale).astype(jnp.bfloat16)
+
         if ranged is not None:
             _see_windows(ranged, pl.program_id(1) * sizes.chunks, state, chunk_queries, sizes)
 

@@ -128,3 +128,26 @@ ENTRY %main (x: f32[8]) -> f32[8] {{
 """)
     found = {part.instruction.name: part.total for part in parts(module, {}, lambda kernel: len(kernel.kernel or ""))}
     assert found == {"y": 3, "c": 40}
+
+
+def test_gathers_and_updates_in_place_count_by_the_bytes_that_they_read_and_write() -> None:
+    module = Module.parse("""
+%rows (table: bf16[100,8], ids: s32[4]) -> bf16[4,8] {
+  %table = bf16[100,8]{1,0} parameter(0)
+  %ids = s32[4]{0} parameter(1)
+  ROOT %found = bf16[4,8]{1,0} gather(%table, %ids), offset_dims={1}
+}
+
+ENTRY %main (table: bf16[100,8], ids: s32[4], row: f32[1,8], pool: f32[50,8], at: s32[]) -> bf16[4,8] {
+  %table.1 = bf16[100,8]{1,0} parameter(0)
+  %ids.1 = s32[4]{0} parameter(1)
+  %row = f32[1,8]{1,0} parameter(2)
+  %pool = f32[50,8]{1,0} parameter(3)
+  %at = s32[] parameter(4)
+  %written = f32[50,8]{1,0} dynamic-update-slice(%pool, %row, %at, %at)
+  ROOT %fused = bf16[4,8]{1,0} fusion(%table.1, %ids.1), kind=kCustom, calls=%rows
+}
+""")
+    found = {part.instruction.name: part.cycles for part in parts(module, {}, cycle_bytes=16)}
+    assert found == {"written": 2 * 8 * 4 / 16, "fused": 2 * 4 * 8 * 2 / 16}
+    assert cycles(module, {}) == 0

@@ -1,4 +1,4 @@
-"""The TPU kernels compile for a v6e at the shapes of Qwen3-0.6B and Qwen3-8B, with the longest table."""
+"""The TPU kernels compile for a v6e at the shapes of Qwen3-0.6B, Qwen3-8B and Llama-3.2-1B, with the longest table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ import sys
 from model.attention.contract import ItemSlots
 from model.attention.tpu.attention import TPUAttention
 from model.compiling.compiler import Compiler, shape
+from model.rotation import HeadNorm, RotaryEmbedding
 
-H, K, D, T, S, N, B, L = int(sys.argv[1]), 8, 128, 2048, 4096, 160, 256, 28
+(H, D), K, T, S, N, B, L = map(int, sys.argv[1].split("x")), 8, 2048, 4096, 160, 256, 28
 rows, own, slots, tile = shape((T,), "int32"), shape((T, K, D), "bfloat16"), shape((S,), "int32"), T // 128
-pool, table, counts = shape((L, K, B, 256, D), "bfloat16"), shape((tile, N), "int32"), shape((tile,), "int32")
-queries, attention = shape((T, H, D), "float32"), TPUAttention()
+attention = TPUAttention()
+pool = shape((L, K, B, 256, attention.pool_head_dim(D)), "bfloat16")
+table, counts = shape((tile, N), "int32"), shape((tile,), "int32")
+queries, angles = shape((T, H, D), "bfloat16"), shape((T, D // 2), "float32")
 behind = pool, pool, shape((), "int32"), table, counts, rows
 def prefix(q, pool_keys, pool_values, layer, *tiles):
     return attention.prefix(256, *tiles)(q, pool_keys, pool_values, layer)
@@ -28,6 +31,8 @@ def extension(q, k, v, of, begins, at, pool_keys, pool_values, layer, *tiles):
     return attention.extension(ItemSlots(of, begins, at), 256, *tiles)(q, k, v, pool_keys, pool_values, layer)
 def packed(q, k, v, ranges):
     return attention.packed(ranges)(q, k, v)
+def rotation(projected, weight, cos, sin):
+    return attention.rotation(RotaryEmbedding(cos, sin)).heads(projected, D, HeadNorm(weight, 1e-6), "bfloat16")
 match sys.argv[2]:
     case "prefix":
         function, arguments = prefix, (queries, *behind)
@@ -35,6 +40,8 @@ match sys.argv[2]:
         function, arguments = extension, (queries, own, own, slots, slots, rows, *behind)
     case "packed":
         function, arguments = packed, (queries, own, own, shape((T, 2, 2), "int32"))
+    case "rotation":
+        function, arguments = rotation, (shape((T, H * D), "float32"), shape((D,), "bfloat16"), angles, angles)
 Compiler(target).compile(function, arguments)
 """
 
@@ -42,10 +49,15 @@ Compiler(target).compile(function, arguments)
 @pytest.mark.compile
 @pytest.mark.usefixtures("libtpu")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("heads", [16, 32])
-@pytest.mark.parametrize("program", ["prefix", "extension", "packed"])
-def test_a_kernel_compiles_for_v6e(heads: int, program: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(heads), program], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize(
+    ("heads", "program"),
+    [
+        *((heads, program) for heads in ("16x128", "32x128") for program in ("prefix", "extension", "packed")),
+        ("32x64", "extension"),
+        ("16x128", "rotation"),
+    ],
+)
+def test_a_kernel_compiles_for_v6e(heads: str, program: str) -> None:
+    """heads: query heads, and numbers of a head."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, heads, program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -19,7 +19,7 @@ from model.compiling.cost import UnknownFrequencyError, cycles
 from model.compiling.kernels import Schedules, kernel_cycles
 from model.compiling.shapes import NAMED_SHAPES
 from model.compiling.targets import prepare_environment, target_named
-from scoreline.server_process import DEMONSTRATION_MODEL, environment
+from scoreline.server_process import environment
 
 pytestmark = pytest.mark.compile
 
@@ -137,22 +137,44 @@ def compiled(model: Path, *workloads: str) -> tuple[dict[str, Any], str]:
     return found, done.stderr
 
 
-@pytest.mark.usefixtures("libtpu")
-def test_a_model_with_narrow_heads_compiles_without_the_kernel() -> None:
-    found, table = compiled(DEMONSTRATION_MODEL, "target")
-    assert found == {"target": "v6e:1x1", "workloads": {}, "fits": True}
-    assert "comes to 87% of the peak" in table
-    assert "scoreline_attention" not in table
-    assert "longer than the context of 1024 tokens" in table
+def cut(shape: str, folder: Path, context: int) -> Path:
+    """Write the configuration of a shape with few layers and a small vocabulary, which compiles sooner."""
+    config = replace(NAMED_SHAPES[shape], layers=2, vocabulary=50_000, context=context)
+    (folder / "config.json").write_text(json.dumps(config.to_huggingface()))
+    return folder
+
+
+def steps(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The programs of steps."""
+    return [program for program in found["programs"] if program["name"].startswith(("extend", "prefill"))]
 
 
 @pytest.mark.usefixtures("libtpu")
 @pytest.mark.timeout(600)
-def test_a_model_with_wide_heads_is_estimated_with_the_kernel(tmp_path: Path) -> None:
-    config = replace(NAMED_SHAPES["qwen3-0.6b"], layers=2, vocabulary=50_000, context=4_096)
-    (tmp_path / "config.json").write_text(json.dumps(config.to_huggingface()))
-    found, table = compiled(tmp_path, "target")
+def test_a_model_with_narrow_heads_is_compiled_with_the_kernel(tmp_path: Path) -> None:
+    found, table = compiled(cut("llama-3.2-1b", tmp_path, 1_024), "target")
     assert found["fits"] is True
-    assert table.count("scoreline_attention") == 2, "one in each of the two programs of steps"
+    assert found["workloads"] == {}
+    assert "comes to 87% of the peak" in table
+    assert "longer than the context of 1024 tokens" in table
+    assert len(steps(found)) == 2
+    for program in steps(found):
+        assert "scoreline_attention" in program["custom_calls"]
+        assert program["copies"] == []
+        assert program["estimated_us"] is None, "no workload calls it"
+
+
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.timeout(600)
+def test_a_model_with_wide_heads_is_estimated_with_the_kernels(tmp_path: Path) -> None:
+    found, table = compiled(cut("qwen3-0.6b", tmp_path, 4_096), "target")
+    assert found["fits"] is True
+    assert len(steps(found)) == 2
+    for program in steps(found):
+        assert {"scoreline_attention", "scoreline_rotation"} <= program["custom_calls"].keys()
+        assert program["copies"] == []
+        assert program["temporary_bytes"] < 200e6
+        assert 0 < program["needed_bytes"] < found["usable_bytes"]
+    assert all(program["estimated_us"] > 0 for program in found["programs"])
     assert "copies the" not in table
     assert found["workloads"]["target"]["estimated_ms"] > 0

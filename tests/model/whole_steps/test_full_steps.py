@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from model.checks.known_answer import KnownAnswerError
 from model.checks.known_prompts import contents
 from model.checks.known_whole_steps import full_steps
 from model.engine import Engine
-from model.whole_steps.executables import ExtendKey, PrefillKey, WholeStepExecutables, WholeStepKey
+from model.whole_steps.executables import ExtendKey, PrefillKey, WholeStepKey
 from model.whole_steps.forward import WholeStepForward
 from model.whole_steps.shape import StepShape
 from tests.model import engines
@@ -45,19 +45,15 @@ def whole(load: Callable[..., Engine]) -> Engine:
 @contextmanager
 def changed(engine: Engine, kind: type[WholeStepKey], change: Change) -> Iterator[None]:
     """Have an engine call changed programs of one kind."""
-    forward = engine._forward
+    forward = engine.forward
     assert isinstance(forward, WholeStepForward)
-    right = forward._executables
+    right = forward.executables
 
-    class Changed:
-        def __getitem__(self, key: WholeStepKey) -> Program:
-            return change(right[key]) if isinstance(key, kind) else right[key]
+    def program(key: WholeStepKey) -> Program:
+        return change(right[key]) if isinstance(key, kind) else right[key]
 
-    forward._executables = cast("WholeStepExecutables", Changed())
-    try:
+    with forward.calling(program):
         yield
-    finally:
-        forward._executables = right
 
 
 def argument(number: int, change: Callable[[np.ndarray], np.ndarray]) -> Change:

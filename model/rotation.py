@@ -1,0 +1,45 @@
+"""The norm and the rotation of queries and keys by their positions, between their projection and attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from model.linear import rms_norm
+
+
+class HeadNorm(NamedTuple):
+    """The root-mean-square norm of a head, in families that have one."""
+
+    weight: Array  # [D]
+    epsilon: float
+
+
+class Rotation(Protocol):
+    """The rotary positions of some rows."""
+
+    def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
+        """Return heads [..., heads, D] in ``dtype``, normed and rotated; projected: float32 [..., heads * D]."""
+
+
+class RotaryEmbedding(NamedTuple):
+    """A :class:`Rotation` by cosines and sines of the rotary angles of positions, float32 [..., head_dim / 2]."""
+
+    cos: Array
+    sin: Array
+
+    def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
+        """See :class:`Rotation`. Each pair (d, d + D / 2) is rotated by its angle, in HuggingFace's pairing."""
+        heads = split(projected, head_dim)
+        heads = heads if norm is None else rms_norm(heads, norm.weight, norm.epsilon)
+        cos, sin = self.cos[..., None, :], self.sin[..., None, :]
+        first, second = jnp.split(heads, 2, axis=-1)
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(dtype)
+
+
+def split(projected: Array, head_dim: int) -> Array:
+    """Return [..., heads * D] as [..., heads, D]."""
+    return projected.reshape(*projected.shape[:-1], -1, head_dim)
