@@ -11,7 +11,7 @@ LIBTPU := .libtpu
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults failed soak hostile network lint parity compile compile-full peers pins bench clean
+.PHONY: install demo test slow coverage faults failed soak hostile network lint parity compile compile-full peers pins openapi bench clean
 
 install: $(STAMP)
 
@@ -115,6 +115,10 @@ pins: install
 	$(UV) requirements.txt --output-file pins/cpu.txt
 	grep -v '^-r ' requirements-cuda.txt | $(UV) - --output-file pins/cuda.txt
 	grep -v '^-r ' requirements-tpu.txt | $(UV) - --output-file pins/tpu.txt
+
+# The document that /openapi.json gives, as docs/openapi.json.
+openapi: install
+	$(BIN)/python docs/openapi.py
 
 bench: install
 	$(BIN)/python -m benchmarks.engine --shape demonstration --workload 300x100x20

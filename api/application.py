@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import structlog
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.types import Lifespan
 
 from api.accepting import Acceptor
 from api.answers.error_responses import install_error_handlers
@@ -19,12 +20,13 @@ from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.direct_routes import DirectRoutes
+from api.lenient_requests import LenientRequests
 from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.request_id import RequestContext
 from api.ringing import Ringer
-from api.routes import health, jobs, metrics, models, rerank, score, tokenize
+from api.routes import documentation, health, jobs, metrics, models, rerank, score, start, tokenize
 from api.routes import webhooks as webhook_routes
 from api.service import Service
 from api.siblings.membership import Siblings
@@ -54,7 +56,10 @@ from settings.scoring import ScoringSettings
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import AddressRules
 
-ROUTERS = [module.router for module in (score, rerank, jobs, webhook_routes, models, tokenize, health, metrics)]
+ROUTERS = [
+    module.router
+    for module in (score, rerank, jobs, webhook_routes, models, tokenize, health, start, metrics, documentation)
+]
 
 log = structlog.stdlib.get_logger("api")
 
@@ -161,16 +166,31 @@ def create_app(
             doorbell.close()
             database.close()
 
-    app = FastAPI(title="Scoreline", version="1", lifespan=lifespan, redirect_slashes=False, redoc_url=None)
+    app = with_routes(lifespan)
+    # The middleware that is added last is the outermost.
+    app.add_middleware(DirectRoutes, routes=app.state.routes)
+    app.add_middleware(PlaceForEachRequest, budget=budget, count_refused=process_metrics.count_refused)
+    app.add_middleware(LenientRequests)
+    app.add_middleware(RequestContext, count_request=process_metrics.count_request)
+    install_error_handlers(app)
+    return app
+
+
+def with_routes(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+    """Return an application with all routes and their document, but without the parts that serve requests."""
+    app = FastAPI(
+        title="Scoreline",
+        version="1",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     for router in ROUTERS:
         app.include_router(router)
     app.webhooks.include_router(webhook_routes.outgoing)
-    # The middleware that is added last is the outermost.
-    app.add_middleware(DirectRoutes, routes=app.state.routes)
-    app.add_middleware(PlaceForEachRequest, budget=budget, count_refused=process_metrics.count_refused)
-    app.add_middleware(RequestContext, count_request=process_metrics.count_request)
-    install_error_handlers(app)
     install_openapi(app)
     return app
 

@@ -28,7 +28,7 @@ from settings.limits import LimitSettings
 RETRY_SECONDS = (1.0, 5.0)
 """The least and the greatest ``Retry-After``. It is random, so that refused clients do not all return together."""
 
-WITHOUT_PLACE = frozenset({"/livez", "/readyz", "/metrics"})
+WITHOUT_PLACE = frozenset({"/livez", "/readyz", "/health", "/metrics"})
 """The paths that are served when no place is free."""
 
 _PLACE = "scoreline.place"

@@ -14,6 +14,9 @@ from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from webhooks.addresses import AddressRules
 
+DEFAULT_MODEL = "default"
+"""The name that stands for the served model, as clients of SGLang send it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReadingContext:
@@ -28,12 +31,19 @@ class ReadingContext:
     webhook_rules: AddressRules  # where webhooks may be sent
 
     def check_model(self, name: object) -> None:
-        """Raise RequestError unless ``name`` is the served model. None stands for the default model."""
+        """Raise RequestError unless ``name`` is the served model. None and :data:`DEFAULT_MODEL` stand for it, too."""
         if name is None:
             return
         if not isinstance(name, str):
             raise RequestError(ErrorCode.INVALID_REQUEST, "model must be a string", param="model")
-        if name != self.card.name:
-            raise RequestError(
-                ErrorCode.MODEL_NOT_FOUND, f"there is no model {quote(name)}; see /v1/models", param="model"
-            )
+        if not self.serves(name):
+            raise model_not_found(name)
+
+    def serves(self, name: str) -> bool:
+        """Return whether this is a name of the served model."""
+        return name in (self.card.name, DEFAULT_MODEL)
+
+
+def model_not_found(name: str) -> RequestError:
+    """Return the error for a model that is not served."""
+    return RequestError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {quote(name)}; see /v1/models", param="model")

@@ -12,18 +12,20 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.item_labels import ItemLabels
 from scoring.layout import LabelScores
 
 SMALL_LABEL_MASS = 0.01
 """Below this median of the items' label mass, the prompt is probably not one that the model answers with the labels."""
 
 
-def to_scores(scores: LabelScores, apply_softmax: bool) -> npt.NDArray[np.float64]:
+def to_scores(scores: LabelScores, apply_softmax: bool, temperature: float = 1.0) -> npt.NDArray[np.float64]:
     """Return the scores of N rows and M labels, float64 [N, M], each in [0, 1].
 
-    With ``apply_softmax`` each row is the softmax of its label logits and sums to 1; without it, a row holds the
-    labels' probabilities over the whole vocabulary. A row whose logits are all -inf gives zeros (ADR-001). Raises
-    RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing log-probabilities.
+    With ``apply_softmax`` each row is the softmax of its label logits, divided by the temperature, and sums to 1;
+    without it, a row holds the labels' probabilities over the whole vocabulary. A row whose logits are all -inf gives
+    zeros (ADR-001). Raises RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing
+    log-probabilities.
     """
     if scores.impossible_row() is not None:
         # The engine refuses to give such values, but an earlier version may have stored them.
@@ -37,17 +39,31 @@ def to_scores(scores: LabelScores, apply_softmax: bool) -> npt.NDArray[np.float6
         return np.exp(np.minimum(wide, 0.0))
     reachable = ~np.isneginf(wide).all(axis=1)
     result = np.zeros_like(wide)
-    result[reachable] = softmax(wide[reachable], axis=1)
+    rows = wide[reachable]
+    # Subtracted first, so that the highest logit stays finite however low the temperature is. A log-probability is a
+    # logit minus a number that is the same for all labels, so it would give the same.
+    with np.errstate(over="ignore"):
+        result[reachable] = softmax((rows - rows.max(axis=1, keepdims=True)) / temperature, axis=1)
     return result
 
 
-def label_mass(scores: LabelScores, label_token_ids: Sequence[int]) -> npt.NDArray[np.float64] | None:
+def label_mass(
+    scores: LabelScores, label_token_ids: Sequence[int], item_labels: ItemLabels | None = None
+) -> npt.NDArray[np.float64] | None:
     """Return how much of the probability over the whole vocabulary the labels have together, float64 [N], in [0, 1].
 
-    A label that is named twice counts once. None if the log-probabilities were not computed.
+    A label that is named twice counts once. item_labels: which of the labels each of the items has; None: all of them.
+    None if the log-probabilities were not computed.
     """
     if scores.logprobs is None:
         return None
+    if item_labels is not None:
+        # The labels of such a request are all different.
+        own = np.zeros((len(scores), len(label_token_ids) + 1), np.bool_)
+        np.put_along_axis(own, item_labels.table().astype(np.int64), True, axis=1)  # NO_LABEL is the last column
+        shares = np.where(own[:, :-1], np.exp(scores.logprobs.astype(np.float64)), 0.0)
+        own_total: npt.NDArray[np.float64] = shares.sum(axis=1)
+        return np.minimum(own_total, 1.0)
     _, first = np.unique(np.asarray(label_token_ids, np.int64), return_index=True)
     total: npt.NDArray[np.float64] = np.exp(scores.logprobs[:, first].astype(np.float64)).sum(axis=1)
     return np.minimum(total, 1.0)

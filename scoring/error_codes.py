@@ -25,6 +25,7 @@ class ErrorCode(StrEnum):
     INVALID_REQUEST = "invalid_request"
     INVALID_TEMPLATE = "invalid_template"
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
+    UNKNOWN_PARAMETER = "unknown_parameter"
     WEBHOOK_URL_FORBIDDEN = "webhook_url_forbidden"
     INVALID_API_KEY = "invalid_api_key"
     INSUFFICIENT_SCOPE = "insufficient_scope"
@@ -62,6 +63,7 @@ class RequestError(Exception):
         param: str | None = None,
         retry_after: float | None = None,
         limit: str | None = None,
+        job_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -69,3 +71,4 @@ class RequestError(Exception):
         self.param = param  # path of the wrong value in the body, such as "items[3]"
         self.retry_after = retry_after  # seconds, if trying again may help
         self.limit = limit  # name of the setting whose limit the request exceeds, if that is what is wrong
+        self.job_id = job_id  # of the job whose end, or whose time, the error is about

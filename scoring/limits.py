@@ -26,7 +26,8 @@ class Limit:
 class Limits:
     """What one endpoint accepts, and how large its chunks are."""
 
-    max_labels: int
+    max_labels: int  # of an item, and of all items together, each counted once
+    item_labels: Limit  # over all items, of labels for each item
     items: Limit
     tokens: Limit  # over all sequences, each of which counts with its query
     stored_tokens: Limit  # over all rows; the row of an item holds the query too if there is no shared prefix

@@ -25,6 +25,7 @@ class ScoreOptions:
     return_logits: bool = False
     item_first: bool = False  # score item + query instead of query + item
     return_provenance: bool = False  # say what computed the scores
+    temperature: float = 1.0  # of the softmax over the labels; the logits are divided by it
     label_mass: bool = False  # compute the labels' share of the whole vocabulary even if no score needs it
 
     @property

@@ -18,6 +18,7 @@ import numpy as np
 
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.item_labels import ItemLabels
 from scoring.layout import Chunk, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
@@ -52,6 +53,7 @@ class PreparedRequest:
     total_items: int
     prompt_tokens: int  # total length of all sequences, prefix included
     warnings: tuple[str, ...]
+    item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
 
 
 def prepare(
@@ -97,7 +99,7 @@ class Preparation:
             of_client = "query_template" if request.template is None else "instruction"
             limits.check_wording(request.wording.sent_characters, of_client)
         limits.check_item_texts(request.items)
-        self.label_token_ids = _label_token_ids(request, card, tokenizer)
+        self.label_token_ids, self.item_labels = _label_token_ids(request, card, tokenizer, limits)
         self._query = _encode_query(request, card, tokenizer, stop_if_unwanted)
         self.prefix = self._query.prefix
         self.repeated_characters = self._query.repeated_characters  # of the query, with each item
@@ -128,7 +130,13 @@ class Preparation:
     def prepared(self, chunks: tuple[Chunk, ...]) -> PreparedRequest:
         """Return the request as prepared so far, with these chunks."""
         return PreparedRequest(
-            self.prefix, chunks, self.label_token_ids, self.total_items, self.prompt_tokens, self.warnings
+            self.prefix,
+            chunks,
+            self.label_token_ids,
+            self.total_items,
+            self.prompt_tokens,
+            self.warnings,
+            self.item_labels,
         )
 
     def _check_price_of_the_query(self, more_items: int) -> None:
@@ -188,18 +196,38 @@ class Preparation:
 def _check_number_of_labels(request: ScoreRequest, limits: Limits) -> None:
     given: Sequence[str | int] = request.labels or request.label_token_ids or ()
     if len(given) > limits.max_labels:
-        message = f"{len(given)} labels are more than the {limits.max_labels} allowed"
-        raise RequestError(ErrorCode.TOO_MANY_LABELS, message, param=_labels_field(request))
+        raise _too_many_labels(f"{len(given)} labels", limits, _labels_field(request))
+    for n, of_item in enumerate(request.item_label_token_ids or ()):
+        if len(of_item) > limits.max_labels:
+            raise _too_many_labels(f"{len(of_item)} labels", limits, f"label_token_ids[{n}]")
+    total = sum(map(len, request.item_label_token_ids or ()))
+    if total > limits.item_labels.most:
+        message = f"the items have {total} labels in all, more than the {limits.item_labels.most} allowed here"
+        raise limits.item_labels.exceeded(message, "label_token_ids")
 
 
-def _label_token_ids(request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer) -> tuple[int, ...]:
+def _too_many_labels(what: str, limits: Limits, param: str) -> RequestError:
+    return RequestError(ErrorCode.TOO_MANY_LABELS, f"{what} are more than the {limits.max_labels} allowed", param=param)
+
+
+def _label_token_ids(
+    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits
+) -> tuple[tuple[int, ...], ItemLabels | None]:
+    """Return all labels of a request, and which of them each item has; None: all of them."""
+    if request.item_label_token_ids is not None:
+        for n, of_item in enumerate(request.item_label_token_ids):
+            _check_range(of_item, card, f"label_token_ids[{n}]")
+        together, item_labels = ItemLabels.collect(request.item_label_token_ids)
+        if len(together) > limits.max_labels:
+            raise _too_many_labels(f"the items' {len(together)} different labels", limits, "label_token_ids")
+        return together, item_labels
     given: Sequence[str | int] = request.labels or request.label_token_ids or ()
     labels = tuple(
         label if isinstance(label, int) else _single_token(label, f"labels[{n}]", tokenizer)
         for n, label in enumerate(given)
     )
     _check_range(labels, card, _labels_field(request))
-    return labels
+    return labels, None
 
 
 def _labels_field(request: ScoreRequest) -> str:

@@ -21,15 +21,18 @@ from scoring.templates.wording import Wording
 
 _OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first", "return_provenance")
 
-SCORE_FIELDS = frozenset({"query", "items", "label_token_ids", "labels", *_OPTIONS, *TEMPLATE_FIELDS})
+SCORE_FIELDS = frozenset({"query", "items", "label_token_ids", "labels", "temperature", *_OPTIONS, *TEMPLATE_FIELDS})
 """The fields of a body that :func:`parse_score_request` reads."""
+
+MAX_TEMPERATURE = 1e6
+"""The highest temperature. At it, all labels have nearly the same score."""
 
 _MIXED = "query and items must both be text or both be token ids"
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """A well-formed request. Exactly one of the two label fields is set.
+    """A well-formed request. Exactly one of the three label fields is set.
 
     Token ids are integers of any size here; :mod:`scoring.prepare` checks them against the vocabulary.
     """
@@ -41,6 +44,7 @@ class ScoreRequest:
     options: ScoreOptions
     wording: Wording | None = None  # of texts; None if query and item are the whole text
     template: Template | None = None  # that the wording was taken from, if it was
+    item_label_token_ids: tuple[tuple[int, ...], ...] | None = None  # labels for each item
 
 
 def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Template] | None = None) -> ScoreRequest:
@@ -54,12 +58,19 @@ def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Temp
     items = _parse_items(body.get("items"), text=text)
     template = find_template(body, templates or {})
     given = (body.get("label_token_ids"), body.get("labels"))
-    label_token_ids, labels = (None, template.labels) if template and given == (None, None) else _parse_labels(*given)
-    options = ScoreOptions(**{name: parse_flag(body.get(name), name) for name in _OPTIONS})
+    of_items = _parse_labels_for_each_item(*given, items=len(items))
+    if of_items is not None:
+        label_token_ids, labels = None, None
+    elif template is not None and given == (None, None):
+        label_token_ids, labels = None, template.labels
+    else:
+        label_token_ids, labels = _parse_labels(*given)
+    flags = {name: parse_flag(body.get(name), name) for name in _OPTIONS}
+    options = ScoreOptions(**flags, temperature=_parse_temperature(body.get("temperature"), **flags))
     wording = wording_of(body, template, text=text, item_first=options.item_first)
     if wording is not None:
         options = replace(options, label_mass=True)
-    return ScoreRequest(query, items, label_token_ids, labels, options, wording, template)
+    return ScoreRequest(query, items, label_token_ids, labels, options, wording, template, of_items)
 
 
 def check_text(text: str, param: str) -> None:
@@ -175,6 +186,51 @@ def _parse_text_labels(labels: object) -> tuple[str, ...]:
             raise _invalid(f"labels[{n}] must be a string", f"labels[{n}]")
         check_text(label, f"labels[{n}]")
     return tuple(labels)
+
+
+def _parse_labels_for_each_item(
+    label_token_ids: object, labels: object, *, items: int
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return the labels for each item, or None if all items have the same ones."""
+    if labels is not None or not _is_list_of_lists(label_token_ids):
+        return None
+    lists = cast("list[object]", label_token_ids)
+    for n, of_item in enumerate(lists):
+        where = f"label_token_ids[{n}]"
+        if not isinstance(of_item, list):
+            raise _bad_label(f"{where} must be a list, because label_token_ids[0] is one: labels for each item", where)
+        if not of_item:
+            raise RequestError(ErrorCode.EMPTY_LABEL_TOKEN_IDS, f"{where} must name at least one token", param=where)
+        for place, label in enumerate(of_item):
+            if type(label) is not int:
+                inner = f"{where}[{place}]"
+                raise _bad_label(f"{inner} must be an integer: a label is one token id", inner)
+    if len(lists) != items:
+        message = f"label_token_ids holds labels for {len(lists)} items, and there are {items}"
+        raise _bad_label(message, "label_token_ids")
+    return tuple(map(tuple, cast("list[list[int]]", lists)))
+
+
+def refuse_labels_for_each_item(label_token_ids: object) -> None:
+    """Raise :class:`RequestError` for labels for each item, where the items are not at hand."""
+    if _is_list_of_lists(label_token_ids):
+        message = "labels for each item can't be sent with JSON lines; send labels and items in one JSON body"
+        raise _bad_label(message, "label_token_ids")
+
+
+def _is_list_of_lists(label_token_ids: object) -> bool:
+    return isinstance(label_token_ids, list) and bool(label_token_ids) and isinstance(label_token_ids[0], list)
+
+
+def _parse_temperature(value: object, *, apply_softmax: bool, **_: bool) -> float:
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TEMPERATURE:
+        raise _invalid(f"temperature must be a number above 0 and at most {MAX_TEMPERATURE:g}", "temperature")
+    if value != 1 and not apply_softmax:
+        message = "a temperature other than 1 needs apply_softmax: without it, scores are the model's own probabilities"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="temperature")
+    return float(value)
 
 
 def parse_flag(value: object, name: str) -> bool:

@@ -27,6 +27,9 @@ class ScoringSettings(SettingsSlice):
         None, description="longest sequence in tokens that is served; default: the checkpoint's"
     )
     max_labels: PositiveInt = Field(256, description="labels a request may name")
+    max_item_labels: PositiveInt = Field(
+        65_536, description="labels of all items together, of a request with labels for each item"
+    )
     max_items: PositiveInt = Field(100_000, description="items one job may have")
     max_items_per_upload: PositiveInt = Field(1_000_000, description="items of one job sent as JSON lines, at most")
     max_items_per_call: PositiveInt = Field(1_000, description="items one `/v1/score` call may have")

@@ -1,8 +1,8 @@
 """The error envelope: all failures have one shape, whether a route or the framework reports them.
 
 The shape is OpenAI's, ``{"error": {"message", "type", "param", "code"}}``, so clients that were written for it can read
-it. ``code`` is one of :class:`scoring.error_codes.ErrorCode`, also for errors that the framework reports before a route
-is reached.
+it. An error about the job of a call has its ``job_id``, too. ``code`` is one of :class:`scoring.error_codes.ErrorCode`,
+also for errors that the framework reports before a route is reached.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from api.answers.examples import JOB_ID
 from api.answers.schemas import ErrorEnvelope
 from jobs.store.database import StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError
@@ -63,11 +64,25 @@ _CODE_BY_FRAMEWORK_STATUS = {
 }
 
 
-def error_body(code: ErrorCode, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
+def error_body(
+    code: ErrorCode, message: str, param: str | None = None, job_id: str | None = None
+) -> dict[str, dict[str, str | None]]:
     """Return the envelope as plain data."""
     status = STATUS[code]
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": str(code)}}
+    of_job = {} if job_id is None else {"job_id": job_id}
+    return {"error": {"message": message, "type": kind, "param": param, "code": str(code), **of_job}}
+
+
+def _repeating_helps(code: ErrorCode) -> bool:
+    """Return whether a client may get another answer if it sends the same request again.
+
+    OpenAI's client repeats a request by itself after each of these statuses, unless it is told not to. After a 504 that
+    would be another job beside the one that goes on.
+    """
+    if STATUS[code] == 409:
+        return code is ErrorCode.IDEMPOTENCY_IN_PROGRESS
+    return code not in (ErrorCode.TIMEOUT, ErrorCode.QUOTA_EXCEEDED)
 
 
 def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
@@ -77,8 +92,10 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
         all_headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.code is ErrorCode.INVALID_API_KEY:
         all_headers["WWW-Authenticate"] = "Bearer"
+    if not _repeating_helps(error.code):
+        all_headers["x-should-retry"] = "false"
     # As ASCII, because a message may quote what the client sent, which may not be encodable as UTF-8.
-    content = json.dumps(error_body(error.code, error.message, error.param))
+    content = json.dumps(error_body(error.code, error.message, error.param, error.job_id))
     return Response(content, STATUS[error.code], all_headers, media_type="application/json")
 
 
@@ -143,6 +160,8 @@ def _allowed_methods(request: Request) -> str:
     """Return the methods of all routes of a path: the ``Allow`` header must list them all (RFC 9110)."""
     routes: list[APIRoute] = request.app.state.routes
     methods = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
+    if "GET" in methods:
+        methods.add("HEAD")
     return ", ".join(sorted(methods))
 
 
@@ -159,7 +178,8 @@ def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
             STATUS[code], {"model": ErrorEnvelope, "description": "", "content": {"application/json": {"examples": {}}}}
         )
         entry["description"] = ", ".join(filter(None, (entry["description"], f"`{code}`")))
-        example = {"value": error_body(code, _EXAMPLES.get(code, code.replace("_", " ")))}
+        job_id = JOB_ID if code is ErrorCode.TIMEOUT else None
+        example = {"value": error_body(code, _EXAMPLES.get(code, code.replace("_", " ")), job_id=job_id)}
         entry["content"]["application/json"]["examples"][str(code)] = example
     for status in (429, 503):
         if status in by_status:
@@ -189,7 +209,7 @@ _EXAMPLES = {
     ErrorCode.MISSING_QUERY: "query is required",
     ErrorCode.CONTEXT_LENGTH_EXCEEDED: "items[3] makes a sequence of 5000 tokens; the model takes 4096",
     ErrorCode.MODEL_UNAVAILABLE: "the workers of qwen3 serve something else than this server; see /readyz",
-    ErrorCode.TIMEOUT: "not scored within 60 s; job job_0198… goes on",
+    ErrorCode.TIMEOUT: f"not scored within 60 s; {JOB_ID} goes on",
     ErrorCode.INTERNAL_ERROR: "internal error; please quote request id 5b0c…",
     ErrorCode.JOB_NOT_FOUND: "there is no such job",
 }

@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.answers.examples import ANSWERS
 from api.answers.reranking_schemas import RerankBody
 from api.answers.schemas import ErrorEnvelope, JobBody, ScoreBody, TokenizeBody
 
@@ -63,9 +64,19 @@ def _document(app: FastAPI) -> dict[str, Any]:
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
             _restore_nulls(operation["responses"])
+            _add_examples(operation["responses"])
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     return document
+
+
+def _add_examples(responses: dict[str, Any]) -> None:
+    """Add an example to each answer that has a shape. FastAPI would remove the nulls in it."""
+    for status, response in responses.items():
+        content = response.get("content", {}).get("application/json", {})
+        shape = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        if status.startswith("2") and shape in ANSWERS:
+            content["example"] = ANSWERS[shape]
 
 
 def _restore_nulls(responses: dict[str, Any]) -> None:

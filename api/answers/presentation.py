@@ -26,8 +26,8 @@ from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
 from jobs.webhooks.secrets import WebhookSecret
 from public_api.paths import job_urls
 from scoring.conversion import label_mass, to_scores, warning_of_label_mass
+from scoring.item_labels import ItemLabels
 from scoring.layout import LabelScores
-from scoring.options import ScoreOptions
 
 Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -116,7 +116,7 @@ class ScoredJob:
     @property
     def label_mass(self) -> npt.NDArray[np.float64] | None:
         """The labels' share of the probability of each item, if it was computed: float64 [N]."""
-        return label_mass(self.scores, self.job.label_token_ids)
+        return label_mass(self.scores, self.job.label_token_ids, self.job.item_labels)
 
     @property
     def warnings(self) -> list[str]:
@@ -133,14 +133,14 @@ class ScoredJob:
 def encode_scoring(scored: ScoredJob) -> bytes:
     """Return the response of ``/v1/score``, encoded."""
     job = scored.job
-    columns = _columns(scored.scores, job.options, job.label_token_ids)
+    columns = _columns(scored.scores, job, job.item_labels)
     return encode_object(
         {
             "id": scored.id,
             "object": "scoring",
             "model": job.model,
             "created": math.floor(scored.finished_at),
-            **{name: _encode_rows(values) for name, values in columns.items()},
+            **{name: _encode_rows(values, job.item_labels) for name, values in columns.items()},
             "usage": show_usage(job.prompt_tokens, scored.cached_tokens),
             "warnings": scored.warnings,
             **scored.shown_provenance,
@@ -206,8 +206,8 @@ def show_secrets(secrets: Sequence[WebhookSecret]) -> dict[str, Any]:
     }
 
 
-def show_model(card: ModelCard, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
-    """Return the served model, with the workers that serve the same."""
+def show_model(card: ModelCard, template: str, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
+    """Return the served model, with the name of the template by which it ranks, and the workers that serve the same."""
     return {
         "id": card.name,
         "object": "model",
@@ -216,6 +216,7 @@ def show_model(card: ModelCard, workers: Sequence[WorkerRecord]) -> dict[str, An
         "max_model_len": card.context_length,
         "vocabulary": card.vocabulary,
         "delimiter": card.delimiter,
+        "template": template,
         "live_workers": len(workers),
     }
 
@@ -236,32 +237,49 @@ def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, A
     }
 
 
-def _columns(scores: LabelScores, options: ScoreOptions, label_token_ids: Sequence[int]) -> dict[str, Values]:
-    """Return the values to show of N items and M labels by name: arrays [N, M], and the labels' share, [N]."""
-    columns: dict[str, Values] = {"scores": to_scores(scores, options.apply_softmax)}
-    if options.return_logprobs and scores.logprobs is not None:
-        columns["logprobs"] = scores.logprobs
+def _columns(scores: LabelScores, job: JobRecord | Submission, item_labels: ItemLabels | None) -> dict[str, Values]:
+    """Return the values to show of N items and M labels by name: arrays [N, M], and the labels' share, [N].
+
+    item_labels: the labels of these items, if each has its own. M is the number of labels of the item with most of them
+    then, and the rows of the others are filled up.
+    """
+    options, shown = job.options, scores if item_labels is None else item_labels.pick(scores)
+    columns: dict[str, Values] = {"scores": to_scores(shown, options.apply_softmax, options.temperature)}
+    if options.return_logprobs and shown.logprobs is not None:
+        columns["logprobs"] = shown.logprobs
     if options.return_logits:
-        columns["logits"] = scores.logits
-    if (mass := label_mass(scores, label_token_ids)) is not None:
+        columns["logits"] = shown.logits
+    if (mass := label_mass(scores, job.label_token_ids, item_labels)) is not None:
         columns["label_mass"] = mass
     return columns
 
 
+def _rows(values: Values, part: slice, item_labels: ItemLabels | None) -> list[Any]:
+    """Return a part of the values of N items as a list: of rows, or of numbers if there is one for each item."""
+    if item_labels is None or values.ndim == 1:
+        rows: list[Any] = values[part].tolist()
+        return rows
+    counts = item_labels.counts[part].tolist()
+    return [row[:count] for row, count in zip(values[part].tolist(), counts, strict=True)]
+
+
 def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:
     """Yield one object per item, a slice of the items at a time: its index, and the values that were requested."""
-    columns = _columns(page.scores, page.job.options, page.job.label_token_ids)
+    of_job = page.job.item_labels
+    item_labels = None if of_job is None else of_job.of(page.indices)
+    columns = _columns(page.scores, page.job, item_labels)
     for part in _slices(len(page.indices), len(columns) * page.scores.logits.shape[1]):
-        rows = {name: values[part].tolist() for name, values in columns.items()}
+        rows = {name: _rows(values, part, item_labels) for name, values in columns.items()}
         yield [
             {"index": index, **{name: values[n] for name, values in rows.items()}}
             for n, index in enumerate(page.indices[part].tolist())
         ]
 
 
-def _encode_rows(values: Values) -> bytes:
+def _encode_rows(values: Values, item_labels: ItemLabels | None) -> bytes:
     """Encode an array as a list of its rows, or of its numbers if it has one dimension."""
-    return encode_slices(values[part].tolist() for part in _slices(len(values), math.prod(values.shape[1:])))
+    parts = _slices(len(values), math.prod(values.shape[1:]))
+    return encode_slices(_rows(values, part, item_labels) for part in parts)
 
 
 def _slices(items: int, values_per_item: int) -> Iterator[slice]:

@@ -20,7 +20,7 @@ class RerankBody(BaseModel):
 
     query: str = Field(min_length=1)
     documents: list[str | RerankDocument] = Field(description="texts, or objects with a `text`")
-    model: str | None = Field(None, description="the model's name; default: the one this server serves")
+    model: str | None = Field(None, description="the model's name; default, and `default`: the one this server serves")
     top_n: Annotated[int, Field(ge=1)] | None = Field(None, description="results to return; default: all")
     return_documents: bool | None = Field(
         None, description="return the documents with the results; default: true, but false on `/v2/rerank`"

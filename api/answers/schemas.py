@@ -30,7 +30,13 @@ _ONE_KIND_OF_INPUT: dict[str, Any] = {
 }
 _ONE_KIND_OF_LABELS: dict[str, Any] = {
     "anyOf": [
-        {"required": ["label_token_ids"], "properties": {"label_token_ids": _IDS, "labels": {"type": "null"}}},
+        {
+            "required": ["label_token_ids"],
+            "properties": {
+                "label_token_ids": {"anyOf": [_IDS, {"type": "array", "items": _IDS}]},
+                "labels": {"type": "null"},
+            },
+        },
         {"required": ["labels"], "properties": {"labels": _TEXTS, "label_token_ids": {"type": "null"}}},
         {"required": ["template"], "properties": {"template": {"type": "string"}}},
     ]
@@ -49,8 +55,14 @@ class ScoreFields(BaseModel):
         description="what is appended to the query, one sequence each: texts with a text query, lists of token ids "
         "with a query of token ids; a single text or one flat list of ids is one item; an item may be empty"
     )
-    label_token_ids: list[TokenId] | None = Field(
-        None, min_length=1, description="candidate next tokens, one id a label; this or `labels`, not both"
+    label_token_ids: (
+        Annotated[list[TokenId], Field(min_length=1)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
+        | None
+    ) = Field(
+        None,
+        description="candidate next tokens, one id a label; this or `labels`, not both. A list of lists has labels for "
+        "each item, in their order, and each row of the answer is as long as its list",
     )
     labels: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="candidate next tokens as texts, each of which must encode to exactly one token"
@@ -65,9 +77,12 @@ class ScoreFields(BaseModel):
         None, description="the name of a template of the server, instead of these two; it has labels of its own, too"
     )
     instruction: str | None = Field(None, description="what the template says the task is, if it has a place for it")
-    model: str | None = Field(None, description="the model's name; default: the one this server serves")
+    model: str | None = Field(None, description="the model's name; default, and `default`: the one this server serves")
     apply_softmax: bool | None = Field(
         False, description="false: scores are probabilities over the whole vocabulary; true: each row sums to 1"
+    )
+    temperature: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        1.0, description="divides the logits before `apply_softmax`; other than 1 only with `apply_softmax`"
     )
     item_first: bool | None = Field(False, description="score item + query instead of query + item")
     return_logprobs: bool | None = Field(False, description="also return log-probabilities over the whole vocabulary")
@@ -366,6 +381,7 @@ class Model(Shape):
     max_model_len: int = Field(description="longest sequence, in tokens")
     vocabulary: int = Field(description="token ids are below this")
     delimiter: int | None = Field(description="the token between query and items in delimiter mode")
+    template: str = Field(description="the template by which documents are ranked, unless a request names another")
     live_workers: int = Field(description="workers seen lately that serve just this, with the same tokenizer")
 
 
@@ -384,6 +400,23 @@ class Tokens(Shape):
 
 class Health(Shape):
     status: Literal["ok"] = "ok"
+
+
+class Door(Shape):
+    method: str
+    path: str
+    summary: str
+
+
+class Start(Shape):
+    """What a server is, and what it offers."""
+
+    object: Literal["service"] = "service"
+    name: Literal["scoreline"] = "scoreline"
+    version: str
+    documentation: str = Field(description="the path of the documentation for browsers")
+    openapi: str = Field(description="the path of this document")
+    doors: list[Door]
 
 
 class ReadyModel(Shape):
@@ -413,6 +446,7 @@ class ErrorShape(Shape):
     type: str
     param: str | None
     code: str
+    job_id: str | None = Field(None, description="of the job that the error is about; only in answers to calls")
 
 
 class ErrorEnvelope(Shape):

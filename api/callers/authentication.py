@@ -23,7 +23,7 @@ from starlette.datastructures import Headers
 from api.caching import CachedLookup
 from api.threads import Threads
 from jobs.store.database import Database, StorageUnavailable
-from jobs.tenancy.keys import Scope, StoredKey, find_key, has_usable_key, hash_secret, parse_key, record_use
+from jobs.tenancy.keys import PREFIX, Scope, StoredKey, find_key, has_usable_key, hash_secret, parse_key, record_use
 from jobs.tenancy.tenants import DEFAULT_TENANT, Tenant, find_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from settings.keys import KeySettings
@@ -115,7 +115,8 @@ def require_keys(database: Database) -> None:
 class Authenticator:
     """Finds out who is calling. Create it inside the event loop that uses it.
 
-    keyless: requests without a credential are the default tenant's, unless a page of another site may have sent them.
+    keyless: requests without a credential are the default tenant's, unless a page of another site may have sent them. A
+    bearer that does not begin like a key of this service counts as none, because OpenAI's client sends one in any case.
     """
 
     def __init__(
@@ -135,10 +136,8 @@ class Authenticator:
     async def authenticate(self, headers: Headers) -> Principal:
         """Return a request's caller. Raises RequestError INVALID_API_KEY, OVERLOADED, StorageUnavailable."""
         credentials = headers.getlist("authorization")
-        if self._keyless and not credentials:
-            if not _is_same_origin(headers):
-                raise RequestError(ErrorCode.INVALID_API_KEY, KEYLESS_MESSAGE)
-            return await self._default_principal()
+        if not credentials and self._keyless:
+            return await self._keyless_principal(headers)
         found = _BEARER.fullmatch(credentials[0].strip()) if len(credentials) == 1 else None
         if found is None:
             raise invalid_api_key()
@@ -146,7 +145,14 @@ class Authenticator:
         bootstrap = self._bootstrap_hash
         if bootstrap is not None and hmac.compare_digest(bootstrap, hash_secret(credential)):
             return await self._default_principal()
+        if self._keyless and not credential.startswith(PREFIX):
+            return await self._keyless_principal(headers)
         return await self._stored_principal(credential)
+
+    async def _keyless_principal(self, headers: Headers) -> Principal:
+        if not _is_same_origin(headers):
+            raise RequestError(ErrorCode.INVALID_API_KEY, KEYLESS_MESSAGE)
+        return await self._default_principal()
 
     async def _stored_principal(self, credential: str) -> Principal:
         parsed = parse_key(credential)

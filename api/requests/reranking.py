@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from api.answers.reranking_schemas import RerankBody
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
+from api.requests import dialects
+from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
 from api.requests.submission import (
     Call,
@@ -25,9 +27,6 @@ from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_te
 from scoring.templates.asked import find_template, wording_by
 from scoring.templates.relevance import Relevance
 from scoring.tokenization import TextTokenizer
-
-UNSUPPORTED = ("rank_fields", "max_chunks_per_doc")
-"""Fields of other services that would change the relevance, and that this one does not have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,22 +47,21 @@ def read_rerank(
     idempotency_key: str | None,
     path: str,
     return_documents: bool,
+    strict: bool = False,
 ) -> Rerank:
     """Return the request in a body. Raises RequestError.
 
     stop_if_unwanted: called between short steps; an exception that it raises ends the work. return_documents: whether
-    the documents are returned if the body does not say.
+    the documents are returned if the body does not say. strict: whether unknown fields are refused.
     """
     body = parse_object(data)
+    unknown = check_fields(body, RerankBody.model_fields, dialects.RERANK, strict=strict)
     idempotency = idempotency_of(idempotency_key, f"POST {path}", data)
     timeout = call_timeout(reading, body)
     top_n, most_tokens = _count(body, "top_n"), _count(body, "max_tokens_per_doc")
     returned = body.get("return_documents")
     if not isinstance(returned, bool | None):
         raise _invalid("return_documents must be true or false", "return_documents")
-    for name in UNSUPPORTED:
-        if body.get(name) is not None:
-            raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, f"{name} is not supported here", param=name)
     reading.check_model(body.get("model"))
     query, documents = parse_query_text(body.get("query")), _documents(body.get("documents"))
     instruction = body.get("instruction")
@@ -87,8 +85,8 @@ def read_rerank(
     except RequestError as error:
         raise _of_documents(error) from None
     # Nobody comes back for a ranking, so a job that is out of time is given up.
-    fields = Fields(RerankBody.model_fields, Origin.CALL, Priority.INTERACTIVE, timeout, {}, warnings=warnings)
-    submission = submission_of(reading, principal, body, request, prepared, fields, idempotency)
+    fields = Fields(Origin.CALL, Priority.INTERACTIVE, timeout, {}, warnings=(*unknown, *warnings))
+    submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     kept = documents if (return_documents if returned is None else returned) else None
     return Rerank(Call(submission, timeout, cancel_on_timeout=True), template.relevance, top_n, kept)
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from api.answers.schemas import JobBody, ScoreBody
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
+from api.requests import dialects
+from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
 from api.requests.json_body import parse_json
-from api.requests.webhook import read_webhook, unknown_webhook_fields
+from api.requests.webhook import read_webhook
 from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.webhook_events import Webhook
@@ -22,8 +24,7 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.limits import Limit, Limits
 from scoring.options import Priority
 from scoring.prepare import Preparation, PreparedRequest, prepare
-from scoring.quoting import QUOTED_PIECES, quote_name
-from scoring.request import ScoreRequest, parse_flag, parse_score_request
+from scoring.request import ScoreRequest, parse_flag, parse_score_request, refuse_labels_for_each_item
 from scoring.tokenization import always_wanted
 
 LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
@@ -68,10 +69,12 @@ def read_job(
     stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency_key: str | None,
+    strict: bool = False,
 ) -> JobRequest:
     """Return the job in the body of ``POST /v1/jobs``. Raises RequestError.
 
-    stop_if_unwanted: called between short steps; an exception that it raises ends the work.
+    stop_if_unwanted: called between short steps; an exception that it raises ends the work. strict: whether unknown
+    fields are refused.
     """
     body = parse_object(data)
     idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
@@ -80,11 +83,11 @@ def read_job(
         items=Limit("max_items", reading.scoring.max_items, LINES_ADVICE),
         tokens=Limit("max_tokens_per_job", reading.limits.max_tokens_per_job, SEVERAL_ADVICE),
     )
-    fields = _job_fields(reading, body)
+    fields = _job_fields(reading, body, strict=strict)
     dry_run = parse_flag(body.get("dry_run"), "dry_run")
     request = _request(reading, body)
     prepared = prepare_request(reading, request, limits, stop_if_unwanted)
-    submission = submission_of(reading, principal, body, request, prepared, fields, idempotency)
+    submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     return JobRequest(submission, dry_run)
 
 
@@ -93,10 +96,13 @@ def read_upload(
     principal: Principal,
     body: Mapping[str, object],
     stop_if_unwanted: Callable[[], None] = always_wanted,
+    *,
+    strict: bool = False,
 ) -> tuple[Submission, Preparation]:
     """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError.
 
     stop_if_unwanted: called between short steps, also by the preparation; an exception that it raises ends the work.
+    strict: whether unknown fields are refused.
     """
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
@@ -115,11 +121,12 @@ def read_upload(
             "max_repeated_characters_per_upload", most.max_repeated_characters_per_upload, IDS_ADVICE
         ),
     )
-    fields = _job_fields(reading, body)
+    fields = _job_fields(reading, body, strict=strict)
+    refuse_labels_for_each_item(body.get("label_token_ids"))
     request = _request(reading, {**body, "items": []})
     wanted = reading.scoring.multi_item_algorithm
     preparation = Preparation(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
-    return submission_of(reading, principal, body, request, preparation.prepared(()), fields, None), preparation
+    return submission_of(reading, principal, request, preparation.prepared(()), fields, None), preparation
 
 
 def read_call(
@@ -128,22 +135,25 @@ def read_call(
     stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency_key: str | None,
+    strict: bool = False,
 ) -> Call:
     """Return the call in the body of ``POST /v1/score``. Raises RequestError.
 
-    stop_if_unwanted: called between short steps; an exception that it raises ends the work.
+    stop_if_unwanted: called between short steps; an exception that it raises ends the work. strict: whether unknown
+    fields are refused.
     """
     body = parse_object(data)
+    warnings = check_fields(body, ScoreBody.model_fields, dialects.SCORE, strict=strict)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
     timeout = call_timeout(reading, body)
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
     limits = call_limits(reading)
     # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
     expires_in = timeout if cancel_on_timeout else None
-    fields = Fields(ScoreBody.model_fields, Origin.CALL, Priority.INTERACTIVE, expires_in, {})
+    fields = Fields(Origin.CALL, Priority.INTERACTIVE, expires_in, {}, warnings=warnings)
     request = _request(reading, body)
     prepared = prepare_request(reading, request, limits, stop_if_unwanted)
-    submission = submission_of(reading, principal, body, request, prepared, fields, idempotency)
+    submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     return Call(submission, timeout, cancel_on_timeout)
 
 
@@ -165,7 +175,6 @@ def call_limits(reading: ReadingContext) -> Limits:
 class Fields:
     """The fields of a body that do not concern scoring."""
 
-    known: Collection[str]  # names of all fields that the body may have
     origin: Origin
     priority: Priority
     expires_in: float | None
@@ -174,12 +183,13 @@ class Fields:
     warnings: tuple[str, ...] = ()
 
 
-def _job_fields(reading: ReadingContext, body: Mapping[str, object]) -> Fields:
+def _job_fields(reading: ReadingContext, body: Mapping[str, object], *, strict: bool) -> Fields:
+    warnings = check_fields(body, JobBody.model_fields, dialects.SCORE, strict=strict)
     webhook = read_webhook(body, reading.webhook_rules)
     given = _one_of(body, "priority", [str(priority) for priority in Priority])
     expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
     priority = Priority(given) if given is not None else Priority.NORMAL
-    return Fields(JobBody.model_fields, Origin.JOB, priority, expires_in, _metadata(body), webhook)
+    return Fields(Origin.JOB, priority, expires_in, _metadata(body), webhook, warnings)
 
 
 def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreRequest:
@@ -190,7 +200,6 @@ def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreReques
 def submission_of(
     reading: ReadingContext,
     principal: Principal,
-    body: Mapping[str, object],
     request: ScoreRequest,
     prepared: PreparedRequest,
     fields: Fields,
@@ -203,13 +212,14 @@ def submission_of(
         prefix=prepared.prefix,
         chunks=prepared.chunks,
         label_token_ids=prepared.label_token_ids,
+        item_labels=prepared.item_labels,
         prompt_tokens=prepared.prompt_tokens,
         total_items=prepared.total_items,
         options=request.options,
         priority=fields.priority,
         expires_in=fields.expires_in,
         metadata=fields.metadata,
-        warnings=(*_unknown_fields(body, fields.known), *prepared.warnings, *fields.warnings),
+        warnings=(*fields.warnings, *prepared.warnings),
         origin=fields.origin,
         idempotency=idempotency,
         tenant=principal.tenant,
@@ -232,6 +242,7 @@ def _limits(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:
     scoring, limits = reading.scoring, reading.limits
     return Limits(
         max_labels=scoring.max_labels,
+        item_labels=Limit("max_item_labels", scoring.max_item_labels, SEVERAL_ADVICE),
         items=items,
         tokens=tokens,
         stored_tokens=Limit("max_stored_tokens_per_job", limits.max_stored_tokens_per_job, LINES_ADVICE),
@@ -244,16 +255,6 @@ def _limits(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:
         chunk_tokens=scoring.chunk_tokens,
         chunk_items=scoring.chunk_items,
     )
-
-
-def _unknown_fields(body: Mapping[str, object], known: Collection[str]) -> list[str]:
-    names = [name for name in body if name not in known]
-    if "webhook" in known:
-        names += unknown_webhook_fields(body)
-    warnings = [f"unknown field {quote_name(name)} was ignored" for name in names[:QUOTED_PIECES]]
-    if len(names) > QUOTED_PIECES:
-        warnings.append(f"{len(names) - QUOTED_PIECES} more unknown fields were ignored")
-    return warnings
 
 
 def _one_of(body: Mapping[str, object], name: str, allowed: Collection[str]) -> str | None:

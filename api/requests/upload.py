@@ -40,9 +40,9 @@ log = structlog.stdlib.get_logger("api.upload")
 
 
 async def receive_upload(
-    request: Request, service: Service, principal: Principal, key: str | None
+    request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool = False
 ) -> tuple[Accepted, JobRecord]:
-    """Receive and accept a job. key: the request's Idempotency-Key.
+    """Receive and accept a job. key: the request's Idempotency-Key. strict: whether unknown fields are refused.
 
     Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
     """
@@ -50,17 +50,18 @@ async def receive_upload(
     encoding = content_encoding(request)
     if encoding not in ("identity", "gzip", "x-gzip"):
         raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
-    return await _Receiver(service, principal, key, gzip=encoding != "identity").receive(UploadBody(request, service))
+    reader = UploadReader(service.reading, principal, gzip=encoding != "identity", strict=strict)
+    return await _Receiver(service, principal, key, reader).receive(UploadBody(request, service))
 
 
 class _Receiver:
     """Receives one upload and stores it."""
 
-    def __init__(self, service: Service, principal: Principal, key: str | None, *, gzip: bool) -> None:
+    def __init__(self, service: Service, principal: Principal, key: str | None, reader: UploadReader) -> None:
         self._service = service
         self._principal = principal
         self._key = key
-        self._reader = UploadReader(service.reading, principal, gzip=gzip)
+        self._reader = reader
         self._upload: Upload | None = None
         self._earlier: EarlierUpload | None = None
         self._admitted = False

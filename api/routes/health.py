@@ -16,6 +16,8 @@ from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["health"])
 
+NOT_READY = documented(ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.MODEL_UNAVAILABLE)
+
 
 @router.get("/livez", response_model=Health, responses=documented())
 async def livez() -> Response:
@@ -23,11 +25,7 @@ async def livez() -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get(
-    "/readyz",
-    response_model=Readiness,
-    responses=documented(ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.MODEL_UNAVAILABLE),
-)
+@router.get("/readyz", response_model=Readiness, responses=NOT_READY)
 async def readyz(service: ServiceOf) -> Response:
     """Ready: the database answers and has a schema that will do, and the workers serve what this process does.
 
@@ -35,6 +33,12 @@ async def readyz(service: ServiceOf) -> Response:
     vocabulary, context and delimiter it is not ready, and the error's message says what differs.
     """
     return json_response(await service.threads.sql(_readiness, service))
+
+
+@router.get("/health", response_model=Readiness, responses=NOT_READY)
+async def health(service: ServiceOf) -> Response:
+    """The same as `/readyz`, at the path that load balancers of other servers ask."""
+    return await readyz(service)
 
 
 def _readiness(service: Service) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from api.provenances import Shown
 from api.request_id import BrokenOffError
 from api.requests.body import media_type, received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
-from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
+from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.requests.submission import JobRequest, read_job
 from api.requests.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
@@ -92,7 +92,6 @@ async def _reads_lines(request: Request) -> None:
         **secured(
             *SCORING_ERRORS,
             ErrorCode.WEBHOOK_URL_FORBIDDEN,
-            ErrorCode.UNSUPPORTED_PARAMETER,
             ErrorCode.JOB_NOT_FOUND,
             ErrorCode.JOB_CANCELLED,
             ErrorCode.JOB_FAILED,
@@ -103,7 +102,11 @@ async def _reads_lines(request: Request) -> None:
     ),
 )
 async def submit(
-    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
 ) -> Response:
     """Submit a job. With the 202 it is committed: it survives the death of any process.
 
@@ -113,10 +116,11 @@ async def submit(
     With `dry_run` nothing is stored, not even an Idempotency-Key, and the answer is a 200 that says what the job would
     take.
     """
+    strict = is_strict(request, handling)
     if place_of(request).kind is Kind.UPLOAD:
-        accepted, job = await receive_upload(request, service, principal, idempotency_key)
+        accepted, job = await receive_upload(request, service, principal, idempotency_key, strict=strict)
     else:
-        wanted = await _receive_job(request, service, principal, idempotency_key)
+        wanted = await _receive_job(request, service, principal, idempotency_key, strict=strict)
         submission = wanted.submission
         if wanted.dry_run:
             return json_response(show_dry_run(await dry_run(service, submission)))
@@ -269,10 +273,12 @@ def _wake(service: Service, job_id: str) -> None:
     service.ringer.announce([job_id])
 
 
-async def _receive_job(request: Request, service: Service, principal: Principal, key: str | None) -> JobRequest:
+async def _receive_job(
+    request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool
+) -> JobRequest:
     """Receive and read a job in one JSON body, which is released with the return."""
     async with received_body(request, service) as data:
-        return await service.bodies.read(request, principal.tenant, read_job, data, principal, key)
+        return await service.bodies.read(request, principal.tenant, read_job, data, principal, key, strict)
 
 
 async def _accept(service: Service, submission: Submission) -> Accepted:

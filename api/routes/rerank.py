@@ -17,6 +17,7 @@ from api.answers.reranking_schemas import RerankBody, RerankResponse
 from api.principal import WithScoreScope
 from api.requests.body import received_body
 from api.requests.idempotency import IdempotencyKey
+from api.requests.prefer import Handling, is_strict
 from api.requests.reranking import Rerank, read_rerank
 from api.routes.score import SCORING_ERRORS, answer_call
 from api.service import Service, ServiceOf
@@ -38,17 +39,21 @@ EXAMPLE = {
 
 
 async def rerank(
-    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
 ) -> Response:
     """Rank documents by their relevance to a query.
 
     The requests and answers are Cohere's and Jina's. How the model is asked is decided by a template. A document is cut
     only if `max_tokens_per_doc` asks for it. A ranking that is out of time is given up.
     """
-    path = request.url.path
+    path, strict = request.url.path, is_strict(request, handling)
     async with received_body(request, service) as data:
         ranking = await service.bodies.read(
-            request, principal.tenant, read_rerank, data, principal, idempotency_key, path, PATHS[path]
+            request, principal.tenant, read_rerank, data, principal, idempotency_key, path, PATHS[path], strict
         )
         del data
         if ranking.documents is not None:
@@ -69,12 +74,6 @@ for _path in PATHS:
         rerank,
         methods=["POST"],
         response_model=RerankResponse,
-        responses=secured(
-            *SCORING_ERRORS,
-            ErrorCode.UNSUPPORTED_PARAMETER,
-            ErrorCode.JOB_CANCELLED,
-            ErrorCode.JOB_FAILED,
-            ErrorCode.TIMEOUT,
-        ),
+        responses=secured(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
         openapi_extra=json_body(RerankBody, EXAMPLE),
     )

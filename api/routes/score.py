@@ -22,6 +22,7 @@ from api.callers.authentication import Principal
 from api.principal import WithScoreScope
 from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.requests.prefer import Handling, is_strict
 from api.requests.submission import Call, read_call
 from api.routes.result import find_provenance, read_result
 from api.service import Service, ServiceOf
@@ -53,6 +54,8 @@ SCORING_ERRORS = (
     ErrorCode.INVALID_JSON,
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_TEMPLATE,
+    ErrorCode.UNSUPPORTED_PARAMETER,
+    ErrorCode.UNKNOWN_PARAMETER,
     ErrorCode.MODEL_NOT_FOUND,
     ErrorCode.REQUEST_TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
@@ -75,14 +78,18 @@ EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids"
     openapi_extra=json_body(ScoreBody, EXAMPLE),
 )
 async def score(
-    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
 ) -> Response:
     """Score items and wait for it.
 
     A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
-    call = await _receive(request, service, principal, idempotency_key)
+    call = await _receive(request, service, principal, idempotency_key, strict=is_strict(request, handling))
     return await answer_call(request, service, call, encode_scoring)
 
 
@@ -125,10 +132,10 @@ async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids:
     return replace(scored, provenance=await find_provenance(service, call.submission.tenant, ids))
 
 
-async def _receive(request: Request, service: Service, principal: Principal, key: str | None) -> Call:
+async def _receive(request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool) -> Call:
     """Receive and read a call. With the return its body is released: the call may wait for minutes after that."""
     async with received_body(request, service) as data:
-        return await service.bodies.read(request, principal.tenant, read_call, data, principal, key)
+        return await service.bodies.read(request, principal.tenant, read_call, data, principal, key, strict)
 
 
 def _result_if_ended(service: Service, call: Call, job_id: str) -> JobResult | None:
@@ -186,9 +193,10 @@ def _reason(job: JobRecord, call: Call, given_up: bool) -> RequestError:
     """Return the error of a call whose job has not succeeded."""
     match job.status:
         case JobStatus.FAILED if job.error is not None:
-            return RequestError(job.error.code, f"{job.error.message} ({job.id})")
+            return RequestError(job.error.code, f"{job.error.message} ({job.id})", job_id=job.id)
         case JobStatus.CANCELLED if not given_up:
-            return RequestError(ErrorCode.JOB_CANCELLED, f"{job.id} was cancelled")
+            return RequestError(ErrorCode.JOB_CANCELLED, f"{job.id} was cancelled", job_id=job.id)
         case JobStatus.CANCELLED | JobStatus.EXPIRED:
-            return RequestError(ErrorCode.TIMEOUT, f"not scored within {call.timeout:g} s; {job.id} was given up")
-    return RequestError(ErrorCode.TIMEOUT, f"not scored within {call.timeout:g} s; {job.id} goes on")
+            message = f"not scored within {call.timeout:g} s; {job.id} was given up"
+            return RequestError(ErrorCode.TIMEOUT, message, job_id=job.id)
+    return RequestError(ErrorCode.TIMEOUT, f"not scored within {call.timeout:g} s; {job.id} goes on", job_id=job.id)

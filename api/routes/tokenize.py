@@ -11,6 +11,7 @@ from api.answers.presentation import json_response
 from api.answers.schemas import TokenizeBody, Tokens
 from api.principal import WithScoreScope
 from api.requests.body import received_body
+from api.requests.prefer import Handling, is_strict
 from api.requests.tokenizing import tokenize_text
 from api.service import ServiceOf
 from scoring.error_codes import ErrorCode
@@ -24,14 +25,17 @@ router = APIRouter(tags=["models"])
     responses=secured(
         ErrorCode.INVALID_JSON,
         ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_PARAMETER,
         ErrorCode.MODEL_NOT_FOUND,
         ErrorCode.REQUEST_TOO_LARGE,
         ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ),
     openapi_extra=json_body(TokenizeBody, {"text": " Paris"}),
 )
-async def tokenize(request: Request, service: ServiceOf, principal: WithScoreScope) -> Response:
+async def tokenize(
+    request: Request, service: ServiceOf, principal: WithScoreScope, handling: Handling = None
+) -> Response:
     """Tokenize a text. A label must be one token: `count` says whether it is."""
     async with received_body(request, service) as data:
-        answer = await service.bodies.read(request, principal.tenant, tokenize_text, data)
+        answer = await service.bodies.read(request, principal.tenant, tokenize_text, data, is_strict(request, handling))
     return json_response(answer)

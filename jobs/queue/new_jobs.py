@@ -27,8 +27,8 @@ from scoring.work import work_of_rows
 from settings.jobs import StoreSettings
 
 MAX_AT_ONCE_BYTES = 2**19
-"""The most bytes of queries and rows that :func:`store_at_once` stores. It writes them as hexadecimal text within JSON.
-That takes about seven times their size in memory here, and nine times in PostgreSQL."""
+"""The most bytes of queries, rows and labels that :func:`store_at_once` stores. It writes them as hexadecimal text
+within JSON. That takes about seven times their size in memory here, and nine times in PostgreSQL."""
 
 SHARED = "*"  # the tenant name that owns prefixes shared by all tenants; no real tenant can have it
 
@@ -55,7 +55,8 @@ def fits_at_once(new: Iterable[NewJob]) -> bool:
 
 
 def _bytes(submission: Submission) -> int:
-    return int(submission.prefix.nbytes) + sum(chunk.rows.nbytes for chunk in submission.chunks)
+    labels = 0 if submission.item_labels is None else submission.item_labels.nbytes
+    return int(submission.prefix.nbytes) + labels + sum(chunk.rows.nbytes for chunk in submission.chunks)
 
 
 def store_by_steps(tx: Transaction, new: Sequence[NewJob]) -> None:
@@ -201,6 +202,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "warnings": list(submission.warnings),
         "webhook": pack_webhook(submission.webhook),
         "notice_key": submission.notice_key,
+        "item_labels": None if submission.item_labels is None else submission.item_labels.to_bytes(),
     }
 
 
@@ -329,12 +331,13 @@ _SQL = f"""
         INSERT INTO jobs (
             id, tenant, model, origin, priority, status, prefix_id, total_items, scored_items, remaining_chunks,
             prompt_tokens, cached_tokens, created_at, expires_at, label_token_ids, options, metadata, warnings,
-            webhook, notice_key
+            webhook, notice_key, item_labels
         )
         SELECT
             job.id, tenant, model, origin, priority, status, known_prefix.id, total_items, scored_items,
             remaining_chunks, prompt_tokens, cached_tokens, now + created_at, now + expires_at, label_token_ids,
-            opts::json, meta::json, warned::json, hook::json, notice_key
+            opts::json, meta::json, warned::json, hook::json, notice_key,
+            item_labels
         FROM (
             SELECT (job).*, opts, meta, warned, hook
             FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warned text, hook text)

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Row, and_, bindparam, func, select
+from sqlalchemy import Row, and_, bindparam, func, null, select
 
 from checkpoints.card import ModelCard
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores
@@ -18,6 +18,7 @@ from jobs.store.tables import WAITING, ChunkState, chunk_scores, chunks, flows, 
 from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
+from scoring.item_labels import ItemLabels
 from scoring.layout import Head, LabelScores
 from scoring.options import Priority
 
@@ -47,6 +48,7 @@ def job_record(row: Row[Any]) -> JobRecord:
         warnings=tuple(row.warnings),
         error=JobError(ErrorCode(row.error_code), row.error_message) if row.error_code else None,
         webhook=unpack_webhook(row.webhook),
+        item_labels=None if row.item_labels is None else ItemLabels.from_bytes(row.item_labels),
     )
 
 
@@ -60,13 +62,17 @@ def list_jobs(
     db: Database, tenant: str, status: JobStatus | None = None, limit: int = 20, after: str | None = None
 ) -> list[JobRecord]:
     """Return a tenant's jobs, newest first, without those of ``/v1/score``. after: the last id of the previous page."""
-    query = select(jobs).where(owned(tenant), jobs.c.origin == Origin.JOB.value)
+    query = select(*_LISTED).where(owned(tenant), jobs.c.origin == Origin.JOB.value)
     if status is not None:
         query = query.where(jobs.c.status == status.value)
     if after is not None:
         query = query.where(jobs.c.id < after)
     with db.read() as tx:
         return [job_record(row) for row in tx.execute(query.order_by(jobs.c.id.desc()).limit(limit))]
+
+
+# A list shows no scores, and labels for each item may be long.
+_LISTED = [null().label(column.name) if column is jobs.c.item_labels else column for column in jobs.c]
 
 
 def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int) -> ScorePage:

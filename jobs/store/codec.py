@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from scoring.options import ScoreOptions
 _IDS = np.dtype("<i4")
 TOKEN_BYTES = _IDS.itemsize
 _SCORES = np.dtype("<f4")
-_OPTIONS = frozenset(field.name for field in fields(ScoreOptions))
+_DEFAULTS = asdict(ScoreOptions())
 SCORE_BYTES = _SCORES.itemsize
 
 
@@ -38,11 +39,11 @@ def unpack_scores(parts: Sequence[bytes], labels: int) -> npt.NDArray[np.float32
     return np.frombuffer(b"".join(parts), _SCORES).reshape(-1, labels)
 
 
-def pack_options(options: ScoreOptions) -> dict[str, bool]:
-    """Encode options as JSON. Those that are off are left out, so that an older version can read what it knows."""
-    return {name: value for name, value in asdict(options).items() if value}
+def pack_options(options: ScoreOptions) -> dict[str, bool | float]:
+    """Encode options as JSON. Defaults are left out, so that an older version can read what it knows."""
+    return {name: value for name, value in asdict(options).items() if value != _DEFAULTS[name]}
 
 
-def unpack_options(stored: Mapping[str, bool]) -> ScoreOptions:
+def unpack_options(stored: Mapping[str, Any]) -> ScoreOptions:
     """Decode what :func:`pack_options` encoded. Options of a newer version are ignored."""
-    return ScoreOptions(**{name: value for name, value in stored.items() if name in _OPTIONS})
+    return ScoreOptions(**{name: value for name, value in stored.items() if name in _DEFAULTS})

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from checkpoints.card import ModelCard
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode
+from scoring.item_labels import ItemLabels
 from scoring.layout import Chunk, GroupWork, LabelScores, TokenIds
 from scoring.options import Priority, ScoreOptions
 
@@ -59,7 +60,7 @@ class Submission:
     tokenizer_fingerprint: str
     prefix: TokenIds
     chunks: Sequence[Chunk]
-    label_token_ids: tuple[int, ...]
+    label_token_ids: tuple[int, ...]  # that any of the items has
     prompt_tokens: int  # of all sequences of the job
     total_items: int
     options: ScoreOptions = field(default_factory=ScoreOptions)
@@ -73,6 +74,7 @@ class Submission:
     quota: int | None = None  # most tokens of unfinished work that the tenant may have; None for no limit
     webhook: Webhook | None = None
     notice_key: bytes | None = field(default=None, repr=False)  # of a call: signs its result in the notice of its end
+    item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
 
     def __post_init__(self) -> None:
         items = sum(len(chunk.rows) for chunk in self.chunks)
@@ -120,6 +122,7 @@ class JobRecord:
     warnings: tuple[str, ...]
     error: JobError | None
     webhook: Webhook | None
+    item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -105,6 +105,7 @@ jobs = Table(
     Column("webhook", JSON(none_as_null=True)),  # {url, host, events}
     # Of a call: signs its result in the notice of its end. Besides this row, only the request that waits knows it.
     Column("notice_key", LargeBinary),
+    Column("item_labels", LargeBinary),  # which of the labels each item has; null: all of them
 )
 Index("ix_jobs_tenant_id", jobs.c.tenant, jobs.c.id)
 Index(

@@ -16,10 +16,12 @@ from api.answers.schemas import (
     Health,
     Job,
     JobList,
+    Model,
     ModelList,
     Readiness,
     ScoreList,
     ScoreResponse,
+    Start,
     Tokens,
     WebhookSecretList,
 )
@@ -68,9 +70,12 @@ OPERATIONS = [
     Operation("get", "/v1/webhook-secrets", 200, WebhookSecretList, scope=Scope.WEBHOOKS),
     Operation("post", "/v1/webhook-secrets/rotate", 200, WebhookSecretList, scope=Scope.WEBHOOKS),
     Operation("get", "/v1/models", 200, ModelList),
+    Operation("get", "/v1/models/{model_id}", 200, Model),
     Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}, Scope.SCORE),
     Operation("get", "/livez", 200, Health, scope=None),
     Operation("get", "/readyz", 200, Readiness, scope=None),
+    Operation("get", "/health", 200, Readiness, scope=None),
+    Operation("get", "/", 200, Start, scope=None),
 ]
 
 
@@ -87,7 +92,7 @@ def request(
     """
     if "{delivery_id}" in operation.path and delivery_id is None:
         delivery_id = delivery_of(api.client, job_id)
-    path = operation.path.format(job_id=job_id, delivery_id=delivery_id)
+    path = operation.path.format(job_id=job_id, delivery_id=delivery_id, model_id="tiny")
     return (client or api.client).request(operation.method, path, json=operation.body)
 
 

@@ -45,6 +45,9 @@ DEADLINE_SECONDS = 20.0
 KEY = "bootstrap-key-of-the-tests-" + "0" * 16
 """The bootstrap key, with which tests call as the default tenant."""
 
+UNKNOWN_KEY = "sk_sl_" + "a" * 16 + "_" + "a" * 52
+"""A key of this service that nobody has made. Where no key is required, other credentials count as none."""
+
 Json = dict[str, Any]
 
 

@@ -21,7 +21,7 @@ from jobs.tenancy.tenants import DEFAULT_TENANT
 from tests.api.every_route import BODY
 from tests.api.raw_requests import JSON, begin, begin_body, begin_json, head_of, key_of
 from tests.api.server.raw_client import Answer, RawClient
-from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
+from tests.api.serving import UNKNOWN_KEY, RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import FIRST, LINES
 
@@ -151,7 +151,7 @@ def test_all_tenants_together_can_hold_so_many_requests_open_and_health_is_told_
         for _ in range(3):
             limited.call(tenant)
     limited.holds(requests=6)
-    for request in (limited.call(tenant=2), begin(limited.api, "GET /v1/jobs", key="unknown")):
+    for request in (limited.call(tenant=2), begin(limited.api, "GET /v1/jobs", key=UNKNOWN_KEY)):
         refused(request.answer(), 503, "overloaded", "max_open_requests", limited)
     for path in ("/livez", "/readyz", "/metrics"):
         assert limited.get(path).answer().status == 200
@@ -339,7 +339,7 @@ def left_while_it_uploads(limited: Limited) -> None:
 
 
 def an_unauthenticated_one(limited: Limited) -> None:
-    assert begin_json(limited.api, "/v1/score", CALL, key="unknown").answer().status == 401
+    assert begin_json(limited.api, "/v1/score", CALL, key=UNKNOWN_KEY).answer().status == 401
 
 
 def an_internal_error(limited: Limited) -> None:

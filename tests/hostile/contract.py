@@ -59,6 +59,6 @@ def error_code(answer: Answer) -> str | None:
     except ValueError:
         return None
     error = envelope.get("error") if isinstance(envelope, dict) and envelope.keys() == {"error"} else None
-    if not isinstance(error, dict) or error.keys() != {"message", "type", "param", "code"}:
+    if not isinstance(error, dict) or error.keys() - {"job_id"} != {"message", "type", "param", "code"}:
         return None
     return error["code"] if isinstance(error["code"], str) else None

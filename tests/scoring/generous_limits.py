@@ -5,6 +5,7 @@ from __future__ import annotations
 from scoring.limits import Limit, Limits
 
 GENEROUS = Limits(
+    item_labels=Limit("max_item_labels", 1_000),
     max_labels=256,
     items=Limit("max_items", 100_000),
     tokens=Limit("max_tokens_per_job", 10**10),

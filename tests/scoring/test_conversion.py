@@ -144,3 +144,25 @@ def test_there_is_no_label_mass_without_log_probabilities() -> None:
 )
 def test_a_tiny_median_of_the_label_mass_is_warned_of(mass: list[float], warned: bool) -> None:
     assert (warning_of_label_mass(np.array(mass)) is not None) is warned
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 2.5, 1e6])
+def test_a_temperature_divides_logits_and_log_probabilities_alike(temperature: float) -> None:
+    values = np.array([[1.0, -2.0, 3.5], [0.0, -INF, -7.0]], np.float32)
+    whole = values.astype(np.float64) - 4.25  # as if four and a quarter were the logarithm of the sum
+    expected = np.exp(whole / temperature) / np.exp(whole / temperature).sum(axis=1, keepdims=True)
+    found = to_scores(LabelScores(values, None), apply_softmax=True, temperature=temperature)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@given(LOGITS, st.floats(5e-324, 1e6))
+def test_scores_of_any_temperature_are_finite_and_sum_to_one(values: np.ndarray, temperature: float) -> None:
+    found = to_scores(LabelScores(values, None), apply_softmax=True, temperature=temperature)
+    assert np.isfinite(found).all()
+    reachable = ~np.isneginf(values).all(axis=1)
+    np.testing.assert_allclose(found.sum(axis=1), reachable.astype(float), atol=1e-12)
+
+
+def test_probabilities_have_no_temperature() -> None:
+    with_it, without = (to_scores(logprobs([-1.0, -2.0]), False, temperature) for temperature in (0.5, 1.0))
+    assert with_it.tolist() == without.tolist()

@@ -35,6 +35,7 @@ LIMITS = replace(
 )
 TEXT: dict[str, Any] = {"query": "the answer", "items": [" is", " a"], "label_token_ids": [5, 6]}
 IDS: dict[str, Any] = {"query": [1, 2], "items": [[3], [4, 5]], "label_token_ids": [5, 6]}
+SOFTMAX = TEXT | {"apply_softmax": True}
 V = CARD.vocabulary
 HUGE = 10**400
 MISSING = object()
@@ -54,6 +55,11 @@ def refusal(body: dict[str, Any], card: ModelCard = CARD, limits: Limits = LIMIT
     return raised.value
 
 
+def own(*labels: object) -> dict[str, Any]:
+    """Return a body with these labels for each item."""
+    return TEXT | {"label_token_ids": list(labels)}
+
+
 ROWS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("query missing", TEXT | {"query": MISSING}, "missing_query", "query"),
     ("query null", TEXT | {"query": None}, "missing_query", "query"),
@@ -68,7 +74,23 @@ ROWS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("no label ids", TEXT | {"label_token_ids": []}, "empty_label_token_ids", "label_token_ids"),
     ("no text labels", TEXT | {"label_token_ids": None, "labels": []}, "empty_label_token_ids", "labels"),
     ("label is text", TEXT | {"label_token_ids": [5, "6"]}, "invalid_label_token_ids", "label_token_ids[1]"),
-    ("label is nested", TEXT | {"label_token_ids": [[5, 6]]}, "invalid_label_token_ids", "label_token_ids[0]"),
+    ("label is nested", TEXT | {"label_token_ids": [5, [6]]}, "invalid_label_token_ids", "label_token_ids[1]"),
+    ("labels for one item of two", own([5, 6]), "invalid_label_token_ids", "label_token_ids"),
+    ("labels for no item", own([5], [5], [5]), "invalid_label_token_ids", "label_token_ids"),
+    ("labels for an item", own([5], 6), "invalid_label_token_ids", "label_token_ids[1]"),
+    ("no labels of an item", own([5], []), "empty_label_token_ids", "label_token_ids[1]"),
+    ("an item's label", own([5], [6, "a"]), "invalid_label_token_ids", "label_token_ids[1][1]"),
+    ("an item's label is nested", own([[5]], [6]), "invalid_label_token_ids", "label_token_ids[0][0]"),
+    ("an item's negative label", own([5], [6, -1]), "negative_token_id", "label_token_ids[1][1]"),
+    ("an item's high label", own([5], [10**9]), "token_id_exceeds_vocab", "label_token_ids[1][0]"),
+    ("too many labels of an item", own([5], [6] * 257), "too_many_labels", "label_token_ids[1]"),
+    ("too many labels of all items", own([1, 2, 3], [4, 5]), "too_many_labels", "label_token_ids"),
+    ("labels of items and texts", own([5], [6]) | {"labels": ["a"]}, "invalid_request", "labels"),
+    *(
+        (f"temperature {value!r}"[:40], SOFTMAX | {"temperature": value}, "invalid_request", "temperature")
+        for value in (0, -1.0, True, "1", [1], HUGE)
+    ),
+    ("a temperature of probabilities", TEXT | {"temperature": 0.5}, "unsupported_parameter", "temperature"),
     ("label is true", TEXT | {"label_token_ids": [True]}, "invalid_label_token_ids", "label_token_ids[0]"),
     ("label is 5.0", TEXT | {"label_token_ids": [5.0]}, "invalid_label_token_ids", "label_token_ids[0]"),
     ("label is null", TEXT | {"label_token_ids": [None]}, "invalid_label_token_ids", "label_token_ids[0]"),

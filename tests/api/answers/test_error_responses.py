@@ -160,9 +160,11 @@ def test_the_error_for_a_label_of_several_tokens_shows_its_pieces(api: RunningAp
 @pytest.mark.parametrize(
     ("method", "path", "code", "param"),
     [
-        ("GET", "/", E.NOT_FOUND, None),
         ("GET", "/v1/unknown", E.NOT_FOUND, None),
-        ("POST", "/v1/score/", E.NOT_FOUND, None),
+        ("GET", "/metrics/", E.NOT_FOUND, None),
+        ("GET", "/docs/favicon.ico", E.NOT_FOUND, None),
+        ("GET", "/v1/models/gpt-17", E.MODEL_NOT_FOUND, "model"),
+        ("DELETE", "/v1/models/tiny", E.METHOD_NOT_ALLOWED, None),
         ("GET", "/v1/score", E.METHOD_NOT_ALLOWED, None),
         ("PUT", "/v1/jobs", E.METHOD_NOT_ALLOWED, None),
         ("PATCH", "/v1/jobs/job_1", E.METHOD_NOT_ALLOWED, None),
@@ -194,8 +196,8 @@ def test_unknown_paths_methods_and_ids_are_answered_with_the_envelope(
 
 def test_the_answer_to_a_wrong_method_lists_all_allowed_ones(api: RunningApi) -> None:
     response = api.client.put("/v1/jobs/job_1")
-    assert response.headers["allow"] == "DELETE, GET"
-    assert api.client.delete("/v1/jobs").headers["allow"] == "GET, POST"
+    assert response.headers["allow"] == "DELETE, GET, HEAD"
+    assert api.client.delete("/v1/jobs").headers["allow"] == "GET, HEAD, POST"
 
 
 @pytest.mark.parametrize("text", [None, 5, ["a"]])
@@ -268,6 +270,7 @@ def test_a_call_that_times_out_names_its_job_which_continues(model: TinyModel, s
         assert (response.status_code, error["code"]) == (504, "timeout")
         job_id = response.headers["location"].rpartition("/")[2]
         assert job_id in error["message"]
+        assert error["job_id"] == job_id
         worker.gate.set()
         assert api.wait(job_id)["status"] == "succeeded"
 

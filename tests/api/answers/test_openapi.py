@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+import scoreline
 from api.answers.error_responses import STATUS
-from api.answers.schemas import ErrorEnvelope, Event, JobBody, ScoreBody, ScoreLine
+from api.answers.examples import ANSWERS
+from api.answers.schemas import ErrorEnvelope, Event, JobBody, ScoreBody, ScoreLine, Shape
+from api.application import with_routes
+from api.routes import documentation
 from jobs.store import webhook_events
 from scoring.error_codes import ErrorCode
 from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
 from tests.api.serving import RunningApi
+
+ROOT = Path(__file__).parents[3]
+
+SHAPES: dict[str, type[Shape]] = {shape.__name__: shape for shape in Shape.__subclasses__()}
 
 FRAMEWORK = {ErrorCode.METHOD_NOT_ALLOWED}
 """Errors that only the framework reports, before a route is reached."""
@@ -101,5 +112,60 @@ def test_the_documented_events_are_those_that_webhooks_tell_of() -> None:
     assert get_args(Event) == tuple(webhook_events.Event)
 
 
-def test_the_interactive_documentation_is_served(api: RunningApi) -> None:
-    assert "swagger" in api.client.get("/docs").text
+def test_the_committed_document_is_that_of_the_code() -> None:
+    written = (ROOT / "docs" / "openapi.json").read_text(encoding="utf-8")
+    assert json.loads(written) == with_routes().openapi(), "run  make openapi"
+
+
+def test_every_server_gives_the_committed_document(document: dict[str, Any]) -> None:
+    assert document == with_routes().openapi()
+
+
+def test_every_body_and_every_answer_has_an_example_of_its_shape(document: dict[str, Any]) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            where = f"{method} {path}"
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                assert content.get("examples") or content.get("example"), f"{where}: no example of the body"
+            for status, response in operation["responses"].items():
+                if status.startswith("2"):
+                    content = response["content"]["application/json"]
+                    name = content["schema"]["$ref"].rpartition("/")[2]
+                    assert "example" in content, f"{where}: add {name} to api/answers/examples.py"
+                    SHAPES[name].model_validate_json(json.dumps(content["example"]), strict=True)
+
+
+def test_no_example_is_left_over(document: dict[str, Any]) -> None:
+    text = json.dumps(document)
+    for shape in ANSWERS:
+        assert f'"#/components/schemas/{shape}"' in text, shape
+
+
+def test_the_start_page_names_all_doors(api: RunningApi, document: dict[str, Any]) -> None:
+    start = api.client.get("/").json()
+    assert (start["name"], start["version"]) == ("scoreline", scoreline.__version__)
+    doors = {(door["method"].lower(), door["path"]) for door in start["doors"]}
+    assert doors == {(method, path) for path, methods in document["paths"].items() for method in methods}
+    assert all(door["summary"].endswith(".") for door in start["doors"])
+    for path in (start["documentation"], start["openapi"]):
+        assert api.client.get(path).status_code == 200
+
+
+def test_the_documentation_page_needs_nothing_from_outside(api: RunningApi) -> None:
+    page = api.client.get("/docs")
+    assert not re.findall(r"""["'(]\s*(?:https?:)?//[^"')]*""", page.text)
+    named = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+    assert {f"/docs/{name}" for name in documentation.ASSETS} == set(named)
+    for path in named:
+        asset = api.client.get(path)
+        assert (asset.status_code, len(asset.content) > 1_000) == (200, True)
+    assert "'/openapi.json'" in page.text
+    assert '"validatorUrl": null' in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+
+
+def test_only_the_files_of_the_page_are_served(api: RunningApi) -> None:
+    for name in ("redoc.standalone.js", "core.py", "..%2Fcore.py", "%2Fetc%2Fpasswd"):
+        assert api.client.get(f"/docs/{name}").status_code == 404

@@ -25,7 +25,7 @@ from jobs.store.tables import api_keys
 from jobs.tenancy.keys import Scope, create_key, find_key, list_keys, revoke_key
 from settings.jobs import StoreSettings
 from tests.api.every_route import OPERATIONS, WEBHOOK_BODY, Operation, delivery_of, request
-from tests.api.serving import DEADLINE_SECONDS, KEY, RunningApi, eventually, running_api
+from tests.api.serving import DEADLINE_SECONDS, KEY, UNKNOWN_KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.services import PostgresServer
 
@@ -81,7 +81,7 @@ BAD: dict[str, tuple[str | bytes, ...]] = {
     "a scheme alone": ("Bearer",),
     "no scheme": ("{good}",),
     "another scheme": ("Basic {good}",),
-    "unknown": ("Bearer sk_sl_" + "a" * 16 + "_" + "a" * 52,),
+    "unknown": (f"Bearer {UNKNOWN_KEY}",),
     "the secret of another": ("Bearer {mixed}",),
     "wrong in its last character": ("Bearer {altered}",),
     "without its secret": ("Bearer {public}",),
@@ -170,11 +170,13 @@ def test_every_route_requires_a_key_or_is_listed_as_open(guarded: Guarded) -> No
                 secured = scope is not None
                 assert operation.get("security") == ([{"ApiKey": [scope]}] if secured else None), (method, path)
                 assert secured == ({"401", "403", "429"} <= operation["responses"].keys()), (method, path)
-                answer = client.request(method, path.format(job_id=new_job_id(), delivery_id="msg_0"), json={})
+                answer = client.request(
+                    method, path.format(job_id=new_job_id(), delivery_id="msg_0", model_id="tiny"), json={}
+                )
                 assert (answer.status_code == 401) == secured, (method, path)
 
 
-@pytest.mark.parametrize("path", ["/livez", "/metrics", "/openapi.json", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/livez", "/metrics", "/openapi.json", "/docs", "/docs/swagger-ui.css"])
 def test_open_routes_need_no_key_and_ignore_an_invalid_one(guarded: Guarded, path: str) -> None:
     assert send(guarded.api, path=path).status_code == 200
     assert send(guarded.api, "Bearer nonsense", path=path).status_code == 200
@@ -312,9 +314,35 @@ def test_only_embedded_mode_on_a_loopback_address_is_keyless(host: str, bell_soc
     assert is_keyless(host, bell_socket) is keyless
 
 
-def test_an_invalid_key_is_refused_even_where_no_key_is_required(api: RunningApi) -> None:
-    assert send(api).status_code == 200
-    assert send(api, "Bearer nonsense").status_code == 401
+def test_where_no_key_is_required_any_bearer_but_an_unknown_key_counts_as_none(api: RunningApi) -> None:
+    for value in ("Bearer sk-openai", "Bearer EMPTY", f"Bearer {KEY[:-1]}", f"Bearer x{UNKNOWN_KEY}"):
+        assert send(api, value).status_code == 200, value
+    for values in (
+        [f"Bearer {UNKNOWN_KEY}"],
+        ["Bearer sk_sl_"],
+        ["Basic abc"],
+        ["Bearer a", "Bearer b"],
+        ["Bearer a b"],
+    ):
+        assert send(api, *values).status_code == 401, values
+
+
+def test_where_no_key_is_required_a_stored_key_keeps_its_tenant_and_scopes(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"with_worker": False, "key_cache_seconds": 0.2}
+    with running_api(model.directory, sqlite_url, tmp_path, **settings) as (api, _):
+        store = Database.open(api.store)
+        key, record = create_key(store, "acme", "reads", [Scope.READ])
+        with api.client_with(None) as client:
+            assert client.post("/v1/jobs", json=BODY).status_code == 202
+        assert len(send(api).json()["data"]) == 1
+        assert send(api, f"Bearer {key}").json()["data"] == []
+        with api.client_with(key) as client:
+            assert client.post("/v1/jobs", json=BODY).status_code == 403
+        revoke_key(store, record.id)
+        store.close()
+        eventually(lambda: send(api, f"Bearer {key}").status_code == 401, "the revoked key is refused")
 
 
 def without_a_key(api: RunningApi, headers: dict[str, str]) -> httpx2.Response:
@@ -357,6 +385,7 @@ def test_requests_from_pages_of_other_sites_need_a_key_even_where_none_is_requir
     else:
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
         assert "localhost" in answer.json()["error"]["message"]
+    assert without_a_key(api, headers | {"Authorization": "Bearer EMPTY"}).status_code == answer.status_code
     assert without_a_key(api, headers | {"Authorization": f"Bearer {KEY}"}).status_code == 200, (
         "a valid key is accepted from anywhere"
     )

@@ -13,7 +13,7 @@ from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from tests.api.every_route import OPERATIONS, Operation
 from tests.api.raw_requests import JSON, begin, begin_body
-from tests.api.serving import KEY, RunningApi, eventually, running_api
+from tests.api.serving import KEY, UNKNOWN_KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import LINES, body, nothing_is_left, receiving
 
@@ -95,7 +95,7 @@ def test_an_upload_may_take_longer_the_more_of_it_has_come(model: TinyModel, sql
 
 @pytest.mark.parametrize("sent", [b"x" * 100, b"x" * 2**20], ids=["a part", "a megabyte"])
 def test_a_client_that_sends_its_body_behind_the_refusal_can_read_it(api: RunningApi, sent: bytes) -> None:
-    with closing(begin_body(api, "/v1/score", 2**21, b"", "unknown")) as request:
+    with closing(begin_body(api, "/v1/score", 2**21, b"", UNKNOWN_KEY)) as request:
         request.send(sent)
         assert request.answer().code == "invalid_api_key"
         assert request.is_closed()
@@ -108,6 +108,6 @@ def test_a_body_is_asked_for_only_when_its_caller_may_send_it(api: RunningApi, o
         reader = create_key(store, "default", "reader", {Scope.READ})[0]
     headers = {**JSON, "Expect": "100-continue", "Content-Length": "2"}
     line = f"{operation.method.upper()} {operation.path}"
-    for key, status in (("unknown", b"401"), (reader, b"403"), (KEY, b"100")):
+    for key, status in ((UNKNOWN_KEY, b"401"), (reader, b"403"), (KEY, b"100")):
         with closing(begin(api, line, headers, key=key)) as request:
             assert request.socket.recv(12) == b"HTTP/1.1 " + status

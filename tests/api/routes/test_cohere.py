@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from api.budget import Kind
 from jobs.store.tables import jobs
-from tests.api.serving import KEY, RunningApi, StandInWorker, eventually
+from tests.api.serving import KEY, UNKNOWN_KEY, RunningApi, StandInWorker, eventually
 
 QUERY = "What is in England"
 DOCUMENTS = ["London", "Paris is in France", "The answer is 4", "item after item"]
@@ -56,7 +56,7 @@ def test_errors_are_the_exceptions_of_the_client(api: RunningApi) -> None:
         client_of(api).rerank(model="tiny", query=QUERY, documents=DOCUMENTS, top_n=0)
     assert caught.value.body["error"]["code"] == "invalid_request"
     with pytest.raises(UnauthorizedError):
-        client_of(api, "no-such-key").rerank(model="tiny", query=QUERY, documents=DOCUMENTS)
+        client_of(api, UNKNOWN_KEY).rerank(model="tiny", query=QUERY, documents=DOCUMENTS)
 
 
 @contextmanager

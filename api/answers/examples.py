@@ -1,0 +1,163 @@
+"""Examples of answers in the OpenAPI document, one for each shape that a route answers with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from public_api.paths import job_urls
+from settings.version import VERSION
+
+JOB_ID = "job_0198f3a2-7c4e-7d10-9b5a-3f2e8c6d1a07"
+
+_URL = "https://hooks.example.com/scores"
+_USAGE = {
+    "prompt_tokens": 25,
+    "completion_tokens": 0,
+    "total_tokens": 25,
+    "prompt_tokens_details": {"cached_tokens": 11},
+}
+_SCORES: dict[str, Any] = {
+    "id": JOB_ID,
+    "object": "scoring",
+    "model": "demonstration",
+    "created": 1785000000,
+    "scores": [[0.856, 0.144], [0.00006, 0.99994]],
+    "usage": _USAGE,
+    "warnings": [],
+}
+_JOB: dict[str, Any] = {
+    "id": JOB_ID,
+    "object": "scoring.job",
+    "model": "demonstration",
+    "status": "succeeded",
+    "priority": "normal",
+    "progress": {"total_items": 2, "scored_items": 2},
+    "created_at": 1785000000.113,
+    "started_at": 1785000000.121,
+    "finished_at": 1785000000.158,
+    "expires_at": None,
+    "usage": _USAGE,
+    "metadata": {"run": "7"},
+    "warnings": [],
+    "error": None,
+    "webhook": None,
+    "urls": job_urls(JOB_ID),
+}
+_DELIVERY: dict[str, Any] = {
+    "id": "msg_0198f3a2-7d02-7c11-8a3b-5e4d9f7c2b18",
+    "object": "webhook.delivery",
+    "job_id": JOB_ID,
+    "event": "job.succeeded",
+    "url": _URL,
+    "state": "delivered",
+    "created_at": 1785000000.158,
+    "next_attempt_at": None,
+    "attempts": [
+        {
+            "number": 1,
+            "started_at": 1785000000.201,
+            "seconds": 0.085,
+            "outcome": "delivered",
+            "detail": "",
+            "status": 204,
+            "response": "",
+        }
+    ],
+    "endpoint": {"failing_since": None, "disabled_at": None},
+}
+_MODEL: dict[str, Any] = {
+    "id": "demonstration",
+    "object": "model",
+    "created": 1785000000,
+    "owned_by": "scoreline",
+    "max_model_len": 1024,
+    "vocabulary": 2000,
+    "delimiter": None,
+    "template": "demonstration",
+    "live_workers": 1,
+}
+_READY: dict[str, Any] = {
+    "status": "ok",
+    "model": {
+        "id": "demonstration",
+        "tokenizer": "5b0c6a1f93d2",
+        "vocabulary": 2000,
+        "max_model_len": 1024,
+        "delimiter": None,
+    },
+    "workers": {"live": 1, "matching": 1},
+    "warnings": [],
+}
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "ScoreResponse": _SCORES,
+    "RerankResponse": {
+        "id": JOB_ID,
+        "object": "list",
+        "model": "demonstration",
+        "results": [
+            {
+                "index": 1,
+                "relevance_score": 0.856,
+                "label_mass": 0.9999,
+                "document": {"text": "Water the fern once a week."},
+            }
+        ],
+        "usage": {"prompt_tokens": 45, "total_tokens": 45},
+        "meta": {"billed_units": {"search_units": 1}},
+        "warnings": [],
+    },
+    "Job": _JOB | {"result": _SCORES},
+    "DryRun": {
+        "object": "scoring.dry_run",
+        "model": "demonstration",
+        "total_items": 2,
+        "usage": _USAGE,
+        "work": 14,
+        "plan": [{"algorithm": "serial", "items": 2, "reason": "the query has 11 tokens, fewer than 64"}],
+        "estimated_seconds": 0.012,
+        "estimated_wait_seconds": 0.0,
+        "calibrated": True,
+        "waits_for": [],
+        "warnings": [],
+    },
+    "JobList": {"object": "list", "data": [_JOB], "has_more": False},
+    "DeletedJob": {"id": JOB_ID, "object": "scoring.job", "deleted": True},
+    "ScoreList": {
+        "object": "list",
+        "data": [{"index": 0, "scores": [0.856, 0.144]}, {"index": 1, "scores": [0.00006, 0.99994]}],
+        "has_more": False,
+    },
+    "Delivery": _DELIVERY,
+    "DeliveryList": {"object": "list", "data": [_DELIVERY]},
+    "WebhookSecretList": {
+        "object": "list",
+        "data": [
+            {
+                "object": "webhook.secret",
+                "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+                "created_at": 1785000000.0,
+                "expires_at": None,
+            }
+        ],
+    },
+    "Model": _MODEL,
+    "ModelList": {"object": "list", "data": [_MODEL]},
+    "Tokens": {"model": "demonstration", "tokens": [311], "pieces": [" yes"], "count": 1, "max_model_len": 1024},
+    "Health": {"status": "ok"},
+    "Readiness": _READY,
+    "Start": {
+        "object": "service",
+        "name": "scoreline",
+        "version": VERSION,
+        "documentation": "/docs",
+        "openapi": "/openapi.json",
+        "doors": [{"method": "POST", "path": "/v1/score", "summary": "Score items and wait for it."}],
+    },
+    "JobEvent": {
+        "type": "job.succeeded",
+        "timestamp": "2026-07-25T17:20:00.158000+00:00",
+        "data": {"id": JOB_ID, "status": "succeeded", "urls": job_urls(JOB_ID)},
+    },
+}
+"""By the name of the shape in :mod:`api.answers.schemas` and its neighbours."""

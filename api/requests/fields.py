@@ -1,0 +1,31 @@
+"""The names of a body's fields: which of them are refused, and which are ignored with a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from api.requests.dialects import Foreign, refuse_foreign
+from api.requests.webhook import unknown_webhook_fields
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import QUOTED_CHARACTERS, QUOTED_PIECES, quote_name
+
+
+def check_fields(
+    body: Mapping[str, object], known: Collection[str], foreign: Mapping[str, Foreign], *, strict: bool
+) -> tuple[str, ...]:
+    """Return warnings about a body's unknown fields.
+
+    known: the names of the fields that the body may have. foreign: the fields of other systems that are refused.
+    strict: whether unknown fields are refused. Raises RequestError UNSUPPORTED_PARAMETER, UNKNOWN_PARAMETER.
+    """
+    refuse_foreign(body, foreign)
+    names = [name for name in body if name not in known and name not in foreign]
+    if "webhook" in known:
+        names += unknown_webhook_fields(body)
+    if names and strict:
+        message = f"there is no field {quote_name(names[0])}"
+        raise RequestError(ErrorCode.UNKNOWN_PARAMETER, message, param=names[0][:QUOTED_CHARACTERS])
+    warnings = [f"unknown field {quote_name(name)} was ignored" for name in names[:QUOTED_PIECES]]
+    if len(names) > QUOTED_PIECES:
+        warnings.append(f"{len(names) - QUOTED_PIECES} more unknown fields were ignored")
+    return tuple(warnings)

@@ -1,0 +1,52 @@
+"""``/docs``: the OpenAPI document for browsers.
+
+This server has all that the page needs, so it works without internet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fastapi_offline
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, Response
+
+router = APIRouter(include_in_schema=False)
+
+ASSETS = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")
+"""The files that the page names. The package ``fastapi-offline`` brings them along."""
+
+_FOLDER = Path(fastapi_offline.__file__).parent / "static"
+
+_NOTHING_FROM_OUTSIDE = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'"
+)
+_DAY = "public, max-age=86400"
+
+
+@router.get("/docs")
+async def documentation() -> Response:
+    """The page."""
+    bundle, style, icon = (f"/docs/{name}" for name in ASSETS)
+    page = get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title="Scoreline",
+        swagger_js_url=bundle,
+        swagger_css_url=style,
+        swagger_favicon_url=icon,
+        # Otherwise the page would ask a server of Swagger to check the document.
+        swagger_ui_parameters={"validatorUrl": None},
+    )
+    page.headers["Content-Security-Policy"] = _NOTHING_FROM_OUTSIDE
+    return page
+
+
+@router.get("/docs/{name}")
+async def asset(name: str) -> Response:
+    """A script, a style sheet or a picture of the page."""
+    if name not in ASSETS:
+        raise HTTPException(404)
+    return FileResponse(_FOLDER / name, headers={"Cache-Control": _DAY})
