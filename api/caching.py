@@ -16,6 +16,9 @@ from typing import Generic, TypeVar
 MAX_TIME_SHARE = 0.02
 """Share of the time that may be spent on looking up a value whose lifetime can be extended."""
 
+AHEAD = 0.75
+"""The part of its lifetime after which a value in regular use is looked up again, so that nobody waits for it."""
+
 T = TypeVar("T")
 
 
@@ -69,6 +72,11 @@ class ThrottledValue(Generic[T]):
         """Return the value if it is within its lifetime. Looks nothing up."""
         entry = self._entry
         return entry.value if entry is not None and self._clock() - entry.found_at < entry.seconds else None
+
+    def is_due(self) -> bool:
+        """Return whether the value should be looked up before it is needed. Looks nothing up."""
+        entry = self._entry
+        return entry is None or self._clock() - entry.found_at >= AHEAD * entry.seconds
 
     def refresh(self) -> T:
         """Look the value up now and keep it. Raises what the look-up raises."""

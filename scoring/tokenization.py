@@ -29,6 +29,7 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.query_cut import QueryCutter
 from scoring.quoting import QUOTED_PIECES, quote, quote_pieces
+from scoring.recent import Recent
 
 T = TypeVar("T")
 
@@ -50,6 +51,9 @@ _SHORT_CHARACTERS = 2**11
 _MARKED = "\n"
 """A text that takes the marker of a beginning, so that what follows it is encoded as the continuation of a text."""
 
+_MOST_TOKENS_BEFORE = 256
+"""A query behind more tokens is encoded anew each time, because what is kept of it would be large."""
+
 _BATCH_PIECES = 4_096
 """Tokens that one call turns into text. Such a call may hold the interpreter's lock."""
 
@@ -69,6 +73,8 @@ class TextTokenizer:
         """
         self._backend = Tokenizer.from_str(backend.to_str())
         self._in_one_thread = False
+        self._recent = Recent()
+        self._owner: str | None = None
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = special_tokens_split
@@ -125,6 +131,16 @@ class TextTokenizer:
         """Return this tokenizer for a caller that must not wait for others. It keeps the interpreter's lock."""
         other = copy(self)
         other._in_one_thread = True
+        other._recent = Recent()
+        return other
+
+    def of(self, owner: str) -> TextTokenizer:
+        """Return this tokenizer for the texts of one owner: it encodes a short query or a label that comes again once.
+
+        It is cheap, and all tokenizers made from one share what they keep.
+        """
+        other = copy(self)
+        other._owner = owner
         return other
 
     @property
@@ -166,6 +182,9 @@ class TextTokenizer:
 
         Raises :class:`RequestError` ``label_not_single_token``, which lists the first tokens.
         """
+        return self._recent.result(self._owner, text, "label", lambda: self._single_token(text))
+
+    def _single_token(self, text: str) -> int:
         ids = self.encode_behind_text(text)
         if len(ids) != 1:
             pieces = quote_pieces(self.pieces(ids[:QUOTED_PIECES]), len(ids))
@@ -203,6 +222,21 @@ class TextTokenizer:
         puts its special tokens around query and item. longest: the most tokens that the query may have. If it can be
         cut, it is encoded only until it has more. Raises QueryTooLongError.
         """
+        return self._recent.result(
+            self._owner if len(before) <= _MOST_TOKENS_BEFORE else None,
+            query,
+            (*before, add_special_tokens, longest),
+            lambda: self._row_encoder(query, before, add_special_tokens, longest, stop_if_unwanted),
+        )
+
+    def _row_encoder(
+        self,
+        query: str,
+        before: Sequence[int],
+        add_special_tokens: bool,
+        longest: int | None,
+        stop_if_unwanted: Callable[[], None],
+    ) -> RowEncoder:
         cut = self._cutter.cut(query)
         if cut is None:
             ids = np.array([*before, *self.encode(query, add_special_tokens)], np.int32)

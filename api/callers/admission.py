@@ -8,8 +8,10 @@ no work waits, no work is refused.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 from api.caching import ThrottledValue
 from api.callers.compatibility import Compatibility, CompatibilityCheck
@@ -17,7 +19,7 @@ from api.threads import Threads
 from checkpoints.card import ModelCard
 from jobs.queue.idempotency import is_known
 from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
-from jobs.store.database import Database
+from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Idempotency, Submission
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.work import work_of_group
@@ -64,6 +66,7 @@ class Admission:
         self._threads = threads
         self._compatibility = compatibility
         self._settings = settings
+        self._looking: asyncio.Task[None] | None = None
         self._calls = ThrottledValue(
             lambda: count_waiting(database, card, COUNTED_CALLS, interactive_only=True), GOOD_FOR_SECONDS
         )
@@ -85,8 +88,22 @@ class Admission:
             except RequestError:
                 pass  # a refusal rests on a query of its own
             else:
+                self._look_ahead()
                 return
         await self._unless_known(submission, lambda: self._check_call(submission, timeout))
+
+    def _look_ahead(self) -> None:
+        """Have what calls are admitted by looked up in the background, once for all of them, before it is too old."""
+        if self._looking is None and (self._calls.is_due() or self._compatibility.is_due()):
+            self._looking = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        try:
+            # If the database is away, those who need it are told so when they ask for themselves.
+            with suppress(StorageUnavailable):
+                await self._threads.sql(lambda: (self._compatibility.current(), self._calls.refresh()))
+        finally:
+            self._looking = None
 
     async def admit_job(self, submission: Submission) -> None:
         """Refuse a job if there is no room for it."""

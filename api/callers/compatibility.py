@@ -86,6 +86,10 @@ class CompatibilityCheck:
         recent = self._throttled.fresh()
         return None if recent is None or self._refusal(recent, waits) else recent
 
+    def is_due(self) -> bool:
+        """Return whether the comparison should be repeated before it is needed. Never blocks."""
+        return self._throttled.is_due()
+
     def _look_up(self) -> Compatibility:
         live = live_workers(self._database, self._fresh_seconds)
         found = compare(self._card, [worker for worker in live if worker.card.name == self._card.name])

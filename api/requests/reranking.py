@@ -81,7 +81,7 @@ def read_rerank(
         limits.check_item_texts(documents)
         items, warnings = _cut(documents, most_tokens, reading.tokenizer, stop_if_unwanted)
         request = ScoreRequest(query, items, None, template.labels, options, wording, template)
-        prepared = prepare_request(reading, request, limits, stop_if_unwanted)
+        prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
     except RequestError as error:
         raise _of_documents(error) from None
     # Nobody comes back for a ranking, so a job that is out of time is given up.

@@ -86,7 +86,7 @@ def read_job(
     fields = _job_fields(reading, body, strict=strict)
     dry_run = parse_flag(body.get("dry_run"), "dry_run")
     request = _request(reading, body)
-    prepared = prepare_request(reading, request, limits, stop_if_unwanted)
+    prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
     submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     return JobRequest(submission, dry_run)
 
@@ -152,7 +152,7 @@ def read_call(
     expires_in = timeout if cancel_on_timeout else None
     fields = Fields(Origin.CALL, Priority.INTERACTIVE, expires_in, {}, warnings=warnings)
     request = _request(reading, body)
-    prepared = prepare_request(reading, request, limits, stop_if_unwanted)
+    prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
     submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     return Call(submission, timeout, cancel_on_timeout)
 
@@ -230,11 +230,15 @@ def submission_of(
 
 
 def prepare_request(
-    reading: ReadingContext, request: ScoreRequest, limits: Limits, stop_if_unwanted: Callable[[], None]
+    reading: ReadingContext,
+    principal: Principal,
+    request: ScoreRequest,
+    limits: Limits,
+    stop_if_unwanted: Callable[[], None],
 ) -> PreparedRequest:
     """Tokenize and check a request that arrived as one body. Raises RequestError."""
     wanted = reading.scoring.multi_item_algorithm
-    return prepare(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
+    return prepare(request, reading.card, reading.tokenizer.of(principal.tenant), limits, wanted, stop_if_unwanted)
 
 
 def _limits(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:

@@ -20,6 +20,9 @@ from jobs.store.records import JobStatus
 
 log = structlog.stdlib.get_logger("api.waiting")
 
+MAX_EARLY_RESULTS = 512
+"""How many results of jobs that nobody waits for are kept. With several API processes, most are for the others."""
+
 Statuses = Callable[[Collection[str]], Awaitable[Mapping[str, JobStatus]]]
 
 
@@ -44,6 +47,7 @@ class Waiters:
     def __init__(self, ended: EndedJobs) -> None:
         self._waiting: dict[str, set[asyncio.Future[Waited]]] = {}
         self._ended = ended  # a job may end after it was accepted and before its request begins to wait
+        self._early: dict[str, str] = {}  # by job id: results of such jobs, the latest one last
         self._stopped = False
 
     @property
@@ -54,15 +58,21 @@ class Waiters:
     def on_ended(self, job_id: str, result: str | None = None) -> None:
         """Wake the requests that wait for a job, and let later ones return at once.
 
-        The result goes to those who wait now. It is not kept for others, who can read it.
+        The result goes to those who wait now. If nobody does, it is kept for a moment for a request that is about to.
         """
         self._ended.add(job_id)
-        for end in self._waiting.get(job_id, ()):
+        ends = self._waiting.get(job_id, ())
+        for end in ends:
             _end(end, Waited(WaitOutcome.ENDED, result))
+        if not ends and result is not None:
+            self._early[job_id] = result
+            if len(self._early) > MAX_EARLY_RESULTS:
+                del self._early[next(iter(self._early))]
 
     def has_not_ended(self, job_id: str) -> None:
         """Let later requests wait for a job that has turned out not to have ended, whatever a notice said."""
         self._ended.remove(job_id)
+        self._early.pop(job_id, None)
 
     def stop(self) -> None:
         """End all waits as timed out, because the process shuts down. The jobs continue without it."""
@@ -74,7 +84,7 @@ class Waiters:
     async def wait(self, job_id: str, seconds: float, departure: Departure | None = None) -> Waited:
         """Wait until a job ends, the time is over, or the client departs."""
         if job_id in self._ended:
-            return Waited(WaitOutcome.ENDED)
+            return Waited(WaitOutcome.ENDED, self._early.pop(job_id, None))
         if self._stopped:
             return Waited(WaitOutcome.TIMED_OUT)
         loop = asyncio.get_running_loop()

@@ -41,7 +41,7 @@ def unpack_scores(parts: Sequence[bytes], labels: int) -> npt.NDArray[np.float32
 
 def pack_options(options: ScoreOptions) -> dict[str, bool | float]:
     """Encode options as JSON. Defaults are left out, so that an older version can read what it knows."""
-    return {name: value for name, value in asdict(options).items() if value != _DEFAULTS[name]}
+    return {name: value for name, default in _DEFAULTS.items() if (value := getattr(options, name)) != default}
 
 
 def unpack_options(stored: Mapping[str, Any]) -> ScoreOptions:

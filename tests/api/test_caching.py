@@ -37,6 +37,18 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
+def test_a_shared_value_is_due_before_it_is_too_old() -> None:
+    now = 0.0
+    shared = ThrottledValue(lambda: 1, 8.0, clock=lambda: now)
+    assert shared.is_due()
+    shared.refresh()
+    now = 5.9
+    assert not shared.is_due()
+    now = 6.0
+    assert shared.is_due()
+    assert shared.fresh() == 1
+
+
 def test_a_cached_value_is_refreshed_in_the_background_from_half_its_lifetime_on() -> None:
     async def scenario() -> None:
         source = Source()

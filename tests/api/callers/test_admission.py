@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from sqlalchemy import event, text
 from api.callers import admission
 from api.callers.admission import JITTER, MAX_GOOD_FOR_SECONDS, RETRY_SECONDS, Admission
 from api.callers.compatibility import CompatibilityCheck
+from api.threads import Threads
 from jobs.queue.statistics import count_waiting
 from jobs.queue.worker_registry import register
 from jobs.store.database import Database
@@ -278,6 +280,38 @@ def test_many_requests_share_one_count_of_the_waiting_work(queue: Queue) -> None
     for _ in range(50):
         admission._check_call(nothing, timeout=1.0)
     assert 1 <= len(counted) <= 3
+
+
+def test_no_call_waits_for_a_count_that_is_due(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted in the background, once for all calls."""
+    monkeypatch.setattr("api.caching.AHEAD", 0.0)
+    nothing = submission(chunks=1)
+    counts: list[int] = []
+
+    async def scenario() -> None:
+        service, threads = queue.api.app.state.service, Threads()
+        admission = Admission(queue.database, threads, service.card, service.compatibility, service.api)
+        admission._check_call(nothing, timeout=1.0)
+        free, looked_up = asyncio.Event(), threads.sql
+
+        async def sql(function: Callable[[], object]) -> object:
+            counts.append(1)
+            await free.wait()
+            return await looked_up(function)
+
+        monkeypatch.setattr(threads, "sql", sql)
+        for _ in range(20):
+            await admission.admit_call(nothing, 1.0)
+            await asyncio.sleep(0)
+        assert counts == [1]
+        free.set()
+        while admission._looking is not None:
+            await asyncio.sleep(0.001)
+        await admission.admit_call(nothing, 1.0)
+        await asyncio.sleep(0)
+        assert counts == [1, 1]
+
+    asyncio.run(scenario())
 
 
 def test_the_paces_of_workers_add_up(queue: Queue) -> None:

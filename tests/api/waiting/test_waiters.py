@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from api.waiting.departure import Departure
 from api.waiting.ended_jobs import MAX_ENDED_JOBS, EndedJobs
-from api.waiting.waiters import Waited, Waiters, WaitOutcome
+from api.waiting.waiters import MAX_EARLY_RESULTS, Waited, Waiters, WaitOutcome
 from jobs.store.database import StorageUnavailable
 from jobs.store.records import JobStatus
 
@@ -55,6 +55,27 @@ def test_a_result_reaches_all_who_wait_and_nobody_who_comes_later() -> None:
         return list(await asyncio.gather(*waiting)), await waiters.wait("a", LONG)
 
     assert asyncio.run(wait()) == ([Waited(WaitOutcome.ENDED, "result")] * 2, ENDED)
+
+
+def test_a_result_that_comes_before_its_request_waits_is_kept_for_it_alone() -> None:
+    async def wait() -> tuple[Waited, Waited]:
+        waiters = Waiters(EndedJobs())
+        waiters.on_ended("a", "result")
+        return await waiters.wait("a", LONG), await waiters.wait("a", LONG)
+
+    assert asyncio.run(wait()) == (Waited(WaitOutcome.ENDED, "result"), ENDED)
+
+
+def test_few_results_that_nobody_waits_for_are_kept() -> None:
+    async def wait() -> list[Waited]:
+        waiters = Waiters(EndedJobs())
+        for n in range(MAX_EARLY_RESULTS + 1):
+            waiters.on_ended(str(n), "result")
+        waiters.has_not_ended("2")
+        waiters.on_ended("2")
+        return [await waiters.wait(job_id, LONG) for job_id in ("0", "1", "2")]
+
+    assert asyncio.run(wait()) == [ENDED, Waited(WaitOutcome.ENDED, "result"), ENDED]
 
 
 def test_a_job_that_has_not_ended_after_all_is_waited_for_again() -> None:
