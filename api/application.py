@@ -26,7 +26,7 @@ from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.request_id import RequestContext
 from api.ringing import Ringer
-from api.routes import documentation, health, jobs, metrics, models, rerank, score, start, tokenize
+from api.routes import batches, documentation, files, health, jobs, metrics, models, rerank, score, start, tokenize
 from api.routes import webhooks as webhook_routes
 from api.service import Service
 from api.siblings.membership import Siblings
@@ -58,7 +58,20 @@ from webhooks.addresses import AddressRules
 
 ROUTERS = [
     module.router
-    for module in (score, rerank, jobs, webhook_routes, models, tokenize, health, start, metrics, documentation)
+    for module in (
+        score,
+        rerank,
+        jobs,
+        files,
+        batches,
+        webhook_routes,
+        models,
+        tokenize,
+        health,
+        start,
+        metrics,
+        documentation,
+    )
 ]
 
 log = structlog.stdlib.get_logger("api")

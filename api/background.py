@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from api.batches.work import BatchWork
 from api.service import Service
 from bell.interfaces import EndedJobsListener, tell
 from jobs.invariant_watch import Watch
@@ -41,6 +42,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "polling": lambda: service.waiters.poll(look_up, service.api.waiter_poll_seconds),
             "sweeping": lambda: _sweep(service, watch),
             "reading long bodies": service.text_process.keep,
+            "working on batches": BatchWork(service).run,
             "noting the use of keys": lambda: _record_key_use(service),
         }.items()
     ]

@@ -23,6 +23,7 @@ from api.caching import ThrottledValue
 from api.siblings.membership import Siblings, counters_folder
 from api.siblings.table import SharedTable
 from api.waiting.ended_jobs import EndedJobs
+from jobs.file_batches.tables import BatchStatus
 from jobs.invariant_watch import Watch
 from jobs.invariants import CHECKS, Cost
 from jobs.queue.statistics import QueueStatistics, Statistics, read_statistics
@@ -83,6 +84,9 @@ class Metrics:
         )
         ended_jobs = "Ends of jobs that this API learned of: by waiting, reading, cancelling or sweeping."
         self._ended_jobs = self._counter("scoreline_jobs_ended", ended_jobs, "status")
+        lines = "Lines of batches that this API wrote, to output files (completed) or to error files (failed)."
+        self._lines = self._counter("scoreline_batch_lines", lines, "outcome")
+        self._batches = self._counter("scoreline_batches_ended", "Batches of files that this API ended.", "status")
         refused = "Requests and connections that a limit of docs/limits.md refused, by the limit's setting."
         self._refused = self._counter("scoreline_refused_requests", refused, "limit")
         self._ended = ended
@@ -113,6 +117,15 @@ class Metrics:
     def count_accepted(self, submission: Submission) -> None:
         """Count a job that was accepted now, not earlier."""
         self._accepted.labels(submission.origin.value, submission.priority.value).inc()
+
+    def count_lines(self, *, completed: int, failed: int) -> None:
+        """Count lines of a batch that were written."""
+        self._lines.labels("completed").inc(completed)
+        self._lines.labels("failed").inc(failed)
+
+    def count_batch(self, status: BatchStatus) -> None:
+        """Count a batch that has ended."""
+        self._batches.labels(status.value).inc()
 
     def count_group(self, members: int) -> None:
         """Count submissions that were committed together."""

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 # The functions that the API calls are imported before the first fork, so that no child has to do it.
+import api.batches.reading
 import api.requests.reranking
 import api.requests.submission
 import api.requests.tokenizing
@@ -38,7 +39,7 @@ from scoring.tokenization import always_wanted
 NICENESS = 10
 """By how much the children give way to other processes."""
 
-PRELOADED = (api.requests.reranking, api.requests.submission, api.requests.tokenizing)
+PRELOADED = (api.batches.reading, api.requests.reranking, api.requests.submission, api.requests.tokenizing)
 
 
 def main() -> None:

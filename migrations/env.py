@@ -6,7 +6,7 @@ from alembic import context
 from sqlalchemy import Connection
 
 from jobs.store.database import Database
-from jobs.webhooks.tables import metadata  # imported from here, it has the tables of both modules
+from jobs.store.tables import metadata  # with the tables of all modules that are imported above
 from settings.jobs import StoreSettings
 
 

@@ -1,4 +1,4 @@
-"""The paths of a job and of what belongs to it."""
+"""The paths of jobs and of batches, and of what belongs to them."""
 
 
 def job_path(job_id: str) -> str:
@@ -15,3 +15,9 @@ def job_urls(job_id: str) -> dict[str, str]:
         "cancel": f"{path}/cancel",
         "deliveries": f"{path}/deliveries",
     }
+
+
+def batch_urls(batch_id: str) -> dict[str, str]:
+    """Return the field ``urls`` of a batch of a file, in responses and in the bodies of webhooks."""
+    path = f"/v1/batches/{batch_id}"
+    return {"self": path, "cancel": f"{path}/cancel", "deliveries": f"{path}/deliveries"}

@@ -35,6 +35,10 @@ class ApiSettings(SettingsSlice):
         1.0, description="how often a process asks the database which awaited jobs have ended, as notices can be lost"
     )
 
+    batch_poll_seconds: PositiveFloat = Field(
+        1.0, description="how often a process asks the database which batches of files have something to do"
+    )
+
     @property
     def process_count(self) -> int:
         """The number of processes that serve the port."""

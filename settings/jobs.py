@@ -53,6 +53,11 @@ class StoreSettings(SettingsSlice):
         description="finished `/v1/score` calls are deleted after this; a call with an Idempotency-Key is kept at "
         "least until its key expires",
     )
+    file_retention_seconds: PositiveFloat = Field(
+        30 * 86400.0,
+        description="files that no batch reads are deleted after this; a batch and its files are deleted "
+        "`retention_seconds` after its end",
+    )
     share_prefixes: bool = Field(
         False,
         description="tenants that send the same query share the work on it; off: no tenant can tell from response "

@@ -51,6 +51,20 @@ class LimitSettings(SettingsSlice):
         200, description="unpacked bytes for each byte of such a gzip file, behind the first 16 MiB"
     )
 
+    # Files and batches.
+    max_file_bytes: PositiveInt = Field(2 * 2**30, description="largest file sent to `/v1/files`")
+    max_lines_per_file: PositiveInt = Field(
+        1_000_000, description="lines of such a file, blank ones left out; each is a request of a batch"
+    )
+    max_files_per_tenant: PositiveInt = Field(1_000, description="files that one tenant may have")
+    max_file_bytes_per_tenant: PositiveInt = Field(
+        16 * 2**30, description="bytes of all files of one tenant, those that its batches write included"
+    )
+    max_open_batches_per_tenant: PositiveInt = Field(
+        100, description="batches that one tenant may have at the same time, those that have ended left out"
+    )
+    max_completion_window_seconds: PositiveInt = Field(7 * 86_400, description="longest `completion_window` of a batch")
+
     # Requests at the same time.
     max_open_requests: PositiveInt = Field(2_048, description="requests that a process answers at the same time")
     max_open_requests_per_tenant: PositiveInt = Field(512, description="the same, of one tenant")

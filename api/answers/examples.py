@@ -47,6 +47,7 @@ _DELIVERY: dict[str, Any] = {
     "id": "msg_0198f3a2-7d02-7c11-8a3b-5e4d9f7c2b18",
     "object": "webhook.delivery",
     "job_id": JOB_ID,
+    "batch_id": None,
     "event": "job.succeeded",
     "url": _URL,
     "state": "delivered",
@@ -89,7 +90,63 @@ _READY: dict[str, Any] = {
     "warnings": [],
 }
 
+_FILE_ID = "file_0198f3a27c4e7d109b5a3f2e8c6d1a07"
+_BATCH_ID = "batch_0198f3a27c4e7d109b5a3f2e8c6d1a08"
+_FILE: dict[str, Any] = {
+    "id": _FILE_ID,
+    "object": "file",
+    "bytes": 271,
+    "created_at": 1785000000,
+    "expires_at": 1787592000,
+    "filename": "lines.jsonl",
+    "purpose": "batch",
+    "status": "processed",
+    "status_details": None,
+}
+_BATCH: dict[str, Any] = {
+    "id": _BATCH_ID,
+    "object": "batch",
+    "endpoint": "/v1/score",
+    "model": "demonstration",
+    "errors": None,
+    "input_file_id": _FILE_ID,
+    "completion_window": "24h",
+    "status": "completed",
+    "output_file_id": "file_0198f3a27c4e7d109b5a3f2e8c6d1a09",
+    "error_file_id": None,
+    "created_at": 1785000000,
+    "in_progress_at": 1785000000,
+    "expires_at": 1785086400,
+    "finalizing_at": 1785000002,
+    "completed_at": 1785000002,
+    "failed_at": None,
+    "expired_at": None,
+    "cancelling_at": None,
+    "cancelled_at": None,
+    "request_counts": {"total": 2, "completed": 2, "failed": 0},
+    "usage": {
+        "input_tokens": 25,
+        "input_tokens_details": {"cached_tokens": 11},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 25,
+    },
+    "metadata": {"run": "7"},
+    "webhook": None,
+}
+
+
+def _page(entry: dict[str, Any]) -> dict[str, Any]:
+    ends = {"first_id": entry["id"], "last_id": entry["id"]}
+    return {"object": "list", "data": [entry], **ends, "has_more": False}
+
+
 ANSWERS: dict[str, dict[str, Any]] = {
+    "File": _FILE,
+    "FileList": _page(_FILE),
+    "DeletedFile": {"id": _FILE_ID, "object": "file", "deleted": True},
+    "Batch": _BATCH,
+    "BatchList": _page(_BATCH),
     "ScoreResponse": _SCORES,
     "RerankResponse": {
         "id": JOB_ID,

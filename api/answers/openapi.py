@@ -9,7 +9,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.answers.batch_schemas import BatchBody
 from api.answers.examples import ANSWERS
+from api.answers.file_schemas import FileBody
 from api.answers.reranking_schemas import RerankBody
 from api.answers.schemas import ErrorEnvelope, JobBody, ScoreBody, TokenizeBody
 
@@ -21,6 +23,7 @@ Failures come as `{"error": {"message", "type", "param", "code"}}`. Every respon
 own where it sent a sane one. With an `Idempotency-Key`, a request that is sent again is the same request.
 """
 
+BODIES = (ScoreBody, JobBody, RerankBody, TokenizeBody, FileBody, BatchBody)
 _REF = "#/components/schemas/{model}"
 
 
@@ -55,7 +58,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, webhooks=app.webhooks.routes
     )
     schemas = document["components"]["schemas"]
-    bodies = [(model, "validation") for model in (ScoreBody, JobBody, RerankBody, TokenizeBody, ErrorEnvelope)]
+    bodies = [(model, "validation") for model in (*BODIES, ErrorEnvelope)]
     _, definitions = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
     schemas.update(definitions["$defs"])
     # FastAPI documents a 422 of its own for each route with parameters, but the routes answer with 400 and an envelope.

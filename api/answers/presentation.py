@@ -161,10 +161,12 @@ def encode_lines(page: ScorePage) -> bytes:
 def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
     """Return a delivery: an event that was, or will be, sent to a webhook."""
     endpoint = delivery.endpoint
+    is_of_batch = delivery.job_id.startswith("batch_")
     return {
         "id": delivery.id,
         "object": "webhook.delivery",
-        "job_id": delivery.job_id,
+        "job_id": None if is_of_batch else delivery.job_id,
+        "batch_id": delivery.job_id if is_of_batch else None,
         "event": delivery.event,
         "url": delivery.url,
         "state": str(delivery.state),

@@ -102,6 +102,7 @@ class ScoreBody(ScoreFields):
 
 
 Event = Literal["job.succeeded", "job.failed", "job.cancelled", "job.expired"]
+BatchEvent = Literal["batch.completed", "batch.failed", "batch.cancelled", "batch.expired"]
 
 
 class WebhookBody(BaseModel):
@@ -330,8 +331,9 @@ class Delivery(Shape):
 
     id: str = Field(description="the `webhook-id` of every attempt")
     object: Literal["webhook.delivery"] = "webhook.delivery"
-    job_id: str
-    event: Event
+    job_id: str | None = Field(description="of the job that ended")
+    batch_id: str | None = Field(description="of the batch that ended")
+    event: Event | BatchEvent
     url: str
     state: Literal["pending", "delivered", "failed", "skipped"] = Field(
         description="`failed`: all attempts did; `skipped`: the endpoint is disabled"

@@ -20,7 +20,7 @@ from api.requests.submission import (
     prepare_request,
     submission_of,
 )
-from jobs.store.records import Origin
+from jobs.store.records import Idempotency, Origin
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
@@ -55,15 +55,29 @@ def read_rerank(
     the documents are returned if the body does not say. strict: whether unknown fields are refused.
     """
     body = parse_object(data)
-    unknown = check_fields(body, RerankBody.model_fields, dialects.RERANK, strict=strict)
     idempotency = idempotency_of(idempotency_key, f"POST {path}", data)
+    return rerank_of(reading, body, stop_if_unwanted, principal, idempotency, return_documents, strict=strict)
+
+
+def rerank_of(
+    reading: ReadingContext,
+    body: Mapping[str, object],
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    idempotency: Idempotency | None,
+    return_documents: bool,
+    *,
+    strict: bool = False,
+) -> Rerank:
+    """Return the request in a body that is parsed. Raises RequestError. strict: whether unknown fields are refused."""
+    unknown = check_fields(body, RerankBody.model_fields, dialects.RERANK, strict=strict)
     timeout = call_timeout(reading, body)
     top_n, most_tokens = _count(body, "top_n"), _count(body, "max_tokens_per_doc")
     returned = body.get("return_documents")
     if not isinstance(returned, bool | None):
         raise _invalid("return_documents must be true or false", "return_documents")
     reading.check_model(body.get("model"))
-    query, documents = parse_query_text(body.get("query")), _documents(body.get("documents"))
+    query, documents = parse_query_text(body.get("query")), documents_of(body.get("documents"))
     instruction = body.get("instruction")
     if not isinstance(instruction, str | None):
         raise _invalid("instruction must be a string", "instruction")
@@ -91,7 +105,8 @@ def read_rerank(
     return Rerank(Call(submission, timeout, cancel_on_timeout=True), template.relevance, top_n, kept)
 
 
-def _documents(value: object) -> list[str]:
+def documents_of(value: object) -> list[str]:
+    """Return the texts of the documents of a request. Raises RequestError."""
     if value is None:
         raise RequestError(ErrorCode.MISSING_ITEMS, "documents is required", param="documents")
     if not isinstance(value, list):

@@ -143,8 +143,21 @@ def read_call(
     fields are refused.
     """
     body = parse_object(data)
-    warnings = check_fields(body, ScoreBody.model_fields, dialects.SCORE, strict=strict)
     idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
+    return call_of(reading, body, stop_if_unwanted, principal, idempotency, strict=strict)
+
+
+def call_of(
+    reading: ReadingContext,
+    body: Mapping[str, object],
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    idempotency: Idempotency | None,
+    *,
+    strict: bool = False,
+) -> Call:
+    """Return the call in a body that is parsed. Raises RequestError. strict: whether unknown fields are refused."""
+    warnings = check_fields(body, ScoreBody.model_fields, dialects.SCORE, strict=strict)
     timeout = call_timeout(reading, body)
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
     limits = call_limits(reading)
@@ -189,7 +202,7 @@ def _job_fields(reading: ReadingContext, body: Mapping[str, object], *, strict: 
     given = _one_of(body, "priority", [str(priority) for priority in Priority])
     expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
     priority = Priority(given) if given is not None else Priority.NORMAL
-    return Fields(Origin.JOB, priority, expires_in, _metadata(body), webhook, warnings)
+    return Fields(Origin.JOB, priority, expires_in, read_metadata(body), webhook, warnings)
 
 
 def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreRequest:
@@ -281,7 +294,8 @@ def _seconds(body: Mapping[str, object], name: str, maximum: float) -> float | N
     return float(value)
 
 
-def _metadata(body: Mapping[str, object]) -> dict[str, str]:
+def read_metadata(body: Mapping[str, object]) -> dict[str, str]:
+    """Return the client's own strings in a body. Raises RequestError."""
     value = body.get("metadata")
     if value is None:
         return {}

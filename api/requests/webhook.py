@@ -1,4 +1,4 @@
-"""Read and check the ``webhook`` of a job's body."""
+"""Read and check the ``webhook`` in the body of a job or of a batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jobs.store.database import Database
 from jobs.store.records import Submission
-from jobs.store.webhook_events import Event, Webhook
+from jobs.store.webhook_events import BatchEvent, Event, Webhook
 from jobs.webhooks.endpoints import find_endpoint
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import quote_name
@@ -16,8 +16,13 @@ from webhooks.addresses import AddressRules, ForbiddenUrl, check_url
 FIELDS = ("url", "events")
 
 
-def read_webhook(body: Mapping[str, object], rules: AddressRules) -> Webhook | None:
-    """Return a body's webhook, if it has one. Raises RequestError INVALID_REQUEST, WEBHOOK_URL_FORBIDDEN."""
+def read_webhook(
+    body: Mapping[str, object], rules: AddressRules, known: type[Event] | type[BatchEvent] = Event
+) -> Webhook | None:
+    """Return a body's webhook, if it has one. known: the events that it may ask for.
+
+    Raises RequestError INVALID_REQUEST, WEBHOOK_URL_FORBIDDEN.
+    """
     value = body.get("webhook")
     if value is None:
         return None
@@ -32,22 +37,22 @@ def read_webhook(body: Mapping[str, object], rules: AddressRules) -> Webhook | N
         raise RequestError(
             ErrorCode.WEBHOOK_URL_FORBIDDEN, f"webhook.url is refused: {forbidden}", param="webhook.url"
         ) from forbidden
-    return Webhook(url, target.host, _events(value.get("events")))
+    return Webhook(url, target.host, _events(value.get("events"), known))
 
 
-def _events(value: object) -> tuple[Event, ...]:
-    """Return the named events, each once, in the order of :class:`Event`; without a value, all events."""
+def _events(value: object, known: type[Event] | type[BatchEvent]) -> tuple[Event | BatchEvent, ...]:
+    """Return the named events, each once, in the order of the known ones; without a value, all of them."""
     if value is None:
-        return tuple(Event)
-    names = ", ".join(Event)
+        return tuple(known)
+    names = ", ".join(known)
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         message = f"webhook.events must be a list of at least one of {names}"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param="webhook.events")
     for place, name in enumerate(value):
-        if name not in set(Event):
+        if name not in set(known):
             message = f"there is no event {quote_name(name)}; there are {names}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, param=f"webhook.events[{place}]")
-    return tuple(event for event in Event if event in value)
+    return tuple(event for event in known if event in value)
 
 
 def unknown_webhook_fields(body: Mapping[str, object]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -26,12 +27,14 @@ from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred
 from api.requests.submission import JobRequest, read_job
 from api.requests.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
+from api.routes.batches import BATCH_ID
 from api.routes.dry_run import dry_run
 from api.routes.result import read_provenance, read_result
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
+from jobs.file_batches.reading import list_jobs_of_batch
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, read_scores
 from jobs.store.database import StorageUnavailable
@@ -133,7 +136,9 @@ async def submit(
 
 
 @router.get(
-    "/v1/jobs", response_model=JobList, responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE)
+    "/v1/jobs",
+    response_model=JobList,
+    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
 async def list_(
     service: ServiceOf,
@@ -141,12 +146,14 @@ async def list_(
     status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=JOB_ID, description="the id of the last job of the page before")] = None,
+    batch: Annotated[str | None, Query(pattern=BATCH_ID, description="a batch, whose jobs are listed instead")] = None,
 ) -> Response:
-    """List jobs, newest first."""
+    """List jobs, newest first. Those of a batch are listed in the order of its lines, and only if it is asked for."""
     wanted = JobStatus(status) if status is not None else None
+    read = list_jobs if batch is None else partial(list_jobs_of_batch, batch_id=batch)
     # One job more than the limit shows whether there are more.
     jobs = await service.threads.sql_of(
-        principal.tenant, list_jobs, service.database, principal.tenant, status=wanted, limit=limit + 1, after=after
+        principal.tenant, read, service.database, principal.tenant, status=wanted, limit=limit + 1, after=after
     )
     shown = [show_job(job) for job in jobs[:limit]]
     return json_response({"object": "list", "data": shown, "has_more": len(jobs) > limit})

@@ -1,4 +1,4 @@
-"""Show what was sent to a job's webhook, and show and rotate the secrets that sign webhooks."""
+"""Show what was sent to the webhook of a job or a batch, and show and rotate the secrets that sign webhooks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
+from api.answers.batch_schemas import BatchEnd
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response, show_delivery, show_secrets
 from api.answers.schemas import Delivery, DeliveryList, JobEvent, WebhookSecretList
 from api.principal import WithReadScope, WithWebhookScope
+from api.routes.batches import checked_batch_id
 from api.routes.jobs import checked_job_id
 from api.service import ServiceOf
+from jobs.file_batches.reading import find_batch
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
 from jobs.webhooks.secrets import live_secrets, rotate_secret
 from scoring.error_codes import ErrorCode
@@ -37,6 +40,16 @@ def _job_ended(
     webhook_signature: Annotated[str, Header(description="as Standard Webhooks has it; one for each live secret")],
 ) -> None:
     """A job that asked for it has come to its end."""
+
+
+@outgoing.post("batch.ended", status_code=204, response_description="taken: any 2xx; everything else is tried again")
+def _batch_ended(
+    event: BatchEnd,
+    webhook_id: Annotated[str, Header(description="the event's, the same in every attempt")],
+    webhook_timestamp: Annotated[int, Header(description="of this attempt, in Unix seconds")],
+    webhook_signature: Annotated[str, Header(description="as Standard Webhooks has it; one for each live secret")],
+) -> None:
+    """A batch that asked for it has come to its end."""
 
 
 @router.get(
@@ -70,6 +83,37 @@ async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principa
     delivery_id = delivery_id if re.fullmatch(DELIVERY_ID, delivery_id) else ""
     redelivered = await service.threads.sql_of(
         principal.tenant, redeliver, service.database, principal.tenant, job_id, delivery_id
+    )
+    return json_response(show_delivery(redelivered), 202)
+
+
+@router.get(
+    "/v1/batches/{batch_id}/deliveries",
+    response_model=DeliveryList,
+    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def deliveries_of_batch(batch_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+    """List what was, or is to be, sent to a batch's webhook, as for a job."""
+    found = await service.threads.sql_of(
+        principal.tenant, list_deliveries, service.database, principal.tenant, checked_batch_id(batch_id), find_batch
+    )
+    return json_response({"object": "list", "data": [show_delivery(delivery) for delivery in found]})
+
+
+@router.post(
+    "/v1/batches/{batch_id}/deliveries/{delivery_id}/redeliver",
+    status_code=202,
+    response_model=Delivery,
+    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def redeliver_of_batch(
+    batch_id: str, delivery_id: str, service: ServiceOf, principal: WithWebhookScope
+) -> Response:
+    """Send a delivery of a batch again, as for a job."""
+    batch_id = checked_batch_id(batch_id)
+    delivery_id = delivery_id if re.fullmatch(DELIVERY_ID, delivery_id) else ""
+    redelivered = await service.threads.sql_of(
+        principal.tenant, redeliver, service.database, principal.tenant, batch_id, delivery_id, find_batch
     )
     return json_response(show_delivery(redelivered), 202)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, case, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, select, update
 
 from jobs.queue.read import job_record
 from jobs.queue.removal import remove_jobs
@@ -58,9 +58,12 @@ def end_jobs(
     return ended
 
 
+_KEEP_JOB: ColumnElement[float] = bindparam("keep_job_seconds", type_=Seconds)
 _KEEP_UNTIL = NOW + case(
     (jobs.c.origin == Origin.CALL.value, bindparam("keep_call_seconds", type_=Seconds)),
-    else_=bindparam("keep_job_seconds", type_=Seconds),
+    # A line of a batch is read when all lines before it have ended, at the end of the batch's time at the latest.
+    (jobs.c.origin == Origin.LINE.value, func.coalesce(jobs.c.expires_at - NOW, 0.0) + _KEEP_JOB),
+    else_=_KEEP_JOB,
 )
 # A key is removed with its job. So a job is kept at least until its key expires: up to then the key is remembered. A
 # job has one key at most. An aggregate such as max() could make PostgreSQL read the index of all expiry times.

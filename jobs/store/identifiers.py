@@ -16,6 +16,16 @@ def new_message_id() -> str:
     return f"msg_{_uuid7():032x}"
 
 
+def new_file_id() -> str:
+    """Return ``file_`` and a UUIDv7. In the order of their ids, files are ordered by time."""
+    return f"file_{_uuid7():032x}"
+
+
+def new_file_batch_id() -> str:
+    """Return ``batch_`` and a UUIDv7. In the order of their ids, batches of files are ordered by time."""
+    return f"batch_{_uuid7():032x}"
+
+
 def _uuid7() -> int:
     milliseconds = time.time_ns() // 1_000_000
     value = (milliseconds & (1 << 48) - 1) << 80 | secrets.randbits(80)

@@ -41,6 +41,7 @@ class Origin(StrEnum):
     """How a job was submitted. It decides how long the job is kept and how durable its acceptance is."""
 
     JOB = "job"  # ``POST /v1/jobs``: the answer is 202, so the job must survive any crash
+    LINE = "line"  # a line of a file, which is a request of a batch
     CALL = "call"  # ``POST /v1/score``: the client waits for the scores, and calls again if no answer comes
 
 

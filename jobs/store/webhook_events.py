@@ -15,10 +15,19 @@ class Event(StrEnum):
     EXPIRED = "job.expired"
 
 
+class BatchEvent(StrEnum):
+    """The events that the webhook of a batch of a file can subscribe to: its ends."""
+
+    COMPLETED = "batch.completed"
+    FAILED = "batch.failed"
+    CANCELLED = "batch.cancelled"
+    EXPIRED = "batch.expired"
+
+
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The webhook of a job, and the events it subscribes to."""
+    """The webhook of a job or of a batch, and the events it subscribes to."""
 
     url: str
     host: str  # the host of the URL
-    events: tuple[Event, ...] = tuple(Event)
+    events: tuple[Event | BatchEvent, ...] = tuple(Event)

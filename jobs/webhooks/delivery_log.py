@@ -1,7 +1,8 @@
-"""The log of deliveries that a job's owner can read, and redelivery."""
+"""The log of deliveries that the owner of a job or a batch can read, and redelivery."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ class DeliveryRecord:
     """A delivery with its attempts and its endpoint."""
 
     id: str
-    job_id: str
+    job_id: str  # of the job or the batch
     event: str
     url: str
     state: DeliveryState
@@ -45,30 +46,34 @@ class DeliveryRecord:
     endpoint: Endpoint | None  # None if it is not failing
 
 
-def list_deliveries(db: Database, tenant: str, job_id: str) -> list[DeliveryRecord]:
+Find = Callable[[Transaction, str, str], object]
+"""A function that raises RequestError unless something of this id is visible to a tenant."""
+
+
+def list_deliveries(db: Database, tenant: str, job_id: str, find: Find = find_job) -> list[DeliveryRecord]:
     """Return the deliveries of a job: none before it has ended, or if it asked for none.
 
-    Raises RequestError JOB_NOT_FOUND.
+    find: finds the job, or what else the id is of. Raises RequestError as it does: JOB_NOT_FOUND.
     """
     # A snapshot, so that deliveries and attempts agree even if an attempt is stored between the reads.
     with db.read(snapshot=True) as tx:
-        find_job(tx, tenant, job_id)
+        find(tx, tenant, job_id)
         rows = tx.execute(select(webhook_deliveries).where(webhook_deliveries.c.job_id == job_id)).all()
         return [_record(tx, row) for row in rows]
 
 
-def redeliver(db: Database, tenant: str, job_id: str, delivery_id: str) -> DeliveryRecord:
+def redeliver(db: Database, tenant: str, job_id: str, delivery_id: str, find: Find = find_job) -> DeliveryRecord:
     """Have a delivery sent at once, whatever its state, and retried by the whole schedule if that fails.
 
-    A disabled endpoint gets it only once. A delivery that is being sent is left as it is.
+    A disabled endpoint gets it only once. A delivery that is being sent is left as it is. find: as above.
     Raises RequestError JOB_NOT_FOUND, NOT_FOUND.
     """
     of_delivery = (webhook_deliveries.c.id == delivery_id, webhook_deliveries.c.job_id == job_id)
     with db.write() as tx:
-        find_job(tx, tenant, job_id)
+        find(tx, tenant, job_id)
         found = tx.execute(select(webhook_deliveries).where(*of_delivery).with_for_update()).one_or_none()
         if found is None:
-            raise RequestError(ErrorCode.NOT_FOUND, "the job has no such delivery")
+            raise RequestError(ErrorCode.NOT_FOUND, "there is no such delivery")
         if found.claim_id is None:
             tx.execute(
                 update(webhook_deliveries)

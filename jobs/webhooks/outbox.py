@@ -1,4 +1,4 @@
-"""The event of a job's end: one delivery, stored in the transaction that ends the job."""
+"""The event of an end, of a job or of a batch: one delivery, stored in the transaction that ends it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlalchemy import Row, insert
 from jobs.store.database import Transaction
 from jobs.store.identifiers import new_message_id
 from jobs.store.records import JobStatus
-from jobs.store.webhook_events import Event, Webhook
+from jobs.store.webhook_events import BatchEvent, Event, Webhook
 from jobs.webhooks.tables import DeliveryState, webhook_deliveries
-from public_api.paths import job_urls
+from public_api.paths import batch_urls, job_urls
 
 
 def pack_webhook(webhook: Webhook | None) -> dict[str, Any] | None:
@@ -23,10 +23,17 @@ def pack_webhook(webhook: Webhook | None) -> dict[str, Any] | None:
 
 
 def unpack_webhook(stored: dict[str, Any] | None) -> Webhook | None:
-    """The inverse of :func:`pack_webhook`."""
+    """The inverse of :func:`pack_webhook`, for a job."""
     if stored is None:
         return None
     return Webhook(stored["url"], stored["host"], tuple(map(Event, stored["events"])))
+
+
+def unpack_batch_webhook(stored: dict[str, Any] | None) -> Webhook | None:
+    """The inverse of :func:`pack_webhook`, for a batch of a file."""
+    if stored is None:
+        return None
+    return Webhook(stored["url"], stored["host"], tuple(map(BatchEvent, stored["events"])))
 
 
 def store_deliveries(tx: Transaction, ended: Iterable[Row[Any]], status: JobStatus) -> None:
@@ -36,21 +43,7 @@ def store_deliveries(tx: Transaction, ended: Iterable[Row[Any]], status: JobStat
     """
     event = f"job.{status}"
     rows = [
-        {
-            "id": new_message_id(),
-            "job_id": job.id,
-            "tenant": job.tenant,
-            "event": event,
-            "url": job.webhook["url"],
-            "host": job.webhook["host"],
-            "body": event_body(event, job.id, status, job.finished_at),
-            "state": DeliveryState.PENDING.value,
-            "due_at": job.finished_at,
-            "attempts": 0,
-            "failures": 0,
-            "created_at": job.finished_at,
-            "remove_at": job.remove_at,
-        }
+        _delivery(job, event, event_body(event, job.id, status, job_urls(job.id), job.finished_at), job.finished_at)
         for job in ended
         if job.webhook is not None and event in job.webhook["events"]
     ]
@@ -58,14 +51,44 @@ def store_deliveries(tx: Transaction, ended: Iterable[Row[Any]], status: JobStat
         tx.execute(_INSERT, rows)
 
 
+def store_batch_delivery(tx: Transaction, batch: Row[Any]) -> None:
+    """Store the delivery of a batch of a file that has just ended, or none if it has no webhook for this end.
+
+    batch: a row with the columns id, tenant, status, webhook, ended_at and remove_at.
+    """
+    event = f"batch.{batch.status}"
+    if batch.webhook is not None and event in batch.webhook["events"]:
+        body = event_body(event, batch.id, batch.status, batch_urls(batch.id), batch.ended_at)
+        tx.execute(_INSERT, [_delivery(batch, event, body, batch.ended_at)])
+
+
+def _delivery(of: Row[Any], event: str, body: bytes, at: float) -> dict[str, Any]:
+    """Return the row of a delivery. of: the job or batch that has ended; at: when."""
+    return {
+        "id": new_message_id(),
+        "job_id": of.id,
+        "tenant": of.tenant,
+        "event": event,
+        "url": of.webhook["url"],
+        "host": of.webhook["host"],
+        "body": body,
+        "state": DeliveryState.PENDING.value,
+        "due_at": at,
+        "attempts": 0,
+        "failures": 0,
+        "created_at": at,
+        "remove_at": of.remove_at,
+    }
+
+
 _INSERT = insert(webhook_deliveries)
 
 
-def event_body(event: str, job_id: str, status: JobStatus, at: float) -> bytes:
+def event_body(event: str, ended_id: str, status: str, urls: dict[str, str], at: float) -> bytes:
     """Return the body of an event, the thin payload of Standard Webhooks: what happened, when, and where to read more.
 
     at: Unix seconds.
     """
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    data = {"id": job_id, "status": str(status), "urls": job_urls(job_id)}
+    data = {"id": ended_id, "status": str(status), "urls": urls}
     return json.dumps({"type": event, "timestamp": moment, "data": data}, separators=(",", ":")).encode()

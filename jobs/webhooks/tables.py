@@ -38,7 +38,7 @@ webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
     Column("id", String(40), primary_key=True),
-    # Unique: a job ends once, so it has one event.
+    # Of a job, or of a batch of a file. Unique: each ends once, so it has one event.
     Column("job_id", String(40), nullable=False, unique=True),
     Column("tenant", String(64), nullable=False),
     Column("event", String(32), nullable=False),

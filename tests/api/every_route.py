@@ -8,6 +8,8 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel
 
+from api.answers.batch_schemas import Batch, BatchList
+from api.answers.file_schemas import DeletedFile, File, FileList
 from api.answers.reranking_schemas import RerankResponse
 from api.answers.schemas import (
     DeletedJob,
@@ -27,7 +29,7 @@ from api.answers.schemas import (
 )
 from api.routes.rerank import PATHS
 from jobs.tenancy.keys import Scope
-from tests.api.serving import RunningApi
+from tests.api.serving import RunningApi, eventually
 
 BODY: dict[str, Any] = {
     "query": "The capital of",
@@ -41,6 +43,15 @@ WEBHOOK_BODY = BODY | {"webhook": {"url": "https://hooks.example.com/", "events"
 """The body of a job with a webhook. Its delivery is never sent, because no delivery process runs."""
 
 
+BATCH: dict[str, Any] = {
+    "endpoint": "/v1/score",
+    "completion_window": "24h",
+    "webhook": {"url": "https://hooks.example.com/"},
+}
+"""The body of a batch without its file."""
+
+LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/score", "body": {"query": "a", "items": [], "labels": ["a"]}}'
+
 RANKING = {"query": "The capital of France", "documents": ["Paris", {"text": "London"}]}
 
 
@@ -51,7 +62,7 @@ class Operation:
     method: str
     path: str
     status: int  # of the response
-    shape: type[BaseModel]  # of the response
+    shape: type[BaseModel] | None  # of the response; None if it is not JSON
     body: dict[str, Any] | None = None
     scope: Scope | None = Scope.READ  # None if the route needs no key
 
@@ -67,6 +78,17 @@ OPERATIONS = [
     Operation("get", "/v1/jobs/{job_id}/deliveries", 200, DeliveryList),
     Operation("post", "/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver", 202, Delivery, scope=Scope.WEBHOOKS),
     Operation("delete", "/v1/jobs/{job_id}", 200, DeletedJob, scope=Scope.SCORE),
+    Operation("post", "/v1/files", 200, File, scope=Scope.SCORE),
+    Operation("get", "/v1/files", 200, FileList),
+    Operation("get", "/v1/files/{file_id}", 200, File),
+    Operation("get", "/v1/files/{file_id}/content", 200, None),
+    Operation("delete", "/v1/files/{file_id}", 200, DeletedFile, scope=Scope.SCORE),
+    Operation("post", "/v1/batches", 200, Batch, scope=Scope.SCORE),
+    Operation("get", "/v1/batches", 200, BatchList),
+    Operation("get", "/v1/batches/{batch_id}", 200, Batch),
+    Operation("post", "/v1/batches/{batch_id}/cancel", 200, Batch, scope=Scope.SCORE),
+    Operation("get", "/v1/batches/{batch_id}/deliveries", 200, DeliveryList),
+    Operation("post", "/v1/batches/{batch_id}/deliveries/{delivery_id}/redeliver", 202, Delivery, scope=Scope.WEBHOOKS),
     Operation("get", "/v1/webhook-secrets", 200, WebhookSecretList, scope=Scope.WEBHOOKS),
     Operation("post", "/v1/webhook-secrets/rotate", 200, WebhookSecretList, scope=Scope.WEBHOOKS),
     Operation("get", "/v1/models", 200, ModelList),
@@ -85,15 +107,49 @@ def request(
     job_id: str,
     client: httpx2.Client | None = None,
     delivery_id: str | None = None,
+    owner: httpx2.Client | None = None,
 ) -> httpx2.Response:
     """Send the request of an operation, for this job or its delivery if the path names one.
 
     client: the client to use instead of the server's own. delivery_id: the delivery, which is otherwise looked up.
+    owner: the client that makes the file or the batch that the request is about, by default the server's own.
     """
+    owner, client = owner or api.client, client or api.client
+    file_id = batch_id = ""
+    body = operation.body
+    if operation.path == "/v1/files" and operation.method == "post":
+        return upload(client)
+    if "{file_id}" in operation.path or operation.path == "/v1/batches":
+        file_id = made(upload(owner))
+    if operation.path == "/v1/batches" and operation.method == "post":
+        body = BATCH | {"input_file_id": file_id}
+    if "{batch_id}" in operation.path:
+        batch_id = made(owner.post("/v1/batches", json=BATCH | {"input_file_id": made(upload(owner, b""))}))
+        if "{delivery_id}" in operation.path:
+            delivery_id = delivery_of_batch(owner, batch_id)
     if "{delivery_id}" in operation.path and delivery_id is None:
         delivery_id = delivery_of(api.client, job_id)
-    path = operation.path.format(job_id=job_id, delivery_id=delivery_id, model_id="tiny")
-    return (client or api.client).request(operation.method, path, json=operation.body)
+    ids = {"job_id": job_id, "delivery_id": delivery_id, "file_id": file_id, "batch_id": batch_id, "model_id": "tiny"}
+    path = operation.path.format(**ids)
+    return client.request(operation.method, path, json=body)
+
+
+def upload(client: httpx2.Client, content: bytes = LINE) -> httpx2.Response:
+    """Upload a file for a batch."""
+    return client.post("/v1/files", data={"purpose": "batch"}, files={"file": ("lines.jsonl", content)})
+
+
+def made(response: httpx2.Response) -> str:
+    """Return the id of what a request has made."""
+    assert response.status_code == 200, response.text
+    return str(response.json()["id"])
+
+
+def delivery_of_batch(client: httpx2.Client, batch_id: str) -> str:
+    """Return the id of the only delivery of a batch, once it has ended."""
+    path = f"/v1/batches/{batch_id}/deliveries"
+    eventually(lambda: client.get(path).json()["data"], "the batch ends")
+    return str(client.get(path).json()["data"][0]["id"])
 
 
 def delivery_of(client: httpx2.Client, job_id: str) -> str:

@@ -142,7 +142,7 @@ class RunningApi:
         self.bell = of(BellSettings, bell_socket=str(folder / "bell"))
         self.store: StoreSettings = of(StoreSettings, database_url=database_url, sweep_seconds=0.2)
         self.scoring: ScoringSettings = of(ScoringSettings, model=str(model_directory), model_name="tiny")
-        self.api: ApiSettings = of(ApiSettings)
+        self.api: ApiSettings = of(ApiSettings, batch_poll_seconds=0.05)
         self.app = create_app(
             api=self.api,
             limits=of(LimitSettings),

@@ -170,9 +170,9 @@ def test_every_route_requires_a_key_or_is_listed_as_open(guarded: Guarded) -> No
                 secured = scope is not None
                 assert operation.get("security") == ([{"ApiKey": [scope]}] if secured else None), (method, path)
                 assert secured == ({"401", "403", "429"} <= operation["responses"].keys()), (method, path)
-                answer = client.request(
-                    method, path.format(job_id=new_job_id(), delivery_id="msg_0", model_id="tiny"), json={}
-                )
+                ids = {"job_id": new_job_id(), "delivery_id": "msg_0", "file_id": "file_0", "batch_id": "batch_0"}
+                ids["model_id"] = "tiny"
+                answer = client.request(method, path.format(**ids), json={})
                 assert (answer.status_code == 401) == secured, (method, path)
 
 
@@ -200,8 +200,11 @@ def test_each_route_requires_the_scope_that_it_documents(guarded: Guarded, opera
         job_id = client.post("/v1/jobs", json=WEBHOOK_BODY | {"items": []}).json()["id"]
         delivery_id = delivery_of(client, job_id)
     for scope in Scope:
-        with guarded.api.client_with(guarded.keys[scope.value]) as client:
-            response = request(guarded.api, operation, job_id, client, delivery_id)
+        with (
+            guarded.api.client_with(guarded.keys[scope.value]) as client,
+            guarded.api.client_with(guarded.keys["good"]) as owner,
+        ):
+            response = request(guarded.api, operation, job_id, client, delivery_id, owner)
         if scope is operation.scope:
             assert response.status_code == operation.status, response.text
         else:

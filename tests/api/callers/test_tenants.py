@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -16,10 +17,10 @@ import jobs.queue.ending
 import jobs.queue.read
 import jobs.webhooks.delivery_log
 from jobs.store.database import Database
-from jobs.store.identifiers import new_job_id
+from jobs.store.identifiers import new_file_batch_id, new_file_id, new_job_id
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
-from tests.api.every_route import BODY, WEBHOOK_BODY, delivery_of
+from tests.api.every_route import BATCH, BODY, WEBHOOK_BODY, delivery_of, made, upload
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel
 from tests.api.uploading import body as lines
@@ -62,27 +63,42 @@ def test_a_job_of_another_tenant_is_answered_like_a_missing_one_on_every_route(
     waiting = acme.post("/v1/jobs", json=BODY).json()["id"]
     call = acme.post("/v1/score", json=BODY | {"timeout": 0.01}).headers["location"].rpartition("/")[2]
     delivery = delivery_of(acme, done)
+    file_id = made(upload(acme))
+    batch_id = made(acme.post("/v1/batches", json=BATCH | {"input_file_id": file_id}))
     document = api.client.get("/openapi.json").json()
     walked = 0
     for path, methods in document["paths"].items():
-        if "{" not in path:
+        if not {"{job_id}", "{file_id}", "{batch_id}"} & set(re.findall(r"{.*?}", path)):
             continue
         for method in methods:
             for headers in ({}, {"Prefer": "wait=1"}, {"Accept": "application/x-ndjson"}):
-                missing = seen(
-                    bolt.request(method, path.format(job_id=new_job_id(), delivery_id=delivery), headers=headers)
-                )
+
+                def ask(
+                    job_id: str,
+                    file_id: str,
+                    batch_id: str,
+                    method: str = method,
+                    path: str = path,
+                    headers: dict[str, str] = headers,
+                ) -> tuple[int, bytes, list[tuple[str, str]]]:
+                    ids = {"job_id": job_id, "file_id": file_id, "batch_id": batch_id, "delivery_id": delivery}
+                    return seen(bolt.request(method, path.format(**ids), headers=headers))
+
+                missing = ask(new_job_id(), new_file_id(), new_file_batch_id())
                 assert missing[0] == 404, (method, path, missing)
                 for job_id in (done, waiting, call, "job_short", "nonsense"):
-                    answer = seen(
-                        bolt.request(method, path.format(job_id=job_id, delivery_id=delivery), headers=headers)
-                    )
-                    assert answer == missing, (method, path, job_id)
+                    assert ask(job_id, file_id, batch_id) == missing, (method, path, job_id)
+                assert ask(done, "nonsense", "nonsense") == missing, (method, path)
             walked += 1
     assert walked >= 6
     for job_id, status in ((done, "succeeded"), (waiting, "queued"), (call, "queued")):
         assert acme.get(f"/v1/jobs/{job_id}").json()["status"] == status, "the job is unchanged"
-    assert bolt.get("/v1/jobs").json()["data"] == []
+    assert acme.get(f"/v1/files/{file_id}/content").status_code == 200
+    for path in ("/v1/jobs", "/v1/files", "/v1/batches"):
+        assert bolt.get(path).json()["data"] == [], path
+    assert bolt.get("/v1/jobs", params={"batch": batch_id}).status_code == 404
+    foreign = bolt.post("/v1/batches", json=BATCH | {"input_file_id": file_id})
+    assert (foreign.status_code, foreign.json()["error"]["code"]) == (404, "file_not_found")
     assert {job["id"] for job in acme.get("/v1/jobs").json()["data"]} == {done, waiting}
     worker.gate.set()
 

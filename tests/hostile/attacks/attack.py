@@ -94,6 +94,7 @@ def request_of(operation: Operation, caller: Caller, body: bytes | None = None) 
     if body:
         headers.append((b"Content-Type", operation.media_type.encode()))
     target = operation.path.replace("{job_id}", caller.job_id).replace("{delivery_id}", "msg_" + "0" * 32)
+    target = target.replace("{file_id}", "file_" + "0" * 32).replace("{batch_id}", "batch_" + "0" * 32)
     return Request(operation.method.upper().encode(), target.encode(), tuple(headers), body or b"")
 
 

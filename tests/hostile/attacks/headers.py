@@ -179,6 +179,7 @@ def _with_parameter(operation: Operation, parameter: Parameter, kind: str, what:
         if parameter.place == "path":
             path = operation.path.replace(f"{{{parameter.name}}}", "@hostile@").encode()
             path = path.replace(b"{job_id}", caller.job_id.encode()).replace(b"{delivery_id}", b"msg_" + b"0" * 32)
+            path = path.replace(b"{file_id}", b"file_" + b"0" * 32).replace(b"{batch_id}", b"batch_" + b"0" * 32)
             target = path.replace(b"@hostile@", text)
         else:
             target = request.target + b"?" + parameter.name.encode() + b"=" + text

@@ -1,0 +1,36 @@
+"""Convert files to the JSON of responses, whose shapes are documented in ``api.answers.file_schemas``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jobs.files.reading import FileRecord
+
+
+def show_file(file: FileRecord) -> dict[str, Any]:
+    """Return the file object."""
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": math.floor(file.created_at),
+        "expires_at": None if file.expires_at is None else math.floor(file.expires_at),
+        "filename": file.filename,
+        "purpose": str(file.purpose),
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def show_list(objects: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """Return a page of a list with the cursors of OpenAI's interface. objects: one more than the limit if there is."""
+    shown = list(objects[:limit])
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(objects) > limit,
+    }

@@ -1,0 +1,152 @@
+"""Turn the lines of batches into jobs: read a block of a file, see what each of its lines asks for, and store that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from api.answers.batch_lines import encode_refusal, encode_unscored
+from api.batches.blocks import Block, next_block
+from api.batches.reading import InputLine, ReadLine, custom_id_of, read_lines, too_long
+from api.callers.authentication import Principal
+from api.service import Service
+from api.text_process.body_reader import SHORT_BYTES
+from jobs.file_batches.feeding import Fed, NewLine, feed
+from jobs.file_batches.reading import BatchRecord
+from jobs.tenancy.tenants import Tenant, find_tenant
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.tokenization import always_wanted
+
+PAUSE_SECONDS = 5.0
+"""How long a batch waits while there is no room for its jobs, unless an error says otherwise."""
+
+log = structlog.stdlib.get_logger("api.batches")
+
+
+class Feeder:
+    """Feeds the queue with lines of batches. For use within one event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def feed(self, batch: BatchRecord) -> float:
+        """Turn the next lines of a batch into jobs. Returns for how many seconds nothing more can be done; mostly 0.
+
+        Raises StorageUnavailable, MissingFileError.
+        """
+        threads, db = self._service.threads, self._service.database
+        most = self._service.limits.max_line_bytes
+        block = await threads.sql_of(batch.tenant, next_block, db, batch, most)
+        principal = await threads.sql_of(batch.tenant, _principal, self._service, batch.tenant)
+        try:
+            read = await self._read(batch, principal, block.lines)
+            first = next((one.submission for one in read if one.submission is not None), None)
+            if first is not None:
+                await threads.sql_of(batch.tenant, self._service.admission.admit_upload, first)
+        except RequestError as error:
+            # Nothing is wrong with the lines: there is no room for them, or nobody to read or to score them.
+            log.info("a batch waits", batch_id=batch.id, reason=error.message)
+            return error.retry_after or PAUSE_SECONDS
+        lines = [_new_line(batch, line, one) for line, one in zip(block.lines, read, strict=False)]
+        fed = await self._store(batch, block, lines)
+        return fed.pause_seconds
+
+    async def refuse(self, batch: BatchRecord, code: ErrorCode) -> None:
+        """Refuse the next lines of a batch that has expired, or that is cancelled."""
+        threads, db = self._service.threads, self._service.database
+        block = await threads.sql_of(batch.tenant, next_block, db, batch, self._service.limits.max_line_bytes)
+        lines = await threads.text(_refused_lines, batch, block.lines, code)
+        await self._store(batch, block, lines, is_late=code is ErrorCode.BATCH_EXPIRED)
+
+    async def _store(self, batch: BatchRecord, block: Block, lines: list[NewLine], *, is_late: bool = False) -> Fed:
+        """Store lines, and move the batch behind them. lines: the first lines of the block, or all of them."""
+        stop_bytes, stop_lines = block.stop_bytes, block.stop_lines
+        if len(lines) < len(block.lines):
+            stop_bytes, stop_lines = lines[-1].stop, lines[-1].number + 1
+        fed = await self._service.threads.sql_of(
+            batch.tenant,
+            feed,
+            self._service.database,
+            batch,
+            lines,
+            read_bytes=stop_bytes,
+            read_lines=stop_lines,
+            refuse_repeated=lambda line: _refuse_repeated(batch, line),
+            is_late=is_late,
+        )
+        if fed.submissions:
+            self._service.ringer.ring(batch.model)
+        for submission in fed.submissions:
+            self._service.metrics.count_accepted(submission)
+        return fed
+
+    async def _read(self, batch: BatchRecord, principal: Principal, lines: Sequence[InputLine]) -> list[ReadLine]:
+        """Read the first lines, or all of them. Raises RequestError if that is not possible now.
+
+        If they take too long, or need too much memory, half as many are read. A line for which that holds is refused,
+        as it would be if it were sent alone.
+        """
+        if not lines:
+            return []
+        if lines[0].content is None:
+            return [_failed(too_long(self._service.reading, lines[0]))]
+        readable = list(lines)
+        for place, line in enumerate(lines):
+            if line.content is None:
+                readable = readable[:place]
+                break
+        while True:
+            try:
+                return await self._read_in_process(batch, principal, readable)
+            except RequestError as error:
+                if error.code is not ErrorCode.REQUEST_TOO_LARGE:
+                    raise
+                if len(readable) == 1:
+                    return [_failed(error, custom_id_of(readable[0].content or b""))]
+                readable = readable[: len(readable) // 2]
+
+    async def _read_in_process(
+        self, batch: BatchRecord, principal: Principal, lines: Sequence[InputLine]
+    ) -> list[ReadLine]:
+        service = self._service
+        body = b"".join((line.content or b"") + b"\n" for line in lines)
+        places = [replace(line, content=None) for line in lines]
+        if len(body) <= SHORT_BYTES:
+            return await service.bodies.step(
+                batch.tenant, read_lines, service.reading, body, always_wanted, principal, batch.endpoint, places
+            )
+        return await service.text_process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)
+
+
+def _principal(service: Service, tenant: str) -> Principal:
+    """Return the tenant of a batch as the sender of its lines."""
+    return Principal(find_tenant(service.database, tenant) or Tenant(tenant), frozenset(), None)
+
+
+def _failed(error: RequestError, custom_id: str | None = None) -> ReadLine:
+    return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
+
+
+def _new_line(batch: BatchRecord, line: InputLine, read: ReadLine) -> NewLine:
+    if read.error is None:
+        return NewLine(line.number, line.stop, read.custom_id, read.submission, ranking=read.ranking)
+    error = RequestError(read.error["code"], read.error["message"], param=read.error["param"])
+    refusal = encode_refusal(batch.id, line.number, read.custom_id, error)
+    return NewLine(line.number, line.stop, read.custom_id, refusal=refusal)
+
+
+def _refuse_repeated(batch: BatchRecord, line: NewLine) -> bytes:
+    message = "an earlier line of the file has the same custom_id"
+    error = RequestError(ErrorCode.INVALID_REQUEST, message, param="custom_id")
+    return encode_refusal(batch.id, line.number, line.custom_id, error)
+
+
+def _refused_lines(batch: BatchRecord, lines: Sequence[InputLine], code: ErrorCode) -> list[NewLine]:
+    refused = []
+    for line in lines:
+        custom_id = None if line.content is None else custom_id_of(line.content)
+        refusal = encode_unscored(batch.id, line.number, custom_id, code)
+        refused.append(NewLine(line.number, line.stop, None, refusal=refusal))
+    return refused

@@ -1,0 +1,191 @@
+"""Read lines of a batch: what would become of each if it were sent alone. It blocks on the processor.
+
+:func:`read_lines` may run in the process that reads long bodies, so it takes and returns plain data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from api.callers.authentication import Principal
+from api.reading import ReadingContext
+from api.requests.json_body import check_containers, parse_json
+from api.requests.reranking import Rerank, rerank_of
+from api.requests.submission import call_of
+from jobs.file_batches.tables import MAX_CUSTOM_ID, RERANK
+from jobs.store.records import Origin, Submission
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.options import Priority
+from scoring.quoting import quote
+from scoring.templates.relevance import Formula, Relevance
+from scoring.work import work_of_group
+
+TOKENS_AT_ONCE = 2**20
+"""When the rows of the lines that were read have this many tokens, no further line is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputLine:
+    """A line as it is stored. number: counted from 0, blank lines included."""
+
+    number: int
+    start: int  # the place in the file where it begins
+    stop: int  # the place behind it and its line end
+    content: bytes | None  # None: it is longer than a line may be
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadLine:
+    """A line that was read: it has a submission or an error, or neither if only its ``custom_id`` was wanted."""
+
+    custom_id: str | None
+    submission: Submission | None = None
+    ranking: Mapping[str, Any] | None = None
+    error: RequestErrorFields | None = None
+
+
+RequestErrorFields = Mapping[str, Any]
+"""The fields of a RequestError. As an exception it can't be pickled."""
+
+
+def read_lines(
+    reading: ReadingContext,
+    body: bytes,
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    endpoint: str,
+    lines: Sequence[InputLine],
+) -> list[ReadLine]:
+    """Return the first lines, or all of them, as they were read. They have no content: it is in ``body``.
+
+    body: the contents of the lines, each with a line end.
+    """
+    found: list[ReadLine] = []
+    tokens = 0
+    for line, content in zip(lines, body.split(b"\n"), strict=False):
+        stop_if_unwanted()
+        one = _read(reading, content, stop_if_unwanted, principal, endpoint, line)
+        found.append(one)
+        if one.submission is not None:
+            tokens += sum(len(chunk.rows.tokens) for chunk in one.submission.chunks) + len(one.submission.prefix)
+        if tokens > TOKENS_AT_ONCE:
+            break
+    return found
+
+
+def custom_id_of(content: bytes) -> str | None:
+    """Return the ``custom_id`` of a line that is not to be read; None if it has none that is valid."""
+    try:
+        return _custom_id(json.loads(content))
+    except (ValueError, RecursionError, RequestError):
+        return None
+
+
+def too_long(reading: ReadingContext, line: InputLine) -> RequestError:
+    """Return the error of a line that is longer than lines may be."""
+    most = reading.limits.max_line_bytes
+    message = f"line {line.number + 1} has more than the {most} bytes that a line may have"
+    return RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
+
+
+def _read(
+    reading: ReadingContext,
+    content: bytes,
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    endpoint: str,
+    line: InputLine,
+) -> ReadLine:
+    custom_id: str | None = None
+    try:
+        what = f"line {line.number + 1}"
+        check_containers(content, what)
+        value = parse_json(content, what)
+        if not isinstance(value, dict):
+            raise _invalid(f"{what} must be a JSON object")
+        custom_id = _custom_id(value)
+        body = _body(value, endpoint)
+        submission, ranking = _request(reading, body, stop_if_unwanted, principal, endpoint, line)
+        _check_quota(submission)
+    except RequestError as error:
+        return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
+    return ReadLine(custom_id, submission, ranking)
+
+
+def _custom_id(value: object) -> str | None:
+    if not isinstance(value, dict) or value.get("custom_id") is None:
+        raise _invalid("custom_id is required", "custom_id")
+    custom_id = value["custom_id"]
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID or "\0" in custom_id:
+        message = f"custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters, none of them NUL"
+        raise _invalid(message, "custom_id")
+    custom_id.encode()  # a lone surrogate can't be stored
+    return custom_id
+
+
+def _body(value: Mapping[str, object], endpoint: str) -> Mapping[str, object]:
+    if value.get("method") != "POST":
+        raise _invalid('method must be "POST"', "method")
+    url = value.get("url")
+    if url != endpoint:
+        given = quote(url) if isinstance(url, str) else "another value"
+        raise _invalid(f"url must be the endpoint of the batch, {endpoint}, not {given}", "url")
+    body = value.get("body")
+    if not isinstance(body, dict):
+        raise _invalid("body must be a JSON object", "body")
+    return body
+
+
+def _request(
+    reading: ReadingContext,
+    body: Mapping[str, object],
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    endpoint: str,
+    line: InputLine,
+) -> tuple[Submission, Mapping[str, Any] | None]:
+    """Return the job of a request, and what its answer needs beside the scores."""
+    if endpoint == RERANK:
+        rerank = rerank_of(reading, body, stop_if_unwanted, principal, None, True)
+        call, ranking = rerank.call, pack_ranking(rerank, line)
+    else:
+        call, ranking = call_of(reading, body, stop_if_unwanted, principal, None), None
+    # It has the time of its batch, so that its own timeout does not apply.
+    submission = replace(call.submission, origin=Origin.LINE, priority=Priority.BULK, expires_in=None, notice_key=None)
+    return submission, ranking
+
+
+def pack_ranking(rerank: Rerank, line: InputLine) -> dict[str, Any]:
+    """Return what is stored of a ranking. Its documents are not, because they are in the file."""
+    relevance = rerank.relevance
+    packed: dict[str, Any] = {
+        "formula": str(relevance.formula),
+        "labels": list(relevance.labels),
+        "sigmoid": relevance.sigmoid,
+        "top_n": rerank.top_n,
+    }
+    if rerank.documents is not None:
+        packed |= {"start": line.start, "bytes": line.stop - line.start}
+    return packed
+
+
+def unpack_relevance(packed: Mapping[str, Any]) -> Relevance:
+    """Return the relevance that :func:`pack_ranking` has packed."""
+    return Relevance(Formula(packed["formula"]), tuple(packed["labels"]), packed["sigmoid"])
+
+
+def _check_quota(submission: Submission) -> None:
+    """Refuse a line that is larger than the whole quota of its tenant: it would wait for ever."""
+    if submission.quota is None:
+        return
+    tokens = work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks))
+    if tokens > submission.quota:
+        message = f"this is {tokens} tokens of work, and this tenant's quota is {submission.quota}"
+        raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
+
+
+def _invalid(message: str, param: str | None = None) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)

@@ -1,0 +1,238 @@
+"""Work on batches in the background of an API process: read their lines, write their results, and end them.
+
+Any number of processes may do this. Each takes the batch that has been left alone for longest, and works on it for a
+short time, so that all batches come forward. Whatever a process has not committed when it is killed, another one does
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
+
+import structlog
+
+from api.batches.answering import Needed, encode_lines
+from api.batches.blocks import MissingFileError
+from api.batches.feeder import Feeder
+from api.provenances import Shown
+from api.service import Service
+from jobs.file_batches.claiming import claim_batch, has_expired, read_again, release_batch
+from jobs.file_batches.feeding import cancel_jobs, start_batch
+from jobs.file_batches.reading import FILE_IN_USE, BatchRecord
+from jobs.file_batches.removal import sweep_batches
+from jobs.file_batches.tables import BatchStatus
+from jobs.file_batches.writing import (
+    EndedLine,
+    end_batch,
+    ended_lines,
+    finalize_batch,
+    is_written,
+    write_lines,
+)
+from jobs.files.reading import read_bytes
+from jobs.files.removal import sweep_files
+from jobs.store.database import Database, StorageUnavailable
+from scoring.error_codes import ErrorCode
+
+TURN_SECONDS = 1.0
+"""How long a process works on a batch before it looks for another one."""
+
+CLAIM_SECONDS = 30.0
+"""How long other processes leave a batch alone whose process is silent: a step takes a second or two."""
+
+FAILED_SECONDS = 10.0
+"""How long a batch is left alone after an unexpected error."""
+
+MAX_PAUSE_SECONDS = 10.0
+"""How long a batch is left alone at most while there is no room for its lines: their results are to be written."""
+
+BEGINNING_BYTES = 4_096
+WINDOW_BYTES = 2**19
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = structlog.stdlib.get_logger("api.batches")
+
+
+class BatchWork:
+    """The background task. For use within one event loop."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._feeder = Feeder(service)
+        self._swept_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            try:
+                found = await self._take_turn()
+                await self._sweep_if_due()
+            except StorageUnavailable as error:
+                log.warning("could not work on batches", error=str(error))
+                found = False
+            if not found:
+                await asyncio.sleep(self._service.api.batch_poll_seconds)
+
+    async def _take_turn(self) -> bool:
+        """Work on one batch. Returns whether there was one."""
+        service = self._service
+        batch = await service.threads.sql(claim_batch, service.database, service.card.name, CLAIM_SECONDS)
+        if batch is None:
+            return False
+        pause = FAILED_SECONDS
+        try:
+            pause = await self._work_on(batch)
+        except StorageUnavailable:
+            pause = 0.0
+            raise
+        except Exception:
+            log.exception("work on a batch failed, and is tried again", batch_id=batch.id)
+        finally:
+            await service.threads.sql(release_batch, service.database, batch.id, pause)
+        return True
+
+    async def _sweep_if_due(self) -> None:
+        settings = self._service.database.settings
+        if time.monotonic() - self._swept_at >= settings.sweep_seconds:
+            await self._service.threads.sql(_sweep, self._service.database)
+            self._swept_at = time.monotonic()
+
+    async def _work_on(self, batch: BatchRecord | None) -> float:
+        """Work on a batch for a while. Returns for how many seconds to leave it alone."""
+        until = time.monotonic() + TURN_SECONDS
+        pause = 0.0
+        while batch is not None and not batch.status.ended:
+            try:
+                pause, is_busy = await self._step(batch)
+            except MissingFileError:
+                await self._end(batch, "the input file is gone")
+                return 0.0
+            if not is_busy or time.monotonic() >= until:
+                return pause
+            batch = await self._of(batch, read_again, batch.id)
+        return pause
+
+    async def _step(self, batch: BatchRecord) -> tuple[float, bool]:
+        """Take the next step of everything that is to be done for a batch.
+
+        Returns for how many seconds to leave it alone, and whether more can be done at once.
+        """
+        match batch.status:
+            case BatchStatus.VALIDATING:
+                await self._validate(batch)
+                return 0.0, True
+            case BatchStatus.FINALIZING:
+                await self._end(batch)
+                return 0.0, False
+        pause = 0.0
+        is_busy = not batch.is_read
+        if not batch.is_read:
+            pause = min(await self._feed(batch), MAX_PAUSE_SECONDS)
+            is_busy = pause == 0.0
+        if batch.status is BatchStatus.CANCELLING:
+            cancelled = await self._of(batch, cancel_jobs, batch)
+            self._service.ringer.announce(cancelled)
+            is_busy |= bool(cancelled)
+        is_busy |= await self._write(batch)
+        if await self._of(batch, _is_written_now, batch.id):
+            if batch.status is BatchStatus.CANCELLING:
+                await self._end(batch)
+            else:
+                await self._of(batch, finalize_batch, batch)
+            return 0.0, True
+        return (pause if is_busy or pause else self._service.api.batch_poll_seconds), is_busy
+
+    async def _validate(self, batch: BatchRecord) -> None:
+        """Begin with a batch whose file can be read as lines."""
+        reason = await self._of(batch, _why_unreadable, batch)
+        if reason is None:
+            await self._of(batch, start_batch, batch)
+        else:
+            await self._end(batch, reason)
+
+    async def _feed(self, batch: BatchRecord) -> float:
+        if batch.status is BatchStatus.CANCELLING:
+            await self._feeder.refuse(batch, ErrorCode.BATCH_CANCELLED)
+        elif await self._of(batch, has_expired, batch.id):
+            await self._feeder.refuse(batch, ErrorCode.BATCH_EXPIRED)
+        else:
+            return await self._feeder.feed(batch)
+        return 0.0
+
+    async def _write(self, batch: BatchRecord) -> bool:
+        """Write some of the lines that can be written. Returns whether there may be more of them."""
+        lines, may_be_more = await self._of(batch, ended_lines, batch)
+        if not lines:
+            return False
+        needed = Needed(
+            await self._of(batch, _inputs_of, batch, lines), await self._of(batch, self._provenances_of, lines)
+        )
+        written = await self._service.threads.text(encode_lines, batch, lines, needed)
+        if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):
+            self._service.metrics.count_lines(completed=written.completed, failed=written.failed)
+        return may_be_more
+
+    def _provenances_of(self, _: Database, lines: Sequence[EndedLine]) -> dict[int, Shown]:
+        """Return what computed the scores of the lines that ask for it, by number."""
+        pages = {line.number: line.result[1] for line in lines if line.result is not None}
+        return {
+            number: self._service.provenances.look_up(page.provenances)
+            for number, page in pages.items()
+            if page is not None and page.job.options.return_provenance
+        }
+
+    async def _end(self, batch: BatchRecord, error_message: str | None = None) -> None:
+        ended = await self._of(batch, end_batch, batch, error_message)
+        if ended is not None:
+            self._service.metrics.count_batch(ended.status)
+            log.info("a batch has ended", batch_id=batch.id, status=str(ended.status))
+
+    async def _of(
+        self,
+        batch: BatchRecord,
+        function: Callable[Concatenate[Database, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run a function that talks to the database for the tenant of a batch, when it is the tenant's turn."""
+        return await self._service.threads.sql_of(batch.tenant, function, self._service.database, *args, **kwargs)
+
+
+def _sweep(db: Database) -> None:
+    sweep_batches(db)
+    sweep_files(db, FILE_IN_USE)
+
+
+def _why_unreadable(db: Database, batch: BatchRecord) -> str | None:
+    """Return why the file of a batch can't be read as lines, or None if it can."""
+    if batch.total_lines == 0:
+        return "the file has no lines"
+    if b"\0" in read_bytes(db, batch.input_file_id, 0, BEGINNING_BYTES):
+        return "the file is not text in UTF-8: its beginning holds a zero byte"
+    return None
+
+
+def _is_written_now(db: Database, batch_id: str) -> bool:
+    batch = read_again(db, batch_id)
+    return batch is not None and is_written(db, batch)
+
+
+def _inputs_of(db: Database, batch: BatchRecord, lines: Sequence[EndedLine]) -> dict[int, bytes]:
+    """Return the input lines whose answers hold their documents, by number."""
+    wanted = {
+        line.number: (line.ranking["start"], line.ranking["bytes"])
+        for line in lines
+        if line.ranking is not None and "start" in line.ranking
+    }
+    found: dict[int, bytes] = {}
+    begin, window = 0, b""  # many lines are read at a time
+    for number, (start, size) in wanted.items():
+        if start + size > begin + len(window):
+            begin, window = start, read_bytes(db, batch.input_file_id, start, max(size, WINDOW_BYTES))
+        found[number] = window[start - begin : start - begin + size]
+    return found

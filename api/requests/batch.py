@@ -1,0 +1,68 @@
+"""Parse and validate the body of ``POST /v1/batches``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from api.callers.authentication import Principal
+from api.reading import ReadingContext
+from api.requests.idempotency import idempotency_of
+from api.requests.submission import parse_object, read_metadata
+from api.requests.webhook import read_webhook
+from jobs.file_batches.creating import NewBatch
+from jobs.file_batches.tables import ENDPOINTS
+from jobs.store.webhook_events import BatchEvent
+from scoring.error_codes import ErrorCode, RequestError
+
+ROUTE = "POST /v1/batches"
+
+_WINDOW = re.compile(r"([1-9][0-9]{0,7})([smhd])", re.ASCII)
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def read_batch(
+    reading: ReadingContext,
+    data: bytes,
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    idempotency_key: str | None,
+) -> NewBatch:
+    """Return the batch in a body. Raises RequestError."""
+    body = parse_object(data)
+    idempotency = idempotency_of(idempotency_key, ROUTE, data)
+    file_id, endpoint = body.get("input_file_id"), body.get("endpoint")
+    if not isinstance(file_id, str):
+        raise _invalid("input_file_id must be the id of a file", "input_file_id")
+    if endpoint not in ENDPOINTS:
+        raise _invalid(f"endpoint must be one of {', '.join(ENDPOINTS)}", "endpoint")
+    assert isinstance(endpoint, str)
+    window, seconds = _window(body, reading.limits.max_completion_window_seconds)
+    if body.get("output_expires_after") is not None:
+        message = "output_expires_after is not supported here: the files of a batch are deleted with it"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="output_expires_after")
+    return NewBatch(
+        tenant=principal.tenant,
+        model=reading.card.name,
+        endpoint=endpoint,
+        input_file_id=file_id,
+        completion_window=window,
+        window_seconds=seconds,
+        metadata=read_metadata(body),
+        webhook=read_webhook(body, reading.webhook_rules, BatchEvent),
+        idempotency=idempotency,
+    )
+
+
+def _window(body: Mapping[str, object], most: int) -> tuple[str, float]:
+    value = body.get("completion_window")
+    found = _WINDOW.fullmatch(value) if isinstance(value, str) else None
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if found is None or seconds > most:
+        message = f"completion_window must be a time of at most {most} seconds, such as 24h, 90m or 7d"
+        raise _invalid(message, "completion_window")
+    return found[0], float(seconds)
+
+
+def _invalid(message: str, param: str) -> RequestError:
+    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)

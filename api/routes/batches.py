@@ -1,0 +1,125 @@
+"""``/v1/batches``: have the requests in a file answered, as OpenAI's interface has it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from api.answers.batch_schemas import Batch, BatchBody, BatchList
+from api.answers.batches import show_batch
+from api.answers.error_responses import secured
+from api.answers.files import show_list
+from api.answers.openapi import json_body
+from api.answers.presentation import json_response
+from api.principal import WithReadScope, WithScoreScope
+from api.requests.batch import read_batch
+from api.requests.body import received_body
+from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.service import ServiceOf
+from jobs.file_batches.creating import cancel_batch, create_batch
+from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
+from scoring.error_codes import ErrorCode
+
+BATCH_ID = r"^batch_[0-9A-Za-z-]{1,64}$"
+
+EXAMPLE = {
+    "input_file_id": "file_0198c0de00007000800000000000000a",
+    "endpoint": "/v1/score",
+    "completion_window": "24h",
+    "metadata": {"run": "7"},
+}
+
+router = APIRouter(tags=["files and batches"])
+
+
+@router.post(
+    "/v1/batches",
+    response_model=Batch,
+    responses=secured(
+        ErrorCode.INVALID_JSON,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_FILE,
+        ErrorCode.UNSUPPORTED_PARAMETER,
+        ErrorCode.WEBHOOK_URL_FORBIDDEN,
+        ErrorCode.FILE_NOT_FOUND,
+        ErrorCode.BATCH_NOT_FOUND,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+        ErrorCode.REQUEST_TOO_LARGE,
+        ErrorCode.QUOTA_EXCEEDED,
+        ErrorCode.IDEMPOTENCY_KEY_REUSED,
+        ErrorCode.STORAGE_UNAVAILABLE,
+    ),
+    openapi_extra=json_body(BatchBody, EXAMPLE),
+)
+async def create(
+    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Have the requests in a file answered. With the 200 the batch is committed: nothing of it is lost afterwards.
+
+    Each line is `{"custom_id", "method": "POST", "url", "body"}`; `url` is the endpoint of the batch. The answers come
+    as files, in the order of the lines. A line that is wrong goes to the error file, and the others are scored.
+    """
+    async with received_body(request, service) as data:
+        wanted = await service.bodies.read(request, principal.tenant, read_batch, data, principal, idempotency_key)
+    batch, is_replayed = await service.threads.sql_of(
+        principal.tenant, create_batch, service.database, wanted, service.limits.max_open_batches_per_tenant
+    )
+    return json_response(show_batch(batch), headers=REPLAYED if is_replayed else {})
+
+
+@router.get(
+    "/v1/batches",
+    response_model=BatchList,
+    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def list_(
+    service: ServiceOf,
+    principal: WithReadScope,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: Annotated[
+        str | None, Query(pattern=BATCH_ID, description="the id of the last batch of the page before")
+    ] = None,
+) -> Response:
+    """List batches, newest first."""
+    found = await service.threads.sql_of(
+        principal.tenant, list_batches, service.database, principal.tenant, limit=limit + 1, after=after
+    )
+    return json_response(show_list([show_batch(batch) for batch in found], limit))
+
+
+@router.get(
+    "/v1/batches/{batch_id}",
+    response_model=Batch,
+    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def read(batch_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+    """Read a batch."""
+    batch = await service.threads.sql_of(
+        principal.tenant, get_batch, service.database, principal.tenant, checked_batch_id(batch_id)
+    )
+    return json_response(show_batch(batch))
+
+
+@router.post(
+    "/v1/batches/{batch_id}/cancel",
+    response_model=Batch,
+    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def cancel(batch_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
+    """Cancel a batch. What was scored is written; all other lines go to the error file. One that has ended stays as it
+    is, so cancelling twice is safe.
+    """
+    batch = await service.threads.sql_of(
+        principal.tenant, cancel_batch, service.database, principal.tenant, checked_batch_id(batch_id)
+    )
+    return json_response(show_batch(batch))
+
+
+def checked_batch_id(batch_id: str) -> str:
+    """Return a valid batch id. An invalid one raises the error of a missing batch and is not sent to the database."""
+    if not re.fullmatch(BATCH_ID, batch_id):
+        raise batch_not_found()
+    return batch_id

@@ -1,0 +1,183 @@
+"""``/v1/files``: upload, list, read and delete files, as OpenAI's interface has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from api.answers.error_responses import secured
+from api.answers.file_schemas import DeletedFile, File, FileList
+from api.answers.files import show_file, show_list
+from api.answers.presentation import json_response
+from api.budget import Kind, place_of
+from api.principal import WithReadScope, WithScoreScope
+from api.request_id import BrokenOffError
+from api.requests.file_upload import receive_file
+from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.service import Service, ServiceOf
+from jobs.file_batches.reading import FILE_IN_USE
+from jobs.files.reading import file_not_found, get_file, list_files, read_part
+from jobs.files.removal import delete_file
+from jobs.files.tables import Purpose
+from jobs.store.database import StorageUnavailable
+from scoring.error_codes import ErrorCode, RequestError
+
+FILE_ID = r"^file_[0-9A-Za-z-]{1,64}$"
+
+MAX_LIMIT = 10_000
+"""The most files of a page, and how many it has unless told otherwise."""
+
+CONTENT = "application/octet-stream"
+
+FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {"$ref": "#/components/schemas/FileBody"},
+                "example": '--line\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--line--\r\n',
+            }
+        },
+    }
+}
+
+router = APIRouter(tags=["files and batches"])
+
+
+async def _sends_a_file(request: Request) -> None:
+    place_of(request).kind = Kind.UPLOAD
+
+
+async def _reads_content(request: Request) -> None:
+    place_of(request).kind = Kind.STREAM
+
+
+@router.post(
+    "/v1/files",
+    dependencies=[Depends(_sends_a_file)],
+    response_model=File,
+    responses=secured(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+        ErrorCode.REQUEST_TOO_LARGE,
+        ErrorCode.QUOTA_EXCEEDED,
+        ErrorCode.FILE_NOT_FOUND,
+        ErrorCode.IDEMPOTENCY_KEY_REUSED,
+        ErrorCode.IDEMPOTENCY_IN_PROGRESS,
+        ErrorCode.STORAGE_UNAVAILABLE,
+    ),
+    openapi_extra=FORM,
+)
+async def upload(
+    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Upload a file of JSON lines for a batch.
+
+    It is a form with the fields `purpose` (`batch`) and `file`, and `expires_after[anchor]` (`created_at`) and
+    `expires_after[seconds]` if it is to expire earlier than others.
+    """
+    file, is_replayed = await receive_file(request, service, principal, idempotency_key)
+    return json_response(show_file(file), headers=REPLAYED if is_replayed else {})
+
+
+@router.get(
+    "/v1/files", response_model=FileList, responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE)
+)
+async def list_(
+    service: ServiceOf,
+    principal: WithReadScope,
+    purpose: Literal["batch", "batch_output"] | None = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = MAX_LIMIT,
+    after: Annotated[
+        str | None, Query(pattern=FILE_ID, description="the id of the last file of the page before")
+    ] = None,
+    order: Annotated[Literal["asc", "desc"], Query(description="by the time of creation")] = "desc",
+) -> Response:
+    """List files, newest first unless told otherwise."""
+    found = await service.threads.sql_of(
+        principal.tenant,
+        list_files,
+        service.database,
+        principal.tenant,
+        purpose=None if purpose is None else Purpose(purpose),
+        limit=limit + 1,
+        after=after,
+        oldest_first=order == "asc",
+    )
+    return json_response(show_list([show_file(file) for file in found], limit))
+
+
+@router.get(
+    "/v1/files/{file_id}",
+    response_model=File,
+    responses=secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def read(file_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+    """Read what a file is."""
+    file = await service.threads.sql_of(
+        principal.tenant, get_file, service.database, principal.tenant, checked_file_id(file_id)
+    )
+    return json_response(show_file(file))
+
+
+@router.get(
+    "/v1/files/{file_id}/content",
+    dependencies=[Depends(_reads_content)],
+    response_class=StreamingResponse,
+    responses={
+        200: {"description": "the bytes of the file", "content": {CONTENT: {"schema": {"type": "string"}}}},
+        **secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    },
+)
+async def content(file_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+    """Read the bytes of a file."""
+    file = await service.threads.sql_of(
+        principal.tenant, get_file, service.database, principal.tenant, checked_file_id(file_id)
+    )
+    headers = {
+        "Content-Length": str(file.bytes),
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return StreamingResponse(
+        _parts(service, principal.tenant, file_id, file.bytes), media_type=CONTENT, headers=headers
+    )
+
+
+@router.delete(
+    "/v1/files/{file_id}",
+    response_model=DeletedFile,
+    responses=secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_IN_USE, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def delete_(file_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
+    """Delete a file. One that a batch reads, which has not ended, is kept."""
+    await service.threads.sql_of(
+        principal.tenant, delete_file, service.database, principal.tenant, checked_file_id(file_id), FILE_IN_USE
+    )
+    return json_response({"id": file_id, "object": "file", "deleted": True})
+
+
+def checked_file_id(file_id: str) -> str:
+    """Return a valid file id. An invalid one raises the error of a missing file and is not sent to the database."""
+    if not re.fullmatch(FILE_ID, file_id):
+        raise file_not_found()
+    return file_id
+
+
+async def _parts(service: Service, tenant: str, file_id: str, size: int) -> AsyncIterator[bytes]:
+    """Yield the parts of a file, one at a time. Raises BrokenOffError if one can't be read, as after a deletion."""
+    start = 0
+    try:
+        while start < size:
+            part = await service.threads.sql_of(tenant, read_part, service.database, tenant, file_id, start)
+            if part is None:
+                raise BrokenOffError("a part of the file is missing")
+            start += len(part)
+            yield part
+    except (RequestError, StorageUnavailable) as error:
+        raise BrokenOffError(str(error)) from error

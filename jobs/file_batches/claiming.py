@@ -1,0 +1,91 @@
+"""Choosing the batch to work on next. Any API process may take any step of any batch, one process at a time.
+
+A claim only keeps two processes from doing the same work: it ends by itself, and a process that is slower than that
+does no harm, because every step compares where the batch is with where it was when the step began.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import and_, bindparam, exists, func, or_, select, update
+
+from jobs.file_batches.reading import BatchRecord, batch_record
+from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
+from jobs.store.clock import NOW
+from jobs.store.database import Database
+from jobs.store.tables import Seconds, jobs
+
+
+def claim_batch(db: Database, model: str, seconds: float) -> BatchRecord | None:
+    """Return the batch with something to do that has been left alone for longest; None if there is none.
+
+    Nobody else works on it for so many seconds, or until it is released. model: whose lines this process can read.
+    """
+    with db.read() as tx:
+        if tx.scalar(_DUE, {"for_model": model}) is None:
+            return None
+    with db.write() as tx:
+        row = tx.execute(_CLAIM, {"for_model": model, "seconds": seconds}).one_or_none()
+        return None if row is None else batch_record(row)
+
+
+def release_batch(db: Database, batch_id: str, seconds: float) -> None:
+    """Let any process work on a batch again, in so many seconds."""
+    with db.write(durable=False) as tx:
+        tx.execute(_RELEASE, {"of_batch": batch_id, "seconds": seconds})
+
+
+def read_again(db: Database, batch_id: str) -> BatchRecord | None:
+    """Return a batch of any tenant as it is now; None if it is gone."""
+    with db.read() as tx:
+        row = tx.execute(select(file_batches).where(file_batches.c.id == batch_id)).one_or_none()
+        return None if row is None else batch_record(row)
+
+
+def has_expired(db: Database, batch_id: str) -> bool:
+    """Return whether the time of a batch is over."""
+    of_batch = select(file_batches.c.id).where(file_batches.c.id == batch_id, file_batches.c.expires_at <= NOW)
+    with db.read() as tx:
+        return tx.scalar(of_batch) is not None
+
+
+_UNWRITTEN = and_(batch_lines.c.batch_id == file_batches.c.id, batch_lines.c.number >= file_batches.c.written_lines)
+_NEXT_LINE = select(func.min(batch_lines.c.number)).where(_UNWRITTEN).scalar_subquery()
+_NEXT_HAS_ENDED = exists(
+    select(batch_lines.c.number)
+    .outerjoin(jobs, jobs.c.id == batch_lines.c.job_id)
+    .where(
+        batch_lines.c.batch_id == file_batches.c.id,
+        batch_lines.c.number == _NEXT_LINE.correlate(file_batches),
+        or_(jobs.c.id.is_(None), jobs.c.finished_at.is_not(None)),
+    )
+)
+_IS_READ = file_batches.c.read_bytes >= file_batches.c.input_bytes
+_IS = {status: file_batches.c.status == status.value for status in BatchStatus}
+_CAN_READ = or_(
+    file_batches.c.model == bindparam("for_model"),
+    file_batches.c.expires_at <= NOW,
+    _IS[BatchStatus.CANCELLING],
+)
+_HAS_WORK = and_(
+    OPEN,
+    file_batches.c.next_step_at <= NOW,
+    or_(
+        and_(_CAN_READ, or_(_IS[BatchStatus.VALIDATING], ~_IS_READ)),
+        _IS[BatchStatus.FINALIZING],
+        _IS[BatchStatus.CANCELLING],
+        _NEXT_HAS_ENDED,
+        and_(_IS_READ, ~exists().where(_UNWRITTEN)),
+    ),
+)
+_DUE = select(file_batches.c.id).where(_HAS_WORK).order_by(file_batches.c.next_step_at).limit(1)
+_CLAIM = (
+    update(file_batches)
+    .where(file_batches.c.id == _DUE.with_for_update(skip_locked=True, key_share=True).scalar_subquery())
+    .values(next_step_at=NOW + bindparam("seconds", type_=Seconds))
+    .returning(*file_batches.c)
+)
+_RELEASE = (
+    update(file_batches)
+    .where(file_batches.c.id == bindparam("of_batch"))
+    .values(next_step_at=NOW + bindparam("seconds", type_=Seconds))
+)

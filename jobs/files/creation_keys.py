@@ -1,0 +1,84 @@
+"""The Idempotency-Keys of files and batches: the first request with a key makes one, and all others get that one.
+
+The keys of jobs are those of :mod:`jobs.queue.idempotency`, which knows jobs only. A key is removed with what it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Row, bindparam, delete, select, update
+
+from jobs.files.tables import creation_keys
+from jobs.store.clock import NOW
+from jobs.store.database import Transaction
+from jobs.store.tables import Seconds
+from jobs.store.upsert import insert
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import quote
+
+UNKNOWN_BODY = ""  # the body hash of a key whose first request is still being received
+IN_PROGRESS_RETRY_SECONDS = 5.0
+
+
+class CreationKey(NamedTuple):
+    """A key that a request wants for what it makes."""
+
+    tenant: str
+    key: str
+    body_hash: str
+    made_id: str  # of the file or batch that is about to be stored
+
+
+def take_creation_key(tx: Transaction, wanted: CreationKey) -> Row[Any] | None:
+    """Reserve a key, or return the row of the key if an earlier request has it.
+
+    A second request with the same key waits here until the first one is committed or has failed. Raises RequestError
+    IDEMPOTENCY_IN_PROGRESS; IDEMPOTENCY_KEY_REUSED if the earlier request is known to be a different one.
+    """
+    values = wanted._asdict() | {"valid_seconds": tx.settings.idempotency_seconds}
+    if tx.scalar(_TAKE, values) is not None:
+        return None
+    earlier = tx.execute(_FIND, values).one()
+    if earlier.body_hash == UNKNOWN_BODY:
+        raise RequestError(
+            ErrorCode.IDEMPOTENCY_IN_PROGRESS,
+            f"the first request with the Idempotency-Key {quote(wanted.key)} is still being received",
+            retry_after=IN_PROGRESS_RETRY_SECONDS,
+        )
+    if wanted.body_hash != UNKNOWN_BODY:
+        check_same_body(wanted.key, earlier.body_hash, wanted.body_hash)
+    return earlier
+
+
+def check_same_body(key: str, earlier: str, now: str) -> None:
+    """Raise RequestError IDEMPOTENCY_KEY_REUSED unless two requests with a key have the same hash."""
+    if earlier != now:
+        message = f"the Idempotency-Key {quote(key)} was used for another request: take a new one"
+        raise RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
+
+
+def set_body_hash(tx: Transaction, made_id: str, body_hash: str) -> None:
+    """Store the hash of a body that has arrived as a whole. Its key, if it has one, is valid from now on."""
+    tx.execute(
+        update(creation_keys)
+        .where(creation_keys.c.made_id == made_id)
+        .values(body_hash=body_hash, expires_at=NOW + tx.settings.idempotency_seconds)
+    )
+
+
+def remove_creation_keys(tx: Transaction, made_ids: Sequence[str]) -> None:
+    """Remove the keys of files or batches that are removed or given up."""
+    tx.execute(delete(creation_keys).where(creation_keys.c.made_id.in_(made_ids)))
+
+
+_VALUES = insert(creation_keys).values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
+_TAKE = _VALUES.on_conflict_do_update(
+    index_elements=list(creation_keys.primary_key),
+    set_={name: _VALUES.excluded[name] for name in ("body_hash", "made_id", "expires_at")},
+    where=creation_keys.c.expires_at <= NOW,
+).returning(creation_keys.c.made_id)
+_FIND = select(creation_keys).where(
+    creation_keys.c.tenant == bindparam("tenant"), creation_keys.c.key == bindparam("key")
+)
