@@ -13,10 +13,11 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from model.buckets import Key
 from model.checks.known_answer import KnownAnswers
 from model.engine import Engine
+from model.executable_table import ExecutableTable
 from model.layerwise.executables import Executables
+from model.whole_steps.executables import WholeStepExecutables
 from tests.model import engines
 from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.engines import DType
@@ -65,7 +66,7 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
     its programs are lowered again, and only those with the same text are shared.
     """
     compile_program = jax.stages.Lowered.compile
-    compile_key = Executables._compile
+    compile_key = ExecutableTable._compile
 
     def compiled(self: jax.stages.Lowered, compiler_options: Any = None) -> jax.stages.Compiled:
         known = (self.as_text(), str(self.in_avals), str(compiler_options))
@@ -73,18 +74,18 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
             _COMPILED[known] = compile_program(self, compiler_options)
         return _COMPILED[known]
 
-    def compiled_by_key(self: Executables, key: Key) -> jax.stages.Compiled:
+    def compiled_by_key(self: Executables | WholeStepExecutables, key: Any) -> jax.stages.Compiled:
         programs = self._programs
-        shapes = tuple((argument.shape, str(argument.dtype)) for argument in self.source(key).arguments)
+        sizes = (self._buckets, self._max_prefix_blocks) if isinstance(self, Executables) else (self._shape,)
         known: tuple[object, ...] = (
+            type(self),
             programs.config,
             programs._attention,
-            programs.embedding_as_rows,
-            programs._pool_dtype,
-            self._buckets,
-            self._max_prefix_blocks,
+            (programs.embedding_as_rows, programs.head_as_rows),
+            sizes,
             key,
-            shapes,
+            tuple((argument.shape, str(argument.dtype)) for argument in self.source(key).arguments),
+            str(self._options),
         )
         if known not in _COMPILED_BY_KEY:
             _COMPILED_BY_KEY[known] = compile_key(self, key)
@@ -97,7 +98,7 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(jax.stages.Lowered, "compile", compiled)
             if "monkeypatch" not in request.fixturenames:
-                patches.setattr(Executables, "_compile", compiled_by_key)
+                patches.setattr(ExecutableTable, "_compile", compiled_by_key)
             yield
     # Programs take dozens of memory maps each, and the compiler crashes when a process has no more.
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
