@@ -93,7 +93,7 @@ def instant_engine() -> Engine:
     engine = Engine(without_weights(CONFIG, platform, "bfloat16"), settings, CARD, "none", platform)
     forward = engine._forward
     assert isinstance(forward, WholeStepForward)
-    forward._executables = InstantExecutables(
+    forward.executables = InstantExecutables(
         forward._programs, platform, forward._shape, check=lambda key, executable: None
     )
     return engine
