@@ -1,14 +1,21 @@
-"""A worker whose engine takes no time: what is left is the queue. ``python -m benchmarks.instant_worker``."""
+"""A worker whose engine takes no time: what is left is the queue. ``python -m benchmarks.instant_worker``.
+
+With ``--model FOLDER`` it says that it serves the model in a folder, so that an API of this model sends it work.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from checkpoints.card import ModelCard
+from checkpoints.source import Contents, find_checkpoint
 from jobs.store.records import WorkerRecord
 from scoring.layout import GroupWork, LabelScores, ScoredChunk
+from scoring.served_checkpoint import ServedCheckpoint
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
@@ -33,9 +40,17 @@ class InstantEngine:
 
 def main() -> int:
     """Serve until stopped."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path)
+    folder: Path | None = parser.parse_args().model
     configure_logs()
     stopping = StopSignals()
-    worker = WorkerRecord(new_worker_id(), CARD, "none", "none", "float32")
+    card = CARD
+    if folder is not None:
+        card = ServedCheckpoint.load(
+            find_checkpoint(str(folder), None, Contents.DESCRIPTION), name=None, delimiter=None, context_length=None
+        ).card
+    worker = WorkerRecord(new_worker_id(), card, "none", "none", "float32")
     return serve(
         InstantEngine(),
         worker,

@@ -6,6 +6,9 @@ soon as it has its answer, after a warm-up that does not count.
 
 ``ours_postgres``: ``scoreline api`` and ``scoreline worker`` with PostgreSQL, whose commits are on the disk, and Redis;
 ``ours_embedded``: ``scoreline up``; ``ours_..._percore``: the same with a process of the API for each core;
+``ours_postgres_N_processes``: the same with N of them, for each N of ``--processes``;
+``ours_instant``, ``ours_instant_N_processes``: as ``ours_postgres``, but every score is zero and takes no time, so that
+the API, the database or the bell is full first; only if it is asked for;
 ``celery``: FastAPI and a Celery task for each call, with results in Redis: nothing is stored or batched;
 ``bare``: FastAPI with the engine in its process, behind a lock.
 
@@ -34,6 +37,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.calls import systems
@@ -41,15 +45,27 @@ from benchmarks.calls.load import Level, MissingWrkError, find_wrk, send_calls, 
 from benchmarks.timing import alone
 from tests.services import MissingBinaryError
 
-PROCESSES = ("--processes", str(systems.CORES))
-SYSTEMS: dict[str, Callable[[], AbstractContextManager[systems.Running]]] = {
+System = Callable[[], AbstractContextManager[systems.Running]]
+
+
+def _processes(count: int) -> tuple[str, str]:
+    return "--processes", str(count)
+
+
+SYSTEMS: dict[str, System] = {
     "ours_postgres": systems.ours_on_postgres,
-    "ours_postgres_percore": lambda: systems.ours_on_postgres(*PROCESSES),
+    "ours_postgres_percore": lambda: systems.ours_on_postgres(*_processes(systems.CORES)),
     "ours_embedded": systems.ours_embedded,
-    "ours_embedded_percore": lambda: systems.ours_embedded(*PROCESSES),
+    "ours_embedded_percore": lambda: systems.ours_embedded(*_processes(systems.CORES)),
     "celery": systems.celery,
     "bare": systems.bare,
 }
+INSTANT = "ours_instant"
+SERVICES: dict[str, Callable[..., AbstractContextManager[systems.Running]]] = {
+    "ours_postgres": systems.ours_on_postgres,
+    INSTANT: partial(systems.ours_on_postgres, instant=True),
+}
+"""The systems that ``--processes`` multiplies."""
 PERCORE = {"ours_postgres_percore": "api", "ours_embedded_percore": "up"}
 """The systems that need the option ``--processes`` of a command."""
 
@@ -81,13 +97,15 @@ def _measure(options: argparse.Namespace) -> int:
     machine = _machine()
     say(f"machine: {machine}")
     engine = _engine_rates(levels)
-    names = [name for name in options.systems if _can_run(name)]
+    chosen = _chosen(options.systems, options.processes)
+    names = [name for name in chosen if _can_run(name)]
     found: dict[str, dict[Level, list[Figures]]] = {name: defaultdict(list) for name in names}
     scores = []
     for number, name in itertools.product(range(options.rounds), names):
         say(f"round {number + 1}, {name}")
-        with SYSTEMS[name]() as running:
-            scores.append(running.scores)
+        with chosen[name]() as running:
+            if not name.startswith(INSTANT):
+                scores.append(running.scores)
             for place, level in enumerate(levels):
                 figures = _figures(running, place, level, options)
                 if level in engine:
@@ -100,7 +118,7 @@ def _measure(options: argparse.Namespace) -> int:
         for level, rounds in found[name].items()
         if any(one["not_200"] for one in rounds)
     ]
-    if any(others != scores[0] for others in scores):
+    if any(others != scores[0] for others in scores[1:]):
         problems.append(f"THE SYSTEMS DO NOT GIVE THE SAME SCORES: {scores}")
     for line in problems:
         say(line)
@@ -112,6 +130,18 @@ def _measure(options: argparse.Namespace) -> int:
         report["engine_items_per_s"] = {str(level): round(rate, 1) for level, rate in engine.items()}
     print(json.dumps(report))
     return int(bool(problems))
+
+
+def _chosen(wanted: Sequence[str], processes: Sequence[int]) -> dict[str, System]:
+    """Return the systems to measure by their names, in their order."""
+    known = {**SYSTEMS, INSTANT: SERVICES[INSTANT]}
+    found: dict[str, System] = {}
+    for name in wanted:
+        found[name] = known[name]
+        if name in SERVICES:
+            for count in processes:
+                found[f"{name}_{count}_processes"] = partial(SERVICES[name], *_processes(count))
+    return found
 
 
 def _engine_rates(levels: Sequence[Level]) -> dict[Level, float]:
@@ -194,7 +224,10 @@ def say(line: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--systems", nargs="+", choices=[*SYSTEMS, INSTANT], default=list(SYSTEMS))
+    parser.add_argument(
+        "--processes", nargs="+", type=int, default=[], metavar="N", help="also with N processes of the API"
+    )
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 64])
     parser.add_argument("--items", nargs="+", type=int, default=[1], help="of a call")
     parser.add_argument("--full", action="store_true", help="--clients 1 8 64 256 --items 1 10")

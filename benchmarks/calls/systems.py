@@ -152,8 +152,11 @@ def _parts() -> Iterator[Parts]:
 
 
 @contextmanager
-def ours_on_postgres(*api_arguments: str) -> Iterator[Running]:
-    """``scoreline api`` and ``scoreline worker`` with PostgreSQL and Redis. Calls carry a key."""
+def ours_on_postgres(*api_arguments: str, instant: bool = False) -> Iterator[Running]:
+    """``scoreline api`` and ``scoreline worker`` with PostgreSQL and Redis. Calls carry a key.
+
+    instant: the worker has no engine.
+    """
     with _parts() as parts:
         key = secrets.token_hex(32)
         variables = {
@@ -165,7 +168,8 @@ def ours_on_postgres(*api_arguments: str) -> Iterator[Running]:
         }
         migrate = python_command(*COMMAND, "migrate")
         subprocess.run(migrate, env=environment(**variables), check=True, capture_output=True)
-        parts.process("worker", *COMMAND, "worker", **variables)
+        without_engine = ("-m", "benchmarks.instant_worker", "--model", str(DEMONSTRATION))
+        parts.process("worker", *(without_engine if instant else (*COMMAND, "worker")), **variables)
         parts.process("api", *COMMAND, "api", *api_arguments, **variables)
         yield Running(parts.url, key, parts.first_scores(key), parts.processes)
 
