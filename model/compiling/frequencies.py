@@ -30,7 +30,7 @@ KERNEL = "scoreline_attention"
 class Visits:
     """Tiles of 128 queries and 256 keys of packed sequences."""
 
-    tiles: int = 0  # that are computed
+    tiles: int = 0  # that are computed, also for chunks that are computed together with one that must
     all_tiles: int = 0
 
     def __add__(self, other: Visits) -> Visits:
@@ -48,7 +48,8 @@ def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tupl
             own_ends = np.where(slots < len(rows), slots + 1, 0)
             windows = _windows(np.stack([own_begins, own_ends], axis=-1)[:, None], len(rows))
             grid, *chunks = _visits(table, counts, len(ends), block_tokens, heads, together)
-            return _numbered([grid, _longest(windows, together), *chunks], regions=heads / grid), Visits()
+            own = [run.turns for run in _runs(windows, together)]
+            return _numbered([grid, *own, *chunks], regions=heads / grid), Visits()
         case PrefillKey():
             table, counts, ends = call.arguments[-5:-2]
             grid, *chunks = _visits(table, counts, len(ends), block_tokens, heads, together)
@@ -58,7 +59,9 @@ def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tupl
             every = len(windows) * -(-tokens // WINDOW)
             if dense:
                 return {}, Visits(every, every)
-            return _numbered([_longest(windows, together)]), Visits(int(windows.sum()), every)
+            runs = _runs(windows, together)
+            visited = sum(run.size * int(run.windows.sum()) for run in runs)
+            return _numbered([run.turns for run in runs]), Visits(visited, every)
     return {}, Visits()
 
 
@@ -87,6 +90,28 @@ def _windows(ranges: npt.NDArray[Any], keys: int) -> npt.NDArray[np.int32]:
     return np.asarray(active_windows(jnp.asarray(padded), CHUNK, keys + -keys % WINDOW).counts)
 
 
-def _longest(windows: npt.NDArray[np.int32], together: int) -> float:
-    """Return the mean turns for chunks that are computed together, which visit as many windows as one of them must."""
-    return float(np.mean(windows.reshape(-1, together).max(axis=1)))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Runs:
+    """Runs of chunks that are computed together. A run visits as many windows as one of its chunks must."""
+
+    size: int  # chunks of a run
+    windows: npt.NDArray[np.int32]  # that each run visits
+
+    @property
+    def turns(self) -> float:
+        """The mean turns of the loop over windows."""
+        return float(self.windows.mean())
+
+
+def _runs(windows: npt.NDArray[np.int32], most: int) -> list[_Runs]:
+    """Return the runs of chunks that visit so many windows each: the longest runs, and those of what they leave.
+
+    The chunks of a turn of the grid are taken ``most`` at a time, and then fewer.
+    """
+    left, found = windows.reshape(-1, min(len(windows), ROWS // CHUNK)), []
+    for size in dict.fromkeys((most, max(1, most // 4), 1)):
+        taken = left.shape[1] // size * size
+        if taken:
+            found.append(_Runs(size, left[:, :taken].reshape(-1, size).max(axis=1)))
+        left = left[:, taken:]
+    return found
