@@ -59,7 +59,7 @@ class TPUAttention:
         begins = jnp.take(items.begins, items.slots, mode="fill", fill_value=slots)
         own_ends = jnp.where(items.slots < slots, items.slots + 1, 0)
         ranges = jnp.stack([begins, own_ends], axis=-1)[:, None]
-        windows = _windows(ranges, len(rows))
+        windows = _windows(ranges, len(rows), min(CHUNK, len(ends) // len(table)))
 
         def in_slots(part: Array) -> Array:
             # Rows of all heads are taken as they lie in memory. Otherwise the compiler moves the heads first.
@@ -77,7 +77,7 @@ class TPUAttention:
     def packed(self, ranges: Array) -> AttendPacked:
         """See :class:`model.attention.contract.WholeStepAttention`."""
         missing = -len(ranges) % WINDOW
-        windows = _windows(ranges, len(ranges) + missing)
+        windows = _windows(ranges, len(ranges) + missing, min(CHUNK, len(ranges)))
 
         def of_layer(queries: Array, keys: Array, values: Array) -> AttentionOutput:
             padded = [jnp.pad(self._widened(part), ((0, missing), (0, 0), (0, 0))) for part in (keys, values)]
@@ -98,7 +98,8 @@ class TPUAttention:
         return jnp.pad(heads, ((0, 0), (0, 0), (0, missing))) if missing else heads
 
 
-def _windows(ranges: Array, keys: int) -> Windows:
+def _windows(ranges: Array, keys: int, chunk: int) -> Windows:
+    """Return the windows that chunks of so many rows visit; ranges: [T, N, 2]."""
     T = len(ranges)
-    padded = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else min(CHUNK, T))), (0, 0), (0, 0)))
-    return active_windows(padded, min(CHUNK, T), keys)
+    padded = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else chunk)), (0, 0), (0, 0)))
+    return active_windows(padded, chunk, keys)

@@ -64,7 +64,7 @@ def items(config: DecoderConfig, found: list[Prefix]) -> list[list[Extension]]:
     """Items that see all of their prefix, or a token or two less."""
     return [
         prefix.items(sequences(config, 10 + n, lengths), [len(prefix.tokens) - i % 3 for i in range(len(lengths))])
-        for n, (prefix, lengths) in enumerate(zip(found, ITEMS, strict=True))
+        for n, (prefix, lengths) in enumerate(zip(found, ITEMS, strict=False))
     ]
 
 
