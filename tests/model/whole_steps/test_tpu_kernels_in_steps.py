@@ -13,7 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.attention.tpu.attention import TPUAttention
-from tests.model.whole_steps.runs import SMALL, WholeSteps
+from tests.model.whole_steps.runs import WholeSteps
 from tests.model.whole_steps.test_programs import items, prefixes
 
 pytestmark = pytest.mark.slow
@@ -37,8 +37,9 @@ def test_prefill_and_extend_with_kernels_give_the_scores_of_plain_xla(
     assert whole.pool.keys.shape[-1] == lanes
     found = prefixes(config)[:2]
     asked = list(chain(*items(config, found)[:2]))
-    for call in (lambda steps: steps.prefill(found), lambda steps: steps.extend(asked)):
-        states, expected = call(whole), call(plain)
-        np.testing.assert_allclose(whole.logprobs(states), plain.logprobs(expected), atol=LOGPROBS)
+    prefilled, expected = whole.prefill(found), plain.prefill(found)
+    np.testing.assert_allclose(whole.logprobs(prefilled), plain.logprobs(expected), atol=LOGPROBS)
+    extended, expected = whole.extend(asked), plain.extend(asked)
+    np.testing.assert_allclose(whole.logprobs(extended), plain.logprobs(expected), atol=LOGPROBS)
     (alone,) = whole.extend(asked[-1:])
-    assert np.array_equal(alone, whole.extend(asked)[-1]), f"an item of a step of {SMALL.tokens} tokens, and alone"
+    assert np.array_equal(alone, extended[-1]), "an item has other bits in company than alone"
