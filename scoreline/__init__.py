@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scoreline.client import Client, ItemScores, Job, Model, ScorelineError, ScoreResult
+    from scoreline.client import Client, ItemScores, Job, Model, RankedDocument, Ranking, ScorelineError, ScoreResult
 
 __version__ = "0.1.0"
-__all__ = ["Client", "ItemScores", "Job", "Model", "ScoreResult", "ScorelineError"]
+__all__ = ["Client", "ItemScores", "Job", "Model", "RankedDocument", "Ranking", "ScoreResult", "ScorelineError"]
 
 
 def __getattr__(name: str) -> Any:

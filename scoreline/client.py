@@ -27,6 +27,8 @@ SLACK_SECONDS = 15.0
 
 Query = str | Sequence[int]
 Items = Sequence[str] | Sequence[Sequence[int]]
+Labels = Sequence[int] | Sequence[Sequence[int]]
+"""Ids of labels: the same for all items, or a list for each item."""
 
 
 class ScorelineError(Exception):
@@ -50,6 +52,28 @@ class ScoreResult:
     logits: list[list[float | None]] | None  # None unless asked for
     prompt_tokens: int
     cached_tokens: int  # prompt tokens that did not have to be computed
+    warnings: list[str]
+    raw: Mapping[str, Any] = field(repr=False)  # the whole response
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """A document and how relevant it is."""
+
+    index: int  # its place in the request
+    relevance_score: float  # by the template's formula, which need not lie between 0 and 1
+    label_mass: float  # the share of the probability that the template's labels have; tiny if the prompt is wrong
+    text: str | None  # None unless asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Documents by their relevance to a query, highest first, ties by index."""
+
+    id: str
+    model: str
+    results: list[RankedDocument]
+    prompt_tokens: int
     warnings: list[str]
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
@@ -106,6 +130,7 @@ class Model:
     id: str
     max_model_len: int  # longest sequence, in tokens
     live_workers: int
+    template: str  # by which documents are ranked
 
 
 class Client:
@@ -137,17 +162,45 @@ class Client:
         items: Items,
         *,
         labels: Sequence[str] | None = None,
-        label_token_ids: Sequence[int] | None = None,
+        label_token_ids: Labels | None = None,
         timeout: float = 60.0,
         **options: object,
     ) -> ScoreResult:
         """Score items and wait for the result, ``timeout`` seconds at most.
 
-        options: ``apply_softmax``, ``return_logprobs``, ``return_logits``, ``item_first``, ``model``, ``on_timeout``,
-        ``query_template``, ``item_template``, ``template``, ``instruction``.
+        options: ``apply_softmax``, ``temperature``, ``return_logprobs``, ``return_logits``, ``item_first``, ``model``,
+        ``on_timeout``, ``query_template``, ``item_template``, ``template``, ``instruction``.
         """
         body = _body(query, items, labels, label_token_ids, options | {"timeout": timeout})
         return _score_result(self._request("POST", "/v1/score", json=body, seconds=timeout + SLACK_SECONDS))
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int | None = None,
+        return_documents: bool = False,
+        instruction: str | None = None,
+        timeout: float = 60.0,
+        **options: object,
+    ) -> Ranking:
+        """Rank documents by their relevance to a query, and wait for it, ``timeout`` seconds at most.
+
+        top_n: how many results to return; None: all. instruction: what makes a document relevant, if the template has
+        a place for it. options: ``template``, ``max_tokens_per_doc``, ``model``.
+        """
+        body = {
+            "query": query,
+            "documents": documents,
+            "top_n": top_n,
+            "return_documents": return_documents,
+            "instruction": instruction,
+            "timeout": timeout,
+            **options,
+        }
+        sent = {name: value for name, value in body.items() if value is not None}
+        return _ranking(self._request("POST", "/v1/rerank", json=sent, seconds=timeout + SLACK_SECONDS))
 
     def submit(
         self,
@@ -155,7 +208,7 @@ class Client:
         items: Items,
         *,
         labels: Sequence[str] | None = None,
-        label_token_ids: Sequence[int] | None = None,
+        label_token_ids: Labels | None = None,
         idempotency_key: str | None = None,
         **options: object,
     ) -> Job:
@@ -237,7 +290,7 @@ class Client:
     def models(self) -> list[Model]:
         """Return the served models."""
         data = self._request("GET", "/v1/models")["data"]
-        return [Model(model["id"], model["max_model_len"], model["live_workers"]) for model in data]
+        return [Model(model["id"], model["max_model_len"], model["live_workers"], model["template"]) for model in data]
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens."""
@@ -273,7 +326,7 @@ def _body(
     query: Query,
     items: Items | None,
     labels: Sequence[str] | None,
-    label_token_ids: Sequence[int] | None,
+    label_token_ids: Labels | None,
     options: Mapping[str, object],
 ) -> dict[str, object]:
     body = {"query": query, "items": items, "labels": labels, "label_token_ids": label_token_ids, **options}
@@ -293,6 +346,19 @@ def _score_result(raw: Mapping[str, Any]) -> ScoreResult:
         warnings=raw["warnings"],
         raw=raw,
     )
+
+
+def _ranking(raw: Mapping[str, Any]) -> Ranking:
+    results = [
+        RankedDocument(
+            index=result["index"],
+            relevance_score=result["relevance_score"],
+            label_mass=result["label_mass"],
+            text=result["document"]["text"] if "document" in result else None,
+        )
+        for result in raw["results"]
+    ]
+    return Ranking(raw["id"], raw["model"], results, raw["usage"]["prompt_tokens"], raw["warnings"], raw)
 
 
 def _delivery(raw: Mapping[str, Any]) -> Delivery:

@@ -44,7 +44,10 @@ class RankedDocument(Shape):
 
 class RankedResult(Shape):
     index: int = Field(description="the document's place in the request")
-    relevance_score: float = Field(description="by the template's formula")
+    relevance_score: float = Field(
+        description="by the template's formula: by most templates a share or a probability, in [0, 1]; by "
+        "`mxbai-rerank-v2` a difference of logits, which may be below 0 and above 1"
+    )
     label_mass: float = Field(description="the share of the probability that the template's labels have together")
     document: RankedDocument | None = Field(None, description="as it was sent, if asked for")
 

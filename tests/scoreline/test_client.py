@@ -40,6 +40,33 @@ def test_token_ids_can_be_scored_instead_of_texts(client: Client) -> None:
     assert by_text.scores == by_ids.scores
 
 
+def test_documents_are_ranked(client: Client) -> None:
+    documents = ["London is in England", "Paris", "The answer is 4"]
+    ranking = client.rerank("What is in England", documents, return_documents=True)
+    assert sorted(result.index for result in ranking.results) == [0, 1, 2]
+    relevance = [result.relevance_score for result in ranking.results]
+    assert relevance == sorted(relevance, reverse=True)
+    assert all(result.text == documents[result.index] for result in ranking.results)
+    assert all(0 <= result.label_mass <= 1 for result in ranking.results)
+    assert (ranking.id, ranking.model) == (ranking.raw["id"], ranking.raw["model"])
+    assert ranking.prompt_tokens > 0
+    best = client.rerank("What is in England", documents, top_n=1, instruction="Think of cities", template="yes-no")
+    assert [result.text for result in best.results] == [None]
+    with pytest.raises(ScorelineError) as refused:
+        client.rerank("", documents)
+    assert refused.value.code == "empty_query"
+
+
+def test_models_name_the_template_by_which_they_rank(client: Client) -> None:
+    (model,) = client.models()
+    assert (model.template, model.live_workers) == ("yes-no", 1)
+
+
+def test_labels_can_be_given_for_each_item(client: Client) -> None:
+    result = client.score("a", ["b", "c"], label_token_ids=[[5], [6, 7]], apply_softmax=True, temperature=2)
+    assert [len(row) for row in result.scores] == [1, 2]
+
+
 def test_a_job_can_be_submitted_awaited_read_and_deleted(client: Client) -> None:
     job = client.submit("a", ["b", "c"], label_token_ids=[5], metadata={"run": "7"})
     job = client.wait(job.id, 30)
