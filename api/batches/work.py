@@ -40,9 +40,6 @@ from scoring.error_codes import ErrorCode
 TURN_SECONDS = 1.0
 """How long a process works on a batch before it looks for another one."""
 
-CLAIM_SECONDS = 30.0
-"""How long other processes leave a batch alone whose process is silent: a step takes a second or two."""
-
 FAILED_SECONDS = 10.0
 """How long a batch is left alone after an unexpected error."""
 
@@ -81,7 +78,9 @@ class BatchWork:
     async def _take_turn(self) -> bool:
         """Work on one batch. Returns whether there was one."""
         service = self._service
-        batch = await service.threads.sql(claim_batch, service.database, service.card.name, CLAIM_SECONDS)
+        # Others leave the batch alone until it is released, or as long as a lease lasts: a step takes a second or two.
+        lease_seconds = service.database.settings.lease_seconds
+        batch = await service.threads.sql(claim_batch, service.database, service.card.name, lease_seconds)
         if batch is None:
             return False
         pause = FAILED_SECONDS

@@ -7,6 +7,10 @@ there.
 from __future__ import annotations
 
 import api.accepting
+import api.batches.feeder
+import api.batches.work
+import api.requests.file_upload
+import api.routes.batches
 import api.routes.jobs
 import jobs.queue.claim
 import jobs.queue.ending
@@ -17,6 +21,10 @@ import workers.engine_loop.loop
 import workers.engine_loop.score_committer
 import workers.engine_loop.serving
 import workers.sweeping
+from jobs.file_batches.creating import create_batch
+from jobs.file_batches.feeding import cancel_jobs, feed
+from jobs.file_batches.writing import end_batch, write_lines
+from jobs.files.receiving import accept_file, stage_file
 from jobs.queue.accept import accept_group
 from jobs.queue.ending import cancel
 from jobs.queue.fair_shares import update_flows
@@ -31,6 +39,14 @@ from workers.sweeping import start_sweeping
 ACCEPT = place(api.accepting, accept_group)  # an API process stores the jobs of a group
 CANCEL = place(api.routes.jobs, cancel)  # an API process cancels a job
 REMOVE_JOB = place(jobs.queue.ending, remove_jobs)  # an API process removes the rows of a job that it has deleted
+
+STAGE_FILE = place(api.requests.file_upload, stage_file)  # an API process stores a part of a file
+ACCEPT_FILE = place(api.requests.file_upload, accept_file)  # an API process makes a file visible
+CREATE_BATCH = place(api.routes.batches, create_batch)  # an API process stores a batch
+FEED = place(api.batches.feeder, feed)  # an API process turns lines of a batch into jobs
+WRITE_LINES = place(api.batches.work, write_lines)  # an API process writes results of a batch
+CANCEL_JOBS = place(api.batches.work, cancel_jobs)  # an API process cancels jobs of a batch
+END_BATCH = place(api.batches.work, end_batch)  # an API process ends a batch
 
 START_SWEEPING = place(workers.engine_loop.serving, start_sweeping)  # a registered worker has not yet looked for work
 CLAIM = place(workers.engine_loop.loop, jobs.queue.claim.claim)  # a worker claims a batch

@@ -1,0 +1,1 @@
+"""What a batch of many requests takes: ``python -m benchmarks.batches``."""
