@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import CTE, Row, Select, Update, and_, bindparam, func, or_, select, update
+from sqlalchemy import CTE, Select, Update, and_, bindparam, func, or_, select, update
 
 from checkpoints.card import ModelCard
-from jobs.queue.claim_choice import Choice, Chosen, choose
+from jobs.queue.claim_at_once import claim_all
+from jobs.queue.claim_choice import Choice, choose
+from jobs.queue.claimed_work import claimed_work
 from jobs.queue.fair_shares import charging, update_flows
 from jobs.queue.lease import granting
 from jobs.queue.read import has_waiting
 from jobs.store.clock import NOW
-from jobs.store.codec import unpack_ids, unpack_options
 from jobs.store.database import Database, DeadlockError, Transaction
 from jobs.store.identifiers import new_batch_id
 from jobs.store.lists import is_one_of
 from jobs.store.records import Claim, JobStatus, Origin
 from jobs.store.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
-from scoring.layout import ChunkWork, GroupWork, Rows
 
 MAX_CHUNKS = 1_024  # in one batch: this bounds every transaction that handles a batch
 TRIES = 5
@@ -37,6 +38,7 @@ def claim(
     *,
     interactive_only: bool = False,
     after_interactive: bool = False,
+    work_left: bool = False,
     without: Collection[str] | None = None,
 ) -> Claim | None:
     """Claim waiting chunks for a worker; return None if there is none that it can score.
@@ -57,8 +59,16 @@ def claim(
 
     With ``without``, only interactive chunks of other tenants than these are claimed, and only what fits the budget. It
     is for a claim that makes longer interactive work wait.
+
+    work_left: whether the worker's last claim left work behind. Otherwise PostgreSQL is asked for all that waits with
+    one statement. Only if that is more than fits, the work is chosen here, in a transaction of four round trips.
     """
     interactive_only = interactive_only or without is not None
+    if not (db.is_sqlite or work_left or after_interactive or without is not None):
+        with suppress(DeadlockError):
+            at_once = claim_all(db, worker_id, card, budget_tokens, max_chunks, interactive_only=interactive_only)
+            if at_once.claimed is not None or not at_once.work_waits:
+                return at_once.claimed
     for attempt in range(TRIES):
         try:
             # A crash of the database may undo a claim. The fence then rejects its scores, as the batch id is unknown.
@@ -101,7 +111,7 @@ def _take(tx: Transaction, worker_id: str, model: str, choice: Choice) -> Claim 
     rows = {row.id: row for row in tx.execute(_LOAD_TAKEN if tx.is_sqlite else _TAKE_AND_LOAD, values)}
     if not rows:
         return None
-    work = _work(rows, [chunk for chunk in choice.chunks if chunk.id in rows])
+    work = claimed_work(rows, [chunk for chunk in choice.chunks if chunk.id in rows])
     update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
     durable = any(row.durable for row in rows.values())
     return Claim(batch_id, work, choice.interactive, choice.leaves_work(len(rows)), durable, tokens)
@@ -133,7 +143,8 @@ def _loading(taken: CTE) -> Select[Any]:
             chunk_inputs.c.rows,
             *jobs.c["label_token_ids", "options"],
             _ENDS_DURABLY.label("durable"),
-            *prefixes.c["tokens", "tenant", "tokenizer_fingerprint"],
+            *prefixes.c["tokens", "tokenizer_fingerprint"],
+            prefixes.c.tenant.label("owner"),
         )
         .join(chunk_inputs, chunk_inputs.c.chunk_id == taken.c.id)
         .join(jobs, jobs.c.id == taken.c.job_id)
@@ -175,29 +186,3 @@ _NOW_TAKEN = (
 )
 _TAKE_BY_STEPS = (_TAKE, _starting(_NOW_TAKEN), granting(_NOW_TAKEN), charging(_NOW_TAKEN))
 _LOAD_TAKEN = _loading(_NOW_TAKEN)
-
-
-def _work(rows: Mapping[int, Row[Any]], taken: Iterable[Chosen]) -> tuple[GroupWork, ...]:
-    """Return the work of chunks by group; groups and chunks keep their order. rows: the inputs of each chunk, by id."""
-    # With shared prefixes, chunks of one group may belong to several tenants and need not be neighbours.
-    groups: dict[int, list[Row[Any]]] = {}
-    for chunk in taken:
-        groups.setdefault(chunk.prefix_id, []).append(rows[chunk.id])
-    return tuple(map(_group_work, groups.values()))
-
-
-def _group_work(rows: Sequence[Row[Any]]) -> GroupWork:
-    bearer = next(row for row in rows if row.tokens is not None)
-    return GroupWork(
-        owner=f"{bearer.tenant}:{bearer.tokenizer_fingerprint}",
-        prefix=unpack_ids(bearer.tokens),
-        chunks=tuple(
-            ChunkWork(
-                id=row.id,
-                rows=Rows.from_bytes(row.rows),
-                label_token_ids=tuple(unpack_ids(row.label_token_ids).tolist()),
-                head=unpack_options(row.options).head,
-            )
-            for row in rows
-        ),
-    )

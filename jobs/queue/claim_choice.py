@@ -22,7 +22,8 @@ WHOLE_GROUPS = 32  # groups after the first that are gathered from the whole bac
 MAX_FLOWS = 64  # flows that one claim searches
 FEW_CHUNKS = 128  # a backlog or a flow with fewer chunks is read in one query
 
-_Group = tuple[list[Row[Any]], int]  # chunks that share a prefix, and the work of computing that prefix, in tokens
+Group = tuple[list[Row[Any]], int]
+"""Chunks that share a prefix, and the work of computing that prefix, in tokens."""
 
 
 class Chosen(NamedTuple):
@@ -96,7 +97,7 @@ def _candidates(
     interactive_only: bool,
     after_interactive: bool,
     choice: Choice,
-) -> Iterator[_Group]:
+) -> Iterator[Group]:
     """Yield waiting chunks, flow by flow and group by group, and note in ``choice`` what is learned about flows.
 
     This is a generator, so that nothing is read after the budget is spent. count: how many chunks are read at most, of
@@ -130,7 +131,7 @@ def _candidates(
 
 def _of_all(
     tx: Transaction, card: ModelCard, waiting: list[Row[Any]], after_interactive: bool, choice: Choice
-) -> Iterator[_Group]:
+) -> Iterator[Group]:
     """Do what :func:`_candidates` does, when all waiting chunks have been read."""
     head = waiting[0]
     if head.interactive and after_interactive:
@@ -138,24 +139,22 @@ def _of_all(
         others = (row for row in waiting if not row.interactive and row.tenant not in busy)
         head = min(others, key=_turn, default=head)
     choice.interactive = head.interactive
-    of_flow: dict[str, list[Row[Any]]] = {}
-    for row in sorted((row for row in waiting if row.interactive == head.interactive), key=_turn):
-        of_flow.setdefault(row.tenant, []).append(row)
+    of_flow = by_flow(row for row in waiting if row.interactive == head.interactive)
     found_open = sum(rows[0].turn is not None for rows in of_flow.values())
     choice.maybe_closed = found_open < len(of_flow)
     for rows in of_flow.values():
-        yield from _groups(rows)
+        yield from groups_of(rows)
     if found_open < head.open_flows:
         turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
         choice.empty += [tenant for tenant in turns if tenant not in of_flow]
 
 
-def _of_others(tx: Transaction, card: ModelCard, without: Collection[str], choice: Choice) -> Iterator[_Group]:
+def _of_others(tx: Transaction, card: ModelCard, without: Collection[str], choice: Choice) -> Iterator[Group]:
     """Yield the most urgent interactive groups of the open flows, but for those of these tenants."""
     choice.interactive = True
     for tenant in next_flows(tx, card.name, interactive=True, limit=MAX_FLOWS):
         if tenant not in without:
-            yield from _groups(_waiting(tx, card, FEW_CHUNKS, interactive=True, tenant=tenant))
+            yield from groups_of(_waiting(tx, card, FEW_CHUNKS, interactive=True, tenant=tenant))
 
 
 def _turn(row: Row[Any]) -> tuple[float, str]:
@@ -174,7 +173,7 @@ def _head_of_a_tenant_without_interactive_work(tx: Transaction, card: ModelCard)
 
 def _of_flow(
     tx: Transaction, card: ModelCard, count: int, tenant: str, interactive: bool, head: Row[Any] | None
-) -> Iterator[_Group]:
+) -> Iterator[Group]:
     """Yield the groups of one flow. head: its most urgent chunk, if that is known."""
 
     def waiting(limit: int, *, of_group: int | None = None, of_others: int | None = None) -> list[Row[Any]]:
@@ -182,18 +181,18 @@ def _of_flow(
 
     if interactive:
         # Groups are not completed from the backlog: no index leads to the interactive chunks of a group alone.
-        yield from _groups(waiting(count))
+        yield from groups_of(waiting(count))
         return
     if head is None:
         few = waiting(FEW_CHUNKS)
         if len(few) < FEW_CHUNKS:
-            yield from _groups(few)
+            yield from groups_of(few)
             return
         head = few[0]
-    yield from _groups(waiting(count, of_group=head.prefix_id))
+    yield from groups_of(waiting(count, of_group=head.prefix_id))
     urgent = waiting(count, of_others=head.prefix_id)
     backlog_goes_on = len(urgent) == count
-    for place, (rows, prefix_tokens) in enumerate(_groups(urgent)):
+    for place, (rows, prefix_tokens) in enumerate(groups_of(urgent)):
         whole = backlog_goes_on and place < WHOLE_GROUPS
         yield waiting(count, of_group=rows[0].prefix_id) if whole else rows, prefix_tokens
 
@@ -236,7 +235,15 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
     )
 
 
-def _groups(rows: Iterable[Row[Any]]) -> list[_Group]:
+def by_flow(rows: Iterable[Row[Any]]) -> dict[str, list[Row[Any]]]:
+    """Return chunks of one class by their tenants, in the order in which claims serve their flows."""
+    flows: dict[str, list[Row[Any]]] = {}
+    for row in sorted(rows, key=_turn):
+        flows.setdefault(row.tenant, []).append(row)
+    return flows
+
+
+def groups_of(rows: Iterable[Row[Any]]) -> list[Group]:
     """Group chunks by prefix, in the order of each group's first chunk."""
     groups: dict[int, list[Row[Any]]] = {}
     for row in rows:

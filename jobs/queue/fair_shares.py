@@ -144,9 +144,9 @@ def update_flows(
     Flows are named by their tenants. tokens: the work that was claimed of each flow, if any of these was found closed;
     otherwise nothing, because :func:`charging` has charged them.
     """
-    for tenant in sorted(tokens):  # in one order, so that two claims can't deadlock
-        open_flows(tx, [Flow(model, tenant, interactive)])
-        tx.execute(_CHARGE, {"of_model": model, "of_class": interactive, "tokens": {tenant: tokens[tenant]}})
+    if tokens:
+        open_flows(tx, [Flow(model, tenant, interactive) for tenant in tokens])
+        tx.execute(_CHARGE, {"of_model": model, "of_class": interactive, "tokens": tokens})
     if empty:
         _close(tx, model, empty, interactive)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from jobs.queue.claim_choice import FEW_CHUNKS
 from jobs.queue.read import get_job
 from jobs.queue.sweep import sweep
 from jobs.store.records import JobStatus
@@ -155,7 +156,7 @@ def test_a_worker_whose_session_is_ended_in_the_middle_of_a_claim_goes_on(
 ) -> None:
     """A session may end in any transaction. The worker treats that as an outage of the database."""
     store = postgres_store
-    job_id = store.submit()
+    job_id = store.submit(chunks=FEW_CHUNKS)  # so many that the claim is a transaction of several statements
     ended_before = postgres.log().count(SESSION_ENDED)
     point = Point(CHARGE_CLAIM, "before", signal="SIGSTOP")
     frozen = on_postgres.launch_worker(point, wait=False, idle_seconds=1, sweep_seconds=NEVER)
@@ -164,7 +165,7 @@ def test_a_worker_whose_session_is_ended_in_the_middle_of_a_claim_goes_on(
     frozen.thaw()
     assert_it_goes_on(frozen, store)
     store.wait_for(job_id)
-    assert_succeeded_once(store, job_id, 1)
+    assert_succeeded_once(store, job_id, FEW_CHUNKS)
 
 
 def assert_it_goes_on(thawed: Launched, store: Store) -> None:

@@ -1,6 +1,7 @@
 """A connection to PostgreSQL is cut at a COMMIT, or falls silent there.
 
-So the client does not know whether the COMMIT was carried out.
+So the client does not know whether the COMMIT was carried out. The same holds for a statement that is a transaction of
+its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
-from jobs.store.records import JobStatus
+from jobs.queue.claim_choice import FEW_CHUNKS
+from jobs.store.records import JobStatus, Origin
 from jobs.store.tables import chunks, idempotency_keys, jobs, prefixes
 from tests.faults.deployment import SECONDS, FaultyDeployment
 from tests.faults.injection.cutting_proxy import Cut, CuttingProxy
@@ -95,10 +97,26 @@ def test_a_submission_cut_at_its_commit_is_stored_completely_or_not_at_all_and_c
 
 
 @pytest.mark.parametrize("cut", Cut)
-def test_a_finish_cut_at_its_commit_counts_once(
+def test_a_submission_cut_at_its_one_statement_is_stored_completely_or_not_at_all(
     deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut
 ) -> None:
-    job_id = store.submit(chunks=3)
+    """Without a key, a job is stored by one statement, which is a transaction of its own."""
+    deployment.launch_api()
+    proxy.cut_after(b"INSERT INTO jobs", cut)
+    response = deployment.post(BODY)
+    assert response is not None
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_unavailable")
+    assert proxy.cuts == 1
+    wait_until(lambda: rows(store) == ((1, 1, 1, 0) if cut.commits else (0, 0, 0, 0)), "all of it, or nothing")
+
+
+@pytest.mark.parametrize("origin", Origin)
+@pytest.mark.parametrize("cut", Cut)
+def test_a_finish_cut_at_its_commit_counts_once(
+    deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut, origin: Origin
+) -> None:
+    """The finish of a call is one statement, that of a job is a transaction around one."""
+    job_id = store.submit(chunks=3, origin=origin)
     proxy.cut_after(b"INSERT INTO chunk_scores", cut)
     worker = deployment.launch_worker(sweep_seconds=600)
     store.wait_for(job_id)
@@ -109,14 +127,16 @@ def test_a_finish_cut_at_its_commit_counts_once(
     assert worker.terminate() == 0
 
 
+@pytest.mark.parametrize("count", [3, FEW_CHUNKS], ids=["one statement", "a transaction"])
 @pytest.mark.parametrize("cut", Cut)
 def test_the_chunks_of_a_claim_cut_at_its_commit_are_scored_after_one_lease_at_most(
-    deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut
+    deployment: FaultyDeployment, store: Store, proxy: CuttingProxy, cut: Cut, count: int
 ) -> None:
-    job_id = store.submit(chunks=3)
+    """A claim of all that waits is one statement, if that are few chunks."""
+    job_id = store.submit(chunks=count)
     proxy.cut_after(b"INSERT INTO batches", cut)
     worker = deployment.launch_worker(lease_seconds=1)
     store.wait_for(job_id, JobStatus.SUCCEEDED)
     assert proxy.cuts == 1
-    assert_succeeded_once(store, job_id, 3)
+    assert_succeeded_once(store, job_id, count)
     assert worker.terminate() == 0

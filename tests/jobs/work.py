@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from checkpoints.card import ModelCard
 from jobs.queue.accept import Outcome, accept
@@ -81,6 +81,13 @@ def waiting_chunks(store: Database) -> int:
     """Return how many chunks wait."""
     with store.read() as tx:
         return int(tx.scalar(select(func.count()).select_from(chunks).where(WAITING)))
+
+
+def somebody_waits(store: Database) -> bool:
+    """Return whether a session of this database of PostgreSQL waits for a lock."""
+    query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with store.read() as tx:
+        return tx.scalar(text(query)) is not None
 
 
 def score(work: ChunkWork) -> ScoredChunk:

@@ -13,7 +13,7 @@ from jobs.queue.accept import accept
 from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.provenance import Provenance
-from jobs.store.records import JobStatus, Submission
+from jobs.store.records import JobStatus, Origin, Submission
 from scoring.layout import Chunk, Rows
 from scoring.options import Priority
 from settings.jobs import StoreSettings
@@ -67,6 +67,7 @@ class Store:
         tenant: str = "default",
         items: int = 2,
         notice_key: bytes | None = None,
+        origin: Origin = Origin.JOB,
     ) -> str:
         """Accept a job of so many chunks, each with so many items that begin with ``token``, and return its id."""
 
@@ -85,6 +86,7 @@ class Store:
             priority=priority,
             tenant=tenant,
             notice_key=notice_key,
+            origin=origin,
         )
         return accept(self.database, submission).job_id
 

@@ -134,12 +134,12 @@ class ScoringLoop:
     def _run(self) -> None:
         after_interactive = work_left = False
         while True:
-            expected = work_left or self._woken.is_set()
+            woken = self._woken.is_set()
             self._woken.clear()
             if self.stopping.is_set():
                 return
             claimed_at = time.monotonic()
-            claimed = self._claim(after_interactive=after_interactive, expected=expected)
+            claimed = self._claim(after_interactive=after_interactive, work_left=work_left, woken=woken)
             work_left = claimed is not None and claimed.work_left
             after_interactive = claimed is not None and claimed.interactive and work_left
             if claimed is None:
@@ -204,13 +204,18 @@ class ScoringLoop:
         return None
 
     def _claim(
-        self, *, interactive_only: bool = False, after_interactive: bool = False, expected: bool = False
+        self,
+        *,
+        interactive_only: bool = False,
+        after_interactive: bool = False,
+        work_left: bool = False,
+        woken: bool = False,
     ) -> Claim | None:
-        """Claim work. expected: whether there is likely to be any."""
+        """Claim work. work_left: by the last claim; woken: whether the bell has rung since."""
         budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))
         with self._outage:
             # This query is cheaper than a claim that finds nothing: on SQLite, such a claim waits for whoever writes.
-            if expected or has_waiting(self._database, self._card, interactive_only=interactive_only):
+            if work_left or woken or has_waiting(self._database, self._card, interactive_only=interactive_only):
                 return claim(
                     self._database,
                     self._worker_id,
@@ -218,6 +223,7 @@ class ScoringLoop:
                     budget,
                     interactive_only=interactive_only,
                     after_interactive=after_interactive,
+                    work_left=work_left,
                 )
         return None
 

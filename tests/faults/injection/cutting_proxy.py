@@ -1,4 +1,7 @@
-"""A proxy in front of PostgreSQL that cuts a connection at a COMMIT, before or after the COMMIT is carried out."""
+"""A proxy in front of PostgreSQL that cuts a connection at a COMMIT, before or after the COMMIT is carried out.
+
+A statement without a transaction around it is a COMMIT as well.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,19 @@ from tests.proxy import Proxy
 _COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
 """The message that psycopg sends."""
 
+_ROLLBACK = b"Q\x00\x00\x00\x0dROLLBACK\x00"
+_BEGIN = b"BEGIN"
+"""What the message begins with that begins a transaction."""
+
+_END_OF_STATEMENT = b"S\x00\x00\x00\x04"
+"""The last message of a statement with parameters."""
+
 
 class Cut(Enum):
-    """Which message is lost, and whether the client learns that its connection is closed or hears nothing at all."""
+    """Which message is lost, and whether the client learns that its connection is closed or hears nothing at all.
+
+    The COMMIT is the whole statement if there is no transaction around it.
+    """
 
     COMMIT = "the COMMIT itself"
     ANSWER = "the answer to it"
@@ -42,7 +55,7 @@ class CuttingProxy(Proxy):
         super().__init__(upstream_port)
 
     def cut_after(self, statement: bytes, cut: Cut) -> None:
-        """Cut the next transaction that contains this text, at its COMMIT."""
+        """Cut the next transaction, or statement that is one by itself, that contains this text, at its COMMIT."""
         with self._lock:
             self._armed = (statement, cut)
 
@@ -76,7 +89,10 @@ class _Relay:
         transaction = b""
         while data := self._receive(self._client):
             transaction += data
-            if transaction.endswith(_COMMIT):
+            if transaction.endswith(_ROLLBACK):
+                transaction = b""
+            alone = _BEGIN not in transaction and transaction.endswith(_END_OF_STATEMENT)
+            if alone or transaction.endswith(_COMMIT):
                 cut = self._proxy._take_cut(transaction)
                 if cut is not None and cut.commits:
                     self._swallowing = cut

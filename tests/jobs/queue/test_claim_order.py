@@ -6,7 +6,6 @@ import random
 import threading
 from collections import Counter
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from sqlalchemy import Select, delete, text
@@ -22,7 +21,7 @@ from jobs.store.records import JobStatus
 from jobs.store.tables import flows
 from scoring.options import Priority
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, at_once, finish_all, prefixes_of, submit, take, waiting_chunks
+from tests.jobs.work import CARD, at_once, finish_all, prefixes_of, somebody_waits, submit, take, waiting_chunks
 from tests.services import wait_until
 
 
@@ -72,33 +71,28 @@ def test_a_claim_waits_for_no_job(postgres_store: Database) -> None:
 
 def test_a_claim_that_is_ended_because_of_a_deadlock_is_no_outage(postgres_store: Database) -> None:
     submit(postgres_store)
-    holds, wanted = threading.Event(), threading.Event()
+    with postgres_store.without_transaction() as tx:  # The claim looks for a deadlock when it has waited for so long.
+        name = tx.connection.engine.url.database
+        tx.connection.exec_driver_sql(f"ALTER DATABASE {name} SET deadlock_timeout TO '1s'")
+    postgres_store.engine.dispose()
+    holds = threading.Event()
 
     def rival() -> None:
         with postgres_store.write() as tx:
             tx.execute(text("SET LOCAL deadlock_timeout TO '60s'"))  # so that the claim is ended
             tx.execute(text("SELECT 1 FROM lanes FOR UPDATE"))
             holds.set()
-            wanted.wait()
+            wait_until(lambda: somebody_waits(postgres_store), "the claim has locked the chunk, and waits for the flow")
             tx.execute(text("SELECT 1 FROM chunks FOR UPDATE"))
 
-    def rival_waits() -> bool:
-        with postgres_store.read() as tx:
-            query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            return tx.scalar(text(query)) is not None
-
-    def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if "charged_flows" in statement and not wanted.is_set():  # the claim has locked the chunk
-            wanted.set()
-            wait_until(rival_waits, "the other transaction waits for the chunk")
-
-    listen(postgres_store.engine, "before_cursor_execute", record)
+    ended: list[str] = []
+    listen(postgres_store.engine, "handle_error", lambda context: ended.append(str(context.original_exception)))
     thread = threading.Thread(target=rival)
     thread.start()
     holds.wait()
     claimed = claim(postgres_store, "worker", CARD, 100)
     thread.join()
-    assert wanted.is_set()
+    assert {error.partition("\n")[0] for error in ended} == {"deadlock detected"}
     assert len((claimed or take(postgres_store)).chunk_ids) == 1
 
 

@@ -24,6 +24,19 @@ KEYED_CALL = {"origin": Origin.CALL, "idempotency": Idempotency("key", "hash")}
 TOLD_CALL = {"origin": Origin.CALL, "webhook": Webhook("https://example.org/hook", "example.org", tuple(Event))}
 
 
+def note_commits(store: Database, table: str) -> None:
+    """Have each statement that stores rows in a table of PostgreSQL note how it will be committed."""
+    with store.write() as tx:
+        tx.execute(
+            text(
+                "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted VALUES"
+                "(current_setting('synchronous_commit')); RETURN NULL; END $$"
+            )
+        )
+        tx.execute(text("CREATE TABLE noted (setting text)"))
+        tx.execute(text(f"CREATE TRIGGER note AFTER INSERT ON {table} EXECUTE FUNCTION note()"))
+
+
 @quick_on("sqlite")
 @pytest.mark.parametrize(
     ("jobs", "durable"),
@@ -62,21 +75,26 @@ def test_the_end_of_a_job_waits_for_the_disk(postgres_store: Database) -> None:
 
 def test_the_end_of_a_call_is_one_statement_that_does_not_wait_for_the_disk(postgres_store: Database) -> None:
     """It changes the setting for itself alone."""
-    with postgres_store.write() as tx:
-        tx.execute(
-            text(
-                "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO noted VALUES"
-                "(current_setting('synchronous_commit')); RETURN NULL; END $$"
-            )
-        )
-        tx.execute(text("CREATE TABLE noted (setting text)"))
-        tx.execute(text("CREATE TRIGGER note AFTER INSERT ON chunk_scores EXECUTE FUNCTION note()"))
+    note_commits(postgres_store, "chunk_scores")
     for _ in range(8):
         submit(postgres_store, **CALL)
     claimed = take(postgres_store)
     sent: list[str] = []
     listen(postgres_store.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
     assert len(finish(postgres_store, claimed.batch_id, scored(claimed), durable=claimed.durable).job_ids) == 8
+    assert len(sent) == 1
+    with postgres_store.without_transaction() as tx:
+        assert tx.scalar(text("SELECT setting FROM noted")) == "off"
+        assert tx.scalar(text("SHOW synchronous_commit")) == "on"
+
+
+def test_a_claim_of_all_that_waits_is_one_statement_that_does_not_wait_for_the_disk(postgres_store: Database) -> None:
+    note_commits(postgres_store, "batches")
+    for _ in range(8):
+        submit(postgres_store)
+    sent: list[str] = []
+    listen(postgres_store.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    assert len(take(postgres_store).chunk_ids) == 8
     assert len(sent) == 1
     with postgres_store.without_transaction() as tx:
         assert tx.scalar(text("SELECT setting FROM noted")) == "off"

@@ -42,7 +42,7 @@ def test_a_claim_and_a_finish_send_as_many_statements_for_one_chunk_as_for_64(
             with statements_of(store) as of_finish:
                 finish_all(store, claimed)
             assert len(claimed.chunk_ids) == jobs
-            assert len(of_claim) == (7 if store.is_sqlite else 2), of_claim
+            assert len(of_claim) == (7 if store.is_sqlite else 1), of_claim
             assert len(of_finish) == (5 if store.is_sqlite else 1), of_finish
 
 
