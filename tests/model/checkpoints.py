@@ -11,10 +11,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from safetensors.numpy import save_file
 
 from model.architecture.config import DecoderConfig
+from model.architecture.decoder import Decoder
 from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 
 CONFIGS = {
@@ -144,3 +148,17 @@ def sequences(config: DecoderConfig, seed: int, lengths: tuple[int, ...]) -> lis
     """One random sequence of token ids a length."""
     random = np.random.RandomState(seed)
     return [random.randint(0, config.vocabulary, length).astype(np.int32) for length in lengths]
+
+
+def random_decoder(config: DecoderConfig, dtype: str = "float32", seed: int = 0) -> Decoder:
+    """A decoder with random weights of NumPy's. Those that flax draws take a second or two to compile."""
+    shapes = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(shapes)
+    random = np.random.default_rng(seed)
+
+    def drawn(shape: jax.ShapeDtypeStruct) -> jax.Array:
+        kernel = random.standard_normal(shape.shape, np.float32) / np.sqrt(shape.shape[-1])
+        return jnp.asarray(kernel.astype(shape.dtype))
+
+    found: Decoder = nnx.merge(graph, jax.tree.map(drawn, state))
+    return found

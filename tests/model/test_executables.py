@@ -12,15 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from model import executable_table
-from model.architecture.decoder import Decoder
 from model.buckets import Buckets, HeadKey, Key, OutputMLPKey, PrefixAttentionKey, StoreKey
 from model.layerwise.executables import Executables
 from model.layerwise.programs import Programs
 from scoring.layout import Head
-from tests.model.checkpoints import CONFIGS
+from tests.model.checkpoints import CONFIGS, random_decoder
 from tests.model.engines import PLATFORM, unchecked
 
 SMALL = HeadKey(Head.LOGITS, 2, 8)
@@ -33,7 +31,7 @@ pytestmark = pytest.mark.compiles
 
 
 def programs(dtype: str = "float32") -> Programs:
-    return Programs(Decoder(CONFIG, dtype=dtype, rngs=nnx.Rngs(0)), PLATFORM, BUCKETS)
+    return Programs(random_decoder(CONFIG, dtype), PLATFORM, BUCKETS)
 
 
 def table(dtype: str = "float32") -> Executables:
@@ -114,7 +112,7 @@ def test_a_bfloat16_pool_is_never_copied_to_float32() -> None:
 
 
 def test_layers_are_views_of_the_memory_that_was_loaded() -> None:
-    decoder = Decoder(CONFIG, dtype="bfloat16", rngs=nnx.Rngs(0))
+    decoder = random_decoder(CONFIG, "bfloat16")
     stack = decoder.model.layers.mlp.up_proj.weight[...]
     kernel_bytes = 2 * CONFIG.width * CONFIG.mlp_width
     taken_apart = Programs(decoder, PLATFORM, BUCKETS)

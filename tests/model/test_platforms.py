@@ -99,7 +99,7 @@ def test_a_platform_is_that_of_the_device_and_not_of_this_machine() -> None:
     assert Platform.of(stand_in("cpu")).compiler_options
 
 
-@pytest.mark.parametrize("name", ["tied", "untied"])
+@pytest.mark.parametrize("name", ["tied", pytest.param("untied", marks=pytest.mark.slow)])
 def test_an_embedding_in_rows_gives_the_scores_of_one_in_columns(
     name: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

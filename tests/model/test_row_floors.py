@@ -10,16 +10,14 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from benchmarks.shapes import QWEN3_06B, SHAPES
 from model.architecture.config import DecoderConfig
-from model.architecture.decoder import Decoder
 from model.buckets import ROW_FLOOR, Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
 from model.layerwise.executables import Executables
 from model.layerwise.programs import Programs
 from model.platforms import Platform
-from tests.model.checkpoints import CONFIGS
+from tests.model.checkpoints import CONFIGS, random_decoder
 from tests.model.devices import stand_in
 from tests.model.engines import PLATFORM, DType, unchecked
 
@@ -47,7 +45,7 @@ def test_platforms_and_steps_without_equal_bits_have_one_step_size() -> None:
 )
 def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str, dtype: DType) -> None:
     config = replace(MODELS[name], layers=1)
-    programs = Programs(Decoder(config, dtype=dtype, rngs=nnx.Rngs(3)), PLATFORM, BUCKETS)
+    programs = Programs(random_decoder(config, dtype, seed=3), PLATFORM, BUCKETS)
     table = Executables(programs, PLATFORM, BUCKETS, max_prefix_blocks=BLOCKS, check=unchecked)
     random = np.random.RandomState(0)
     tokens = random.randint(0, config.vocabulary, BUCKETS.step_tokens).astype(np.int32)

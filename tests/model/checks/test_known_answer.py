@@ -201,7 +201,7 @@ def test_items_that_do_not_see_themselves_are_detected(
     bucket: LengthBucket, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "causal", lambda length: causal(length) - np.array([0, 1], np.int32))
-    program = table.programs.self_attention(bucket.length)
+    program = jax.jit(table.programs.self_attention(bucket.length))
     assert not table.passes(SelfAttentionKey(bucket.length, bucket.rows, last=False), lambda _: program)
 
 

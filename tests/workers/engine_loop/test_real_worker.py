@@ -15,14 +15,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from api.provenances import KnownProvenances
 from checkpoints.card import ModelCard
 from jobs.queue.read import read_scores
 from jobs.queue.worker_registry import live_workers
 from model.architecture.config import DecoderConfig
-from model.architecture.decoder import Decoder
 from model.architecture.rope import Rope
 from model.architecture.weights import save
 from model.buckets import HeadKey, OutputMLPKey
@@ -35,6 +33,7 @@ from scoring.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 from settings.version import VERSION
 from tests.api.tiny_model import make_model_directory
+from tests.model.checkpoints import random_decoder
 from tests.services import wait_until
 from tests.workers.conftest import LABELS, MODEL, Store
 
@@ -58,7 +57,7 @@ CONFIG = DecoderConfig(
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with a tokenizer."""
     directory = make_model_directory(tmp_path_factory.mktemp("checkpoint") / "tiny")
-    save(Decoder(CONFIG, rngs=nnx.Rngs(0)), directory)
+    save(random_decoder(CONFIG), directory)
     return directory
 
 
