@@ -196,11 +196,13 @@ def with_routes(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
         version="1",
         lifespan=lifespan,
         redirect_slashes=False,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    app.state.document = None  # as JSON, once somebody has asked for it
     for router in ROUTERS:
         app.include_router(router)
     app.webhooks.include_router(webhook_routes.outgoing)

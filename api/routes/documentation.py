@@ -6,12 +6,16 @@ This server has all that the page needs, so it works without internet.
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 
 import fastapi_offline
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
+
+from api.answers.presentation import encode, json_response
+from api.service import ServiceOf
 
 router = APIRouter(include_in_schema=False)
 
@@ -25,6 +29,25 @@ _NOTHING_FROM_OUTSIDE = (
     "connect-src 'self'"
 )
 _DAY = "public, max-age=86400"
+
+_ENCODING = Lock()
+
+
+@router.get("/openapi.json")
+async def document(request: Request, service: ServiceOf) -> Response:
+    """The document, which is put together and encoded once, by the first request and in a thread.
+
+    That takes a quarter of a second of the processor: too long for the event loop, and for each start of a process.
+    """
+    return json_response(request.app.state.document or await service.threads.text(_encoded_document, request.app))
+
+
+def _encoded_document(app: FastAPI) -> bytes:
+    with _ENCODING:
+        if app.state.document is None:
+            app.state.document = encode(app.openapi())
+        encoded: bytes = app.state.document
+        return encoded
 
 
 @router.get("/docs")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -76,6 +78,25 @@ def test_errors_are_documented_with_the_envelope_under_their_status(document: di
                     assert STATUS[ErrorCode(code)] == int(status)
                     seen.add(code)
     assert seen == set(ErrorCode) - NOT_OF_A_ROUTE
+
+
+def test_the_document_is_put_together_once_and_not_on_the_event_loop(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    openapi = api.app.openapi
+
+    def put_together() -> dict[str, Any]:
+        threads.append(threading.current_thread().name)
+        return openapi()
+
+    monkeypatch.setattr(api.app, "openapi", put_together)
+    api.app.state.document = None
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: api.client.get("/openapi.json").content, range(16)))
+    assert len(set(answers)) == 1
+    assert len(threads) == 1
+    assert threads[0].startswith("AnyIO worker thread")
 
 
 def test_every_reference_in_the_document_can_be_resolved(document: dict[str, Any]) -> None:
