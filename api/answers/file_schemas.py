@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -14,6 +14,10 @@ class FileBody(BaseModel):
 
     file: bytes = Field(description="JSON lines: the requests of a batch", json_schema_extra={"format": "binary"})
     purpose: Literal["batch"]
+    expires_after_anchor: Literal["created_at"] | None = Field(None, alias="expires_after[anchor]")
+    expires_after_seconds: Annotated[int, Field(ge=1)] | None = Field(
+        None, alias="expires_after[seconds]", description="after which it is deleted, if no open batch reads it"
+    )
 
 
 class File(Shape):

@@ -40,7 +40,10 @@ FORM: dict[str, Any] = {
         "content": {
             "multipart/form-data": {
                 "schema": {"$ref": "#/components/schemas/FileBody"},
-                "example": '--line\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--line--\r\n',
+                "example": '--line\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+                '--line\r\nContent-Disposition: form-data; name="file"; filename="lines.jsonl"\r\n\r\n'
+                '{"custom_id": "a", "method": "POST", "url": "/v1/score", "body": {"query": "Review: ", "items": '
+                '["A lovely room."], "labels": [" positive", " negative"]}}\r\n--line--\r\n',
             }
         },
     }

@@ -56,7 +56,6 @@ class Service:
             SCORELINE_MODEL_NAME="demonstration",
             SCORELINE_BOOTSTRAP_KEY=KEY,
             SCORELINE_LEASE_SECONDS="5",
-            SCORELINE_LOG_LEVEL="warning",
         )
         migrate = python_command("-m", "operations.migrate")
         subprocess.run(migrate, env=self.variables, check=True, stderr=subprocess.DEVNULL)

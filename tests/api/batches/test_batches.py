@@ -201,6 +201,10 @@ def test_a_line_whose_work_fails_or_whose_job_is_cancelled_or_deleted_says_so(fr
     ]
     worker.fails = True
     batch = run(client, [line("poison")])
+    metrics = api.client.get("/metrics").text
+    assert 'scoreline_batches_ended_total{status="completed"} 2.0' in metrics
+    assert 'scoreline_batch_lines_total{outcome="completed"} 1.0' in metrics
+    assert 'scoreline_batch_lines_total{outcome="failed"} 3.0' in metrics
     assert errors_of(read(client, batch.error_file_id)) == [("poison", 500, "internal_error", None)]
 
 
