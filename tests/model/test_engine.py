@@ -149,9 +149,15 @@ def test_an_infinite_logit_is_never_answered(tmp_path: Path) -> None:
         score(broken, [group(work)])
 
 
+@pytest.fixture
+def calls() -> int:
+    """How many calls of ten requests are made after the warm-up."""
+    return 100
+
+
 @pytest.mark.slow
 @pytest.mark.compiles
-def test_nothing_is_compiled_after_the_warm_up() -> None:
+def test_nothing_is_compiled_after_the_warm_up(calls: int) -> None:
     demonstration = engines.load(DEMONSTRATION, "bfloat16")
     progress: list[tuple[int, int, str]] = []
     demonstration.warm_up(lambda *told: progress.append(told))
@@ -167,8 +173,8 @@ def test_nothing_is_compiled_after_the_warm_up() -> None:
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         random = np.random.default_rng(0)
-        requests = [drawn(random, demonstration.card, n) for n in range(1_000)]
-        for few in np.array_split(np.arange(len(requests)), 100):
+        requests = [drawn(random, demonstration.card, n) for n in range(10 * calls)]
+        for few in np.array_split(np.arange(len(requests)), calls):
             list(demonstration.score([requests[n] for n in few], lambda: None))
         assert compiled == []
         score(demonstration, [group(chunk(0, [PREFIX], 10, [1] * 257))])

@@ -38,6 +38,17 @@ Runs = Callable[..., WholeSteps]
 
 
 @pytest.fixture(scope="module")
+def engine(checkpoint: Callable[[str], Path]) -> Loaded:
+    """Engines of programs by layer, in short steps, for which few programs are compiled."""
+
+    @cache
+    def loaded(name: str, dtype: DType) -> Engine:
+        return engines.load(checkpoint(name), dtype, step_tokens=64)
+
+    return loaded
+
+
+@pytest.fixture(scope="module")
 def whole_steps(checkpoint: Callable[[str], Path]) -> Runs:
     """Whole steps over a checkpoint, by its name and dtype. Tests share pools, and write what they read."""
 
