@@ -9,7 +9,7 @@ from tests.model.test_engine import *  # noqa: F403 (the tests and their fixture
 pytestmark = [pytest.mark.usefixtures("by_whole_steps"), pytest.mark.slow]
 
 
-@pytest.fixture
-def calls() -> int:  # type: ignore[no-redef]
+@pytest.fixture  # type: ignore[no-redef]
+def calls() -> int:
     """Few, because there are few programs: which of them is called depends on the number of labels alone."""
     return 10

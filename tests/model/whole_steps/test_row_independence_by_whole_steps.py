@@ -13,7 +13,7 @@ from tests.model.test_row_independence import DEMONSTRATION
 pytestmark = [pytest.mark.usefixtures("by_whole_steps"), pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def engine(by_whole_steps: None, dtype: DType) -> Engine:  # type: ignore[no-redef]
+@pytest.fixture(scope="module")  # type: ignore[no-redef]
+def engine(by_whole_steps: None, dtype: DType) -> Engine:
     """The demonstration alone: how a CPU computes wide products says nothing about the devices of whole steps."""
     return engines.load(DEMONSTRATION, dtype)
