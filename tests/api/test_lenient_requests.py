@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from api.answers.presentation import encode_lines
+from jobs.store.records import ScorePage
+
 from tests.api.serving import KEY, RunningApi
 
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
@@ -37,12 +40,20 @@ def test_head_is_answered_like_get_without_a_body(api: RunningApi, path: str) ->
     assert body
 
 
-def test_head_of_a_stream_ends_with_its_headers(api: RunningApi) -> None:
+def test_head_of_a_stream_ends_with_its_headers(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[ScorePage] = []
+
+    def counted(page: ScorePage) -> bytes:
+        pages.append(page)
+        return encode_lines(page)
+
+    monkeypatch.setattr("api.routes.jobs.encode_lines", counted)
     job = api.wait(api.submit(**BODY | {"items": ["a"] * 3_000})["id"])
     lines = {"Accept": "application/x-ndjson"}
     assert ask(api, "HEAD", job["urls"]["scores"], lines) == (200, -1, b"")
+    assert len(pages) == 1, "no more of it is read"
     status, _, body = ask(api, "GET", job["urls"]["scores"], lines)
-    assert (status, body.count(b"\n")) == (200, 3_000)
+    assert (status, body.count(b"\n"), len(pages)) == (200, 3_000, 1 + 3)
 
 
 def test_head_of_a_path_that_takes_no_get_is_refused(api: RunningApi) -> None:
