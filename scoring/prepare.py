@@ -19,6 +19,7 @@ import numpy as np
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
+from scoring.labels import check_number_of_labels, find_label_token_ids
 from scoring.layout import Chunk, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
@@ -27,6 +28,7 @@ from scoring.templates.asked import check_fit
 from scoring.templates.encoding import Prompt
 from scoring.templates.wording import Wording
 from scoring.tokenization import QueryTooLongError, TextTokenizer, always_wanted, check_query_length
+from scoring.vocabulary import bad_id, check_range
 from scoring.work import work_of_each_row
 
 _EMPTY: TokenIds = np.zeros(0, np.int32)
@@ -91,7 +93,7 @@ class Preparation:
         stop_if_unwanted: Callable[[], None] = always_wanted,
     ) -> None:
         """Check labels and query. Of the items of ``request``, only the lengths are checked."""
-        _check_number_of_labels(request, limits)
+        check_number_of_labels(request, limits)
         limits.check_query_and_labels(request.query, request.labels or ())
         if request.template is not None:
             check_fit(request.template, tokenizer)
@@ -99,7 +101,7 @@ class Preparation:
             of_client = "query_template" if request.template is None else "instruction"
             limits.check_wording(request.wording.sent_characters, of_client)
         limits.check_item_texts(request.items)
-        self.label_token_ids, self.item_labels = _label_token_ids(request, card, tokenizer, limits)
+        self.label_token_ids, self.item_labels = find_label_token_ids(request, card, tokenizer, limits)
         self._query = _encode_query(request, card, tokenizer, stop_if_unwanted)
         self.prefix = self._query.prefix
         self.repeated_characters = self._query.repeated_characters  # of the query, with each item
@@ -155,7 +157,7 @@ class Preparation:
             first = self.total_items
             if len(rows.tokens) and int(rows.tokens.max()) >= card.vocabulary:
                 place = int(np.argmax(rows.tokens >= card.vocabulary))
-                raise _bad_id(int(rows.tokens[place]), card, f"items[{first + _row_of(rows, place)}]")
+                raise bad_id(int(rows.tokens[place]), card, f"items[{first + _row_of(rows, place)}]")
             lengths = rows.sequence_lengths
             if len(lengths) and int(lengths.min()) == 0:
                 where = f"items[{first + int(np.argmin(lengths))}]"
@@ -191,54 +193,6 @@ class Preparation:
             start, own_before = stop, own_after
         self._rest = Rows(rows.tokens[own_before:], rows.lengths[start:], rows.prefix_ends[start:])
         return found
-
-
-def _check_number_of_labels(request: ScoreRequest, limits: Limits) -> None:
-    given: Sequence[str | int] = request.labels or request.label_token_ids or ()
-    if len(given) > limits.max_labels:
-        raise _too_many_labels(f"{len(given)} labels", limits, _labels_field(request))
-    for n, of_item in enumerate(request.item_label_token_ids or ()):
-        if len(of_item) > limits.max_labels:
-            raise _too_many_labels(f"{len(of_item)} labels", limits, f"label_token_ids[{n}]")
-    total = sum(map(len, request.item_label_token_ids or ()))
-    if total > limits.item_labels.most:
-        message = f"the items have {total} labels in all, more than the {limits.item_labels.most} allowed here"
-        raise limits.item_labels.exceeded(message, "label_token_ids")
-
-
-def _too_many_labels(what: str, limits: Limits, param: str) -> RequestError:
-    return RequestError(ErrorCode.TOO_MANY_LABELS, f"{what} are more than the {limits.max_labels} allowed", param=param)
-
-
-def _label_token_ids(
-    request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, limits: Limits
-) -> tuple[tuple[int, ...], ItemLabels | None]:
-    """Return all labels of a request, and which of them each item has; None: all of them."""
-    if request.item_label_token_ids is not None:
-        for n, of_item in enumerate(request.item_label_token_ids):
-            _check_range(of_item, card, f"label_token_ids[{n}]")
-        together, item_labels = ItemLabels.collect(request.item_label_token_ids)
-        if len(together) > limits.max_labels:
-            raise _too_many_labels(f"the items' {len(together)} different labels", limits, "label_token_ids")
-        return together, item_labels
-    given: Sequence[str | int] = request.labels or request.label_token_ids or ()
-    labels = tuple(
-        label if isinstance(label, int) else _single_token(label, f"labels[{n}]", tokenizer)
-        for n, label in enumerate(given)
-    )
-    _check_range(labels, card, _labels_field(request))
-    return labels, None
-
-
-def _labels_field(request: ScoreRequest) -> str:
-    return "labels" if request.labels is not None else "label_token_ids"
-
-
-def _single_token(label: str, param: str, tokenizer: TextTokenizer) -> int:
-    try:
-        return tokenizer.single_token(label)
-    except RequestError as error:
-        raise RequestError(error.code, error.message, param=param) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,7 +259,7 @@ def _encode_prompt(
     encoder = Prompt(wording, query, tokenizer, delimiter).row_encoder(card.context_length, stop_if_unwanted)
     prefix, behind = encoder.query, len(encoder.suffix)
     if len(prefix) and int(prefix.max()) >= card.vocabulary:
-        raise _bad_id(int(prefix.max()), card, "query")
+        raise bad_id(int(prefix.max()), card, "query")
     if delimiter is not None and np.count_nonzero(prefix == delimiter) > 1:
         raise _delimiter_found(delimiter, "query")
 
@@ -323,7 +277,7 @@ def _encode_prompt(
 
 
 def _encode_id_query(query: list[int], item_first: bool, card: ModelCard) -> _Query:
-    _check_range(query, card, "query")
+    check_range(query, card, "query")
     prefix = _checked_prefix(np.array(query, np.int32), card)
 
     def encode_items(items: Sequence[list[int]], first: int) -> Iterator[Rows]:
@@ -354,7 +308,7 @@ def _checked_prefix(query: TokenIds, card: ModelCard) -> TokenIds:
     if not len(query):
         raise RequestError(ErrorCode.EMPTY_QUERY, "query has no tokens", param="query")
     if int(query.max()) >= card.vocabulary:
-        raise _bad_id(int(query.max()), card, "query")
+        raise bad_id(int(query.max()), card, "query")
     if card.delimiter is not None and card.delimiter in query:
         raise _delimiter_found(card.delimiter, "query")
     prefix = query if card.delimiter is None else np.append(query, np.int32(card.delimiter))
@@ -362,18 +316,11 @@ def _checked_prefix(query: TokenIds, card: ModelCard) -> TokenIds:
     return prefix
 
 
-def _check_range(ids: Sequence[int], card: ModelCard, where: str) -> None:
-    """Check Python integers against the vocabulary, before numpy could overflow on them."""
-    if ids and not 0 <= min(ids) <= max(ids) < card.vocabulary:
-        n = next(n for n, token in enumerate(ids) if not 0 <= token < card.vocabulary)
-        raise _bad_id(ids[n], card, f"{where}[{n}]")
-
-
 def _check_item_range(items: Sequence[list[int]], card: ModelCard, first: int) -> None:
     filled = [item for item in items if item]
     if filled and not 0 <= min(map(min, filled)) <= max(map(max, filled)) < card.vocabulary:
         for n, item in enumerate(items, first):
-            _check_range(item, card, f"items[{n}]")
+            check_range(item, card, f"items[{n}]")
 
 
 def _without_delimiter(batches: Iterator[Rows], delimiter: int, first: int) -> Iterator[Rows]:
@@ -397,13 +344,6 @@ def _warnings(request: ScoreRequest, card: ModelCard, wanted: AlgorithmSetting) 
         _log.warning(_ITEM_FIRST_IGNORED)
         return (_ITEM_FIRST_IGNORED,)
     return () if wanted in ("auto", "serial") else (_ITEM_FIRST_SERIAL.format(wanted),)
-
-
-def _bad_id(token: int, card: ModelCard, param: str) -> RequestError:
-    if token < 0:
-        return RequestError(ErrorCode.NEGATIVE_TOKEN_ID, f"{param}: token ids are not negative", param=param)
-    message = f"{param}: a token id is not in the vocabulary, whose ids are 0 to {card.vocabulary - 1}"
-    return RequestError(ErrorCode.TOKEN_ID_EXCEEDS_VOCAB, message, param=param)
 
 
 def _delimiter_found(delimiter: int, param: str) -> RequestError:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import documented
 from api.answers.presentation import json_response, show_readiness
-from api.answers.schemas import Health, Readiness
+from api.answers.server_schemas import Health, Readiness
 from api.callers.compatibility import RETRY_SECONDS
 from api.service import Service, ServiceOf
 from scoring.error_codes import ErrorCode, RequestError

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response, show_model
-from api.answers.schemas import Model, ModelList
+from api.answers.server_schemas import Model, ModelList
 from api.principal import WithReadScope
 from api.reading import model_not_found
 from api.service import Service, ServiceOf

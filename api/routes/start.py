@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import documented
 from api.answers.presentation import json_response
-from api.answers.schemas import Start
+from api.answers.server_schemas import Start
 from settings.version import VERSION
 
 router = APIRouter(tags=["health"])

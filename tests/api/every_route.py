@@ -15,18 +15,14 @@ from api.answers.schemas import (
     DeletedJob,
     Delivery,
     DeliveryList,
-    Health,
     Job,
     JobList,
-    Model,
-    ModelList,
-    Readiness,
     ScoreList,
     ScoreResponse,
-    Start,
     Tokens,
     WebhookSecretList,
 )
+from api.answers.server_schemas import Health, Model, ModelList, Readiness, Start
 from api.routes.rerank import PATHS
 from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi, eventually

@@ -9,7 +9,6 @@ import pytest
 
 from api.answers.presentation import encode_lines
 from jobs.store.records import ScorePage
-
 from tests.api.serving import KEY, RunningApi
 
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}
