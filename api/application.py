@@ -20,13 +20,27 @@ from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.direct_routes import DirectRoutes
+from api.job_progress import read_states
 from api.lenient_requests import LenientRequests
 from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.request_id import RequestContext
 from api.ringing import Ringer
-from api.routes import batches, documentation, files, health, jobs, metrics, models, rerank, score, start, tokenize
+from api.routes import (
+    batches,
+    documentation,
+    events,
+    files,
+    health,
+    jobs,
+    metrics,
+    models,
+    rerank,
+    score,
+    start,
+    tokenize,
+)
 from api.routes import webhooks as webhook_routes
 from api.service import Service
 from api.siblings.membership import Siblings
@@ -34,6 +48,8 @@ from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting.ended_jobs import EndedJobs
+from api.waiting.following import Following
+from api.waiting.shared_parts import SharedParts
 from api.waiting.shared_reads import SharedReads
 from api.waiting.waiters import Waiters
 from bell.opening import open_api_bell
@@ -62,6 +78,7 @@ ROUTERS = [
         score,
         rerank,
         jobs,
+        events,
         files,
         batches,
         webhook_routes,
@@ -132,6 +149,7 @@ def create_app(
         threads = Threads(1 if siblings is None else siblings.count)
         text_process = TextProcess(reading, threads, None if siblings is None else siblings.turns)
         ringer = Ringer(doorbell)
+        followed_jobs = Following(lambda job_ids: threads.sql(read_states, database, job_ids), api.waiter_poll_seconds)
         service = Service(
             api=api,
             limits=limits,
@@ -153,8 +171,10 @@ def create_app(
             budget=budget,
             threads=threads,
             provenances=KnownProvenances(database),
-            waiters=Waiters(ended),
+            waiters=Waiters(ended, followed_jobs.look_at),
             shared_reads=SharedReads(lambda job_ids: threads.sql(results_of, database, job_ids)),
+            followed_jobs=followed_jobs,
+            score_parts=SharedParts(),
             ringer=ringer,
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,
         )

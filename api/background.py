@@ -40,6 +40,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
         for name, start in {
             "notices": lambda: listener.listen(service.waiters.on_ended),
             "polling": lambda: service.waiters.poll(look_up, service.api.waiter_poll_seconds),
+            "following jobs": service.followed_jobs.keep,
             "sweeping": lambda: _sweep(service, watch),
             "reading long bodies": service.text_process.keep,
             "working on batches": BatchWork(service).run,

@@ -39,7 +39,7 @@ class Kind(StrEnum):
     """What a request is while it is open. Each kind has places of its own."""
 
     REQUEST = "request"  # every request until more is known of it, and most of them until they end
-    STREAM = "stream"  # it waits for a job's end with `Prefer: wait`, or receives scores as JSON lines
+    STREAM = "stream"  # it waits with `Prefer: wait`, receives scores as JSON lines, or follows events
     UPLOAD = "upload"  # it sends a job as JSON lines
 
 

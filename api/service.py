@@ -13,6 +13,7 @@ from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
+from api.job_progress import JobState, ScorePart
 from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
@@ -20,6 +21,8 @@ from api.ringing import Ringer
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
+from api.waiting.following import Following
+from api.waiting.shared_parts import SharedParts
 from api.waiting.shared_reads import SharedReads
 from api.waiting.waiters import Waiters
 from checkpoints.card import ModelCard
@@ -50,6 +53,8 @@ class Service:
     provenances: KnownProvenances
     waiters: Waiters
     shared_reads: SharedReads
+    followed_jobs: Following[JobState]
+    score_parts: SharedParts[ScorePart]  # of jobs that streams follow
     ringer: Ringer
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
 

@@ -34,9 +34,14 @@ class ApiSettings(SettingsSlice):
     waiter_poll_seconds: PositiveFloat = Field(
         1.0, description="how often a process asks the database which awaited jobs have ended, as notices can be lost"
     )
-
     batch_poll_seconds: PositiveFloat = Field(
         1.0, description="how often a process asks the database which batches of files have something to do"
+    )
+    event_heartbeat_seconds: PositiveFloat = Field(
+        15.0, description="a stream of events on which nothing happens carries a sign of life this often"
+    )
+    max_event_stream_seconds: PositiveFloat = Field(
+        3_600.0, description="a stream of events is ended after this; its client connects again and goes on"
     )
 
     @property

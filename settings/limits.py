@@ -72,7 +72,8 @@ class LimitSettings(SettingsSlice):
         512, description="API keys that wait to be looked up because the process has not seen them lately"
     )
     max_open_streams: PositiveInt = Field(
-        4_096, description="requests that wait for a job's end, or receive scores as JSON lines, at the same time"
+        4_096,
+        description="requests that wait for a job's end, receive scores as JSON lines or follow events at once",
     )
     max_open_streams_per_tenant: PositiveInt = Field(1_024, description="the same, of one tenant")
     max_open_uploads: PositiveInt = Field(64, description="jobs sent as JSON lines that arrive at the same time")

@@ -90,4 +90,5 @@ class Server(uvicorn.Server):
         """Answer the requests that wait for jobs as timed out, then shut down."""
         service: Service = self._app.state.service
         service.waiters.stop()
+        service.followed_jobs.stop()
         await super().shutdown(sockets)

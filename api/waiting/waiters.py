@@ -44,11 +44,13 @@ class Waited(NamedTuple):
 class Waiters:
     """The requests that wait for jobs, in one event loop. Not safe to use from threads."""
 
-    def __init__(self, ended: EndedJobs) -> None:
+    def __init__(self, ended: EndedJobs, also_tell: Callable[[str], None] = lambda job_id: None) -> None:
+        """also_tell: called with the id of each job that is said to have ended."""
         self._waiting: dict[str, set[asyncio.Future[Waited]]] = {}
         self._ended = ended  # a job may end after it was accepted and before its request begins to wait
         self._early: dict[str, str] = {}  # by job id: results of such jobs, the latest one last
         self._stopped = False
+        self._also_tell = also_tell
 
     @property
     def job_ids(self) -> list[str]:
@@ -61,6 +63,7 @@ class Waiters:
         The result goes to those who wait now. If nobody does, it is kept for a moment for a request that is about to.
         """
         self._ended.add(job_id)
+        self._also_tell(job_id)
         ends = self._waiting.get(job_id, ())
         for end in ends:
             _end(end, Waited(WaitOutcome.ENDED, result))

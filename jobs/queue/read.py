@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import Row, and_, bindparam, func, null, select
@@ -176,6 +176,37 @@ def statuses(db: Database, job_ids: Iterable[str]) -> dict[str, JobStatus]:
         with db.read() as tx:
             found |= {row.id: JobStatus(row.status) for row in tx.execute(query)}
     return found
+
+
+class Progress(NamedTuple):
+    """How far a job has come."""
+
+    id: str
+    tenant: str
+    status: JobStatus
+    total_items: int
+    scored_items: int
+
+
+def progress_of(db: Database, job_ids: Collection[str]) -> dict[str, Progress]:
+    """Return the progress of jobs by id, whichever tenants own them, in one statement. Removed jobs are left out."""
+    with db.read() as tx:
+        rows = tx.execute(_PROGRESS, {"job_ids": list(job_ids)})
+        return {
+            row.id: Progress(row.id, row.tenant, JobStatus(row.status), row.total_items, row.scored_items)
+            for row in rows
+        }
+
+
+def jobs_of(db: Database, job_ids: Collection[str]) -> dict[str, JobRecord]:
+    """Return jobs by id, whichever tenants own them, in one statement. Removed jobs are left out."""
+    with db.read() as tx:
+        return {row.id: job_record(row) for row in tx.execute(_JOBS, {"job_ids": list(job_ids)})}
+
+
+_OF_JOBS = (is_one_of(jobs.c.id, "job_ids"), VISIBLE)
+_JOBS = select(jobs).where(*_OF_JOBS)
+_PROGRESS = select(*jobs.c["id", "tenant", "status", "total_items", "scored_items"]).where(*_OF_JOBS)
 
 
 CLAIMABLE = and_(

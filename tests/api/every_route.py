@@ -70,6 +70,7 @@ OPERATIONS = [
     Operation("get", "/v1/jobs", 200, JobList),
     Operation("get", "/v1/jobs/{job_id}", 200, Job),
     Operation("get", "/v1/jobs/{job_id}/scores", 200, ScoreList),
+    Operation("get", "/v1/jobs/{job_id}/events", 200, None),
     Operation("post", "/v1/jobs/{job_id}/cancel", 200, Job, scope=Scope.SCORE),
     Operation("get", "/v1/jobs/{job_id}/deliveries", 200, DeliveryList),
     Operation("post", "/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver", 202, Delivery, scope=Scope.WEBHOOKS),

@@ -153,7 +153,7 @@ def test_every_body_and_every_answer_has_an_example_of_its_shape(document: dict[
             for content in operation.get("requestBody", {}).get("content", {}).values():
                 assert content.get("examples") or content.get("example"), f"{where}: no example of the body"
             for status, response in operation["responses"].items():
-                if status.startswith("2") and "application/json" in response["content"]:
+                if status.startswith("2") and "application/json" in response.get("content", {}):
                     content = response["content"]["application/json"]
                     name = content["schema"]["$ref"].rpartition("/")[2]
                     assert "example" in content, f"{where}: add {name} to api/answers/examples.py"

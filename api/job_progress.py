@@ -1,0 +1,95 @@
+"""What streams show of jobs: progress and ends, read for all streams together, and parts of their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from api.answers.presentation import encode, encode_page, show_job
+from jobs.queue.read import Progress, get_job, jobs_of, progress_of, scores_of
+from jobs.store.database import Database
+from jobs.store.records import ScorePage
+from scoring.layout import LabelScores
+
+PART_ITEMS, PART_VALUES = 1_000, 2_048
+"""The most items, and the most numbers unless one item alone has more, that one event holds: about 64 KB. A client that
+does not read has one event waiting in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as streams show it."""
+
+    progress: Progress
+    shown: bytes  # the progress, encoded
+    end: bytes | None  # the job object, encoded, once the job has ended
+
+    @property
+    def is_final(self) -> bool:
+        return self.end is not None
+
+
+def read_states(db: Database, job_ids: Collection[str]) -> dict[str, JobState]:
+    """Return the states of jobs, whichever tenants own them. One query, and one more if some of them have ended."""
+    found = progress_of(db, job_ids)
+    ended = [job_id for job_id, one in found.items() if one.status.ended]
+    records = jobs_of(db, ended) if ended else {}
+    # A job that is deleted between the two counts as missing.
+    return {
+        job_id: JobState(one, _shown(one), encode(show_job(records[job_id])) if one.status.ended else None)
+        for job_id, one in found.items()
+        if job_id in records or not one.status.ended
+    }
+
+
+def _shown(progress: Progress) -> bytes:
+    return encode(
+        {
+            "id": progress.id,
+            "object": "scoring.job.progress",
+            "status": str(progress.status),
+            "progress": {"total_items": progress.total_items, "scored_items": progress.scored_items},
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePart:
+    """Scores of consecutive items."""
+
+    data: bytes | None  # encoded; None if there are none
+    next_item: int  # the item that the next part begins with
+    is_last: bool  # whether nothing comes behind it for now
+
+
+def read_part(db: Database, tenant: str, job_id: str, offset: int) -> ScorePart:
+    """Return scores from an item on, in the order of the items.
+
+    While a job runs, a part ends before the first item that is not scored, so that nothing is missed: that item comes
+    with a later part. Of a job that has ended, such items are left out. Raises RequestError JOB_NOT_FOUND,
+    StorageUnavailable.
+    """
+    job = get_job(db, tenant, job_id)
+    columns = 1 + job.options.return_logprobs + job.options.return_logits
+    limit = max(1, min(PART_ITEMS, PART_VALUES // (columns * max(1, len(job.label_token_ids)))))
+    page = scores_of(db, job, offset, limit)
+    if job.status.ended:
+        next_item = min(offset + limit, job.total_items)
+    else:
+        page = _without_what_comes_behind_a_gap(page, offset)
+        next_item = offset + len(page.indices)
+    data = encode_page(page) if len(page.indices) else None
+    return ScorePart(data, next_item, is_last=next_item < offset + limit or next_item == job.total_items)
+
+
+def _without_what_comes_behind_a_gap(page: ScorePage, offset: int) -> ScorePage:
+    expected = np.arange(offset, offset + len(page.indices))
+    gaps = np.flatnonzero(page.indices != expected)
+    if not len(gaps):
+        return page
+    kept = slice(0, int(gaps[0]))
+    logprobs = page.scores.logprobs
+    scores = LabelScores(page.scores.logits[kept], None if logprobs is None else logprobs[kept])
+    return replace(page, indices=page.indices[kept], scores=scores)
