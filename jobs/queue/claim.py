@@ -76,8 +76,8 @@ def claim(
                 choice = choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive, without)
                 claimed = _take(tx, worker_id, card.name, choice) if choice.chunks else None
         except DeadlockError:
-            # The charges of two claims can wait for each other, although both lock the flows in one order: PostgreSQL
-            # takes a further lock for a row that was changed while a transaction that adds work has locked it.
+            # All transactions lock flows in one order: see jobs.queue.fair_shares. If PostgreSQL ends a claim because
+            # of a deadlock all the same, that is no outage.
             if attempt + 1 == TRIES:
                 raise
             continue

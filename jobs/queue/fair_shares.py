@@ -9,9 +9,10 @@ Adding work to a flow opens it, in the same transaction. A claim that finds a fl
 opened starts no earlier than the open flows, so a tenant can't save up its share. "Open" is only a hint: a claim that
 finds work in a closed flow opens it.
 
-Flows are almost last in the order of locks. A transaction that adds work holds the row of the flow with FOR KEY SHARE.
-Neither other transactions that add work nor the charge of a claim wait for that lock. Closing needs a stronger lock,
-and skips flows that are locked.
+Flows are almost last in the order of locks. A transaction first creates all flows that are missing, then opens or
+charges the others; each in the order of their keys. A transaction that adds work holds the row of the flow with FOR KEY
+SHARE. Neither other transactions that add work nor the charge of a claim wait for that lock. Closing needs a stronger
+lock, and skips flows that are locked.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Flow(NamedTuple):
 def open_flows(tx: Transaction, wanted: Iterable[Flow]) -> None:
     """Open flows, so that claims search them. Call it in the transaction that adds work, so that no claim closes them.
 
-    It opens them in the order in which claims charge them, so that it can't deadlock with a claim.
+    It creates all that are missing before it opens any. It opens them in the order in which claims charge them. So it
+    can't deadlock with a claim, or with another transaction that adds work.
     """
     rows = get_or_create_all(tx, _FIND, _CREATE, {flow: flow._asdict() for flow in wanted})
     closed = sorted(flow for flow, row in rows.items() if not row.is_open)

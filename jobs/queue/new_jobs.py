@@ -289,7 +289,7 @@ _SQL = f"""
         SELECT tenant, tokenizer_fingerprint, sha256, tokens FROM prefix WHERE id IS NULL ORDER BY place
         ON CONFLICT DO NOTHING RETURNING id, tenant, tokenizer_fingerprint, sha256
     ),
-    known_prefix AS (
+    known AS (
         SELECT place, id FROM prefix WHERE id IS NOT NULL
         UNION ALL
         SELECT prefix.place, new_prefix.id FROM new_prefix JOIN prefix USING (tenant, tokenizer_fingerprint, sha256)
@@ -302,25 +302,27 @@ _SQL = f"""
         ) AS is_open
         FROM json_to_recordset(:flows) AS w (place int, model text, tenant text, interactive bool)
         -- All queries are locked before the first flow.
-        WHERE (SELECT count(*) FROM known_prefix) >= 0
+        WHERE (SELECT count(*) FROM known) >= 0
     ),
     to_open AS (
         SELECT lanes.*, {START} AS start FROM flow AS lanes WHERE is_open IS NOT TRUE
     ),
+    -- All missing flows are created before one is opened, as open_flows() does it: two orders could deadlock.
+    created AS (
+        INSERT INTO lanes (model, tenant, interactive, is_open, virtual_time)
+        SELECT model, tenant, interactive, true, start FROM to_open WHERE is_open IS NULL ORDER BY place
+        ON CONFLICT DO NOTHING RETURNING model, tenant, interactive
+    ),
     closed AS (
         SELECT model, tenant, interactive, start
         FROM to_open JOIN lanes USING (model, tenant, interactive)
-        WHERE NOT to_open.is_open ORDER BY place FOR NO KEY UPDATE OF lanes
+        WHERE NOT to_open.is_open AND (SELECT count(*) FROM created) >= 0
+        ORDER BY place FOR NO KEY UPDATE OF lanes
     ),
     opened AS (
         UPDATE lanes AS l SET is_open = true, virtual_time = greatest(virtual_time, start) FROM closed AS c
         WHERE l.model = c.model AND l.tenant = c.tenant AND l.interactive = c.interactive
         RETURNING l.model, l.tenant, l.interactive
-    ),
-    created AS (
-        INSERT INTO lanes (model, tenant, interactive, is_open, virtual_time)
-        SELECT model, tenant, interactive, true, start FROM to_open WHERE is_open IS NULL ORDER BY place
-        ON CONFLICT DO NOTHING RETURNING model, tenant, interactive
     ),
     open_flow AS (
         SELECT model, tenant, interactive FROM flow WHERE is_open
@@ -334,7 +336,7 @@ _SQL = f"""
             webhook, notice_key, item_labels
         )
         SELECT
-            job.id, tenant, model, origin, priority, status, known_prefix.id, total_items, scored_items,
+            job.id, tenant, model, origin, priority, status, known.id, total_items, scored_items,
             remaining_chunks, prompt_tokens, cached_tokens, now + created_at, now + expires_at, label_token_ids,
             opts::json, meta::json, warned::json, hook::json, notice_key,
             item_labels
@@ -342,7 +344,7 @@ _SQL = f"""
             SELECT (job).*, opts, meta, warned, hook
             FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warned text, hook text)
         ) AS job
-        JOIN known_prefix ON known_prefix.place = job.prefix_id
+        JOIN known ON known.place = job.prefix_id
         CROSS JOIN (SELECT {UNIX_SECONDS["postgresql"]} AS now) AS clock
         WHERE remaining_chunks = 0 OR (model, tenant, priority = 'interactive') IN (SELECT * FROM open_flow)
         RETURNING id, prefix_id, created_at

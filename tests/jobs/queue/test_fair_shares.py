@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.event import listen
 
+from jobs.queue.accept import accept_group
 from jobs.queue.claim import claim
 from jobs.queue.fair_shares import Flow, open_flows
 from jobs.queue.lease import release
@@ -18,11 +23,13 @@ from jobs.store.records import Claim, JobStatus
 from jobs.store.tables import chunks, flows
 from jobs.tenancy.tenants import set_tenant
 from scoring.options import Priority
-from scoring.work import work_done
+from scoring.work import work_done, work_of_prefix
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, MODEL, at_once, finish_all, submit, take
+from tests.jobs.work import CARD, MODEL, at_once, finish_all, somebody_waits, submission, submit, take
+from tests.services import wait_until
 
 BUDGET = 100
+CARD_OF_LONG_PREFIXES = replace(CARD, context_length=8_192)
 
 
 def tenants_of(store: Database, claimed: Claim) -> Counter[str]:
@@ -256,3 +263,56 @@ def test_a_tenant_waits_for_its_own_work_and_for_the_shares_of_others() -> None:
     assert waiting.tokens_ahead("large", 1e9) == waiting.tokens
     assert [waiting.oldest_seconds(tenant) for tenant in ("mine", "small", "new")] == [0.5, 2.0, 50.0]
     assert WaitingWork({}, {}).oldest_seconds("new") == WaitingWork({}, {}).tokens_ahead("new", 5.0) == 0.0
+
+
+def test_flows_are_created_before_any_is_opened_so_that_groups_do_not_deadlock(postgres_store: Database) -> None:
+    """A transaction has created the flow of a new tenant, and opens that of another one while a group wants both."""
+    submit(postgres_store, tenant="a closed one")
+    with postgres_store.write() as tx:
+        tx.execute(update(flows).values(is_open=False))
+    group = [submission(tenant="a closed one"), submission(tenant="new")]
+    errors: list[str] = []
+    listen(postgres_store.engine, "handle_error", lambda context: errors.append(str(context.original_exception)))
+    thread = threading.Thread(target=lambda: accept_group(postgres_store, group))
+    with postgres_store.write() as tx:
+        open_flows(tx, [Flow(MODEL, "new", False)])
+        thread.start()
+        wait_until(lambda: somebody_waits(postgres_store), "the group waits for the flow that was created")
+        open_flows(tx, [Flow(MODEL, "a closed one", False)])
+    thread.join()
+    # On a slow machine, the group may have given its lock up by then, which is no deadlock.
+    assert not any("deadlock" in error for error in errors), errors
+    assert flows_that_are_open(postgres_store) == {("a closed one", False), ("new", False)}
+
+
+def test_a_claim_opens_all_flows_that_it_found_closed_before_it_charges_any(postgres_store: Database) -> None:
+    """So it creates missing ones before it waits for any other."""
+    for tenant in ("a closed one", "missing"):
+        submit(postgres_store, tenant=tenant)
+    with postgres_store.write() as tx:
+        tx.execute(update(flows).values(is_open=False))
+        tx.execute(delete(flows).where(flows.c.tenant == "missing"))
+    sent: list[str] = []
+    listen(postgres_store.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    claimed = claim(postgres_store, "worker", CARD, BUDGET)
+    assert claimed is not None
+    assert tenants_of(postgres_store, claimed) == {"a closed one": 1, "missing": 1}
+    of_flows = r"INSERT INTO lanes|UPDATE lanes|WITH charged"
+    changes = [statement.split()[0] for statement in sent if re.match(of_flows, statement)]
+    assert changes[0] == "INSERT"
+    assert "INSERT" not in changes[1:]
+
+
+@pytest.mark.parametrize("prefix_length", [1, 700, 5_000])
+def test_a_claim_is_charged_with_the_work_that_it_took(store: Database, prefix_length: int) -> None:
+    """Also where the database computes the work of a prefix by itself."""
+    for tenant, weight in (("light", 1.0), ("heavy", 4.0)):
+        set_tenant(store, tenant, weight=weight)
+        for first in (1, 1, 2):
+            submit(store, tenant=tenant, prefix=(first, *range(prefix_length)), row_tokens=9)
+    claimed = claim(store, "worker", CARD_OF_LONG_PREFIXES, 1_000_000)
+    assert claimed is not None
+    with store.read() as tx:
+        times = {row.tenant: row.virtual_time for row in tx.execute(select(flows))}
+    assert times == {"light": claimed.tokens["light"], "heavy": claimed.tokens["heavy"] / 4}
+    assert claimed.tokens["light"] > 2 * work_of_prefix(prefix_length)
