@@ -146,7 +146,7 @@ class WholeStepPrograms:
 
     def lm_head(self, head: Head) -> Program:
         """(*head, hidden, labels): see :func:`model.architecture.heads.lm_head`."""
-        return lm_head(head, self._norm, as_rows=self.head_as_rows)
+        return lm_head(head, self._norm, as_rows=self.head_as_rows, by_tiles=True)
 
     def layer(self, number: int) -> Layer:
         """Return one layer as a module over copies of its weights."""

@@ -11,15 +11,19 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 from jax import Array, lax
 from jax.experimental import pallas as pl
 
+from model.architecture.decoder import Norm
+from model.architecture.heads import lm_head
 from model.compiling.compiler import Compiler, shape
 from model.compiling.cost import UnknownFrequencyError, cycles
 from model.compiling.kernels import Schedules, kernel_cycles
 from model.compiling.shapes import NAMED_SHAPES
 from model.compiling.targets import prepare_environment, target_named
 from scoreline.server_process import environment
+from scoring.layout import Head
 
 pytestmark = pytest.mark.compile
 
@@ -77,6 +81,16 @@ def test_copies_of_large_arrays_are_found(compiler: Compiler) -> None:
     assert donated.output_bytes < 1_000 < kept.output_bytes
 
 
+def test_a_head_that_reads_a_few_columns_of_its_kernel_does_not_copy_it(compiler: Compiler) -> None:
+    config = replace(NAMED_SHAPES["qwen3-8b"], width=512, vocabulary=50_000)
+    norm = nnx.eval_shape(lambda: Norm(config.width, (), config, "bfloat16"))
+    program = lm_head(Head.LOGITS, nnx.graphdef(norm), as_rows=False, by_tiles=True)
+    kernel = shape((config.width, config.vocabulary), jnp.bfloat16)
+    hidden, labels = shape((128, config.width), jnp.float32), shape((8,), jnp.int32)
+    compiled = compiler.compile(program, (shape((config.width,), jnp.bfloat16), kernel, hidden, labels))
+    assert compiled.copies({"head": kernel.shape}) == ()
+
+
 def scaled(rows: Array, turns: Array | int) -> Array:
     """A kernel whose grid visits blocks of 256 rows, and that does more in the last of every ``turns`` steps."""
 
@@ -113,28 +127,34 @@ def test_the_schedule_of_a_kernel_is_estimated_by_its_grid_and_regions(compiler:
     assert 7 < estimate(many, 0.25) / estimate(few, 0.25) < 10
 
 
-def compiled(model: Path, *workloads: str) -> tuple[dict[str, Any], str]:
-    """Compile a model for a v6e by the command. Return its last line, and the table."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "model.compiling",
-            "--target",
-            "v6e:1x1",
-            "--model",
-            str(model),
-            "--workloads",
-            *workloads,
-        ],
+def command(target: str, model: str, *workloads: str) -> subprocess.CompletedProcess[str]:
+    """Compile a model by the command."""
+    arguments = ["--target", target, "--model", model, "--workloads", *workloads]
+    return subprocess.run(
+        [sys.executable, "-m", "model.compiling", *arguments],
         env=environment(),
         text=True,
         capture_output=True,
         check=False,
     )
+
+
+def compiled(model: Path, *workloads: str) -> tuple[dict[str, Any], str]:
+    """Compile a model for a v6e by the command. Return its last line, and the table."""
+    done = command("v6e:1x1", str(model), *workloads)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found, done.stderr
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_model_that_leaves_no_room_for_its_context_does_not_fit() -> None:
+    done = command("v5e", "qwen3-8b")
+    assert done.returncode == 1
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["fits"] is False
+    assert found["programs"] == []
+    assert "the device has room for the keys and values of 0 tokens beside the weights" in done.stderr
 
 
 def cut(shape: str, folder: Path, context: int) -> Path:
