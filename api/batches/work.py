@@ -159,6 +159,9 @@ class BatchWork:
             await self._feeder.refuse(batch, ErrorCode.BATCH_CANCELLED)
         elif await self._of(batch, has_expired, batch.id):
             await self._feeder.refuse(batch, ErrorCode.BATCH_EXPIRED)
+        elif batch.model != self._service.card.name:
+            # This process is here to write results. The lines are read by one with the tokenizer of their model.
+            return self._service.api.batch_poll_seconds
         else:
             return await self._feeder.feed(batch)
         return 0.0

@@ -1,0 +1,51 @@
+"""Batches in a deployment whose API processes serve several models from one database."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from api.batches import blocks, work
+from jobs.file_batches.tables import file_batches
+from jobs.store.database import Database
+from jobs.tenancy.tenants import set_tenant
+from tests.api.batches.running import BODY, create, ended, line, openai_of, read, upload
+from tests.api.serving import eventually, running_api
+from tests.api.tiny_model import TinyModel
+from tests.databases import quick_on
+
+
+@quick_on("sqlite")
+def test_lines_are_read_only_by_a_process_that_serves_their_model(
+    model: TinyModel, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of another model writes what has ended of a batch, and leaves the lines that are not read yet."""
+    monkeypatch.setattr(blocks, "BLOCK_LINES", 5)
+    monkeypatch.setattr(work, "MAX_PAUSE_SECONDS", 0.05)
+    names = [f"r{n}" for n in range(20)]
+    with running_api(model.directory, store_url, tmp_path, with_worker=False) as (api, _):
+        with closing(Database.open(api.store)) as store:
+            set_tenant(store, "default", max_waiting_tokens=60)
+        created = create(openai_of(api), upload(openai_of(api), [line(n, BODY | {"query": n}) for n in names]).id)
+        settings = api.store
+
+        def places() -> tuple[int, int]:
+            with closing(Database.open(settings)) as store, store.read() as tx:
+                read_lines, written = tx.execute(select(file_batches.c.read_lines, file_batches.c.written_lines)).one()
+                return int(read_lines), int(written)
+
+        eventually(lambda: places()[0] > 0, "some lines fit into the quota")
+    fitting = places()[0]
+    assert fitting < len(names)
+    with running_api(model.directory, store_url, tmp_path, with_worker=False, model_name="other") as (api, _):
+        worker = api.worker()
+        worker.start()
+        eventually(lambda: places()[1] == fitting, "what has ended is written")
+        worker.stop()
+        assert places()[0] == fitting
+    with running_api(model.directory, store_url, tmp_path) as (api, _):
+        batch = ended(openai_of(api), created.id)
+        assert [one["custom_id"] for one in read(openai_of(api), batch.output_file_id)] == names
