@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
+from api.requests.file_id import checked_file_id
 from api.requests.idempotency import idempotency_of
 from api.requests.submission import parse_object, read_metadata
 from api.requests.webhook import read_webhook
@@ -45,7 +46,7 @@ def read_batch(
         tenant=principal.tenant,
         model=reading.card.name,
         endpoint=endpoint,
-        input_file_id=file_id,
+        input_file_id=checked_file_id(file_id, "input_file_id"),
         completion_window=window,
         window_seconds=seconds,
         metadata=read_metadata(body),

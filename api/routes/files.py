@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -17,17 +16,16 @@ from api.answers.presentation import json_response
 from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.request_id import BrokenOffError
+from api.requests.file_id import FILE_ID, checked_file_id
 from api.requests.file_upload import receive_file
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.service import Service, ServiceOf
 from jobs.file_batches.reading import FILE_IN_USE
-from jobs.files.reading import file_not_found, get_file, list_files, read_part
+from jobs.files.reading import get_file, list_files, read_part
 from jobs.files.removal import delete_file
 from jobs.files.tables import Purpose
 from jobs.store.database import StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError
-
-FILE_ID = r"^file_[0-9A-Za-z-]{1,64}$"
 
 MAX_LIMIT = 10_000
 """The most files of a page, and how many it has unless told otherwise."""
@@ -163,13 +161,6 @@ async def delete_(file_id: str, service: ServiceOf, principal: WithScoreScope) -
         principal.tenant, delete_file, service.database, principal.tenant, checked_file_id(file_id), FILE_IN_USE
     )
     return json_response({"id": file_id, "object": "file", "deleted": True})
-
-
-def checked_file_id(file_id: str) -> str:
-    """Return a valid file id. An invalid one raises the error of a missing file and is not sent to the database."""
-    if not re.fullmatch(FILE_ID, file_id):
-        raise file_not_found()
-    return file_id
 
 
 async def _parts(service: Service, tenant: str, file_id: str, size: int) -> AsyncIterator[bytes]:

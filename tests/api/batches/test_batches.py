@@ -318,9 +318,11 @@ def test_a_wrong_field_of_a_batch_is_named(api: RunningApi, changed: Json, param
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_a_missing_file_or_batch_is_an_exception_of_the_client(api: RunningApi) -> None:
+@quick_on("postgres")  # it takes no NUL
+def test_a_missing_file_or_batch_is_an_exception_of_the_client(fresh: Fresh) -> None:
+    api, _ = fresh
     client = openai_of(api)
-    for file_id in ("file_0", "nonsense", "\0"):
+    for file_id in ("file_0", "nonsense", "\0", "file_\0"):
         with pytest.raises(openai.NotFoundError) as caught:
             create(client, file_id)
         assert (caught.value.code, caught.value.param) == ("file_not_found", "input_file_id")
