@@ -6,6 +6,7 @@ from sqlalchemy import delete, exists, select, update
 
 from jobs.file_batches.tables import batch_lines, file_batches
 from jobs.files.creation_keys import remove_creation_keys
+from jobs.files.removal import remove_unless_in_use
 from jobs.files.tables import files
 from jobs.store.clock import NOW
 from jobs.store.database import Database
@@ -43,7 +44,7 @@ def _remove_step(db: Database, batch_id: str) -> bool:
             tx.execute(delete(batch_lines).where(of_batch, batch_lines.c.number <= numbers[-1]))
             return True
         others = exists().where(file_batches.c.input_file_id == files.c.id, file_batches.c.id != batch_id)
-        tx.execute(update(files).where(files.c.id == batch.input_file_id, ~others).values(remove_at=0.0))
+        remove_unless_in_use(tx, files.c.id == batch.input_file_id, others)
         own = [batch.output_file_id, batch.error_file_id]
         tx.execute(update(files).where(files.c.id.in_(own)).values(remove_at=0.0))
         remove_creation_keys(tx, [batch_id])

@@ -9,7 +9,7 @@ from jobs.files.reading import find_file
 from jobs.files.receiving import give_up_file
 from jobs.files.tables import FileState, creation_keys, file_parts, files
 from jobs.store.clock import NOW
-from jobs.store.database import Database
+from jobs.store.database import Database, Transaction
 from scoring.error_codes import ErrorCode, RequestError
 
 FILES_PER_STEP = 100
@@ -52,9 +52,7 @@ def sweep_files(db: Database, in_use: ColumnElement[bool]) -> None:
         expired = list(tx.scalars(_EXPIRED.where(~in_use).limit(FILES_PER_STEP)))
     if expired:
         with db.write() as tx:
-            tx.execute(
-                update(files).where(files.c.id.in_(expired), files.c.expires_at <= NOW, ~in_use).values(remove_at=0.0)
-            )
+            remove_unless_in_use(tx, files.c.id.in_(expired) & (files.c.expires_at <= NOW), in_use)
     for _ in range(STEPS):
         if not remove_files(db):
             break
@@ -68,6 +66,16 @@ def sweep_files(db: Database, in_use: ColumnElement[bool]) -> None:
         if over:
             keys = tuple_(creation_keys.c.tenant, creation_keys.c.key)
             tx.execute(delete(creation_keys).where(keys.in_([tuple(row) for row in over])))
+
+
+def remove_unless_in_use(tx: Transaction, which: ColumnElement[bool], in_use: ColumnElement[bool]) -> None:
+    """Have files removed, but for those that something still reads.
+
+    A batch is created while the row of its file is locked. So the rows are locked first, by a statement of its own: the
+    next one sees all batches that were created before.
+    """
+    locked = list(tx.scalars(select(files.c.id).where(which).order_by(files.c.id).with_for_update(key_share=True)))
+    tx.execute(update(files).where(files.c.id.in_(locked), ~in_use).values(remove_at=0.0))
 
 
 _EXPIRED = select(files.c.id).where(

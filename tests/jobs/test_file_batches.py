@@ -12,9 +12,10 @@ from jobs.file_batches.claiming import claim_batch, read_again, release_batch
 from jobs.file_batches.creating import NewBatch, cancel_batch, create_batch
 from jobs.file_batches.feeding import NewLine, cancel_jobs, feed, start_batch
 from jobs.file_batches.reading import BatchRecord
+from jobs.file_batches.removal import sweep_batches
 from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
 from jobs.file_batches.writing import Written, end_batch, ended_lines, finalize_batch, is_written, write_lines
-from jobs.files.reading import read_bytes
+from jobs.files.reading import get_file, read_bytes
 from jobs.files.receiving import FileQuota, ReceivedFile, accept_file, begin_file, stage_file
 from jobs.files.tables import Purpose
 from jobs.queue.claim import claim
@@ -23,7 +24,9 @@ from jobs.store.records import JobStatus, Origin
 from jobs.store.tables import jobs
 from jobs.tenancy.tenants import DEFAULT_TENANT
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission
+from tests.jobs.interleaving import once_after
+from tests.jobs.work import CARD, MODEL, at_once, finish_all, somebody_waits, submission
+from tests.services import wait_until
 
 LINE = b"x\n"
 QUOTA = FileQuota(10, 10**6)
@@ -232,3 +235,23 @@ def test_threads_that_race_for_every_step_write_each_line_once(store: Database) 
     assert ended.output_file_id is not None
     assert read_bytes(store, ended.output_file_id, 0, 1_000).split() == [b"%d" % n for n in range(60)]
     assert rows(store, file_batches) == 1
+
+
+def test_the_file_of_a_batch_that_is_being_created_is_not_removed_with_an_earlier_batch(
+    postgres_store: Database,
+) -> None:
+    earlier = new_batch(postgres_store)
+    with postgres_store.write() as tx:
+        tx.execute(update(file_batches).values(status=BatchStatus.COMPLETED.value, remove_at=1.0))
+    sweep = threading.Thread(target=sweep_batches, args=(postgres_store,))
+
+    def begin_to_sweep() -> None:
+        sweep.start()
+        wait_until(lambda: somebody_waits(postgres_store), "the sweep to wait for the file", 20)
+
+    once_after(postgres_store, "INSERT INTO file_batches", begin_to_sweep)
+    wanted = NewBatch(DEFAULT_TENANT, MODEL, "/v1/score", earlier.input_file_id, "1h", 3_600.0, {}, None, None)
+    batch, _ = create_batch(postgres_store, wanted, 10)
+    sweep.join()
+    assert read_again(postgres_store, earlier.id) is None
+    assert get_file(postgres_store, DEFAULT_TENANT, batch.input_file_id).bytes == batch.input_bytes
