@@ -109,8 +109,7 @@ class _Receiver:
 
     async def _take(self, content: bytes, lines: int) -> None:
         if self._file is None and self._earlier is None and self._form.filename is not None:
-            limits = self._service.limits
-            quota = FileQuota(limits.max_files_per_tenant, limits.max_file_bytes_per_tenant)
+            quota = file_quota(self._service.limits)
             begun = await self._service.threads.sql_of(
                 self._tenant, begin_file, self._service.database, self._tenant, quota, self._key
             )
@@ -144,6 +143,11 @@ class _Receiver:
             await self._service.threads.sql_of(self._tenant, _remove, self._service, self._file.id)
         except StorageUnavailable as error:
             log.warning("could not remove a file that failed", file_id=self._file.id, error=str(error))
+
+
+def file_quota(limits: LimitSettings) -> FileQuota:
+    """Return what the files of a tenant may be."""
+    return FileQuota(limits.max_files_per_tenant, limits.max_file_bytes_per_tenant)
 
 
 def _remove(service: Service, file_id: str) -> None:

@@ -17,6 +17,7 @@ from api.answers.presentation import json_response
 from api.principal import WithReadScope, WithScoreScope
 from api.requests.batch import read_batch
 from api.requests.body import received_body
+from api.requests.file_upload import file_quota
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.service import ServiceOf
 from jobs.file_batches.creating import cancel_batch, create_batch
@@ -64,8 +65,14 @@ async def create(
     """
     async with received_body(request, service) as data:
         wanted = await service.bodies.read(request, principal.tenant, read_batch, data, principal, idempotency_key)
+    limits = service.limits
     batch, is_replayed = await service.threads.sql_of(
-        principal.tenant, create_batch, service.database, wanted, service.limits.max_open_batches_per_tenant
+        principal.tenant,
+        create_batch,
+        service.database,
+        wanted,
+        limits.max_open_batches_per_tenant,
+        file_quota(limits),
     )
     return json_response(show_batch(batch), headers=REPLAYED if is_replayed else {})
 

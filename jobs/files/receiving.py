@@ -70,6 +70,18 @@ def begin_file(db: Database, tenant: str, quota: FileQuota, key: str | None) -> 
     return ReceivedFile(file_id, tenant, quota)
 
 
+def check_room_for_output(tx: Transaction, tenant: str, quota: FileQuota) -> None:
+    """Refuse a batch of a tenant whose files are more than they may be. What a batch writes is never refused.
+
+    Raises RequestError QUOTA_EXCEEDED.
+    """
+    held = tx.execute(_held_by(tenant)).one()
+    if held.files > quota.max_files:
+        message = f"this tenant has {held.files} files, and may have {quota.max_files}; delete some"
+        raise _exceeded(message, "max_files_per_tenant")
+    _check_bytes(held.bytes, quota)
+
+
 def store_new_file(
     tx: Transaction, file_id: str, tenant: str, purpose: Purpose, filename: str, state: FileState
 ) -> None:
@@ -106,10 +118,7 @@ def stage_file(db: Database, file: ReceivedFile, content: bytes = b"", lines: in
             raise _given_up()
         if content:
             append_parts(tx, file.id, size - len(content), content)
-            held = tx.execute(_held_by(file.tenant)).one()
-            if held.bytes > file.quota.max_bytes:
-                message = f"this tenant's files may have {file.quota.max_bytes} bytes together; delete some"
-                raise _exceeded(message, "max_file_bytes_per_tenant")
+            _check_bytes(tx.execute(_held_by(file.tenant)).one().bytes, file.quota)
 
 
 def append_parts(tx: Transaction, file_id: str, first_byte: int, content: bytes) -> None:
@@ -168,6 +177,12 @@ def give_up_file(db: Database, file_ids: Sequence[str], *, silent_seconds: float
 def _held_by(tenant: str) -> Select[tuple[int, int]]:
     kept = (files.c.tenant == tenant, files.c.remove_at.is_(None))
     return select(func.count().label("files"), func.coalesce(func.sum(files.c.bytes), 0).label("bytes")).where(*kept)
+
+
+def _check_bytes(held: int, quota: FileQuota) -> None:
+    if held > quota.max_bytes:
+        message = f"this tenant's files may have {quota.max_bytes} bytes together; delete some"
+        raise _exceeded(message, "max_file_bytes_per_tenant")
 
 
 def _given_up() -> RequestError:

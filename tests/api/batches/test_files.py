@@ -17,7 +17,7 @@ from jobs.file_batches.reading import FILE_IN_USE
 from jobs.files import removal
 from jobs.files.tables import creation_keys, file_parts, files
 from jobs.store.database import Database
-from tests.api.batches.running import create, line, openai_of, run, upload
+from tests.api.batches.running import create, ended, line, openai_of, run, upload
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.databases import quick_on
@@ -265,3 +265,29 @@ def test_an_input_file_that_was_deleted_leaves_the_output_of_its_batch(api: Runn
     with pytest.raises(openai.BadRequestError) as caught:
         create(client, batch.output_file_id)
     assert caught.value.code == "invalid_file"
+
+
+@quick_on("sqlite")
+@pytest.mark.parametrize(
+    ("limit", "most"), [("max_files_per_tenant", 2), ("max_file_bytes_per_tenant", 400)], ids=["files", "bytes"]
+)
+def test_a_tenant_whose_batches_have_written_too_much_makes_no_further_one(
+    model: TinyModel, store_url: str, tmp_path: Path, limit: str, most: int
+) -> None:
+    """Its upload fits, and what its batch writes is not refused, but then something must be deleted."""
+    limits: dict[str, Any] = {limit: most}
+    with running_api(model.directory, store_url, tmp_path, **limits) as (api, _):
+        client = openai_of(api, max_retries=0)
+        key = {"Idempotency-Key": "one"}
+        file = upload(client, [line("a"), b"bad"])
+        batch = ended(client, create(client, file.id, extra_headers=key).id)
+        assert batch.output_file_id is not None
+        assert batch.error_file_id is not None
+        with pytest.raises(openai.RateLimitError) as refused:
+            create(client, file.id)
+        assert refused.value.code == "quota_exceeded"
+        assert f'scoreline_refused_requests_total{{limit="{limit}"}}' in api.client.get("/metrics").text
+        assert create(client, file.id, extra_headers=key).id == batch.id, "a batch that was made is found again"
+        client.files.delete(batch.output_file_id)
+        client.files.delete(batch.error_file_id)
+        create(client, file.id)
