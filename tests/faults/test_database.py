@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from jobs.invariants import find_violations
-from jobs.queue.accept import accept_group
-from jobs.queue.read import statuses
+from jobs.queue.accept import accept, accept_group
+from jobs.queue.claim import claim
+from jobs.queue.read import read_scores, statuses
+from jobs.queue.sweep import sweep
 from jobs.store.database import Database
 from jobs.store.records import Accepted, JobStatus, Origin
 from settings.jobs import StoreSettings
 from tests.faults.deployment import FaultyDeployment
-from tests.jobs.work import submission
+from tests.jobs.work import CARD, finish_all, submission, take
 from tests.services import PostgresServer, RedisServer, wait_until
 from tests.soak.checker import check
 from tests.soak.clients import Client
@@ -95,3 +98,39 @@ def test_jobs_that_were_accepted_with_calls_outlive_a_crash_of_postgresql(own_po
     with closing(Database.open(StoreSettings(database_url=url))) as database:
         assert statuses(database, promised) == dict.fromkeys(promised, JobStatus.QUEUED)
         assert find_violations(database, full=True) == []
+
+
+def test_calls_whose_end_a_crash_of_postgresql_undoes_are_scored_again(own_postgres: PostgresServer) -> None:
+    """Such an end is not waited for, so each call has ended with its scores, or it waits again after its lease."""
+    url = own_postgres.url(own_postgres.create_database())
+    migrate_store(url)
+    settings = StoreSettings(database_url=url, lease_seconds=0.2)
+    for crash in range(CRASHES):
+        with closing(Database.open(settings)) as database:
+            shapes = [submission(chunks=2, prefix=(crash, n), origin=Origin.CALL) for n in range(10)]
+            calls = [one.job_id for one in accept_group(database, shapes) if isinstance(one, Accepted)]
+            accept(database, submission(model="other"))  # Its commit puts all before it on the disk.
+            claimed = take(database)
+            assert not claimed.durable
+            assert set(finish_all(database, claimed).job_ids) == set(calls)
+            own_postgres.kill()
+        own_postgres.start()
+        with closing(Database.open(settings)) as database:
+            found = statuses(database, calls)
+            assert found.keys() == set(calls)
+            assert set(found.values()) <= {JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED}
+            assert find_violations(database, full=True) == []
+            wait_until(partial(_have_ended, database, calls), "all calls have ended", SECONDS)
+            for job_id in calls:
+                page = read_scores(database, "default", job_id, 0, 2)
+                assert page.scores.logits[:, 0].tolist() == [0.0, 1.0]
+            assert find_violations(database, full=True) == []
+
+
+def _have_ended(database: Database, calls: list[str]) -> bool:
+    """Do once what workers do, and return whether these calls have succeeded."""
+    sweep(database)
+    claimed = claim(database, "worker", CARD, 1_000_000)
+    if claimed is not None:
+        finish_all(database, claimed)
+    return set(statuses(database, calls).values()) == {JobStatus.SUCCEEDED}
