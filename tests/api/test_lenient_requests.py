@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from http.client import HTTPConnection
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from api.answers.presentation import encode_lines
+from api.lenient_requests import LenientRequests
 from jobs.store.records import ScorePage
 from tests.api.serving import KEY, RunningApi
 
@@ -53,6 +56,25 @@ def test_head_of_a_stream_ends_with_its_headers(api: RunningApi, monkeypatch: py
     assert len(pages) == 1, "no more of it is read"
     status, _, body = ask(api, "GET", job["urls"]["scores"], lines)
     assert (status, body.count(b"\n"), len(pages)) == (200, 3_000, 1 + 3)
+
+
+def test_head_ends_what_would_go_on_sending() -> None:
+    sent: list[Message] = []
+
+    async def going_on(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _n in range(10):
+            await send({"type": "http.response.body", "body": b"more", "more_body": True})
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(LenientRequests(going_on)({"type": "http", "method": "HEAD", "path": "/"}, receive, send))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert (sent[1]["body"], sent[1]["more_body"]) == (b"", False)
 
 
 def test_head_of_a_path_that_takes_no_get_is_refused(api: RunningApi) -> None:
