@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import structlog
+
 from api.answers.batch_lines import encode_answer, encode_refusal, encode_unscored
 from api.answers.presentation import ScoredJob, encode_scoring
 from api.answers.reranking import encode_ranking
-from api.batches.reading import unpack_relevance
+from api.batches.reading import INTERNAL, unpack_relevance
 from api.provenances import Shown
 from api.requests.json_body import parse_json
 from api.requests.reranking import documents_of
@@ -16,6 +18,8 @@ from jobs.file_batches.reading import BatchRecord
 from jobs.file_batches.writing import EndedLine, Written
 from jobs.store.records import JobRecord, JobStatus
 from scoring.error_codes import ErrorCode, RequestError
+
+log = structlog.stdlib.get_logger("api.batches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,10 @@ def encode_lines(batch: BatchRecord, lines: Sequence[EndedLine], needed: Needed)
             errors.append(encode_unscored(batch.id, line.number, line.custom_id, code))
         except RequestError as error:
             errors.append(encode_refusal(batch.id, line.number, line.custom_id, error))
+        except Exception:
+            log.exception("a line of a batch could not be encoded", batch_id=batch.id, number=line.number)
+            fault = RequestError(ErrorCode.INTERNAL_ERROR, INTERNAL)
+            errors.append(encode_refusal(batch.id, line.number, line.custom_id, fault))
     return Written(
         b"".join(outputs), b"".join(errors), len(outputs), len(errors), prompt_tokens, cached_tokens, is_late
     )

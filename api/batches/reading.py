@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
+
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests.json_body import check_containers, parse_json
@@ -23,8 +25,13 @@ from scoring.quoting import quote
 from scoring.templates.relevance import Formula, Relevance
 from scoring.work import work_of_group
 
+INTERNAL = "internal error; please quote the id of this line"
+"""The message for an unexpected exception, which the log tells more about."""
+
 TOKENS_AT_ONCE = 2**20
 """When the rows of the lines that were read have this many tokens, no further line is read."""
+
+log = structlog.stdlib.get_logger("api.batches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,11 @@ def _read(
         _check_quota(submission)
     except RequestError as error:
         return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
+    except (MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # tokenizers raises such an exception for a bug in its Rust code
+        log.exception("a line of a batch could not be read", number=line.number)
+        return ReadLine(custom_id, error={"code": ErrorCode.INTERNAL_ERROR, "message": INTERNAL, "param": None})
     return ReadLine(custom_id, submission, ranking)
 
 
