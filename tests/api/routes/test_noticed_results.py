@@ -63,7 +63,7 @@ class HeldBell:
 @pytest.fixture
 def serving(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[Serving]:
     """A server that learns of the end of jobs from notices alone, and sends no statement of its own accord."""
-    rare: dict[str, Any] = {"waiter_poll_seconds": RARELY, "sweep_seconds": RARELY}
+    rare: dict[str, Any] = dict.fromkeys(("waiter_poll_seconds", "sweep_seconds", "batch_poll_seconds"), RARELY)
     with running_api(model.directory, store_url, tmp_path, **rare) as (api, worker):
         assert worker is not None
         # The first calls show that the worker hears the bell, and fill what the server remembers.
@@ -83,6 +83,12 @@ def waiting(api: RunningApi, *bodies: dict[str, Any], **headers: str) -> Iterato
         calls = [pool.submit(client.post, "/v1/score", json=body, headers=headers) for body in bodies]
         eventually(lambda: len(api.app.state.service.waiters.job_ids) == before + len(bodies), "all calls wait")
         yield calls
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what calls are admitted by looked up before a call is accepted, and not while it waits."""
+    monkeypatch.setattr("api.caching.AHEAD", float("inf"))
 
 
 @contextmanager
