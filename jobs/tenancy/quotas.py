@@ -68,14 +68,17 @@ def read_counters(tx: Transaction, names: Collection[str]) -> dict[str, int]:
 
 
 def has_room(db: Database, tenant: str, quota: int, tokens: int) -> bool:
-    """Return whether so much more work would be within a tenant's quota now. Stores nothing.
+    """Return whether so much more work would be within a tenant's quota now. Charges nothing.
 
-    The counter is an upper bound. So the unfinished work is only counted if the counter says that there is no room.
+    The counter is an upper bound. So the unfinished work is only counted if the counter says that there is no room, and
+    no more often than for work that is submitted.
     """
-    with db.read(slow=True) as tx:
-        if read_counters(tx, [tenant]).get(tenant, 0) + tokens <= quota:
-            return True
-        return int(tx.scalar(_UNFINISHED, {"of_tenant": tenant}) or 0) + tokens <= quota
+
+    def fits() -> bool:
+        with db.read() as tx:
+            return read_counters(tx, [tenant]).get(tenant, 0) + tokens <= quota
+
+    return fits() or (recount(db, tenant) == 0 and fits())
 
 
 def within_quota(db: Database, tenant: str, accept: Callable[[], T]) -> T:

@@ -21,7 +21,7 @@ from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Database
 from jobs.store.records import Accepted, Idempotency, Submission
 from jobs.store.tables import chunks, flows, prefixes, tenants
-from jobs.tenancy.quotas import MAX_RECOUNT_DELAY_SECONDS, charge, recount
+from jobs.tenancy.quotas import MAX_RECOUNT_DELAY_SECONDS, charge, has_room, recount
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
@@ -29,6 +29,7 @@ from scoring.options import Priority
 from scoring.work import work_of_prefix
 from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
+from tests.jobs.queue.test_statement_counts import statements_of
 from tests.jobs.work import CARD, at_once, finish_all, submission, take
 from tests.services import wait_until
 
@@ -262,6 +263,20 @@ def test_counts_are_delayed_in_proportion_to_their_duration(limited: Database) -
     fill(limited)
     seconds = recount(limited, ACME)
     assert 0.0 < seconds <= MAX_RECOUNT_DELAY_SECONDS
+
+
+def test_whether_there_is_room_is_counted_no_more_often_than_for_work_that_is_submitted(
+    limited: Database, clock: HandClock
+) -> None:
+    fill(limited)
+    while (claimed := claim(limited, "worker", CARD, 20)) is not None:
+        finish_all(limited, claimed)
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
+    assert has_room(limited, ACME, QUOTA, JOB), "what was scored is not counted"
+    fill(limited)
+    with statements_of(limited) as sent:
+        assert [has_room(limited, ACME, QUOTA, JOB) for _ in range(3)] == [False] * 3
+    assert not [one for one in sent if "AS unfinished" in one]
 
 
 @quick_on("sqlite")
