@@ -16,6 +16,9 @@ from settings.limits import LimitSettings
 
 ROUTE = "POST /v1/files"
 
+FORM_BYTES = 2**16
+"""What a form may have beside its file."""
+
 MAX_PARTS = 16
 MAX_FIELD_BYTES = 1_024
 MAX_HEADER_BYTES = 4_096
@@ -31,6 +34,7 @@ class FileForm:
         self.fields: dict[str, str] = {}  # other than the file
         self.filename: str | None = None  # None until the file begins
         self.bytes = 0  # of the file so far
+        self._form_bytes = 0  # of everything so far, also of what stands before and behind the parts
         self._limits = limits
         self._hasher = body_hasher(ROUTE)
         self._lines = _LineCount()
@@ -61,6 +65,9 @@ class FileForm:
         Lines that are blank do not count.
         """
         self._content = []
+        self._form_bytes += len(data)
+        if self._form_bytes > self._limits.max_file_bytes + FORM_BYTES:
+            raise too_large(self._limits)
         try:
             self._parser.write(data)
         except MultipartParseError as error:
@@ -69,8 +76,7 @@ class FileForm:
         self._hasher.update(content)
         self.bytes += len(content)
         if self.bytes > self._limits.max_file_bytes:
-            message = f"a file may have {self._limits.max_file_bytes} bytes at most"
-            raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="file", limit="max_file_bytes")
+            raise too_large(self._limits)
         return content, self._counted(self._lines.feed(content))
 
     def finish(self) -> int:
@@ -175,6 +181,12 @@ class _LineCount:
         """Return 1 if such a line has no line end."""
         self.count += self._has_content
         return int(self._has_content)
+
+
+def too_large(limits: LimitSettings) -> RequestError:
+    """Return the error of a file that is too large, or of a form around it."""
+    message = f"a file may have {limits.max_file_bytes} bytes at most"
+    return RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="file", limit="max_file_bytes")
 
 
 def _filename(given: bytes) -> str:

@@ -13,7 +13,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from api.callers.authentication import Principal
-from api.requests.file_form import FileForm
+from api.requests.file_form import FORM_BYTES, FileForm, too_large
 from api.requests.upload_body import UploadBody
 from api.service import Service
 from jobs.files.creation_keys import check_same_body
@@ -35,9 +35,6 @@ from settings.limits import LimitSettings
 
 STAGE_BYTES = 2**20
 """The bytes that one transaction stores."""
-
-FORM_BYTES = 2**16
-"""What a form may have beside its file."""
 
 HEARTBEATS = 4
 """The number of heartbeats in the time after which a file counts as abandoned."""
@@ -158,10 +155,8 @@ def _remove(service: Service, file_id: str) -> None:
 
 def _check_length(request: Request, limits: LimitSettings) -> None:
     declared = request.headers.get("content-length", "")
-    most = limits.max_file_bytes
-    if declared.isascii() and declared.isdigit() and int(declared) > most + FORM_BYTES:
-        message = f"a file may have {most} bytes at most"
-        raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="file", limit="max_file_bytes")
+    if declared.isascii() and declared.isdigit() and int(declared) > limits.max_file_bytes + FORM_BYTES:
+        raise too_large(limits)
 
 
 def _boundary(content_type: str) -> bytes:

@@ -13,10 +13,13 @@ import openai
 import pytest
 from sqlalchemy import func, select
 
+from api.requests.file_form import FORM_BYTES, FileForm
 from jobs.file_batches.reading import FILE_IN_USE
 from jobs.files import removal
 from jobs.files.tables import creation_keys, file_parts, files
 from jobs.store.database import Database
+from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
 from tests.api.batches.running import create, ended, line, openai_of, run, upload
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
@@ -122,6 +125,17 @@ def test_a_body_that_is_no_form_is_refused(
     answer = api.client.post("/v1/files", content=content, headers={"Content-Type": media_type})
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
     assert rows(api) == before
+
+
+@pytest.mark.parametrize("part", [b"\r\n", WHOLE], ids=["line ends before the form", "behind the form"])
+def test_what_stands_around_the_parts_of_a_form_is_limited(part: bytes) -> None:
+    form = FileForm(b"x", LimitSettings(max_file_bytes=10))
+    form.feed(part)
+    for _ in range(FORM_BYTES // 1_024 - 1):
+        form.feed(b"\n" * 1_024)
+    with pytest.raises(RequestError) as caught:
+        form.feed(b"\n" * 2_048)
+    assert (caught.value.code, caught.value.limit) == (ErrorCode.REQUEST_TOO_LARGE, "max_file_bytes")
 
 
 def test_the_order_of_the_fields_and_the_size_of_the_pieces_do_not_matter(api: RunningApi) -> None:
