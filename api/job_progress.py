@@ -73,7 +73,11 @@ def read_part(db: Database, tenant: str, job_id: str, offset: int) -> ScorePart:
     """
     job = get_job(db, tenant, job_id)
     columns = 1 + job.options.return_logprobs + job.options.return_logits
-    limit = max(1, min(PART_ITEMS, PART_VALUES // (columns * max(1, len(job.label_token_ids)))))
+    labels = len(job.label_token_ids)
+    if job.item_labels is not None:
+        # An item may have the same label many times.
+        labels = max(labels, int(job.item_labels.counts.max(initial=0)))
+    limit = max(1, min(PART_ITEMS, PART_VALUES // (columns * max(1, labels))))
     page = scores_of(db, job, offset, limit)
     if job.status.ended:
         next_item = min(offset + limit, job.total_items)

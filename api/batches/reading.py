@@ -19,6 +19,7 @@ from api.requests.reranking import Rerank, rerank_of
 from api.requests.submission import call_of
 from jobs.file_batches.tables import MAX_CUSTOM_ID, RERANK
 from jobs.store.records import Origin, Submission
+from jobs.tenancy.quotas import check_size
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
 from scoring.quoting import quote
@@ -193,10 +194,7 @@ def _check_quota(submission: Submission) -> None:
     """Refuse a line that is larger than the whole quota of its tenant: it would wait for ever."""
     if submission.quota is None:
         return
-    tokens = work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks))
-    if tokens > submission.quota:
-        message = f"this is {tokens} tokens of work, and this tenant's quota is {submission.quota}"
-        raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
+    check_size(submission.quota, work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks)))
 
 
 def _invalid(message: str, param: str | None = None) -> RequestError:

@@ -10,7 +10,7 @@ from sqlalchemy import Row, exists, or_, select
 
 from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
 from jobs.files.tables import files
-from jobs.queue.read import job_record
+from jobs.queue.read import LISTED, job_record
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.records import JobRecord, JobStatus
@@ -118,7 +118,7 @@ def list_jobs_of_batch(
     """
     of_batch = batch_lines.c.batch_id == batch_id
     query = (
-        select(jobs)
+        select(*LISTED)
         .join(batch_lines, batch_lines.c.job_id == jobs.c.id)
         .where(of_batch, owned(tenant))
         .order_by(batch_lines.c.number)

@@ -65,6 +65,7 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
                 *batch_lines.c["number", "custom_id", "job_id", "refusal", "ranking"],
                 jobs.c.total_items,
                 (func.length(jobs.c.label_token_ids) / TOKEN_BYTES).label("labels"),
+                (func.length(jobs.c.item_labels) / TOKEN_BYTES).label("item_labels"),
                 or_(jobs.c.id.is_(None), jobs.c.finished_at.is_not(None)).label("has_ended"),
             )
             .outerjoin(jobs, jobs.c.id == batch_lines.c.job_id)
@@ -76,7 +77,8 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
     is_cut = False
     values = size = 0
     for row in takewhile(lambda row: row.has_ended, rows):
-        values += (row.total_items or 0) * int(row.labels or 0)
+        # An item may have the same label many times.
+        values += max((row.total_items or 0) * int(row.labels or 0), int(row.item_labels or 0))
         size += (row.ranking or {}).get("bytes", 0)
         if chosen and (values > VALUES_PER_STEP or size > INPUT_BYTES_PER_STEP):
             is_cut = True

@@ -58,21 +58,21 @@ def get_job(db: Database, tenant: str, job_id: str) -> JobRecord:
         return job_record(find_job(tx, tenant, job_id))
 
 
+LISTED = [null().label(column.name) if column is jobs.c.item_labels else column for column in jobs.c]
+"""The columns of jobs in a list. It shows no scores, and labels for each item may be long."""
+
+
 def list_jobs(
     db: Database, tenant: str, status: JobStatus | None = None, limit: int = 20, after: str | None = None
 ) -> list[JobRecord]:
     """Return a tenant's jobs, newest first, without those of ``/v1/score``. after: the last id of the previous page."""
-    query = select(*_LISTED).where(owned(tenant), jobs.c.origin == Origin.JOB.value)
+    query = select(*LISTED).where(owned(tenant), jobs.c.origin == Origin.JOB.value)
     if status is not None:
         query = query.where(jobs.c.status == status.value)
     if after is not None:
         query = query.where(jobs.c.id < after)
     with db.read() as tx:
         return [job_record(row) for row in tx.execute(query.order_by(jobs.c.id.desc()).limit(limit))]
-
-
-# A list shows no scores, and labels for each item may be long.
-_LISTED = [null().label(column.name) if column is jobs.c.item_labels else column for column in jobs.c]
 
 
 def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int) -> ScorePage:

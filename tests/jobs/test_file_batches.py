@@ -6,8 +6,10 @@ import threading
 from itertools import count
 from typing import Any
 
+import pytest
 from sqlalchemy import func, select, update
 
+from jobs.file_batches import writing
 from jobs.file_batches.claiming import claim_batch, read_again, release_batch
 from jobs.file_batches.creating import NewBatch, cancel_batch, create_batch
 from jobs.file_batches.feeding import NewLine, cancel_jobs, feed, start_batch
@@ -23,6 +25,7 @@ from jobs.store.database import Database
 from jobs.store.records import JobStatus, Origin
 from jobs.store.tables import jobs
 from jobs.tenancy.tenants import DEFAULT_TENANT
+from scoring.item_labels import ItemLabels
 from tests.jobs.conftest import HandClock
 from tests.jobs.interleaving import once_after
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, somebody_waits, submission
@@ -235,6 +238,22 @@ def test_threads_that_race_for_every_step_write_each_line_once(store: Database) 
     assert ended.output_file_id is not None
     assert read_bytes(store, ended.output_file_id, 0, 1_000).split() == [b"%d" % n for n in range(60)]
     assert rows(store, file_batches) == 1
+
+
+def test_the_lines_that_are_written_together_have_a_bounded_number_of_scores(
+    store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an item names the same label again and again."""
+    monkeypatch.setattr(writing, "VALUES_PER_STEP", 100)
+    batch = new_batch(store, 4)
+    label_token_ids, item_labels = ItemLabels.collect([[7] * 40])
+    job = submission(label_token_ids=label_token_ids, item_labels=item_labels, origin=Origin.LINE)
+    lines = [NewLine(n, (n + 1) * len(LINE), f"r{n}", job) for n in range(4)]
+    feed(store, batch, lines, read_bytes=batch.input_bytes, read_lines=4, refuse_repeated=lambda line: b"")
+    while (claimed := claim(store, "worker", CARD, 1_000_000)) is not None:
+        finish_all(store, claimed)
+    chosen, may_be_more = ended_lines(store, again(store, batch))
+    assert ([line.number for line in chosen], may_be_more) == ([0, 1], True)
 
 
 def test_the_file_of_a_batch_that_is_being_created_is_not_removed_with_an_earlier_batch(
