@@ -28,6 +28,17 @@ from jobs.store.database import StorageUnavailable
 from jobs.tenancy.ownership import job_not_found
 from scoring.error_codes import ErrorCode, RequestError
 
+EVENT_SCHEMA = {
+    "description": "each event of the stream",
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"enum": ["progress", "scores", "end"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+
 router = APIRouter(tags=["jobs"])
 
 EXAMPLE = """\
@@ -79,7 +90,7 @@ async def _is_stream(request: Request) -> None:
         200: {
             "description": "events `progress`, `scores` if asked for, and at last `end` with the job object; comments "
             "keep the connection alive",
-            "content": {MEDIA_TYPE: {"schema": {"type": "string"}, "example": EXAMPLE}},
+            "content": {MEDIA_TYPE: {"schema": EVENT_SCHEMA, "example": EXAMPLE}},
         },
         204: {"description": "the client has seen the last event; a browser does not connect again"},
         **secured(ErrorCode.INVALID_REQUEST, ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
