@@ -132,7 +132,10 @@ class Database:
     @contextmanager
     def without_transaction(self) -> Iterator[Transaction]:
         """A connection to PostgreSQL on which each statement is a transaction of its own. Raises as :meth:`write`."""
-        with _naming_outages(), self._autocommit.connect() as connection:
+        with _naming_outages(), self.engine.connect() as connection:
+            # Set by hand: SQLAlchemy would set and reset the level of isolation, too. The pool takes it back.
+            driver: Any = connection.connection.driver_connection
+            driver.autocommit = True
             yield Transaction(connection, self.settings)
 
     @contextmanager
@@ -184,10 +187,6 @@ class Database:
             if slow:
                 driver.allow_silence(long_seconds)
             driver.begin(settings)
-
-    @cached_property
-    def _autocommit(self) -> Engine:
-        return self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @cached_property
     def _snapshots(self) -> Engine:

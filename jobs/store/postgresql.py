@@ -225,7 +225,7 @@ def _after_use(connection: DBAPIConnection | None, record: ConnectionPoolEntry) 
     record.info["used_at"] = time.monotonic()
     if isinstance(connection, WatchedConnection):
         connection.allow_silence()
-        if connection.autocommit and not connection.closed:  # see WatchedConnection.begin
+        if connection.autocommit and not connection.closed:  # see WatchedConnection.begin, Database.without_transaction
             connection.autocommit = False
 
 

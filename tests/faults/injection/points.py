@@ -13,7 +13,10 @@ from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any, Literal
 
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, event
+
+from jobs.store.postgresql import WatchedConnection
 
 
 def place(module: ModuleType, function: Callable[..., object]) -> str:
@@ -71,7 +74,9 @@ def _on_commit(_: Connection) -> None:
 @event.listens_for(Engine, "before_cursor_execute")
 def _on_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
     # A statement without a transaction around it is committed when it has been carried out.
-    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT" and "INSERT INTO" in statement:
+    driver: Any = connection.connection.driver_connection
+    alone = isinstance(driver, WatchedConnection) and driver.info.transaction_status is TransactionStatus.IDLE
+    if alone and driver.autocommit and "INSERT INTO" in statement:
         _on_commit(connection)
 
 
