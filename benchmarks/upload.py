@@ -35,6 +35,9 @@ WORDS = (
     *("back", "and", "very", "kind", "to", "us", "all", "week", "breakfast", "late", "noisy", "street", "view", "of"),
 )
 SAMPLE_SECONDS = 1.0
+READY_SECONDS = 300.0
+"""How long a worker may take to load a model and to compile its programs."""
+
 REQUEST_SECONDS = 600.0
 
 
@@ -120,7 +123,8 @@ def deployment(
             for name, module in modules.items()
         }
         try:
-            wait_until(lambda: _succeeds(f"{url}/{'readyz' if worker else 'livez'}"), "the API answers")
+            path = "readyz" if worker else "livez"
+            wait_until(lambda: _succeeds(f"{url}/{path}"), "the API answers", READY_SECONDS)
             yield Deployment(url, {name: process.pid for name, process in processes.items()})
         finally:
             for process in processes.values():
