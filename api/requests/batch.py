@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from api.answers.batch_schemas import BatchBody
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
+from api.requests import dialects
+from api.requests.fields import check_fields
 from api.requests.file_id import checked_file_id
 from api.requests.idempotency import idempotency_of
 from api.requests.submission import parse_object, read_metadata
@@ -28,9 +31,12 @@ def read_batch(
     stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency_key: str | None,
+    strict: bool = False,
 ) -> NewBatch:
-    """Return the batch in a body. Raises RequestError."""
+    """Return the batch in a body. Raises RequestError. strict: whether unknown fields are refused."""
     body = parse_object(data)
+    # OpenAI's object of a batch has no place for warnings.
+    check_fields(body, BatchBody.model_fields, dialects.BATCH, strict=strict)
     idempotency = idempotency_of(idempotency_key, ROUTE, data)
     file_id, endpoint = body.get("input_file_id"), body.get("endpoint")
     if not isinstance(file_id, str):
@@ -39,9 +45,6 @@ def read_batch(
         raise _invalid(f"endpoint must be one of {', '.join(ENDPOINTS)}", "endpoint")
     assert isinstance(endpoint, str)
     window, seconds = _window(body, reading.limits.max_completion_window_seconds)
-    if body.get("output_expires_after") is not None:
-        message = "output_expires_after is not supported here: the files of a batch are deleted with it"
-        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="output_expires_after")
     return NewBatch(
         tenant=principal.tenant,
         model=reading.card.name,

@@ -60,6 +60,13 @@ RERANK: Mapping[str, Foreign] = {
 """The fields that ``/v1/rerank`` refuses."""
 
 
+BATCH: Mapping[str, Foreign] = {
+    # OpenAI
+    "output_expires_after": Foreign("the files of a batch are deleted with it"),
+}
+"""The fields that ``/v1/batches`` refuses."""
+
+
 def refuse_foreign(body: Mapping[str, object], foreign: Mapping[str, Foreign]) -> None:
     """Raise RequestError UNSUPPORTED_PARAMETER for the first of these fields in a body whose value is not harmless."""
     for name, value in body.items():

@@ -19,6 +19,7 @@ from api.requests.batch import read_batch
 from api.requests.body import received_body
 from api.requests.file_upload import file_quota
 from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.requests.prefer import Handling, is_strict
 from api.service import ServiceOf
 from jobs.file_batches.creating import cancel_batch, create_batch
 from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
@@ -44,6 +45,7 @@ router = APIRouter(tags=["files and batches"])
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_FILE,
         ErrorCode.UNSUPPORTED_PARAMETER,
+        ErrorCode.UNKNOWN_PARAMETER,
         ErrorCode.WEBHOOK_URL_FORBIDDEN,
         ErrorCode.FILE_NOT_FOUND,
         ErrorCode.BATCH_NOT_FOUND,
@@ -56,7 +58,11 @@ router = APIRouter(tags=["files and batches"])
     openapi_extra=json_body(BatchBody, EXAMPLE),
 )
 async def create(
-    request: Request, service: ServiceOf, principal: WithScoreScope, idempotency_key: IdempotencyKey = None
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
 ) -> Response:
     """Have the requests in a file answered. With the 200 the batch is committed: nothing of it is lost afterwards.
 
@@ -64,7 +70,10 @@ async def create(
     as files, in the order of the lines. A line that is wrong goes to the error file, and the others are scored.
     """
     async with received_body(request, service) as data:
-        wanted = await service.bodies.read(request, principal.tenant, read_batch, data, principal, idempotency_key)
+        strict = is_strict(request, handling)
+        wanted = await service.bodies.read(
+            request, principal.tenant, read_batch, data, principal, idempotency_key, strict
+        )
     limits = service.limits
     batch, is_replayed = await service.threads.sql_of(
         principal.tenant,

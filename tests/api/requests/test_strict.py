@@ -33,6 +33,16 @@ def test_an_unknown_field_is_refused_if_that_is_preferred(api: RunningApi, path:
     assert fine.headers["preference-applied"] == "handling=strict"
 
 
+def test_an_unknown_field_of_a_batch_is_refused_too(api: RunningApi) -> None:
+    body = {"input_file_id": "file_0", "endpoint": "/v1/score", "completion_window": "24h", "colour": "red"}
+    strict = api.client.post("/v1/batches", json=body, headers={"Prefer": "handling=strict"})
+    error = strict.json()["error"]
+    assert (strict.status_code, error["code"], error["param"]) == (400, "unknown_parameter", "colour")
+    assert api.client.post("/v1/batches", json=body).json()["error"]["code"] == "file_not_found"
+    foreign = api.client.post("/v1/batches", json=body | {"output_expires_after": {"seconds": 5}}).json()["error"]
+    assert (foreign["code"], foreign["param"]) == ("unsupported_parameter", "output_expires_after")
+
+
 def test_an_unknown_field_of_a_webhook_is_refused_too(api: RunningApi) -> None:
     body = SCORE | {"webhook": {"url": "https://hooks.example.com/", "secret": "s"}}
     error = api.client.post("/v1/jobs", json=body, headers={"Prefer": "handling=strict"}).json()["error"]
