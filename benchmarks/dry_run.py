@@ -37,6 +37,7 @@ WORKLOADS = {
 """By shape: (tokens of the query, tokens of an item, items) of the job that is not timed and of those that are."""
 LABELS = [11, 12]
 SECONDS = 3_600.0
+HEARTBEAT_SECONDS = 6.0  # in which a worker tells what it has measured
 
 
 @contextmanager
@@ -111,7 +112,8 @@ def main() -> None:
             run(http, body(0, *workload["warm"], vocabulary))
             small = body(0, 8, 8, 1, vocabulary) | {"dry_run": True}
             while not http.post("/v1/jobs", json=small).json()["calibrated"]:
-                time.sleep(0.5)
+                run(http, body(0, *workload["warm"], vocabulary))  # The last one may have run beside the compiler.
+                time.sleep(HEARTBEAT_SECONDS)
         found = [compare(http, 1 + n, shape, vocabulary) for n, shape in enumerate(workload["jobs"])]
     worst = max(max(one["ratio"], 1 / one["ratio"]) for one in found)
     print(json.dumps({"shape": options.shape, "jobs": found, "worst_factor": round(worst, 2)}))
