@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
@@ -24,12 +23,13 @@ from typing import Any, TypeVar
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from checkpoints.files import CheckpointError, require_directory
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
+from scoring.packed_tokens import common_prefixes, drop_leading
 from scoring.query_cut import QueryCutter
 from scoring.quoting import QUOTED_PIECES, quote, quote_pieces
 from scoring.recent import Recent
+from scoring.tokenizer_files import load_tokenizer
 
 T = TypeVar("T")
 
@@ -99,33 +99,8 @@ class TextTokenizer:
     @classmethod
     def load(cls, directory: Path | str) -> TextTokenizer:
         """Load the tokenizer in a model directory as transformers does. Raises :class:`CheckpointError`."""
-        directory = Path(directory)
-        require_directory(directory)
-        _require_tokenizer_files(directory)
-        # transformers would print a warning that torch is missing, which is not needed here.
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-        from transformers import AutoTokenizer
-
-        try:
-            # Without trust_remote_code=False, it would ask at the terminal whether to run code of the checkpoint.
-            tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # transformers raises anything from OSError to a bare Exception from Rust
-            reason = " ".join(str(error).split())
-            if "trust_remote_code" in reason:
-                raise CheckpointError(
-                    f"the tokenizer of {directory} is code in the checkpoint (auto_map in tokenizer_config.json), "
-                    "which is not run here: save it as a tokenizer.json"
-                ) from error
-            raise CheckpointError(
-                f"no tokenizer can be loaded from {_tokenizer_file(directory)}: {reason}; get the file again, or check "
-                "that it belongs to the model"
-            ) from error
-        if not tokenizer.is_fast:
-            raise CheckpointError(
-                f"the tokenizer of {directory} ({type(tokenizer).__name__}) has no fast form, which is the only one "
-                "served: tokenizer_class in tokenizer_config.json must name one that reads tokenizer.json"
-            )
-        return cls(tokenizer.backend_tokenizer, special_tokens_split=bool(tokenizer.split_special_tokens))
+        backend, special_tokens_split = load_tokenizer(Path(directory))
+        return cls(backend, special_tokens_split=special_tokens_split)
 
     def in_one_thread(self) -> TextTokenizer:
         """Return this tokenizer for a caller that must not wait for others. It keeps the interpreter's lock."""
@@ -344,8 +319,8 @@ class RowEncoder:
                 ends = np.repeat(np.cumsum(lengths, dtype=np.int64), len(self.suffix))
                 tokens = np.insert(tokens, ends, np.tile(self.suffix, len(lengths)))
                 lengths = lengths + np.int32(len(self.suffix))
-            shared = _common_prefixes(tokens, lengths, self.query[self.stable :])
-            yield Rows(_drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(self.stable))
+            shared = common_prefixes(tokens, lengths, self.query[self.stable :])
+            yield Rows(drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(self.stable))
 
 
 def _end_of(tokens: int, encoding: Encoding) -> int | None:
@@ -373,25 +348,6 @@ def check_query_length(tokens: int, longest: int | None) -> None:
     """Raise QueryTooLongError if the tokens of a query leave no room for it in a context of ``longest`` tokens."""
     if longest is not None and tokens > longest:
         raise QueryTooLongError(tokens)
-
-
-def _tokenizer_file(directory: Path) -> Path:
-    """Return the path that an error message should name: tokenizer.json if it exists, else the directory."""
-    path = directory / "tokenizer.json"
-    return path if path.exists() else directory
-
-
-def _require_tokenizer_files(directory: Path) -> None:
-    """Raise :class:`CheckpointError` if there is no tokenizer, or none in a form that is served."""
-    if (directory / "tokenizer.json").exists() or all((directory / n).exists() for n in ("vocab.json", "merges.txt")):
-        return
-    found = [name for name in ("tokenizer.model", "tekken.json", "vocab.json") if (directory / name).exists()]
-    if not found:
-        raise CheckpointError(f"{directory} holds no tokenizer.json: add the model's tokenizer files to it")
-    raise CheckpointError(
-        f"{directory} holds {' and '.join(found)} but no tokenizer.json, which is the form that is served: add the "
-        "model's tokenizer.json, or have transformers write one (AutoTokenizer, save_pretrained)"
-    )
 
 
 def _marks_beginnings(step: Mapping[str, Any] | None) -> bool:
@@ -422,30 +378,3 @@ def _batches(texts: Sequence[str], overhead: int) -> Iterator[Sequence[str]]:
         characters += size
     if start < len(texts):
         yield texts[start:]
-
-
-def _common_prefixes(tokens: TokenIds, lengths: TokenIds, reference: TokenIds) -> TokenIds:
-    """Return how many leading tokens each packed row shares with ``reference``, int32 [N]."""
-    starts = np.cumsum(lengths) - lengths
-    shared = np.zeros(len(lengths), np.int32)
-    if len(lengths) < len(reference):  # few long rows: compare one row at a time, else one token of all rows at a time
-        for n, start in enumerate(starts):
-            most = min(int(lengths[n]), len(reference))
-            differs = tokens[start : start + most] != reference[:most]
-            shared[n] = int(np.argmax(differs)) if differs.any() else most
-        return shared
-    alive = np.arange(len(lengths))  # the rows that have agreed with the reference so far
-    for offset, token in enumerate(reference):
-        alive = alive[lengths[alive] > offset]
-        alive = alive[tokens[starts[alive] + offset] == token]
-        if not len(alive):
-            break
-        shared[alive] += 1
-    return shared
-
-
-def _drop_leading(tokens: TokenIds, lengths: TokenIds, count: TokenIds) -> TokenIds:
-    """Return the packed rows' tokens without the first ``count[n]`` tokens of row ``n``."""
-    starts = np.cumsum(lengths) - lengths
-    offsets = np.arange(len(tokens), dtype=np.int64) - np.repeat(starts, lengths)
-    return tokens[offsets >= np.repeat(count, lengths)]

@@ -21,6 +21,7 @@ from scoring import query_cut, tokenization
 from scoring.error_codes import RequestError
 from scoring.layout import Rows
 from scoring.limits import Limit, Limits
+from scoring.packed_tokens import common_prefixes
 from scoring.prepare import Preparation, prepare
 from scoring.quoting import quote, quote_name, quote_pieces
 from scoring.request import parse_score_request
@@ -338,7 +339,7 @@ def test_the_work_stops_soon_after_nobody_wants_its_result(
 )
 def test_common_prefixes_are_those_of_each_row(rows: list[list[int]], reference: list[int]) -> None:
     packed = Rows.pack(rows, [0] * len(rows))
-    found = tokenization._common_prefixes(packed.tokens, packed.lengths, np.array(reference, np.int32))
+    found = common_prefixes(packed.tokens, packed.lengths, np.array(reference, np.int32))
     for row, length in zip(rows, found.tolist(), strict=True):
         assert row[:length] == reference[:length]
         assert length in (len(row), len(reference)) or row[length] != reference[length]
