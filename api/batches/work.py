@@ -1,6 +1,6 @@
 """Work on batches in the background of an API process: read their lines, write their results, and end them.
 
-Any number of processes may do this. Each takes the batch that has been left alone for longest, and works on it for a
+Any number of processes may do this. Each takes a batch of the tenant whose turn it is, and works on it for a
 short time, so that all batches come forward. Whatever a process has not committed when it is killed, another one does
 again.
 """

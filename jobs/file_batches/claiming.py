@@ -16,9 +16,11 @@ from jobs.store.tables import Seconds, jobs
 
 
 def claim_batch(db: Database, model: str, seconds: float) -> BatchRecord | None:
-    """Return the batch with something to do that has been left alone for longest; None if there is none.
+    """Return a batch with something to do; None if there is none.
 
-    Nobody else works on it for so many seconds, or until it is released. model: whose lines this process can read.
+    Of the tenants that have one, it is the turn of the one that was served least recently, however many batches each
+    has; and of its batches, of the one that has been left alone for longest. Nobody else works on it for so many
+    seconds, or until it is released. model: whose lines this process can read.
     """
     with db.read() as tx:
         if tx.scalar(_DUE, {"for_model": model}) is None:
@@ -77,11 +79,24 @@ _HAS_WORK = and_(
         and_(_IS_READ, ~exists().where(_UNWRITTEN)),
     ),
 )
-_DUE = select(file_batches.c.id).where(_HAS_WORK).order_by(file_batches.c.next_step_at).limit(1)
+# Batches that have ended count: else a tenant whose batches each take one turn would always be next.
+_of_same_tenant = file_batches.alias()
+_TENANT_SERVED_AT = (
+    select(func.max(_of_same_tenant.c.served_at))
+    .where(_of_same_tenant.c.tenant == file_batches.c.tenant)
+    .correlate(file_batches)
+    .scalar_subquery()
+)
+_DUE = (
+    select(file_batches.c.id)
+    .where(_HAS_WORK)
+    .order_by(func.coalesce(_TENANT_SERVED_AT, 0.0), file_batches.c.next_step_at)
+    .limit(1)
+)
 _CLAIM = (
     update(file_batches)
     .where(file_batches.c.id == _DUE.with_for_update(skip_locked=True, key_share=True).scalar_subquery())
-    .values(next_step_at=NOW + bindparam("seconds", type_=Seconds))
+    .values(next_step_at=NOW + bindparam("seconds", type_=Seconds), served_at=NOW)
     .returning(*file_batches.c)
 )
 _RELEASE = (

@@ -85,8 +85,10 @@ file_batches = Table(
     Column("is_late", Boolean, nullable=False, server_default=false()),  # whether a line was not scored in time
     # Until then no process works on it: one does at present, or there is nothing to do.
     Column("next_step_at", Seconds, nullable=False),
+    Column("served_at", Seconds),  # when a process last began to work on it
 )
 Index("ix_file_batches_tenant_id", file_batches.c.tenant, file_batches.c.id)
+Index("ix_file_batches_tenant_served_at", file_batches.c.tenant, file_batches.c.served_at)
 # Literals, not parameters: see jobs.store.tables.WAITING.
 OPEN = or_(
     *(file_batches.c.status == literal_column(f"'{status.value}'") for status in BatchStatus if not status.ended)

@@ -87,9 +87,11 @@ def upgrade() -> None:
         sa.Column("cached_tokens", sa.BigInteger(), nullable=False),
         sa.Column("is_late", sa.Boolean(), nullable=False, server_default=sa.false()),
         sa.Column("next_step_at", sa.Float(53), nullable=False),
+        sa.Column("served_at", sa.Float(53)),
         sa.PrimaryKeyConstraint("id", name="pk_file_batches"),
     )
     op.create_index("ix_file_batches_tenant_id", "file_batches", ["tenant", "id"])
+    op.create_index("ix_file_batches_tenant_served_at", "file_batches", ["tenant", "served_at"])
     op.create_index("ix_file_batches_input_file_id", "file_batches", ["input_file_id"])
     _partial_index("ix_file_batches_next_step_at", "file_batches", ["next_step_at"], OPEN)
     _partial_index("ix_file_batches_remove_at", "file_batches", ["remove_at"], "remove_at IS NOT NULL")

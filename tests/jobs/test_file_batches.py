@@ -35,13 +35,13 @@ LINE = b"x\n"
 QUOTA = FileQuota(10, 10**6)
 
 
-def new_batch(store: Database, lines: int = 10) -> BatchRecord:
+def new_batch(store: Database, lines: int = 10, tenant: str = DEFAULT_TENANT) -> BatchRecord:
     """Return a batch of a file with so many lines."""
-    file = begin_file(store, DEFAULT_TENANT, QUOTA, None)
+    file = begin_file(store, tenant, QUOTA, None)
     assert isinstance(file, ReceivedFile)
     stage_file(store, file, LINE * lines, lines)
     accept_file(store, file, purpose=Purpose.BATCH, filename="a", expires_in=1e6, body_hash="h")
-    wanted = NewBatch(DEFAULT_TENANT, MODEL, "/v1/score", file.id, "1h", 3_600.0, {}, None, None)
+    wanted = NewBatch(tenant, MODEL, "/v1/score", file.id, "1h", 3_600.0, {}, None, None)
     batch, is_replayed = create_batch(store, wanted, 10)
     assert not is_replayed
     start_batch(store, batch)
@@ -176,6 +176,27 @@ def test_one_process_works_on_a_batch_until_it_is_released_or_falls_silent(
     clock.turn(55.0)
     assert (silent := claim_batch(timed_store, MODEL, 60.0)) is not None
     assert silent.id == first.id
+
+
+def test_tenants_take_turns_however_many_batches_each_has(timed_store: Database, clock: HandClock) -> None:
+    many = [new_batch(timed_store, tenant="many") for _ in range(3)]
+    one = new_batch(timed_store, tenant="one")
+    served = []
+    for turn in range(8):
+        clock.turn(1.0)
+        claimed = claim_batch(timed_store, MODEL, 60.0)
+        assert claimed is not None
+        served.append(claimed.id)
+        if turn == 4:
+            end_batch(timed_store, again(timed_store, claimed))
+        else:
+            release_batch(timed_store, claimed.id, 0.0)
+    order = [many[0], one, many[1], one, many[2], one, many[0], one]
+    assert served == [batch.id for batch in order]
+    release_batch(timed_store, one.id, 60.0)
+    clock.turn(1.0)
+    assert (others := claim_batch(timed_store, MODEL, 60.0)) is not None
+    assert others.tenant == "many", "a tenant whose batch waits holds up nobody"
 
 
 def test_a_batch_of_another_model_is_left_to_its_processes_until_it_expires(

@@ -10,6 +10,7 @@ from alembic import command
 from sqlalchemy import inspect, text
 
 import jobs.file_batches.tables
+import jobs.files.tables
 from jobs.queue.claim import claim
 from jobs.queue.lease import release
 from jobs.store.database import Database, StorageUnavailable
