@@ -1,13 +1,14 @@
 """Work on batches in the background of an API process: read their lines, write their results, and end them.
 
 Any number of processes may do this. Each takes a batch of the tenant whose turn it is, and works on it for a
-short time, so that all batches come forward. Whatever a process has not committed when it is killed, another one does
-again.
+short time, so that all batches come forward. It works for a few tenants at the same time, so that lines that take long
+to read hold up no other tenant. Whatever a process has not committed when it is killed, another one does again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
@@ -40,6 +41,9 @@ from scoring.error_codes import ErrorCode
 TURN_SECONDS = 1.0
 """How long a process works on a batch before it looks for another one."""
 
+TURNS_AT_ONCE = 4
+"""The tenants on whose batches a process works at the same time. Each turn holds a block of lines in memory."""
+
 FAILED_SECONDS = 10.0
 """How long a batch is left alone after an unexpected error."""
 
@@ -62,38 +66,60 @@ class BatchWork:
         self._service = service
         self._feeder = Feeder(service)
         self._swept_at = time.monotonic()
+        self._tenants: set[str] = set()  # on whose batches this process works at present
+        self._turn_has_ended = asyncio.Event()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            try:
-                found = await self._take_turn()
-                await self._sweep_if_due()
-            except StorageUnavailable as error:
-                log.warning("could not work on batches", error=str(error))
-                found = False
-            if not found:
-                await asyncio.sleep(self._service.api.batch_poll_seconds)
+        async with asyncio.TaskGroup() as turns:
+            while True:
+                self._turn_has_ended.clear()
+                try:
+                    batch = await self._claim()
+                    await self._sweep_if_due()
+                except StorageUnavailable as error:
+                    log.warning("could not work on batches", error=str(error))
+                    batch = None
+                if batch is not None:
+                    self._tenants.add(batch.tenant)
+                    turns.create_task(self._take_turn(batch))
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._service.api.batch_poll_seconds):
+                        await self._turn_has_ended.wait()
 
-    async def _take_turn(self) -> bool:
-        """Work on one batch. Returns whether there was one."""
+    async def _claim(self) -> BatchRecord | None:
+        """Return a batch of a tenant on none of whose batches this process works; None if there is none, or no room."""
+        if len(self._tenants) >= TURNS_AT_ONCE:
+            return None
         service = self._service
         # Others leave the batch alone until it is released, or as long as a lease lasts: a step takes a second or two.
-        lease_seconds = service.database.settings.lease_seconds
-        batch = await service.threads.sql(claim_batch, service.database, service.card.name, lease_seconds)
-        if batch is None:
-            return False
+        seconds = service.database.settings.lease_seconds
+        return await service.threads.sql(
+            claim_batch, service.database, service.card.name, seconds, but_of=frozenset(self._tenants)
+        )
+
+    async def _take_turn(self, batch: BatchRecord) -> None:
+        """Work on a batch, and let any process work on it again."""
         pause = FAILED_SECONDS
         try:
-            pause = await self._work_on(batch)
-        except StorageUnavailable:
-            pause = 0.0
-            raise
-        except Exception:
-            log.exception("work on a batch failed, and is tried again", batch_id=batch.id)
+            try:
+                pause = await self._work_on(batch)
+            except StorageUnavailable:
+                pause = self._service.api.batch_poll_seconds
+                raise
+            except asyncio.CancelledError:
+                pause = 0.0
+                raise
+            except Exception:
+                log.exception("work on a batch failed, and is tried again", batch_id=batch.id)
+            finally:
+                await self._service.threads.sql(release_batch, self._service.database, batch.id, pause)
+        except StorageUnavailable as error:
+            log.warning("could not work on a batch", batch_id=batch.id, error=str(error))
         finally:
-            await service.threads.sql(release_batch, service.database, batch.id, pause)
-        return True
+            self._tenants.discard(batch.tenant)
+            self._turn_has_ended.set()
 
     async def _sweep_if_due(self) -> None:
         settings = self._service.database.settings

@@ -6,27 +6,32 @@ does no harm, because every step compares where the batch is with where it was w
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import and_, bindparam, exists, func, or_, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
 from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
 from jobs.store.clock import NOW
 from jobs.store.database import Database
+from jobs.store.lists import is_one_of
 from jobs.store.tables import Seconds, jobs
 
 
-def claim_batch(db: Database, model: str, seconds: float) -> BatchRecord | None:
+def claim_batch(db: Database, model: str, seconds: float, *, but_of: Collection[str] = ()) -> BatchRecord | None:
     """Return a batch with something to do; None if there is none.
 
     Of the tenants that have one, it is the turn of the one that was served least recently, however many batches each
     has; and of its batches, of the one that has been left alone for longest. Nobody else works on it for so many
-    seconds, or until it is released. model: whose lines this process can read.
+    seconds, or until it is released. model: whose lines this process can read. but_of: tenants whose batches are not
+    wanted now.
     """
+    given = {"for_model": model, "but_of": but_of}
     with db.read() as tx:
-        if tx.scalar(_DUE, {"for_model": model}) is None:
+        if tx.scalar(_DUE, given) is None:
             return None
     with db.write() as tx:
-        row = tx.execute(_CLAIM, {"for_model": model, "seconds": seconds}).one_or_none()
+        row = tx.execute(_CLAIM, given | {"seconds": seconds}).one_or_none()
         return None if row is None else batch_record(row)
 
 
@@ -71,6 +76,7 @@ _CAN_READ = or_(
 _HAS_WORK = and_(
     OPEN,
     file_batches.c.next_step_at <= NOW,
+    ~is_one_of(file_batches.c.tenant, "but_of"),
     or_(
         and_(_CAN_READ, or_(_IS[BatchStatus.VALIDATING], ~_IS_READ)),
         _IS[BatchStatus.FINALIZING],

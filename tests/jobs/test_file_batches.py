@@ -181,6 +181,7 @@ def test_one_process_works_on_a_batch_until_it_is_released_or_falls_silent(
 def test_tenants_take_turns_however_many_batches_each_has(timed_store: Database, clock: HandClock) -> None:
     many = [new_batch(timed_store, tenant="many") for _ in range(3)]
     one = new_batch(timed_store, tenant="one")
+    assert claim_batch(timed_store, MODEL, 60.0, but_of={"many", "one"}) is None
     served = []
     for turn in range(8):
         clock.turn(1.0)
