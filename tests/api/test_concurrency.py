@@ -51,7 +51,7 @@ def test_each_of_two_hundred_concurrent_calls_gets_its_own_scores(fresh: Fresh, 
 
 @pytest.mark.parametrize(
     "operation",
-    [operation for operation in OPERATIONS if operation.path not in ("/livez", "/v1/tokenize")],
+    [operation for operation in OPERATIONS if operation.path not in ("/", "/livez", "/v1/tokenize")],
     ids=lambda operation: f"{operation.method} {operation.path}",
 )
 def test_a_slow_database_does_not_block_the_event_loop(
