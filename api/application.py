@@ -14,6 +14,7 @@ from api.accepting import Acceptor
 from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
+from api.batch_progress import read_batch_states
 from api.budget import Budget, PlaceForEachRequest
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
@@ -28,6 +29,7 @@ from api.reading import ReadingContext
 from api.request_id import RequestContext
 from api.ringing import Ringer
 from api.routes import (
+    batch_events,
     batches,
     documentation,
     events,
@@ -81,6 +83,7 @@ ROUTERS = [
         events,
         files,
         batches,
+        batch_events,
         webhook_routes,
         models,
         tokenize,
@@ -149,7 +152,9 @@ def create_app(
         threads = Threads(1 if siblings is None else siblings.count)
         text_process = TextProcess(reading, threads, None if siblings is None else siblings.turns)
         ringer = Ringer(doorbell)
-        followed_jobs = Following(lambda job_ids: threads.sql(read_states, database, job_ids), api.waiter_poll_seconds)
+        every = api.waiter_poll_seconds
+        followed_jobs = Following(lambda job_ids: threads.sql(read_states, database, job_ids), every)
+        followed_batches = Following(lambda ids: threads.sql(read_batch_states, database, ids), every)
         service = Service(
             api=api,
             limits=limits,
@@ -174,6 +179,7 @@ def create_app(
             waiters=Waiters(ended, followed_jobs.look_at),
             shared_reads=SharedReads(lambda job_ids: threads.sql(results_of, database, job_ids)),
             followed_jobs=followed_jobs,
+            followed_batches=followed_batches,
             score_parts=SharedParts(),
             ringer=ringer,
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,

@@ -41,6 +41,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "notices": lambda: listener.listen(service.waiters.on_ended),
             "polling": lambda: service.waiters.poll(look_up, service.api.waiter_poll_seconds),
             "following jobs": service.followed_jobs.keep,
+            "following batches": service.followed_batches.keep,
             "sweeping": lambda: _sweep(service, watch),
             "reading long bodies": service.text_process.keep,
             "working on batches": BatchWork(service).run,

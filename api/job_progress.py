@@ -27,6 +27,10 @@ class JobState:
     end: bytes | None  # the job object, encoded, once the job has ended
 
     @property
+    def tenant(self) -> str:
+        return self.progress.tenant
+
+    @property
     def is_final(self) -> bool:
         return self.end is not None
 

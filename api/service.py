@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.accepting import Acceptor
+from api.batch_progress import BatchState
 from api.budget import Budget
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
@@ -54,6 +55,7 @@ class Service:
     waiters: Waiters
     shared_reads: SharedReads
     followed_jobs: Following[JobState]
+    followed_batches: Following[BatchState]
     score_parts: SharedParts[ScorePart]  # of jobs that streams follow
     ringer: Ringer
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation

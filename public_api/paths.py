@@ -12,6 +12,7 @@ def job_urls(job_id: str) -> dict[str, str]:
     return {
         "self": path,
         "scores": f"{path}/scores",
+        "events": f"{path}/events",
         "cancel": f"{path}/cancel",
         "deliveries": f"{path}/deliveries",
     }
@@ -20,4 +21,9 @@ def job_urls(job_id: str) -> dict[str, str]:
 def batch_urls(batch_id: str) -> dict[str, str]:
     """Return the field ``urls`` of a batch of a file, in responses and in the bodies of webhooks."""
     path = f"/v1/batches/{batch_id}"
-    return {"self": path, "cancel": f"{path}/cancel", "deliveries": f"{path}/deliveries"}
+    return {
+        "self": path,
+        "events": f"{path}/events",
+        "cancel": f"{path}/cancel",
+        "deliveries": f"{path}/deliveries",
+    }

@@ -115,6 +115,7 @@ class BatchList(Shape):
 
 class BatchUrls(Shape):
     self: str
+    events: str
     cancel: str
     deliveries: str
 

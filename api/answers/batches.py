@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jobs.file_batches.reading import BatchRecord
+from jobs.file_batches.reading import BatchProgress, BatchRecord
 from jobs.file_batches.tables import BatchStatus
 from scoring.error_codes import ErrorCode
 
@@ -34,11 +34,7 @@ def show_batch(batch: BatchRecord) -> dict[str, Any]:
         "expired_at": _seconds(ended[BatchStatus.EXPIRED]),
         "cancelling_at": _seconds(batch.cancelling_at),
         "cancelled_at": _seconds(ended[BatchStatus.CANCELLED]),
-        "request_counts": {
-            "total": batch.total_lines,
-            "completed": batch.completed_lines,
-            "failed": batch.failed_lines,
-        },
+        "request_counts": show_counts(batch),
         "usage": {
             "input_tokens": batch.prompt_tokens,
             "input_tokens_details": {"cached_tokens": batch.cached_tokens},
@@ -51,6 +47,11 @@ def show_batch(batch: BatchRecord) -> dict[str, Any]:
         if batch.webhook is None
         else {"url": batch.webhook.url, "events": [str(event) for event in batch.webhook.events]},
     }
+
+
+def show_counts(batch: BatchRecord | BatchProgress) -> dict[str, int]:
+    """Return how many lines a batch has, and how many of them are written."""
+    return {"total": batch.total_lines, "completed": batch.completed_lines, "failed": batch.failed_lines}
 
 
 def _errors(message: str) -> dict[str, Any]:

@@ -213,6 +213,7 @@ class JobErrorShape(Shape):
 class JobUrls(Shape):
     self: str
     scores: str
+    events: str
     cancel: str
     deliveries: str
 

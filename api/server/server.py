@@ -91,4 +91,5 @@ class Server(uvicorn.Server):
         service: Service = self._app.state.service
         service.waiters.stop()
         service.followed_jobs.stop()
+        service.followed_batches.stop()
         await super().shutdown(sockets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from jobs.files.tables import files
 from jobs.queue.read import LISTED, job_record
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
+from jobs.store.lists import is_one_of
 from jobs.store.records import JobRecord, JobStatus
 from jobs.store.tables import jobs
 from jobs.store.webhook_events import Webhook
@@ -132,3 +133,33 @@ def list_jobs_of_batch(
     with db.read() as tx:
         find_batch(tx, tenant, batch_id)
         return [job_record(row) for row in tx.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How far a batch has come."""
+
+    id: str
+    tenant: str
+    status: BatchStatus
+    total_lines: int
+    completed_lines: int
+    failed_lines: int
+
+
+def progress_of_batches(db: Database, batch_ids: Collection[str]) -> dict[str, BatchProgress]:
+    """Return the progress of batches by id, whichever tenants own them, in one statement. Removed ones are left out."""
+    with db.read() as tx:
+        rows = tx.execute(_PROGRESS, {"batch_ids": list(batch_ids)})
+        return {row.id: BatchProgress(**row._asdict() | {"status": BatchStatus(row.status)}) for row in rows}
+
+
+def batches_of(db: Database, batch_ids: Collection[str]) -> dict[str, BatchRecord]:
+    """Return batches by id, whichever tenants own them, in one statement. Removed ones are left out."""
+    with db.read() as tx:
+        return {row.id: batch_record(row) for row in tx.execute(_BATCHES, {"batch_ids": list(batch_ids)})}
+
+
+_OF_BATCHES = (is_one_of(file_batches.c.id, "batch_ids"), VISIBLE_BATCH)
+_BATCHES = select(file_batches).where(*_OF_BATCHES)
+_PROGRESS = select(*file_batches.c[tuple(BatchProgress.__slots__)]).where(*_OF_BATCHES)

@@ -24,14 +24,19 @@ class Sent:
 
 
 @contextmanager
-def following(api: RunningApi, job_id: str, last: str | None = None, **params: Any) -> Iterator[Iterator[Sent]]:
-    """Follow a job, and yield its events as they come."""
+def following(api: RunningApi, followed_id: str, last: str | None = None, **params: Any) -> Iterator[Iterator[Sent]]:
+    """Follow a job or a batch, and yield its events as they come."""
     headers = {"Last-Event-ID": last} if last is not None else {}
-    with api.client.stream("GET", f"/v1/jobs/{job_id}/events", params=params, headers=headers) as response:
+    with api.client.stream("GET", events_path(followed_id), params=params, headers=headers) as response:
         assert response.status_code == 200, response.read()
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["cache-control"] == "no-store"
         yield events_of(response)
+
+
+def events_path(followed_id: str) -> str:
+    """Return the path of the events of a job or a batch."""
+    return f"/v1/{'batches' if followed_id.startswith('batch_') else 'jobs'}/{followed_id}/events"
 
 
 def events_of(response: httpx2.Response) -> Iterator[Sent]:

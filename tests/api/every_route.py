@@ -83,6 +83,7 @@ OPERATIONS = [
     Operation("post", "/v1/batches", 200, Batch, scope=Scope.SCORE),
     Operation("get", "/v1/batches", 200, BatchList),
     Operation("get", "/v1/batches/{batch_id}", 200, Batch),
+    Operation("get", "/v1/batches/{batch_id}/events", 200, None),
     Operation("post", "/v1/batches/{batch_id}/cancel", 200, Batch, scope=Scope.SCORE),
     Operation("get", "/v1/batches/{batch_id}/deliveries", 200, DeliveryList),
     Operation("post", "/v1/batches/{batch_id}/deliveries/{delivery_id}/redeliver", 202, Delivery, scope=Scope.WEBHOOKS),

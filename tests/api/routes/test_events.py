@@ -18,7 +18,7 @@ from jobs.queue.finish import finish
 from jobs.queue.read import scores_of
 from jobs.store.database import Database
 from jobs.store.records import Claim
-from tests.api.event_streams import Sent, connect, following
+from tests.api.event_streams import Sent, connect, events_path, following
 from tests.api.server.raw_client import RawClient
 from tests.api.serving import KEY, RunningApi, StandInWorker, eventually, running_api, score_chunk
 from tests.api.tiny_model import TinyModel
@@ -81,6 +81,7 @@ def test_a_stream_shows_progress_and_ends_with_the_job(quick: Fresh) -> None:
     api, worker = quick
     steps = Steps(api, worker)
     job = api.submit(**BODY)
+    assert job["urls"]["events"] == events_path(job["id"])
     with following(api, job["id"]) as events:
         first = next(events)
         assert (first.name, first.data["status"]) == ("progress", "queued")

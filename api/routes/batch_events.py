@@ -1,0 +1,107 @@
+"""``GET /v1/batches/{id}/events``: follow a batch by server-sent events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Request
+from starlette.responses import Response
+
+from api.answers.error_responses import secured
+from api.answers.event_stream import END, MEDIA_TYPE, Event
+from api.batch_progress import BatchState
+from api.principal import WithReadScope
+from api.routes.batches import checked_batch_id
+from api.service import ServiceOf
+from api.state_events import event_schema, follow_state, invalid_event_id, is_stream
+from api.waiting.departure import Departure
+from jobs.file_batches.reading import batch_not_found
+from jobs.file_batches.tables import BatchStatus
+from scoring.error_codes import ErrorCode
+
+router = APIRouter(tags=["files and batches"])
+
+EXAMPLE = """\
+event: progress
+id: in_progress-256-0
+data: {"id":"batch_...","object":"batch.progress","status":"in_progress",\
+"request_counts":{"total":512,"completed":256,"failed":0}}
+
+event: end
+id: end
+data: {"id":"batch_...","object":"batch","status":"completed"}
+
+"""
+
+_ID = re.compile(rf"({'|'.join(BatchStatus)})-[0-9]{{1,10}}-[0-9]{{1,10}}")
+
+
+class _Place:
+    """The progress that a client has seen last."""
+
+    def __init__(self, last_event_id: str | None) -> None:
+        """last_event_id: that of the last event that the client got. Raises RequestError."""
+        if last_event_id and not _ID.fullmatch(last_event_id):
+            raise invalid_event_id()
+        self._id = last_event_id or None
+
+    def has_seen(self, state: BatchState) -> bool:
+        return self._id == _id_of(state)
+
+    def see(self, state: BatchState) -> str:
+        self._id = _id_of(state)
+        return self._id
+
+    async def parts(self, state: BatchState, departure: Departure) -> AsyncIterator[Event]:
+        """Yield nothing: the results of a batch are in its files."""
+        none: tuple[Event, ...] = ()
+        for event in none:
+            yield event
+
+
+def _id_of(state: BatchState) -> str:
+    one = state.progress
+    return f"{one.status}-{one.completed_lines}-{one.failed_lines}"
+
+
+@router.get(
+    "/v1/batches/{batch_id}/events",
+    dependencies=[Depends(is_stream)],
+    response_class=Response,
+    responses={
+        200: {
+            "description": "events `progress`, and at last `end` with the batch object; comments keep the connection "
+            "alive",
+            "content": {MEDIA_TYPE: {"schema": event_schema("progress", "end"), "example": EXAMPLE}},
+        },
+        204: {"description": "the client has seen the last event; a browser does not connect again"},
+        **secured(ErrorCode.INVALID_REQUEST, ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    },
+)
+async def follow_batch(
+    request: Request,
+    batch_id: str,
+    service: ServiceOf,
+    principal: WithReadScope,
+    last_event_id: Annotated[
+        str | None, Header(description="the id of the last event that the client got; it goes on behind it")
+    ] = None,
+) -> Response:
+    """Follow a batch by server-sent events: its status, and how many of its lines are written.
+
+    A stream ends with the event `end`, or without it after an hour or when the server stops; then connect again with
+    `Last-Event-ID`, as browsers do by themselves. Progress that a slow client has not read in time is skipped.
+    """
+    batch_id = checked_batch_id(batch_id)
+    return await follow_state(
+        request,
+        service.api,
+        principal,
+        service.followed_batches,
+        batch_id,
+        None if last_event_id == END else _Place(last_event_id),
+        {"id": batch_id, "object": "batch", "deleted": True},
+        batch_not_found,
+    )
