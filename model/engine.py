@@ -148,8 +148,10 @@ class Engine:
         try:
             self._compile(keys, 1, on_progress)
         finally:
+            # Beside the compiler, work takes longer than it will. That holds as well for work that has begun beside it
+            # and still goes on, which is compared in the calibration that it began with.
+            self._calibration = Calibration()
             self._is_compiling = False
-        self._calibration = Calibration()  # Beside the compiler, work takes longer than it will.
 
     def _compile(self, keys: Sequence[Hashable], threads: int, on_progress: Callable[[int, int, str], None]) -> None:
         pool = ThreadPoolExecutor(threads)
@@ -196,6 +198,7 @@ class Engine:
         Raises :class:`EngineError` for a sequence that is empty or longer than the context, and for a score that is NaN
         or +inf.
         """
+        calibration = self._calibration
         buffers = [(group, [ScoreBuffer.of(chunk) for chunk in group.chunks]) for group in groups]
         yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)
         plans = [self._plan(group, of_group) for group, of_group in buffers]
@@ -208,7 +211,7 @@ class Engine:
                 computed += event
                 self.computed_tokens += event
                 on_step()
-        estimated = self._calibrate(plans, computed, stopwatch.seconds)
+        estimated = self._calibrate(calibration, plans, computed, stopwatch.seconds)
         log.info(
             "computed",
             tokens=computed,
@@ -233,13 +236,15 @@ class Engine:
         """The same; None before enough work was compared, and while programs are compiled beside it."""
         return None if self._is_compiling else self._calibration.measured_ratio
 
-    def _calibrate(self, plans: Sequence[_Planned], tokens: int, seconds: float) -> float | None:
+    def _calibrate(
+        self, calibration: Calibration, plans: Sequence[_Planned], tokens: int, seconds: float
+    ) -> float | None:
         """Compare finished work with its estimate, if that is due. Returns the estimated seconds, None without one.
 
         At most :data:`SAMPLED_GROUPS` groups are estimated. Their estimate is extended to the other groups in
         proportion to the computed tokens.
         """
-        if not tokens or not self._calibration.is_due(seconds):
+        if not tokens or not calibration.is_due(seconds):
             return None
         sample = plans[:: -(-len(plans) // SAMPLED_GROUPS)]
         estimate = sum((self.planner.estimate(planned.lengths, planned.assignments) for planned in sample), NOTHING)
@@ -247,8 +252,8 @@ class Engine:
             return None
         share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
         by_stored_rates = estimate.seconds / share
-        estimated = by_stored_rates * self._calibration.ratio
-        self._calibration.compare(by_stored_rates, seconds)
+        estimated = by_stored_rates * calibration.ratio
+        calibration.compare(by_stored_rates, seconds)
         return estimated
 
     def _run(self, plans: Sequence[_Planned]) -> Iterator[ScoredChunk | int]:

@@ -126,3 +126,15 @@ def test_what_was_measured_beside_the_compiler_is_forgotten(engine: Engine, monk
     assert (found, engine.measured_estimate_ratio) == ([None], None)
     computed(engine, works(3))
     assert engine.measured_estimate_ratio == engine.estimate_ratio != 1.0
+
+
+def test_work_that_began_beside_the_compiler_and_ends_behind_it_is_not_measured(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_compile", lambda *_: None)
+    steps = iter([lambda: engine.warm_up_rest(lambda done, total, what: None)])
+    list(engine.score(works(3), lambda: next(steps, lambda: None)()))
+    assert next(steps, None) is None, "compiling has ended within the call"
+    assert (engine.measured_estimate_ratio, engine.estimate_ratio) == (None, 1.0)
+    computed(engine, works(3))
+    assert engine.measured_estimate_ratio == engine.estimate_ratio != 1.0
