@@ -68,6 +68,8 @@ class BatchWork:
         self._swept_at = time.monotonic()
         self._tenants: set[str] = set()  # on whose batches this process works at present
         self._turn_has_ended = asyncio.Event()
+        # When there may be room again for the lines of a batch, by its id, on the monotonic clock.
+        self._room_at: dict[str, float] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -137,8 +139,10 @@ class BatchWork:
             except MissingFileError:
                 await self._end(batch, "the input file is gone")
                 return 0.0
-            if not is_busy or time.monotonic() >= until:
+            if not is_busy:
                 return pause
+            if time.monotonic() >= until:
+                return 0.0
             batch = await self._of(batch, read_again, batch.id)
         return pause
 
@@ -157,7 +161,7 @@ class BatchWork:
         pause = 0.0
         is_busy = not batch.is_read
         if not batch.is_read:
-            pause = min(await self._feed(batch), MAX_PAUSE_SECONDS)
+            pause = await self._feed(batch)
             is_busy = pause == 0.0
         if batch.status is BatchStatus.CANCELLING:
             cancelled = await self._of(batch, cancel_jobs, batch)
@@ -170,7 +174,7 @@ class BatchWork:
             else:
                 await self._of(batch, finalize_batch, batch)
             return 0.0, True
-        return (pause if is_busy or pause else self._service.api.batch_poll_seconds), is_busy
+        return pause or self._service.api.batch_poll_seconds, is_busy
 
     async def _validate(self, batch: BatchRecord) -> None:
         """Begin with a batch whose file can be read as lines."""
@@ -181,6 +185,7 @@ class BatchWork:
             await self._end(batch, reason)
 
     async def _feed(self, batch: BatchRecord) -> float:
+        """Read the next lines of a batch. Returns for how many seconds no more can be read; mostly 0."""
         if batch.status is BatchStatus.CANCELLING:
             await self._feeder.refuse(batch, ErrorCode.BATCH_CANCELLED)
         elif await self._of(batch, has_expired, batch.id):
@@ -189,8 +194,19 @@ class BatchWork:
             # This process is here to write results. The lines are read by one with the tokenizer of their model.
             return self._service.api.batch_poll_seconds
         else:
-            return await self._feeder.feed(batch)
+            return await self._feed_if_room(batch)
         return 0.0
+
+    async def _feed_if_room(self, batch: BatchRecord) -> float:
+        """Make jobs of lines, unless there was no room for them a moment ago: they would be tokenized for nothing."""
+        now = time.monotonic()
+        self._room_at = {batch_id: at for batch_id, at in self._room_at.items() if at > now}
+        if batch.id in self._room_at:
+            return self._room_at[batch.id] - now
+        pause = min(await self._feeder.feed(batch), MAX_PAUSE_SECONDS)
+        if pause:
+            self._room_at[batch.id] = time.monotonic() + pause
+        return pause
 
     async def _write(self, batch: BatchRecord) -> bool:
         """Write some of the lines that can be written. Returns whether there may be more of them."""

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from api.batches import feeder
+from api.batches import blocks, feeder
+from jobs.file_batches import feeding, writing
+from jobs.file_batches.reading import BatchRecord
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
-from tests.api.batches.running import create, ended, line, openai_of, run, upload
+from jobs.tenancy.tenants import set_tenant
+from tests.api.batches.running import BODY, create, ended, line, openai_of, run, upload
 from tests.api.serving import eventually, running_api
 from tests.api.tiny_model import TinyModel
 
@@ -45,3 +48,34 @@ def test_lines_that_take_long_to_read_hold_up_no_other_tenant(
         finally:
             gate.set()
         assert {ended(slow, one.id).status for one in waiting} == {"completed"}
+
+
+def test_lines_without_room_are_not_read_again_while_results_are_written(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_LINES", 21)
+    monkeypatch.setattr(writing, "LINES_PER_STEP", 1)
+    monkeypatch.setattr(feeding, "QUOTA_PAUSE_SECONDS", 60.0)
+    pauses: list[float] = []
+    feed = feeder.Feeder.feed
+
+    async def note_pause(self: feeder.Feeder, batch: BatchRecord) -> float:
+        pauses.append(await feed(self, batch))
+        return pauses[-1]
+
+    monkeypatch.setattr(feeder.Feeder, "feed", note_pause)
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
+        with closing(Database.open(api.store)) as store:
+            set_tenant(store, "default", max_waiting_tokens=60)
+        client = openai_of(api)
+        full = BODY | {"items": [" France is"] * 15}
+        lines = [b"bad"] * 20 + [line("a", full), line("b", full)]
+        created = create(client, upload(client, lines).id)
+
+        def written() -> int:
+            counts = client.batches.retrieve(created.id).request_counts
+            assert counts is not None
+            return counts.failed
+
+        eventually(lambda: written() == 20, "the bad lines are written")
+        assert len([pause for pause in pauses if pause]) == 1
