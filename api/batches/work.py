@@ -97,9 +97,16 @@ class BatchWork:
         service = self._service
         # Others leave the batch alone until it is released, or as long as a lease lasts: a step takes a second or two.
         seconds = service.database.settings.lease_seconds
-        return await service.threads.sql(
-            claim_batch, service.database, service.card.name, seconds, but_of=frozenset(self._tenants)
+        but_of = frozenset(self._tenants)
+        claiming = asyncio.ensure_future(
+            service.threads.sql(claim_batch, service.database, service.card.name, seconds, but_of=but_of)
         )
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            if (batch := await claiming) is not None:
+                await service.threads.sql(release_batch, service.database, batch.id, 0.0)
+            raise
 
     async def _take_turn(self, batch: BatchRecord) -> None:
         """Work on a batch, and let any process work on it again."""

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from api.batches import blocks, feeder
+from api.batches import blocks, feeder, work
+from api.threads import Threads
 from jobs.file_batches import feeding, writing
+from jobs.file_batches.claiming import claim_batch
 from jobs.file_batches.reading import BatchRecord
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
 from tests.api.batches.running import BODY, create, ended, line, openai_of, run, upload
-from tests.api.serving import eventually, running_api
+from tests.api.serving import DEADLINE_SECONDS, eventually, running_api
 from tests.api.tiny_model import TinyModel
 
 
@@ -79,3 +83,39 @@ def test_lines_without_room_are_not_read_again_while_results_are_written(
 
         eventually(lambda: written() == 20, "the bad lines are written")
         assert len([pause for pause in pauses if pause]) == 1
+
+
+def test_a_process_that_is_stopped_while_it_claims_a_batch_leaves_it_to_others(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "claim_batch", lambda *_, **__: None)
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
+        client = openai_of(api)
+        batch_id = create(client, upload(client, [line("a")]).id).id
+    claimed, gate = threading.Event(), threading.Event()
+
+    def claim_slowly(*given: Any, **named: Any) -> BatchRecord | None:
+        batch = claim_batch(*given, **named)
+        claimed.set()
+        assert gate.wait(DEADLINE_SECONDS)
+        return batch
+
+    monkeypatch.setattr(work, "claim_batch", claim_slowly)
+
+    async def stop_while_it_claims(store: Database) -> None:
+        service: Any = SimpleNamespace(
+            threads=Threads(), database=store, card=SimpleNamespace(name="tiny"), api=api.api
+        )
+        working = asyncio.create_task(work.BatchWork(service).run())
+        await asyncio.to_thread(claimed.wait)
+        working.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+
+    with closing(Database.open(api.store)) as store:
+        asyncio.run(stop_while_it_claims(store))
+        found = claim_batch(store, "tiny", 60.0)
+    assert found is not None
+    assert found.id == batch_id
