@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ import structlog
 from jobs.queue.ending import end_jobs
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
 from jobs.queue.new_jobs import NewJob, fits_at_once, store_at_once, store_jobs
-from jobs.store.database import Database, LockedError, StorageUnavailable, Transaction
+from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import Accepted, JobStatus, Origin, Submission
 from jobs.tenancy.quotas import QuotaFullError, charge, check_size, read_counters, within_quota
@@ -26,6 +27,11 @@ from scoring.work import work_of_group
 GROUP_LOCK_SECONDS = 0.25
 """How long a group waits for a row that another transaction holds, such as the key of a job that is being stored. Most
 transactions take a few milliseconds, but that of a large job, or one that waits for the count of a quota, takes long.
+"""
+
+TRIES = 3
+"""How often a transaction is tried that PostgreSQL ends because of a deadlock. All transactions lock in one order, so
+there should be none. If there is one all the same, that is no outage: nothing was stored, and the others go on.
 """
 
 Outcome = Accepted | Exception | None
@@ -123,11 +129,19 @@ def _with_different_keys(members: Iterable[_Member]) -> list[_Member]:
 
 
 def _commit(db: Database, members: Sequence[_Member], *, alone: bool = False) -> list[Outcome]:
-    """Store members in one transaction. The outcome of a member without room in its quota is None.
+    """Store members in one transaction, which is tried again at once if a deadlock ends it.
 
-    alone: there is one member. It may wait for others that use its quota, and raises an error if it has no room.
-    Raises QuotaFullError if the room was used by others in the end.
+    The outcome of a member without room in its quota is None. alone: there is one member. It may wait for others that
+    use its quota, and raises an error if it has no room. Raises QuotaFullError if the room was used by others in the
+    end, and DeadlockError.
     """
+    for _ in range(TRIES - 1):
+        with suppress(DeadlockError):
+            return _try_to_commit(db, members, alone=alone)
+    return _try_to_commit(db, members, alone=alone)
+
+
+def _try_to_commit(db: Database, members: Sequence[_Member], *, alone: bool) -> list[Outcome]:
     outcomes: dict[str, Outcome] = {}
     # The client of a call has been promised nothing yet, so the work can start before its job is on disk.
     durable = any(member.submission.origin is Origin.JOB for member in members)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select, text, update
+from sqlalchemy.event import listen
 
 from jobs.invariants import find_violations
+from jobs.queue import accept as accepting
 from jobs.queue.accept import Outcome, accept, accept_group
 from jobs.queue.claim import claim
 from jobs.queue.ending import delete
@@ -21,12 +23,22 @@ from jobs.queue.sweep import sweep
 from jobs.queue.upload import begin_upload
 from jobs.store.database import Database, StorageUnavailable, StoreError
 from jobs.store.records import Accepted, Idempotency, JobStatus, Origin, Submission
-from jobs.store.tables import chunks, idempotency_keys, jobs, prefixes, tenants
+from jobs.store.tables import chunks, flows, idempotency_keys, jobs, prefixes, tenants
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
 from settings.jobs import StoreSettings
-from tests.jobs.work import CARD, accepted, at_once, finish_all, keyed, submission, submit, waiting_chunks
+from tests.jobs.work import (
+    CARD,
+    accepted,
+    at_once,
+    finish_all,
+    keyed,
+    somebody_waits,
+    submission,
+    submit,
+    waiting_chunks,
+)
 from tests.services import free_port, wait_until
 
 ACME, BOLT = "acme", "bolt"
@@ -224,6 +236,46 @@ def test_an_outage_is_told_for_the_whole_group() -> None:
     with pytest.raises(StorageUnavailable):
         accept_group(database, [submission(), submission()])
     database.close()
+
+
+class _UndoneError(Exception):
+    """Ends a transaction without storing anything."""
+
+
+def test_a_group_that_is_ended_because_of_a_deadlock_is_tried_again(
+    postgres_store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another transaction holds a flow that the group opens, and wants the Idempotency-Key that the group has taken."""
+    submit(postgres_store)
+    with postgres_store.write() as tx:
+        tx.execute(update(flows).values(is_open=False))
+    with postgres_store.without_transaction() as tx:  # The group looks for a deadlock when it has waited for so long.
+        name = tx.connection.engine.url.database
+        tx.connection.exec_driver_sql(f"ALTER DATABASE {name} SET deadlock_timeout TO '1s'")
+    postgres_store.engine.dispose()
+    monkeypatch.setattr(accepting, "GROUP_LOCK_SECONDS", 60.0)
+    holds = threading.Event()
+
+    def rival() -> None:
+        with suppress(_UndoneError), postgres_store.write() as tx:
+            tx.execute(text("SET LOCAL deadlock_timeout TO '60s'"))  # so that the group is ended
+            tx.execute(text("SELECT 1 FROM lanes FOR UPDATE"))
+            holds.set()
+            wait_until(lambda: somebody_waits(postgres_store), "the group has its key, and waits for the flow")
+            take_key(tx, WantedKey("default", "key", "hash", "job_of_the_rival"))
+            raise _UndoneError
+
+    ended: list[str] = []
+    listen(postgres_store.engine, "handle_error", lambda context: ended.append(str(context.original_exception)))
+    thread = threading.Thread(target=rival)
+    thread.start()
+    holds.wait()
+    outcomes = accept_group(postgres_store, [keyed("key"), submission()])
+    thread.join()
+    assert [error.partition("\n")[0] for error in ended] == ["deadlock detected"]
+    assert len({accepted(outcome) for outcome in outcomes}) == 2
+    assert waiting_chunks(postgres_store) == 3
+    assert find_violations(postgres_store, full=True) == []
 
 
 def test_groups_that_want_the_same_rows_in_different_orders_do_not_deadlock(store: Database) -> None:
