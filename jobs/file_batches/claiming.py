@@ -36,7 +36,7 @@ def claim_batch(db: Database, model: str, seconds: float, *, but_of: Collection[
 
 
 def release_batch(db: Database, batch_id: str, seconds: float) -> None:
-    """Let any process work on a batch again, in so many seconds."""
+    """Let any process work on a batch again, in so many seconds; at once if the batch has been cancelled meanwhile."""
     with db.write(durable=False) as tx:
         tx.execute(_RELEASE, {"of_batch": batch_id, "seconds": seconds})
 
@@ -107,6 +107,7 @@ _CLAIM = (
 )
 _RELEASE = (
     update(file_batches)
-    .where(file_batches.c.id == bindparam("of_batch"))
+    # A cancellation ends the claim, and what it wants is not to wait.
+    .where(file_batches.c.id == bindparam("of_batch"), file_batches.c.next_step_at > NOW)
     .values(next_step_at=NOW + bindparam("seconds", type_=Seconds))
 )

@@ -116,6 +116,7 @@ def cancel_batch(db: Database, tenant: str, batch_id: str) -> BatchRecord:
                 .values(
                     status=BatchStatus.CANCELLING.value,
                     cancelling_at=NOW,
+                    next_step_at=NOW,
                 )
             )
         return find_batch(tx, tenant, batch_id)

@@ -200,6 +200,19 @@ def test_tenants_take_turns_however_many_batches_each_has(timed_store: Database,
     assert others.tenant == "many", "a tenant whose batch waits holds up nobody"
 
 
+@pytest.mark.parametrize("cancelled_when", ["it waits", "it is worked on"])
+def test_a_cancellation_begins_at_once(timed_store: Database, clock: HandClock, cancelled_when: str) -> None:
+    batch = new_batch(timed_store)
+    assert claim_batch(timed_store, MODEL, 60.0) is not None
+    clock.turn(1.0)
+    if cancelled_when == "it is worked on":
+        cancel_batch(timed_store, DEFAULT_TENANT, batch.id)
+    release_batch(timed_store, batch.id, 10.0)
+    if cancelled_when == "it waits":
+        cancel_batch(timed_store, DEFAULT_TENANT, batch.id)
+    assert claim_batch(timed_store, MODEL, 60.0) is not None
+
+
 def test_a_batch_of_another_model_is_left_to_its_processes_until_it_expires(
     timed_store: Database, clock: HandClock
 ) -> None:
