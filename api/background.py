@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from api.batches.sweeping import keep_sweeping
 from api.batches.work import BatchWork
 from api.service import Service
 from bell.interfaces import EndedJobsListener, tell
@@ -45,6 +46,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "sweeping": lambda: _sweep(service, watch),
             "reading long bodies": service.text_process.keep,
             "working on batches": BatchWork(service).run,
+            "sweeping files": lambda: keep_sweeping(service),
             "noting the use of keys": lambda: _record_key_use(service),
         }.items()
     ]

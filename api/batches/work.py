@@ -22,8 +22,7 @@ from api.provenances import Shown
 from api.service import Service
 from jobs.file_batches.claiming import claim_batch, has_expired, read_again, release_batch
 from jobs.file_batches.feeding import cancel_jobs, start_batch
-from jobs.file_batches.reading import FILE_IN_USE, BatchRecord
-from jobs.file_batches.removal import sweep_batches
+from jobs.file_batches.reading import BatchRecord
 from jobs.file_batches.tables import BatchStatus
 from jobs.file_batches.writing import (
     EndedLine,
@@ -34,7 +33,6 @@ from jobs.file_batches.writing import (
     write_lines,
 )
 from jobs.files.reading import read_bytes
-from jobs.files.removal import sweep_files
 from jobs.store.database import Database, StorageUnavailable
 from scoring.error_codes import ErrorCode
 
@@ -65,7 +63,6 @@ class BatchWork:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._feeder = Feeder(service)
-        self._swept_at = time.monotonic()
         self._tenants: set[str] = set()  # on whose batches this process works at present
         self._turn_has_ended = asyncio.Event()
         # When there may be room again for the lines of a batch, by its id, on the monotonic clock.
@@ -78,7 +75,6 @@ class BatchWork:
                 self._turn_has_ended.clear()
                 try:
                     batch = await self._claim()
-                    await self._sweep_if_due()
                 except StorageUnavailable as error:
                     log.warning("could not work on batches", error=str(error))
                     batch = None
@@ -129,12 +125,6 @@ class BatchWork:
         finally:
             self._tenants.discard(batch.tenant)
             self._turn_has_ended.set()
-
-    async def _sweep_if_due(self) -> None:
-        settings = self._service.database.settings
-        if time.monotonic() - self._swept_at >= settings.sweep_seconds:
-            await self._service.threads.sql(_sweep, self._service.database)
-            self._swept_at = time.monotonic()
 
     async def _work_on(self, batch: BatchRecord | None) -> float:
         """Work on a batch for a while. Returns for how many seconds to leave it alone."""
@@ -252,11 +242,6 @@ class BatchWork:
     ) -> T:
         """Run a function that talks to the database for the tenant of a batch, when it is the tenant's turn."""
         return await self._service.threads.sql_of(batch.tenant, function, self._service.database, *args, **kwargs)
-
-
-def _sweep(db: Database) -> None:
-    sweep_batches(db)
-    sweep_files(db, FILE_IN_USE)
 
 
 def _why_unreadable(db: Database, batch: BatchRecord) -> str | None:

@@ -16,7 +16,7 @@ FILES_PER_STEP = 100
 PARTS_PER_STEP = 64
 """The parts that one transaction removes: 16 MiB."""
 KEYS_PER_STEP = 500
-STEPS = 200  # most steps of one sweep; the next sweep does the rest
+STEPS = 10  # most steps of one sweep; the next sweep does the rest
 
 
 def delete_file(db: Database, tenant: str, file_id: str, in_use: ColumnElement[bool]) -> None:
@@ -35,11 +35,11 @@ def delete_file(db: Database, tenant: str, file_id: str, in_use: ColumnElement[b
         pass
 
 
-def sweep_files(db: Database, in_use: ColumnElement[bool]) -> None:
+def sweep_files(db: Database, in_use: ColumnElement[bool]) -> bool:
     """Give up files whose receivers are silent, and remove those that are expired or deleted.
 
-    in_use: the condition that something still reads a file: such a file does not expire. Several processes may sweep
-    at once.
+    Returns whether there may be more to remove. in_use: the condition that something still reads a file: such a file
+    does not expire. Several processes may sweep at once.
     """
     silent_seconds = db.settings.upload_timeout_seconds
     with db.read() as tx:
@@ -53,9 +53,7 @@ def sweep_files(db: Database, in_use: ColumnElement[bool]) -> None:
     if expired:
         with db.write() as tx:
             remove_unless_in_use(tx, files.c.id.in_(expired) & (files.c.expires_at <= NOW), in_use)
-    for _ in range(STEPS):
-        if not remove_files(db):
-            break
+    may_be_more = all(remove_files(db) for _ in range(STEPS))
     with db.write() as tx:
         over = tx.execute(
             select(creation_keys.c.tenant, creation_keys.c.key)
@@ -66,6 +64,7 @@ def sweep_files(db: Database, in_use: ColumnElement[bool]) -> None:
         if over:
             keys = tuple_(creation_keys.c.tenant, creation_keys.c.key)
             tx.execute(delete(creation_keys).where(keys.in_([tuple(row) for row in over])))
+    return may_be_more
 
 
 def remove_unless_in_use(tx: Transaction, which: ColumnElement[bool], in_use: ColumnElement[bool]) -> None:

@@ -17,6 +17,7 @@ from api.threads import Threads
 from jobs.file_batches import feeding, writing
 from jobs.file_batches.claiming import claim_batch
 from jobs.file_batches.reading import BatchRecord
+from jobs.files import removal
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
@@ -119,3 +120,23 @@ def test_a_process_that_is_stopped_while_it_claims_a_batch_leaves_it_to_others(
         found = claim_batch(store, "tiny", 60.0)
     assert found is not None
     assert found.id == batch_id
+
+
+def test_batches_go_on_while_a_large_file_is_removed(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    remove = removal.remove_files
+
+    def remove_slowly(*given: Any) -> int:
+        begun.set()
+        gate.wait()
+        return remove(*given)
+
+    monkeypatch.setattr(removal, "remove_files", remove_slowly)
+    with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
+        try:
+            eventually(begun.is_set, "a sweep removes files")
+            assert run(openai_of(api), [line("a")]).status == "completed"
+        finally:
+            gate.set()
