@@ -69,12 +69,25 @@ def score_chunk(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
     return ScoredChunk(chunk.id, scores, cached_tokens=0)
 
 
+class Gate(threading.Event):
+    """While it is set, a worker claims. When it has been cleared, no claim is under way, and none begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claiming = threading.Lock()  # held while the worker claims
+
+    def clear(self) -> None:
+        super().clear()
+        with self.claiming:
+            pass
+
+
 class StandInWorker(threading.Thread):
     """A thread that claims, scores and finishes chunks like a worker."""
 
     def __init__(self, store: StoreSettings, card: ModelCard, bell_socket: str) -> None:
         super().__init__(name="stand-in worker", daemon=True)
-        self.gate = threading.Event()  # the worker claims only while it is set
+        self.gate = Gate()
         self.gate.set()
         self.fails = False  # whether every batch fails
         self.budget = 100_000  # tokens of a claim
@@ -99,7 +112,7 @@ class StandInWorker(threading.Thread):
             self._rung.clear()
             try:
                 touch(self._database, self._id)
-                while self.gate.is_set() and self._work():
+                while self._work():
                     pass
             except StorageUnavailable:
                 continue
@@ -114,7 +127,8 @@ class StandInWorker(threading.Thread):
         assert not self.is_alive()
 
     def _work(self) -> bool:
-        claimed = claim(self._database, self._id, self._card, self.budget)
+        with self.gate.claiming:
+            claimed = claim(self._database, self._id, self._card, self.budget) if self.gate.is_set() else None
         if claimed is None:
             return False
         if self.fails:

@@ -14,7 +14,7 @@ from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from tests.api.batches.running import create, ended, line, openai_of, upload
 from tests.api.event_streams import events_path, following
-from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
+from tests.api.serving import DEADLINE_SECONDS, RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.jobs.queue.test_statement_counts import statements_of
 
@@ -27,7 +27,8 @@ Fresh = tuple[RunningApi, StandInWorker]
 @pytest.fixture
 def quick(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[Fresh]:
     """A server that looks at batches often, and whose worker scores nothing yet."""
-    with running_api(model.directory, store_url, tmp_path, waiter_poll_seconds=0.02) as (api, worker):
+    settings: dict[str, Any] = {"waiter_poll_seconds": 0.02, "max_event_stream_seconds": DEADLINE_SECONDS}
+    with running_api(model.directory, store_url, tmp_path, **settings) as (api, worker):
         assert worker is not None
         worker.gate.clear()
         yield api, worker
