@@ -103,6 +103,9 @@ class Batch(Shape):
     usage: BatchUsage
     metadata: dict[str, str]
     webhook: BatchWebhook | None
+    warnings: list[str] | None = Field(
+        None, description="unknown fields that were ignored; only in the answer to the request that creates the batch"
+    )
 
 
 class BatchList(Shape):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from jobs.file_batches.reading import BatchProgress, BatchRecord
@@ -10,8 +11,11 @@ from jobs.file_batches.tables import BatchStatus
 from scoring.error_codes import ErrorCode
 
 
-def show_batch(batch: BatchRecord) -> dict[str, Any]:
-    """Return the batch object. Its files are named once it has ended, because they are complete then."""
+def show_batch(batch: BatchRecord, warnings: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the batch object. Its files are named once it has ended, because they are complete then.
+
+    warnings: about the request that created it.
+    """
     ended = {status: batch.ended_at if batch.status is status else None for status in BatchStatus}
     has_ended = batch.status.ended
     return {
@@ -46,6 +50,7 @@ def show_batch(batch: BatchRecord) -> dict[str, Any]:
         "webhook": None
         if batch.webhook is None
         else {"url": batch.webhook.url, "events": [str(event) for event in batch.webhook.events]},
+        **({"warnings": list(warnings)} if warnings else {}),
     }
 
 

@@ -32,11 +32,13 @@ def read_batch(
     principal: Principal,
     idempotency_key: str | None,
     strict: bool = False,
-) -> NewBatch:
-    """Return the batch in a body. Raises RequestError. strict: whether unknown fields are refused."""
+) -> tuple[NewBatch, tuple[str, ...]]:
+    """Return the batch in a body, and warnings about unknown fields. Raises RequestError.
+
+    strict: whether unknown fields are refused.
+    """
     body = parse_object(data)
-    # OpenAI's object of a batch has no place for warnings.
-    check_fields(body, BatchBody.model_fields, dialects.BATCH, strict=strict)
+    warnings = check_fields(body, BatchBody.model_fields, dialects.BATCH, strict=strict)
     idempotency = idempotency_of(idempotency_key, ROUTE, data)
     file_id, endpoint = body.get("input_file_id"), body.get("endpoint")
     if not isinstance(file_id, str):
@@ -45,7 +47,7 @@ def read_batch(
         raise _invalid(f"endpoint must be one of {', '.join(ENDPOINTS)}", "endpoint")
     assert isinstance(endpoint, str)
     window, seconds = _window(body, reading.limits.max_completion_window_seconds)
-    return NewBatch(
+    wanted = NewBatch(
         tenant=principal.tenant,
         model=reading.card.name,
         endpoint=endpoint,
@@ -56,6 +58,7 @@ def read_batch(
         webhook=read_webhook(body, reading.webhook_rules, BatchEvent),
         idempotency=idempotency,
     )
+    return wanted, warnings
 
 
 def _window(body: Mapping[str, object], most: int) -> tuple[str, float]:

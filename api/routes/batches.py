@@ -71,7 +71,7 @@ async def create(
     """
     async with received_body(request, service) as data:
         strict = is_strict(request, handling)
-        wanted = await service.bodies.read(
+        wanted, warnings = await service.bodies.read(
             request, principal.tenant, read_batch, data, principal, idempotency_key, strict
         )
     limits = service.limits
@@ -83,7 +83,7 @@ async def create(
         limits.max_open_batches_per_tenant,
         file_quota(limits),
     )
-    return json_response(show_batch(batch), headers=REPLAYED if is_replayed else {})
+    return json_response(show_batch(batch, warnings), headers=REPLAYED if is_replayed else {})
 
 
 @router.get(

@@ -148,6 +148,16 @@ def test_a_wrong_field_of_a_batch_is_named(api: RunningApi, changed: Json, param
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+def test_an_unknown_field_of_a_batch_is_a_warning_of_its_creation(api: RunningApi) -> None:
+    client = openai_of(api)
+    file = upload(client, [line("a")])
+    created = create(client, file.id, extra_body={"colour": "red", "webhook": None})
+    assert created.model_extra is not None
+    assert created.model_extra["warnings"] == ['unknown field "colour" was ignored']
+    assert "warnings" not in (ended(client, created.id).model_extra or {})
+    assert "warnings" not in (create(client, file.id).model_extra or {})
+
+
 @quick_on("postgres")  # it takes no NUL
 def test_a_missing_file_or_batch_is_an_exception_of_the_client(fresh: Fresh) -> None:
     api, _ = fresh
