@@ -100,8 +100,9 @@ class BatchWork:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            if (batch := await claiming) is not None:
-                await service.threads.sql(release_batch, service.database, batch.id, 0.0)
+            with contextlib.suppress(StorageUnavailable):
+                if (batch := await claiming) is not None:
+                    await service.threads.sql(release_batch, service.database, batch.id, 0.0)
             raise
 
     async def _take_turn(self, batch: BatchRecord) -> None:
