@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from api.answers.presentation import encode, encode_page, show_job
+from api.answers.presentation import encode_page, show_job
+from api.shown_state import ShownState, shown_states
 from jobs.queue.read import Progress, get_job, jobs_of, progress_of, scores_of
 from jobs.store.database import Database
 from jobs.store.records import ScorePage
@@ -18,45 +19,22 @@ PART_ITEMS, PART_VALUES = 1_000, 2_048
 does not read has one event waiting in memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """A job as streams show it."""
-
-    progress: Progress
-    shown: bytes  # the progress, encoded
-    end: bytes | None  # the job object, encoded, once the job has ended
-
-    @property
-    def tenant(self) -> str:
-        return self.progress.tenant
-
-    @property
-    def is_final(self) -> bool:
-        return self.end is not None
+JobState = ShownState[Progress]
 
 
 def read_states(db: Database, job_ids: Collection[str]) -> dict[str, JobState]:
     """Return the states of jobs, whichever tenants own them. One query, and one more if some of them have ended."""
     found = progress_of(db, job_ids)
-    ended = [job_id for job_id, one in found.items() if one.status.ended]
-    records = jobs_of(db, ended) if ended else {}
-    # A job that is deleted between the two counts as missing.
+    return shown_states(found, lambda ended: jobs_of(db, ended), _show_progress, show_job)
+
+
+def _show_progress(progress: Progress) -> dict[str, object]:
     return {
-        job_id: JobState(one, _shown(one), encode(show_job(records[job_id])) if one.status.ended else None)
-        for job_id, one in found.items()
-        if job_id in records or not one.status.ended
+        "id": progress.id,
+        "object": "scoring.job.progress",
+        "status": str(progress.status),
+        "progress": {"total_items": progress.total_items, "scored_items": progress.scored_items},
     }
-
-
-def _shown(progress: Progress) -> bytes:
-    return encode(
-        {
-            "id": progress.id,
-            "object": "scoring.job.progress",
-            "status": str(progress.status),
-            "progress": {"total_items": progress.total_items, "scored_items": progress.scored_items},
-        }
-    )
 
 
 @dataclass(frozen=True, slots=True)
