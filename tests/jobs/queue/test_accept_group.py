@@ -272,7 +272,8 @@ def test_a_group_that_is_ended_because_of_a_deadlock_is_tried_again(
     holds.wait()
     outcomes = accept_group(postgres_store, [keyed("key"), submission()])
     thread.join()
-    assert [error.partition("\n")[0] for error in ended] == ["deadlock detected"]
+    # A second try may meet the other transaction once more.
+    assert {error.partition("\n")[0] for error in ended} == {"deadlock detected"}
     assert len({accepted(outcome) for outcome in outcomes}) == 2
     assert waiting_chunks(postgres_store) == 3
     assert find_violations(postgres_store, full=True) == []
