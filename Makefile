@@ -2,29 +2,47 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# What `make demo` needs is installed, and what everything else needs, which includes the former.
+SERVICE := $(VENV)/.installed-service
 STAMP  := $(VENV)/.installed
 PARITY := .parity
 PEERS  := .peers
+HARNESS := .harness
 LIBTPU := .libtpu
+BROWSER := .browser
+ZENSICAL := .zensical
+SITE   := .site
+PROMETHEUS := .prometheus
 # Number of processes that run the tests. Each runs one file at a time, with services of its own. The default is one more than
 # the cores of the smallest machine, because tests of real processes spend much of their time waiting.
 WORKERS ?= 3
+# The processes of the tests keep compiled Python beside the modules. Each of them would compile what all of them import.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults failed soak hostile network lint parity compile compile-full peers pins openapi bench clean
+.PHONY: install demo test slow coverage faults monitoring failed soak hostile network lint parity harness browser page-pictures compile compile-full peers pins openapi docs bench image image-test clean
 
 install: $(STAMP)
 
-$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Scoreline needs Python 3.11 or later; name one with  make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV): a minute or two, once."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
-	@touch $@
+# Installs a list of packages, and the command.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "Scoreline needs Python 3.11 or later; name one with  make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+@echo "Installing $(2) into $(VENV): a minute or two, once."
+@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(1)
+@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+@touch $@
+endef
 
-demo: install
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml
+	$(call install,requirements-dev.txt,the service and its tests)
+
+$(SERVICE): requirements.txt pyproject.toml
+	$(call install,requirements.txt,the service)
+
+# Where the tests are installed already, the service is, too.
+demo: $(or $(wildcard $(STAMP)),$(SERVICE))
 	@$(BIN)/scoreline demo
 
 test: install
@@ -46,6 +64,19 @@ faults: install
 # The tests that failed in the last run, one after another. It stops at the first that fails again.
 failed: install
 	HISTORIES=$(HISTORIES) $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 -v -m "not parity"
+
+# The alert rules, the dashboard and the autoscaling of Kubernetes, with Debian's Prometheus. `make test` and `make slow` run these
+# tests, too, where there is one, and skip them elsewhere. Here its absence is a failure.
+monitoring: install $(PROMETHEUS)/.installed
+	MONITORING=required $(BIN)/python -m pytest -m "slow or not slow" tests/telemetry tests/kubernetes tests/end_to_end/test_observability.py
+
+# Unpacking a package takes no rights, and starts no server.
+$(PROMETHEUS)/.installed:
+	@echo "Unpacking Debian's Prometheus into $(PROMETHEUS), for tests only."
+	@mkdir -p $(PROMETHEUS)
+	@cd $(PROMETHEUS) && { apt-get download --quiet --quiet prometheus || { apt-get update --quiet --quiet && apt-get download prometheus; }; }
+	@dpkg-deb --extract $(PROMETHEUS)/prometheus_*.deb $(PROMETHEUS) && rm $(PROMETHEUS)/prometheus_*.deb
+	@touch $@
 
 # Random faults for MINUTES minutes. The last line says what was lost. The exit status is 0 if nothing was lost, and 1 otherwise.
 MINUTES ?= 10
@@ -77,6 +108,31 @@ parity: install $(PARITY)/.installed
 $(PARITY)/.installed: requirements-parity.txt
 	@echo "Installing torch into $(PARITY), for comparison only."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(PARITY) -r requirements-parity.txt
+	@touch $@
+
+# EleutherAI's evaluation harness against a server and against its own model for transformers, in a folder of its own.
+harness: install $(HARNESS)/.installed
+	PYTHONPATH=$(HARNESS) $(BIN)/python -m pytest -m parity tests/parity/test_evaluation_harness.py
+
+$(HARNESS)/.installed: requirements-harness.txt requirements-parity.txt
+	@echo "Installing the evaluation harness and torch into $(HARNESS), for comparison only."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(HARNESS) -r requirements-harness.txt
+	@touch $@
+
+# The page, /docs and the search of the site of `make docs` in headless Chromium, which is Debian's package chromium. Its driver is
+# installed into a folder of its own.
+browser: install docs $(BROWSER)/.installed
+	@command -v "$${CHROMIUM:-chromium}" >/dev/null || { echo "Installing Chromium."; apt-get install --yes --quiet chromium >/dev/null; } \
+	  || { echo "There is no Chromium: install it, or name the program in CHROMIUM."; exit 1; }
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/api/page/browser tests/documentation
+
+# The pictures of docs/page.md.
+page-pictures: install $(BROWSER)/.installed
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m docs.page_pictures
+
+$(BROWSER)/.installed: requirements-browser.txt
+	@echo "Installing the driver of browsers into $(BROWSER), for tests only."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(BROWSER) -r $<
 	@touch $@
 
 # What the TPU compiler says, on a machine without a TPU. It is installed into a folder of its own. Where it can't be installed, its
@@ -120,8 +176,35 @@ pins: install
 openapi: install
 	$(BIN)/python docs/openapi.py
 
+# The documentation as a site: $(SITE)/html/index.html, which needs no server and no internet. Broken links are errors.
+docs: install $(ZENSICAL)/.installed
+	@$(BIN)/python -m docs.site $(SITE)
+	@PYTHONPATH=$(ZENSICAL) $(BIN)/python -m zensical build --strict --clean --config-file $(SITE)/zensical.toml
+	@$(BIN)/python -m docs.site.built $(SITE)/html
+	@echo "Open $(SITE)/html/index.html"
+
+$(ZENSICAL)/.installed: requirements-docs.txt
+	@echo "Installing the builder of the site into $(ZENSICAL)."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(ZENSICAL) -r $<
+	@touch $@
+
 bench: install
 	$(BIN)/python -m benchmarks.engine --shape demonstration --workload 300x100x20
 
+# The image for ACCELERATOR (cpu, cuda, tpu), built by the first of docker, podman and buildah that works here. BUILD_OPTIONS are passed
+# on to it. Where packages come from another index than PyPI: BUILD_OPTIONS="--secret id=pip,src=$$HOME/.config/pip/pip.conf"
+ACCELERATOR ?= cpu
+IMAGE ?= scoreline:$(ACCELERATOR)
+BUILDER ?= $(shell for one in docker podman buildah; do $$one info > /dev/null 2>&1 && echo $$one && break; done)
+image:
+	@test -n "$(BUILDER)" || { echo "No builder works here: install docker, podman or buildah, or name one: make image BUILDER=..."; exit 1; }
+	$(BUILDER) build --build-arg ACCELERATOR=$(ACCELERATOR) --tag $(IMAGE) $(BUILD_OPTIONS) .
+
+# Builds the image with buildah, in a store of its own, starts every role of the composition out of it, and prints its size. It takes
+# Linux, root, buildah, PostgreSQL, Redis, and debootstrap where no registry can be reached. ACCELERATORS="cpu cuda tpu" builds all.
+ACCELERATORS ?= cpu
+image-test: install
+	ACCELERATORS="$(ACCELERATORS)" $(BIN)/python -m pytest -m image -s tests/composition
+
 clean:
-	rm -rf $(VENV) $(PARITY) $(LIBTPU) $(PEERS) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .image $(VENV) $(PARITY) $(LIBTPU) $(BROWSER) $(ZENSICAL) $(SITE) $(PEERS) $(PROMETHEUS) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .compiled-programs .import_linter_cache .coverage*

@@ -7,10 +7,11 @@ import signal
 import sys
 
 import structlog
-from pydantic import ValidationError
 
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.errors.endings import Ending
+from settings.errors.mistakes import SettingError
 from settings.logs import configure_logs
 from settings.unknown import warn_of_unknown_variables
 
@@ -18,7 +19,7 @@ log = structlog.stdlib.get_logger("api")
 
 
 def main() -> int:
-    """Serve until stopped, and return the exit status: 1, after one line in the log, if the API can't start."""
+    """Serve until stopped, and return the exit code. If the API can't start, one line in the log says why."""
     configure_logs()
     warn_of_unknown_variables(os.environ)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -26,9 +27,9 @@ def main() -> int:
     try:
         settings = ApiSettings()
         bell = BellSettings()
-    except ValidationError as error:
+    except SettingError as error:
         log.error("can't start", reason=str(error))
-        return 1
+        return Ending.MISCONFIGURED
     # A parent does not import what its children need, and a single process needs nothing of a parent.
     if settings.process_count > 1:
         from api.processes.parent import Parent

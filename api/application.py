@@ -6,44 +6,33 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
+from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import Lifespan
 
-from api.accepting import Acceptor
+from api.acceptance.accepting import Acceptor
+from api.acceptance.ringing import Ringer
 from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
-from api.batch_progress import read_batch_states
 from api.budget import Budget, PlaceForEachRequest
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
-from api.direct_routes import DirectRoutes
-from api.job_progress import read_states
-from api.lenient_requests import LenientRequests
+from api.events.batch_progress import read_batch_states
+from api.events.job_progress import read_states
 from api.metrics import Metrics
+from api.middleware.direct_routes import DirectRoutes
+from api.middleware.lenient_requests import LenientRequests
+from api.middleware.traced_requests import TracedRequests
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.request_id import RequestContext
-from api.ringing import Ringer
-from api.routes import (
-    batch_events,
-    batches,
-    documentation,
-    events,
-    files,
-    health,
-    jobs,
-    metrics,
-    models,
-    rerank,
-    score,
-    start,
-    tokenize,
-)
+from api.routes import batch_events, batches, events, files, job_items, jobs, likelihood, rerank, score, tokenize
 from api.routes import webhooks as webhook_routes
+from api.routes.deployment import documentation, health, metrics, models, overview, page, start
 from api.service import Service
 from api.siblings.membership import Siblings
 from api.text_process.body_reader import BodyReader
@@ -64,31 +53,37 @@ from scoring.served_checkpoint import ServedCheckpoint
 from scoring.templates.known import KnownTemplates, require_fit
 from scoring.templates.template import Template
 from scoring.templates.wording import TemplateError
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
+from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
+from telemetry.tracing import Tracer
 from webhooks.addresses import AddressRules
 
 ROUTERS = [
     module.router
     for module in (
         score,
+        likelihood,
         rerank,
         jobs,
+        job_items,
         events,
         files,
         batches,
         batch_events,
         webhook_routes,
         models,
+        overview,
         tokenize,
         health,
         start,
+        page,
         metrics,
         documentation,
     )
@@ -106,11 +101,13 @@ def create_app(
     bell: BellSettings,
     webhooks: WebhookSettings,
     keys: KeySettings,
+    telemetry: TelemetrySettings | None = None,
     siblings: Siblings | None = None,
+    tracer: Tracer | None = None,
 ) -> FastAPI:
     """Return the application. It starts without a database, a bell or a worker, and serves what it can without them.
 
-    siblings: the processes that serve the same port, or None if this process serves alone.
+    siblings: the processes that serve the same port, or None if this process serves alone. tracer: None for no traces.
 
     Raises CheckpointError if the model's tokenizer or configuration can't be fetched or read, ValueError for a URL of
     an unsupported database, NoKeysError if no request could be authenticated, TemplateError if the template that the
@@ -142,7 +139,8 @@ def create_app(
     watch = Watch(database)
     ended = EndedJobs()
     budget = Budget(limits, None if siblings is None else siblings.uses())
-    process_metrics = Metrics(database, watch, store.worker_fresh_seconds, ended, budget, siblings)
+    named_tenants = 0 if telemetry is None else telemetry.metric_tenants
+    process_metrics = Metrics(database, watch, store.worker_fresh_seconds, ended, budget, siblings, named_tenants)
     if isinstance(doorbell, RedisBell):
         doorbell.on_lost = process_metrics.counter_of_lost_rings()
 
@@ -182,6 +180,7 @@ def create_app(
             followed_batches=followed_batches,
             score_parts=SharedParts(),
             ringer=ringer,
+            tracer=tracer,
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,
         )
         process_metrics.read_awaited_jobs_from(lambda: len(service.waiters.job_ids))
@@ -204,6 +203,8 @@ def create_app(
         finally:
             doorbell.close()
             database.close()
+            if tracer is not None:
+                await run_sync(tracer.close)
 
     app = with_routes(lifespan)
     # The middleware that is added last is the outermost.
@@ -211,6 +212,8 @@ def create_app(
     app.add_middleware(PlaceForEachRequest, budget=budget, count_refused=process_metrics.count_refused)
     app.add_middleware(LenientRequests)
     app.add_middleware(RequestContext, count_request=process_metrics.count_request)
+    if tracer is not None:
+        app.add_middleware(TracedRequests, tracer=tracer)
     install_error_handlers(app)
     return app
 
@@ -229,8 +232,9 @@ def with_routes(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     )
     app.state.routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     app.state.document = None  # as JSON, once somebody has asked for it
+    # Routers give their routes nothing of the application's. An included route would be built once more, by a request.
     for router in ROUTERS:
-        app.include_router(router)
+        app.router.routes.extend(router.routes)
     app.webhooks.include_router(webhook_routes.outgoing)
     install_openapi(app)
     return app

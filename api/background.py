@@ -14,9 +14,10 @@ from api.batches.work import BatchWork
 from api.service import Service
 from bell.interfaces import EndedJobsListener, tell
 from jobs.invariant_watch import Watch
+from jobs.outages import LATER_SCHEMA, explain_outage
 from jobs.queue.read import statuses
 from jobs.queue.sweep import sweep
-from jobs.store.database import StorageUnavailable
+from jobs.store.database import StorageUnavailable, StoreError
 from jobs.store.records import JobStatus, Swept
 from jobs.tenancy.keys import LAST_USED_RESOLUTION_SECONDS
 
@@ -27,6 +28,10 @@ CANCEL_AGAIN_SECONDS = 1.0
 """How long a cancelled background task may take to end before it is cancelled once more."""
 
 log = structlog.stdlib.get_logger("api")
+
+
+LOOK_SECONDS = 2.0
+"""The pause before a process that has just started looks again for its database."""
 
 
 @asynccontextmanager
@@ -48,6 +53,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "working on batches": BatchWork(service).run,
             "sweeping files": lambda: keep_sweeping(service),
             "noting the use of keys": lambda: _record_key_use(service),
+            "looking at the database": lambda: _look_at_database(service),
         }.items()
     ]
     try:
@@ -75,6 +81,27 @@ async def _keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None
         except Exception:
             log.exception("a background task failed and is started again", task=name)
         await asyncio.sleep(RESTART_SECONDS)
+
+
+async def _look_at_database(service: Service) -> None:
+    """Say in the log what keeps the database from being used when the process starts, and when it can be used."""
+    says: str | None = None
+    while True:
+        try:
+            is_later = await service.threads.sql(service.database.check)
+        except (StorageUnavailable, StoreError) as error:
+            reason = explain_outage(error, service.database.settings)
+            if reason != says:
+                log.warning("waiting for the database", reason=reason)
+            says = reason
+        else:
+            if says is not None:
+                log.info("the database is there")
+            if is_later:
+                log.warning(LATER_SCHEMA)
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+    await asyncio.Event().wait()  # for the end of the process
 
 
 async def _record_key_use(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""The budget of an API: how much of what comes in it holds at the same time, in all and of each tenant.
+"""The budget of an API: how many requests and bytes of them it holds at the same time, in all and of each tenant.
 
 Each request has a :class:`Place` from its arrival to its end. Everything that a request holds is counted through its
 place, and the middleware gives all of it back when the request ends, in whichever way it ends. All of this happens on

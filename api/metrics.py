@@ -1,9 +1,10 @@
 """The counters of the API and the state of the queue, in Prometheus's text format.
 
-Of several processes that serve a port together, each can tell the metrics of all: they keep their counters in files
-that all of them read, and what they have in use in a table (:mod:`api.siblings.table`).
+If several processes serve a port together, each can show the metrics of all: they keep their counters in files that all
+of them read, and numbers of what they have in use in a table (:mod:`api.siblings.table`).
 
-No label contains the name of a tenant or a job, or text of a client, so the number of time series is bounded.
+No label contains the id of a job or text of a client, and the operator says how many tenants labels may name, which is
+none by default. So the number of time series is bounded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from jobs.invariant_watch import Watch
 from jobs.invariants import CHECKS, Cost
 from jobs.queue.statistics import QueueStatistics, Statistics, read_statistics
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.records import JobStatus, Submission
+from jobs.store.records import JobRecord, JobStatus, Submission
+from telemetry.build_info import BuildInfo
+from telemetry.named_tenants import NamedTenants
 
 STATISTICS_SECONDS, MAX_STATISTICS_SECONDS = 5.0, 30.0
 """How long scrapes share the statistics of the queue: the longer, the longer it takes to count all waiting chunks."""
@@ -41,7 +44,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 """Upper bounds of the histogram. Requests that wait for a job take up to minutes."""
 
 GROUP_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Upper bounds of the histogram of groups; see api.accepting."""
+"""Upper bounds of the histogram of groups; see api.acceptance.accepting."""
 
 
 class Metrics:
@@ -55,7 +58,9 @@ class Metrics:
         ended: EndedJobs,
         budget: Budget,
         siblings: Siblings | None = None,
+        named_tenants: int = 0,
     ) -> None:
+        """named_tenants: how many tenants have a label of their own name."""
         self._shown = CollectorRegistry()
         self._counters = self._shown
         if siblings is None:
@@ -64,6 +69,8 @@ class Metrics:
             self._counters = CollectorRegistry()  # shown with those of the siblings, from the files
             MultiProcessCollector(self._shown, str(counters_folder(siblings.folder)))  # type: ignore[no-untyped-call]
             self._shown.register(_ProcessesCollector(siblings.table))
+        self._shown.register(BuildInfo("api"))
+        self._tenants = NamedTenants(named_tenants, None if siblings is None else siblings.folder / "named_tenants")
         self._requests = self._counter(
             "scoreline_http_requests", "Requests that were answered.", "method", "route", "status"
         )
@@ -81,6 +88,12 @@ class Metrics:
             "Submissions that one transaction of a process took, those that were refused included.",
             buckets=GROUP_SIZES,
             registry=self._counters,
+        )
+        of_tenant = "Jobs that this API accepted of a tenant. Tenants without a name of their own are other."
+        self._tenant_jobs = self._counter("scoreline_tenant_accepted_jobs", of_tenant, "tenant")
+        self._tenant_items = self._counter("scoreline_tenant_accepted_items", "Items of these jobs.", "tenant")
+        self._tenant_tokens = self._counter(
+            "scoreline_tenant_accepted_tokens", "Tokens of all sequences of these jobs.", "tenant"
         )
         ended_jobs = "Ends of jobs that this API learned of: by waiting, reading, cancelling or sweeping."
         self._ended_jobs = self._counter("scoreline_jobs_ended", ended_jobs, "status")
@@ -117,6 +130,17 @@ class Metrics:
     def count_accepted(self, submission: Submission) -> None:
         """Count a job that was accepted now, not earlier."""
         self._accepted.labels(submission.origin.value, submission.priority.value).inc()
+        self._tenant_jobs.labels(self._tenants.label(submission.tenant)).inc()
+        self._count_work(submission)
+
+    def count_uploaded(self, job: JobRecord) -> None:
+        """Count the items of a job that was accepted without them, and then sent in pieces."""
+        self._count_work(job)
+
+    def _count_work(self, job: Submission | JobRecord) -> None:
+        tenant = self._tenants.label(job.tenant)
+        self._tenant_items.labels(tenant).inc(job.total_items)
+        self._tenant_tokens.labels(tenant).inc(job.prompt_tokens)
 
     def count_lines(self, *, completed: int, failed: int) -> None:
         """Count lines of a batch that were written."""
@@ -166,7 +190,7 @@ class _UseCollector(Collector):
 
 
 class _ProcessesCollector(Collector):
-    """What prometheus_client tells of a process, for each of the processes that serve a port together."""
+    """The metrics of prometheus_client about a process, for each of the processes that serve a port together."""
 
     def __init__(self, table: SharedTable) -> None:
         self._table = table

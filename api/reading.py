@@ -8,7 +8,7 @@ from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import quote
 from scoring.templates.known import KnownTemplates
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings

@@ -34,7 +34,7 @@ import api.requests.tokenizing
 from api.reading import ReadingContext
 from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refused, Result, pack, receive, send
 from scoring.error_codes import RequestError
-from scoring.tokenization import always_wanted
+from scoring.tokenizing.tokenization import always_wanted
 
 NICENESS = 10
 """By how much the children give way to other processes."""

@@ -7,18 +7,18 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from api.accepting import Acceptor
-from api.batch_progress import BatchState
+from api.acceptance.accepting import Acceptor
+from api.acceptance.ringing import Ringer
 from api.budget import Budget
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
-from api.job_progress import JobState, ScorePart
+from api.events.batch_progress import BatchState
+from api.events.job_progress import JobState, ScorePart
 from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
-from api.ringing import Ringer
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
@@ -30,6 +30,7 @@ from checkpoints.card import ModelCard
 from jobs.store.database import Database
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
+from telemetry.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -58,6 +59,7 @@ class Service:
     followed_batches: Following[BatchState]
     score_parts: SharedParts[ScorePart]  # of jobs that streams follow
     ringer: Ringer
+    tracer: Tracer | None  # None: there are no traces
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
 
 

@@ -44,7 +44,8 @@ def sql_threads(processes: int) -> int:
 class Threads:
     """Bounded threads for SQL and for text. Create it inside the event loop that uses it.
 
-    A cancelled caller waits until its thread has finished, so no work continues after its request has ended.
+    A thread can't be interrupted. A caller whose request ends waits for its thread. A background task that is cancelled
+    with its process does not: what its thread is at may still be committed a moment later.
     """
 
     def __init__(self, processes: int = 1) -> None:

@@ -1,8 +1,8 @@
 """The message that jobs have ended, with the results of some of them: how it is written and read.
 
-It is a JSON object. Its keys are the ids of the jobs, and the value of each is a result, or ``null``. What a result
-says is no matter of the bell, which takes it for a text. The version before had a list of ids, which is read as well;
-and it reads an object as the list of its keys.
+It is a JSON object. Its keys are the ids of the jobs, and the value of each is a result, or ``null``. The bell does not
+read a result, which is just a text for it. The previous version of the service sent a list of ids, which is read here
+as well. It reads an object as the list of its keys.
 """
 
 from __future__ import annotations

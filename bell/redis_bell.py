@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from bell.notices import write_notices
+from bell.outages import explain_outage
 from bell.redis_celery import ended_channel, key_prefix, queue_name, ring_message
 
 SILENCE_SECONDS = 0.4
@@ -33,6 +34,7 @@ class RedisBell:
     """A :class:`bell.interfaces.Bell` on Redis. It connects when it is first used."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
+        self._redis_url = redis_url
         self._prefix = prefix
         self._redis = redis.Redis.from_url(
             redis_url,
@@ -51,7 +53,7 @@ class RedisBell:
         self._try(lambda: self._publish_ring(model))
 
     def announce(self, job_ids: Sequence[str], results: Mapping[str, str] | None = None) -> None:
-        """Publish the ids of ended jobs, some of them with their results. Redis stores nothing of it."""
+        """Publish the ids of ended jobs, some of them with their results. Redis does not store them."""
         self._try(lambda: self._publish_ended(job_ids, results))
 
     def close(self) -> None:
@@ -85,7 +87,8 @@ class RedisBell:
                 failed = time.monotonic()
                 self._muted_until = failed + max(MUTE_SECONDS, MUTE_FACTOR * (failed - started))
             if first:
-                logger.warning("Redis can't be reached, so workers find work by looking for it: %s", error)
+                reason = explain_outage(error, self._redis_url)
+                logger.warning("Redis can't be used, so workers find work by looking for it: %s", reason)
             return
         if self._muted_until:
             self._muted_until = 0.0

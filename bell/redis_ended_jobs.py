@@ -11,6 +11,7 @@ from redis.backoff import NoBackoff
 
 from bell.interfaces import OnEnded
 from bell.notices import decode_notices
+from bell.outages import explain_outage
 from bell.redis_celery import ended_channel
 
 CONNECT_SECONDS = 2.0  # for connecting to Redis, and as long again for subscribing
@@ -62,6 +63,6 @@ class RedisEndedJobsListener:
                                     on_ended(job_id, result)
                         asked = message is None
             except (redis.RedisError, OSError) as error:
-                logger.warning("no notices from Redis: %s", error)
+                logger.warning("no notices from Redis: %s", explain_outage(error, self._redis_url))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

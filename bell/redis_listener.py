@@ -10,7 +10,10 @@ from typing import Any
 import redis
 from celery import bootsteps
 from celery.worker import state
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
+from bell.outages import explain_outage
 from bell.redis_celery import BROKER_SILENCE_SECONDS, RING_TASK, create_celery, key_prefix, queue_name, ring_queue
 
 RESTART_SECONDS = 1.0
@@ -47,7 +50,12 @@ class RedisRingListener:
     def run(self, on_start: Callable[[], None]) -> None:
         """Consume rings until :meth:`stop`, however often Redis goes away."""
         self._celery.set_current()  # for this thread: Celery looks its tasks up there
-        self._celery.steps["worker"].add(_before_consuming(on_start))
+
+        def start() -> None:
+            on_start()
+            self._say_if_away()
+
+        self._celery.steps["worker"].add(_before_consuming(start))
         state.should_stop = None
         while not self._stopped.is_set():
             worker = self._celery.WorkController(
@@ -64,6 +72,23 @@ class RedisRingListener:
                 self._drop_rings()
                 self._stopped.wait(RESTART_SECONDS)
 
+    def _say_if_away(self) -> None:
+        """Log why Redis can't be used. Celery says it, too, but not which setting is to be mended."""
+        try:
+            with self._connected() as client:
+                client.ping()
+        except (redis.RedisError, OSError) as error:
+            reason = explain_outage(error, self._redis_url)
+            logger.warning("Redis can't be used, so this worker finds work by looking for it: %s", reason)
+
+    def _connected(self) -> redis.Redis:
+        return redis.Redis.from_url(
+            self._redis_url,
+            socket_connect_timeout=BROKER_SILENCE_SECONDS,
+            socket_timeout=BROKER_SILENCE_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+
     def _drop_rings(self) -> None:
         """Remove all rings of this model. One of them may be malformed, and would end every consumer of the queue.
 
@@ -72,7 +97,7 @@ class RedisRingListener:
         """
         keys = [f"{key_prefix(self._prefix)}{name}" for name in (self._queue, "unacked", "unacked_index")]
         try:
-            with redis.Redis.from_url(self._redis_url, socket_timeout=BROKER_SILENCE_SECONDS) as client:
+            with self._connected() as client:
                 client.delete(*keys)
         except redis.RedisError as error:
             logger.warning("the rings could not be dropped: %s", error)

@@ -1,9 +1,9 @@
 """Measure what it takes to accept submissions in groups: ``python -m benchmarks.accepting --database-url URL``.
 
 Calls of one item that share queries are accepted in groups of each size, one group after another. Then as many requests
-as a busy API process has submit at once, through one :class:`api.accepting.Acceptor` and through two that take turns,
-so that two groups are committed at a time. Printed for each submission: SQL statements, microseconds of this process's
-processor time, and microseconds that passed. The last line is JSON.
+as a busy API process has submit at once, through one :class:`api.acceptance.accepting.Acceptor` and through two that
+take turns, so that two groups are committed at a time. Printed for each submission: SQL statements, microseconds of
+this process's processor time, and microseconds that passed. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy.event import listen
 
-from api.accepting import Acceptor
+from api.acceptance.accepting import Acceptor
+from api.acceptance.ringing import Ringer
 from api.budget import Budget
 from api.metrics import Metrics
-from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting.ended_jobs import EndedJobs
 from bell.interfaces import Bell

@@ -6,13 +6,21 @@ jax is imported only in the processes that measure, not in the one that starts t
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+from unittest.mock import patch
 
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
+from benchmarks.workloads import LabelWorkload
 from model.compiling.workloads import Workload
+from scoring.layout import Rows
 from scoring.planning.algorithms import AlgorithmSetting
+from scoring.planning.continuations import ContinuationLengths, Way, plan_continuations
+from scoring.planning.estimates import GroupLengths
+from scoring.planning.planner import Assignment, Planner
 from settings.engine import EngineSettings
 
 if TYPE_CHECKING:
@@ -62,6 +70,19 @@ def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting
     return Engine(decoder, settings, card, "", platform, wanted)
 
 
+@contextmanager
+def planned_by(options: EngineOptions) -> Iterator[None]:
+    """Let engines that exist plan by other settings meanwhile, so that their programs need not be compiled again."""
+    plan = Planner.plan
+
+    def planned(planner: Planner, group: GroupLengths) -> list[Assignment]:
+        wanted = {"algorithm": options.algorithm, "mask": options.mask, "batch_invariant": options.batch_invariant}
+        return plan(replace(planner, policy=replace(planner.policy, **wanted)), group)
+
+    with patch.object(Planner, "plan", planned):
+        yield
+
+
 def measure(algorithm: str, shape: str, workload: Workload, repeats: int) -> Measured:
     """Time one algorithm, which keeps nothing from one run to the next."""
     options = (ALGORITHMS | PLANNED)[algorithm]
@@ -77,3 +98,35 @@ def measure(algorithm: str, shape: str, workload: Workload, repeats: int) -> Mea
 
     measured = timed(lambda: list(engine.score(work, lambda: None)), repeats, workload.items, warm_up)
     return replace(measured, computed_tokens=engine.computed_tokens // repeats)
+
+
+WAYS = {"planned": None, "rows": Way.ROW, "branches": Way.BRANCH}
+"""How labels of several tokens are computed: as the planner chooses, or in one way."""
+
+
+def measure_labels(way: str, shape: str, workload: LabelWorkload, repeats: int) -> Measured:
+    """Time labels of several tokens, whose query is not kept from one run to the next."""
+    engine = random_engine(shape, EngineSettings(enable_scoring_cache=False))
+    work = workload.work(SHAPES[shape].vocabulary)
+
+    def warm_up() -> None:
+        engine.warm_up(lambda done, total, program: None)
+        engine.warm_up_rest(lambda done, total, program: None)
+
+    forced = WAYS[way]
+    with ExitStack() as stack:
+        if forced is not None:
+            stack.enter_context(patch("scoring.planning.continuations.cheaper_way", lambda *_: forced))
+        measured = timed(lambda: list(engine.score(work, lambda: None)), repeats, workload.items, warm_up)
+    return replace(measured, computed_tokens=engine.computed_tokens // repeats)
+
+
+def chosen_way(shape: str, workload: LabelWorkload) -> str:
+    """Return the name in :data:`WAYS` of what the planner chooses for all labels."""
+    engine = random_engine(shape, EngineSettings(enable_scoring_cache=False))
+    (group,) = workload.work(SHAPES[shape].vocabulary)
+    parts = [(chunk.rows, chunk.continuations) for chunk in group.chunks if chunk.continuations is not None]
+    rows = Rows.join([of_chunk for of_chunk, _ in parts])
+    lengths = GroupLengths(len(group.prefix), rows.lengths, rows.prefix_ends)
+    (way,) = set(plan_continuations(engine.planner, lengths, ContinuationLengths.join(parts)).ways.tolist())
+    return next(name for name, of_name in WAYS.items() if of_name == way)

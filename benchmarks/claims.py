@@ -26,7 +26,7 @@ from sqlalchemy import Connection, delete, event, insert, select, text
 
 from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission

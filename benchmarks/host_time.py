@@ -34,9 +34,10 @@ from model.compiling.programs import without_weights
 from model.compiling.shapes import QWEN3_06B
 from model.compiling.workloads import Workload, alike, labels_of
 from model.engine import Engine
+from model.executable_table import ExecutableTable
 from model.platforms import Platform
-from model.whole_steps.executables import WholeStepExecutables, WholeStepKey
-from model.whole_steps.forward import WholeStepForward
+from model.whole_steps.decoder import StackedDecoder
+from model.whole_steps.forward import Key, WholeStepForward
 from scoring.layout import Chunk, GroupWork, Rows
 from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
@@ -57,11 +58,11 @@ WORKLOADS = {
 """The work of one job, and how many jobs are timed."""
 
 
-class InstantExecutables(WholeStepExecutables):
+class InstantExecutables(ExecutableTable[StackedDecoder]):
     """Programs that take no time: they return zeros, and what they would write into is returned as it is."""
 
-    def _compile(self, key: WholeStepKey) -> jax.stages.Compiled:
-        function, arguments, donated = self.source(key)
+    def _compile(self, key: Key) -> jax.stages.Compiled:
+        function, arguments, donated = key.source(self.decoder)
         outputs = jax.eval_shape(function, *arguments)
         zeros = [jnp.zeros(output.shape, output.dtype) for output in outputs[: len(outputs) - len(donated)]]
 
@@ -93,9 +94,8 @@ def instant_engine() -> Engine:
     engine = Engine(without_weights(CONFIG, platform, "bfloat16"), settings, CARD, "none", platform)
     forward = engine._forward
     assert isinstance(forward, WholeStepForward)
-    forward.executables = InstantExecutables(
-        forward._programs, platform, forward._shape, check=lambda key, executable: None
-    )
+    decoder = forward.executables.decoder
+    forward.executables = InstantExecutables(decoder, platform, check=lambda key, executable: None)
     return engine
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
-from benchmarks.workloads import batches, beginning
+from benchmarks.workloads import LabelSequences, LabelWorkload, batches, beginning
 from model.compiling.workloads import Sequences, Workload, labels_of
 
 CACHED_ITEMS = 25
@@ -79,6 +79,35 @@ class HuggingFace:
             scores[batch] = self._read(self._model.model(ids, past_key_values=cache).last_hidden_state, last)
         return scores
 
+    def labels(self, groups: Sequence[LabelSequences]) -> list[np.ndarray]:
+        """Score labels of several tokens: rows of item and label, batched behind the cached query.
+
+        Returns the sums of each group, float32 [items, labels].
+        """
+        with self._torch.inference_mode():
+            return [self._labels_behind(group) for group in groups]
+
+    def _labels_behind(self, group: LabelSequences) -> np.ndarray:
+        prefix = self._model.model(self._torch.tensor(group.query[None]).long(), use_cache=True)
+        targets = [label for labels in group.labels for label in labels]
+        item_of = np.repeat(np.arange(len(group.items)), [len(labels) for labels in group.labels])
+        rows = [np.concatenate([group.items[n], label[:-1]]) for n, label in zip(item_of, targets, strict=True)]
+        sums = np.empty(len(rows), np.float32)
+        for batch in batches([len(row) for row in rows], CACHED_ITEMS, CACHED_TOKENS, behind=len(group.query)):
+            cache = copy.deepcopy(prefix.past_key_values)
+            cache.batch_repeat_interleave(len(batch))
+            ids, last = self._padded([rows[n] for n in batch])
+            hidden = self._model.model(ids, past_key_values=cache).last_hidden_state
+            # Only the states before targets go through the head.
+            lengths = [len(targets[n]) for n in batch]
+            row = np.repeat(np.arange(len(batch)), lengths)
+            place = np.concatenate([np.arange(end - n + 1, end + 1) for end, n in zip(last, lengths, strict=True)])
+            logprobs = self._model.lm_head(hidden[row, place]).float().log_softmax(-1)
+            wanted = self._torch.tensor(np.concatenate([targets[n] for n in batch]).astype(np.int64))
+            read = logprobs.gather(1, wanted[:, None])[:, 0].numpy()
+            sums[batch] = np.add.reduceat(read, np.cumsum([0, *lengths[:-1]]))
+        return sums.reshape(len(group.items), -1)
+
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[Any, list[int]]:
         """Return padded ids, int64 [B, longest], and the end of each sequence."""
         lengths = [len(sequence) for sequence in sequences]
@@ -104,17 +133,36 @@ def measure_serial(shape: str, workload: Workload, repeats: int) -> Measured:
     return _measure(HuggingFace.serial, shape, workload, repeats)
 
 
+def measure_labels(shape: str, workload: LabelWorkload, repeats: int) -> Measured:
+    """See :meth:`HuggingFace.labels`. The dtype is the one that is faster for labels of one token."""
+    groups = workload.sequences(SHAPES[shape].vocabulary)
+    plain = [Sequences(group.query[:TRIAL_TOKENS], group.items[:CACHED_ITEMS]) for group in groups[:1]]
+    best = _faster_dtype(shape, plain, HuggingFace.cached)
+    model = HuggingFace(shape, dtype=best)
+    return timed(lambda: model.labels(groups), repeats, workload.items, lambda: model.cached(beginning(plain)))
+
+
 def _measure(
     score: Callable[[HuggingFace, Sequence[Sequences]], Floats], shape: str, workload: Workload, repeats: int
 ) -> Measured:
     groups = workload.sequences(SHAPES[shape].vocabulary)
-
-    def measured(dtype: str, groups: Sequence[Sequences], repeats: int, items: int) -> Measured:
-        model = HuggingFace(shape, dtype=dtype)
-        return timed(lambda: score(model, groups), repeats, items, lambda: score(model, beginning(groups)))
-
     trial = [Sequences(groups[0].query[:TRIAL_TOKENS], groups[0].items[:CACHED_ITEMS])]
-    trials = {dtype: measured(dtype, trial, 1, 1).seconds for dtype in DTYPES}
-    best = min(trials, key=trials.__getitem__)
+    model = HuggingFace(shape, dtype=_faster_dtype(shape, trial, score))
+    return timed(lambda: score(model, groups), repeats, workload.items, lambda: score(model, beginning(groups)))
+
+
+def _faster_dtype(
+    shape: str, trial: Sequence[Sequences], score: Callable[[HuggingFace, Sequence[Sequences]], Floats]
+) -> str:
+    """Return the dtype in which a trial takes less time."""
+    seconds = {}
+    for dtype in DTYPES:
+        model = HuggingFace(shape, dtype=dtype)
+
+        def warm_up(model: HuggingFace = model) -> None:
+            score(model, beginning(trial))
+
+        seconds[dtype] = timed(lambda model=model: score(model, trial), 1, 1, warm_up).seconds  # type: ignore[misc]
+    best = min(seconds, key=seconds.__getitem__)
     print(f"  measured in {best}", file=sys.stderr)
-    return measured(best, groups, repeats, workload.items)
+    return best

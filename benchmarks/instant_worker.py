@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,20 @@ CARD = ModelCard("instant", context_length=4_096, vocabulary=50_000, tokenizer_f
 class InstantEngine:
     """Every logit is zero."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self,
+        groups: Sequence[GroupWork],
+        on_step: Callable[[], None],
+        on_phase: Callable[[str, float], None] | None = None,
+    ) -> Iterator[ScoredChunk]:
         for group in groups:
             for chunk in group.chunks:
-                logits = np.zeros((len(chunk.rows), len(chunk.label_token_ids)), np.float32)
-                yield ScoredChunk(chunk.id, LabelScores(logits, logits), 0)
+                logits = np.zeros((len(chunk.rows), chunk.columns), np.float32)
+                scored = ScoredChunk(chunk.id, LabelScores(logits, logits), 0)
+                if (continuations := chunk.continuations) is not None:
+                    logprobs, greedy = np.zeros_like(continuations.tokens, np.float32), continuations.lengths == 0
+                    scored = replace(scored, token_logprobs=logprobs, greedy=greedy)
+                yield scored
             on_step()
 
 

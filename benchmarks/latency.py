@@ -53,7 +53,9 @@ class TimedEngine:
         self.step_seconds: list[float] = []  # of each step
         self._engine = engine
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: object = None
+    ) -> Iterator[ScoredChunk]:
         began = time.monotonic()
 
         def timed() -> None:

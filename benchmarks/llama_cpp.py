@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, alone, timed
-from benchmarks.workloads import batches, beginning
+from benchmarks.workloads import LabelSequences, LabelWorkload, batches, beginning
 from model.architecture.config import DecoderConfig
 from model.compiling.workloads import Sequences, Workload, labels_of
 
@@ -118,16 +118,21 @@ def _gguf_name(name: str) -> str:
 class Context:
     """A loaded model with room for a query and a batch of items."""
 
-    def __init__(self, model: Any, vocabulary: int, longest_query: int, configuration: Configuration) -> None:
+    def __init__(
+        self, model: Any, vocabulary: int, longest_query: int, configuration: Configuration, labels: int = 0
+    ) -> None:
+        """labels: of several tokens that an item has; 0 if items are scored with labels of one token."""
         import llama_cpp as api
 
-        sequences = configuration.items + 1
+        self._sequences = min(configuration.items * max(1, labels), api.llama_max_parallel_sequences() - 1)
+        sequences = self._sequences + 1
         threads = len(os.sched_getaffinity(0))
         params = api.llama_context_default_params()
         params.n_ctx = longest_query + BATCH_TOKENS
         params.n_batch = BATCH_TOKENS
         params.n_ubatch = configuration.ubatch
-        params.n_seq_max = params.n_outputs_max = sequences
+        params.n_seq_max = sequences
+        params.n_outputs_max = BATCH_TOKENS if labels else sequences
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = (
             api.LLAMA_FLASH_ATTN_TYPE_ENABLED if configuration.flash else api.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -141,7 +146,7 @@ class Context:
         if not self._context:
             raise RuntimeError(f"llama.cpp has made no context for {configuration}")
         self._memory = api.llama_get_memory(self._context)
-        self._batch = api.llama_batch_init(BATCH_TOKENS, 0, 1)
+        self._batch = api.llama_batch_init(BATCH_TOKENS, 0, max(1, labels))
 
     def close(self) -> None:
         """Free the memory of the library."""
@@ -171,6 +176,70 @@ class Context:
             for sequence in sequences:
                 api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
         return scores
+
+    def labels(self, groups: Sequence[LabelSequences]) -> list[np.ndarray]:
+        """Score labels of several tokens. Returns the sums of each group, float32 [items, labels]."""
+        return [self._labels_behind(group) for group in groups]
+
+    def _labels_behind(self, group: LabelSequences) -> np.ndarray:
+        """A label is a sequence, and the tokens of its item belong to the sequences of all labels of the item."""
+        api, labels = self._api, len(group.labels[0])
+        api.llama_memory_clear(self._memory, False)
+        for first in range(0, len(group.query), BATCH_TOKENS):
+            self._decode([group.query[first : first + BATCH_TOKENS]], first, [0], read=False)
+        sums = np.empty((len(group.items), labels), np.float32)
+        tokens = max(map(len, group.items)) + sum(len(label) - 1 for label in group.labels[0])
+        most = max(1, min(self._items, self._sequences // labels, BATCH_TOKENS // tokens))
+        for begin in range(0, len(group.items), most):
+            items = range(begin, min(begin + most, len(group.items)))
+            sequences = range(1, labels * len(items) + 1)
+            for sequence in sequences:
+                api.llama_memory_seq_cp(self._memory, 0, sequence, -1, -1)
+            for item, found in zip(items, self._decode_labels(group, items), strict=True):
+                sums[item] = found
+            for sequence in sequences:
+                api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        return sums
+
+    def _decode_labels(self, group: LabelSequences, items: range) -> Iterator[list[float]]:
+        batch, start = self._batch, len(group.query)
+        tokens, positions, owners = list[int](), list[int](), list[list[int]]()
+        read = list[list[tuple[int, list[tuple[int, int]]]]]()  # of each item: places in the batch, and their targets
+        for number, item in enumerate(items):
+            own, labels = group.items[item].tolist(), [label.tolist() for label in group.labels[item]]
+            sequences = [number * len(labels) + n + 1 for n in range(len(labels))]
+            tokens += own
+            positions += range(start, start + len(own))
+            owners += [sequences] * len(own)
+            of_item = [(len(tokens) - 1, [(n, label[0]) for n, label in enumerate(labels)])]
+            for n, label in enumerate(labels):
+                for offset, token in enumerate(label[:-1]):
+                    tokens.append(token)
+                    positions.append(start + len(own) + offset)
+                    owners.append([sequences[n]])
+                    of_item.append((len(tokens) - 1, [(n, label[offset + 1])]))
+            read.append(of_item)
+        count = batch.n_tokens = len(tokens)
+        _array(batch.token, count)[:] = tokens
+        _array(batch.pos, count)[:] = positions
+        _array(batch.n_seq_id, count)[:] = [len(of_token) for of_token in owners]
+        for place, of_token in enumerate(owners):
+            for n, sequence in enumerate(of_token):
+                batch.seq_id[place][n] = sequence
+        wanted = _array(batch.logits, count)
+        wanted[:] = 0
+        wanted[[place for of_item in read for place, _ in of_item]] = 1
+        if code := self._api.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama_decode of {count} tokens of labels has returned {code}")
+        for of_item in read:
+            sums = [0.0] * len(group.labels[0])
+            for place, targets in of_item:
+                logits = _array(self._api.llama_get_logits_ith(self._context, place), self._vocabulary)
+                most = logits.max()
+                total = most + np.log(np.exp(logits - most).sum())
+                for label, target in targets:
+                    sums[label] += float(logits[target] - total)
+            yield sums
 
     def _decode(self, parts: Sequence[np.ndarray], start: int, sequences: Sequence[int], *, read: bool) -> Floats:
         """Decode a part of each sequence, from position ``start`` on. Returns scores at the parts' ends if ``read``."""
@@ -223,9 +292,41 @@ def loaded(path: Path) -> Iterator[Any]:
 
 
 def measure(shape: str, workload: Workload, repeats: int) -> Measured:
+    """Time the best configuration."""
+    groups = workload.sequences(SHAPES[shape].vocabulary)
+
+    def timing(context: Context) -> Measured:
+        return timed(lambda: context.score(groups), repeats, workload.items, lambda: context.score(beginning(groups)))
+
+    return _measure(shape, groups, 0, timing)
+
+
+def measure_labels(shape: str, workload: LabelWorkload, repeats: int) -> Measured:
+    """Time labels of several tokens, with the configuration that is the best for labels of one token.
+
+    An item is decoded once, and its labels share its cells.
+    """
+    return _measure_labels(shape, workload, workload.sequences(SHAPES[shape].vocabulary), repeats)
+
+
+def measure_label_rows(shape: str, workload: LabelWorkload, repeats: int) -> Measured:
+    """Time the same, but decode an item again for each of its labels."""
+    groups = [group.as_rows() for group in workload.sequences(SHAPES[shape].vocabulary)]
+    return _measure_labels(shape, workload, groups, repeats)
+
+
+def _measure_labels(shape: str, workload: LabelWorkload, groups: list[LabelSequences], repeats: int) -> Measured:
+    plain = [Sequences(group.query, group.items) for group in groups]
+
+    def timing(context: Context) -> Measured:
+        return timed(lambda: context.labels(groups), repeats, workload.items, lambda: context.score(beginning(plain)))
+
+    return _measure(shape, plain, len(groups[0].labels[0]), timing)
+
+
+def _measure(shape: str, groups: Sequence[Sequences], labels: int, timing: Callable[[Context], Measured]) -> Measured:
     """Time the best configuration. Files are written and tried in other processes, whose memory does not count."""
     vocabulary = SHAPES[shape].vocabulary
-    groups = workload.sequences(vocabulary)
     longest = max(len(group.query) for group in groups)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.gguf"
@@ -236,10 +337,8 @@ def measure(shape: str, workload: Workload, repeats: int) -> Measured:
         _, dtype, best = min(found, key=lambda trial: trial[0])
         print(f"  measured in {dtype}, with n_batch {BATCH_TOKENS} and {best}", file=sys.stderr)
         alone(write_random_gguf, path, shape, dtype)
-        with loaded(path) as model, closing(Context(model, vocabulary, longest, best)) as context:
-            return timed(
-                lambda: context.score(groups), repeats, workload.items, lambda: context.score(beginning(groups))
-            )
+        with loaded(path) as model, closing(Context(model, vocabulary, longest, best, labels)) as context:
+            return timing(context)
 
 
 def write_random_gguf(path: Path, shape: str, dtype: str = DTYPES[0]) -> None:

@@ -24,9 +24,9 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.shapes import DEMONSTRATION, SHAPES
-from scoreline.client import Client, ScorelineError
+from scoreline.client import Client, Priority, ScorelineError
 from scoreline.embedded import EmbeddedSettings
-from scoreline.progress_display import ProgressDisplay
+from scoreline.terminal.progress_display import ProgressDisplay
 from scoreline.up import running, stop_signals
 
 QUERIES, ITEMS = 60, 300
@@ -75,7 +75,7 @@ class Load:
             self.call_seconds.append(time.monotonic() - began)
         self._check(query, items, found)
 
-    def job(self, size: int, priority: str) -> Callable[[Client, random.Random], None]:
+    def job(self, size: int, priority: Priority) -> Callable[[Client, random.Random], None]:
         """Return a function that submits a job of up to ``size`` items and waits for it."""
 
         def ask(client: Client, drawing: random.Random) -> None:

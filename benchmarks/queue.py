@@ -4,9 +4,9 @@ Single-item jobs that share queries go through the store and the API's ringer to
 no time; the same work goes as tasks to one Celery worker (solo pool, late acknowledgement) that keeps results in Redis.
 Both are timed in two ways: working off a backlog that was there before the worker was, by the times of the first and
 the last result; and end to end, from the first submission to a worker that is running until every result has been read.
-There are 32 submitters at a time. Ours are coroutines that share an :class:`api.accepting.Acceptor`, as the requests of
-an API process do; those of Celery are threads, in which FastAPI runs what blocks. Four threads read the results of
-either, one by one.
+There are 32 submitters at a time. Ours are coroutines that share an :class:`api.acceptance.accepting.Acceptor`, as the
+requests of an API process do; those of Celery are threads, in which FastAPI runs what blocks. Four threads read the
+results of either, one by one.
 Then single jobs are submitted to the idle worker, for the time from their acceptance to their claim on the database's
 clock.
 The database must be empty, and what is in that Redis database is deleted. The last line is JSON.
@@ -31,10 +31,10 @@ import numpy as np
 import redis
 from sqlalchemy import func, select
 
-from api.accepting import Acceptor
+from api.acceptance.accepting import Acceptor
+from api.acceptance.ringing import Ringer
 from api.budget import Budget
 from api.metrics import Metrics
-from api.ringing import Ringer
 from api.threads import Threads
 from api.waiting.ended_jobs import EndedJobs
 from bell.redis_bell import RedisBell

@@ -29,11 +29,16 @@ from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.attention.dense import DenseAttention
-from model.buckets import Buckets, EmbedKey, OutputMLPKey, PrefixAttentionKey, QKVKey
-from model.checks.known_answer import KnownAnswers
-from model.layerwise.executables import Executables
-from model.layerwise.programs import Programs
+from model.buckets import Buckets
+from model.checks.known_answer import ModelChecks
+from model.executable_table import ExecutableTable
+from model.layerwise.decoder import LayerwiseDecoder
+from model.layerwise.embed import EmbedKey
+from model.layerwise.output_mlp import OutputMLPKey
+from model.layerwise.prefix_attention import PrefixAttentionKey
+from model.layerwise.qkv import QKVKey
 from model.platforms import Platform
+from model.programs.label_head import HeadKey
 from scoring.layout import Head
 from scoring.planning.estimates import MEASURED
 from settings.engine import EngineSettings
@@ -68,10 +73,9 @@ class Layer:
         self.dtype = platform.serving_dtype(settings.dtype)
         decoder = Decoder(self.config, dtype=self.dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows)
         self.attention = platform.attention(self.dtype)
-        self.programs = Programs(decoder, platform, self.buckets)
         self.blocks = PREFIX // self.buckets.step_tokens
-        answers = KnownAnswers(self.programs, platform, self.buckets, self.blocks)
-        self.run = Executables(self.programs, platform, self.buckets, self.blocks, answers.check)
+        self.decoder = LayerwiseDecoder(decoder, platform, self.buckets, self.blocks)
+        self.run = ExecutableTable(self.decoder, platform, ModelChecks(self.decoder, platform).check)
 
     def linear(self, size: int) -> float:
         """Return the GFLOP/s of a layer without attention, for ``size`` tokens."""
@@ -80,10 +84,10 @@ class Layer:
     def linear_seconds(self, size: int) -> float:
         """Return the seconds of a layer without attention, for ``size`` tokens."""
         tokens = np.zeros(size, np.int32)
-        hidden, *rotary = self.run[EmbedKey(size)](*self.programs.embedding, tokens, tokens)
+        hidden, *rotary = self.run[EmbedKey(size)](*self.decoder.embedding, tokens, tokens)
         heads = self.config.query_heads, self.config.head_dim
         attended = jnp.zeros((self.buckets.padded_rows(size), *heads), jnp.float32)
-        weights = self.programs.layers[0]
+        weights = self.decoder.layers[0]
         qkv, output_mlp = self.run[QKVKey(size)], self.run[OutputMLPKey(size)]
         return seconds(lambda: (qkv(*weights, hidden, *rotary), output_mlp(*weights, hidden, attended)), self.repeats)
 
@@ -91,7 +95,7 @@ class Layer:
         """Return the GFLOP/s of a full step's attention to a prefix."""
         step = self.buckets.step_tokens
         attend_prefix = self.run[PrefixAttentionKey(step, self.blocks)]
-        pool = [jnp.zeros(part.shape, part.dtype) for part in self.programs.pool(self.blocks)]
+        pool = [jnp.zeros(part.shape, part.dtype) for part in self.decoder.pool(self.blocks)]
         table, ends = np.arange(self.blocks, dtype=np.int32), np.full(step, PREFIX, np.int32)
         queries = self._heads(step)[0]
         taken = seconds(lambda: attend_prefix(queries, *pool, table, ends), self.repeats)
@@ -107,10 +111,10 @@ class Layer:
 
     def head(self) -> float:
         """Return the GFLOP/s of a head program with log-probabilities."""
-        key = self.buckets.head_key(Head.LOGPROBS, 2)
+        key = HeadKey.of(Head.LOGPROBS, 2)
         hidden = np.zeros((key.rows, self.config.width), np.float32)
         labels = np.zeros(key.labels, np.int32)
-        taken = seconds(lambda: self.run[key](*self.programs.head, hidden, labels), self.repeats)
+        taken = seconds(lambda: self.run[key](*self.decoder.head, hidden, labels), self.repeats)
         return self.config.size.head_flop * key.rows / taken / 1e9
 
     def _heads(self, tokens: int) -> list[Array]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from typing import TYPE_CHECKING
 
 from benchmarks.algorithms import random_engine
 from benchmarks.shapes import SHAPES
@@ -16,20 +17,27 @@ from benchmarks.timing import alone
 from model.compiling.workloads import alike
 from settings.engine import EngineSettings
 
+if TYPE_CHECKING:
+    from model.engine import Engine
+
 
 def measure(shape: str, query: int, items: int, item: int, requests: int) -> tuple[float, list[float]]:
     """Return the seconds of the warm-up, and of each request."""
     engine = random_engine(shape, EngineSettings())
     started = time.perf_counter()
     engine.warm_up(lambda done, total, program: None)
-    warm_up = time.perf_counter() - started
+    return time.perf_counter() - started, request_seconds(engine, shape, query, items, item, requests)
+
+
+def request_seconds(engine: Engine, shape: str, query: int, items: int, item: int, requests: int) -> list[float]:
+    """Return the seconds of requests, one after another. The first query has ``query`` tokens, each other one more."""
     seconds = []
     for number in range(requests):
         work = alike(query + number, items, item).work(SHAPES[shape].vocabulary)  # no query is the one before
         started = time.perf_counter()
         list(engine.score(work, lambda: None))
         seconds.append(time.perf_counter() - started)
-    return warm_up, seconds
+    return seconds
 
 
 def main() -> None:

@@ -3,10 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from model.compiling.workloads import Group, Sequences, Workload, alike
+from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows, TokenIds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelSequences:
+    """The random ids of a query, its items, and the labels of each item."""
+
+    query: TokenIds
+    items: tuple[TokenIds, ...]
+    labels: tuple[tuple[TokenIds, ...], ...]
+
+    def as_rows(self) -> LabelSequences:
+        """Return each item once for each of its labels, which so share nothing but the query."""
+        items = tuple(item for item, labels in zip(self.items, self.labels, strict=True) for _ in labels)
+        return LabelSequences(self.query, items, tuple((label,) for labels in self.labels for label in labels))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelWorkload:
+    """A query, and items of one length with labels of one length each, in tokens."""
+
+    query: int
+    items: int
+    item_tokens: int
+    labels: int
+    label_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.query} x ({self.items} of {self.item_tokens}, {self.labels} labels of {self.label_tokens})"
+
+    def first(self, items: int) -> LabelWorkload:
+        """Return the first items."""
+        return replace(self, items=min(items, self.items))
+
+    def with_one_token(self) -> Workload:
+        """Return the same items, to be scored with labels of one token."""
+        return alike(self.query, self.items, self.item_tokens)
+
+    def sequences(self, vocabulary: int) -> list[LabelSequences]:
+        """Return random ids, the same at every call. All items have the same labels."""
+        random = np.random.default_rng(0)
+
+        def draw(length: int) -> TokenIds:
+            return random.integers(0, vocabulary, length, np.int32)
+
+        query, items = draw(self.query), tuple(draw(self.item_tokens) for _ in range(self.items))
+        labels = tuple(draw(self.label_tokens) for _ in range(self.labels))
+        return [LabelSequences(query, items, (labels,) * self.items)]
+
+    def work(self, vocabulary: int) -> list[GroupWork]:
+        """Return the work for the engine, in one chunk."""
+        (group,) = self.sequences(vocabulary)
+        rows = Rows.pack(group.items, [self.query] * self.items)
+        targets = [label for labels in group.labels for label in labels]
+        continuations = Continuations.pack(targets, [self.query + self.item_tokens] * len(targets))
+        return [GroupWork("benchmark", group.query, (ChunkWork(0, rows, (), Head.LOGPROBS, continuations),))]
+
+
+LABEL_WORKLOADS = {
+    "short": LabelWorkload(2_000, 500, 20, 4, 5),
+    "long": LabelWorkload(2_000, 20, 800, 10, 4),
+    "tiny": LabelWorkload(300, 10, 20, 4, 5),
+}
 
 
 def beginning(groups: Sequence[Sequences]) -> list[Sequences]:

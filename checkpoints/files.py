@@ -19,7 +19,7 @@ class CheckpointError(Exception):
 
 
 class Vocabulary(Protocol):
-    """The part of :class:`scoring.tokenization.TextTokenizer` that a model card is made from."""
+    """The part of :class:`scoring.tokenizing.tokenization.TextTokenizer` that a model card is made from."""
 
     vocabulary: int  # one more than the highest token id, added tokens included
     base_vocabulary: int  # one more than the highest token id, added tokens excluded

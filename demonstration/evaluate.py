@@ -23,7 +23,7 @@ from model.engine import Engine
 from model.platforms import Platform
 from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.engine import EngineSettings
 
 FIGURES = "figures.json"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from docs.site.reference.settings import written_default
+from docs.site.reference.tables import code
+from docs.site.reference.tables import table as markdown_table
+from settings.errors.mistakes import variable_of
 from settings.unknown import SLICES
 
 README = Path(__file__).parents[1] / "README.md"
@@ -12,18 +16,14 @@ OPENING, CLOSING = "<!-- configuration -->", "<!-- /configuration -->"
 
 def table() -> str:
     """Return the settings of all slices as a Markdown table."""
-    rows = ["| variable | default | what it is |", "|---|---|---|"]
-    for settings in SLICES:
-        for name, field in settings.model_fields.items():
-            rows.append(f"| `SCORELINE_{name.upper()}` | {_written(field.default)} | {field.description} |")
-    return "\n".join(rows)
-
-
-def _written(default: object) -> str:
-    """Return a default as it would be written in the environment."""
-    if default is None or default == ():
-        return "unset"
-    return f"`{','.join(map(str, default))}`" if isinstance(default, tuple) else f"`{default}`"
+    return markdown_table(
+        ("variable", "default", "what it is"),
+        [
+            (code(variable_of(name)), written_default(field.default), field.description or "")
+            for settings in SLICES
+            for name, field in settings.model_fields.items()
+        ],
+    )
 
 
 def with_table(readme: str) -> str:

@@ -1,4 +1,4 @@
-"""Receive Scoreline's webhooks, with the standard library alone.
+"""Receive Scoreline's webhooks, with the Python client and the standard library.
 
     WEBHOOK_SECRET=whsec_... python examples/receiver.py
 
@@ -10,46 +10,16 @@ a comma.
 from __future__ import annotations
 
 import argparse
-import base64
-import hashlib
-import hmac
-import json
 import os
 import re
 import sqlite3
-import time
 from contextlib import closing
-from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-TOLERANCE_SECONDS = 300
-"""Largest age of a request. An older one may have been recorded and sent again by somebody, or the clocks differ."""
+from scoreline import UntrustedWebhook, verify_webhook
 
 MAX_BODY_BYTES = 65_536
-
-
-class UntrustedError(Exception):
-    """A request that was not sent by the service, or not recently."""
-
-
-def verify(secrets: list[str], headers: Message, body: bytes, now: float) -> str:
-    """Return the id of a webhook that is signed with one of the secrets. Raises UntrustedError.
-
-    body: the bytes as they were received; now: Unix seconds.
-    """
-    message_id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-    if not re.fullmatch(r"[0-9]{1,12}", timestamp) or abs(now - int(timestamp)) > TOLERANCE_SECONDS:
-        raise UntrustedError("webhook-timestamp is not about now")
-    content = f"{message_id}.{timestamp}.".encode() + body
-    for secret in secrets:
-        key = base64.b64decode(secret.removeprefix("whsec_"))
-        expected = "v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
-        for signature in headers.get("webhook-signature", "").split():
-            # In constant time: a comparison that ends at the first difference would reveal how much was right.
-            if hmac.compare_digest(signature.encode(), expected.encode()):
-                return message_id
-    raise UntrustedError("webhook-signature is of no secret that is known here")
 
 
 def keep(events: Path, message_id: str, body: bytes) -> bool:
@@ -72,15 +42,14 @@ def handler(secrets: list[str], events: Path) -> type[BaseHTTPRequestHandler]:
                 return self.answer(413)
             body = self.rfile.read(int(length))
             try:
-                message_id = verify(secrets, self.headers, body, time.time())
-            except UntrustedError as reason:
+                event = verify_webhook(body, self.headers.items(), secrets)
+            except UntrustedWebhook as reason:
                 print(f"refused: {reason}", flush=True)
                 return self.answer(401)
-            event = json.loads(body)
-            new = keep(events, message_id, body)
+            new = keep(events, event.id, body)
             # Any 2xx, and soon: the stored event is processed later, not while the service waits.
             self.answer(204)
-            print(f"{'new' if new else 'again'}: {message_id} {event['type']} {event['data']['id']}", flush=True)
+            print(f"{'new' if new else 'again'}: {event.id} {event.type} {event.subject_id}", flush=True)
             return None
 
         def answer(self, status: int) -> None:

@@ -1,4 +1,4 @@
-"""The shapes that are compiled. Every compile key is declared here, so that their set stays small and known.
+"""The shapes that are compiled. All sizes of programs come from here, so that their set stays small and known.
 
 A step computes a flat, tightly packed run of tokens of any requests. Norms, products and the MLP depend on the number
 of tokens alone, so a few step sizes suffice. Only self-attention within an item depends on the item's length. There,
@@ -12,96 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from model.score_buffer import Floats
-from scoring.layout import Head, TokenIds
 from scoring.planning.estimates import Shapes
 
 ROW_FLOOR = 64
 """Rows of the smallest product. From here up to 256 rows, the bits of a row do not depend on the number of rows, in any
-product of the decoder on the CPUs that were tried (``tests/model/test_row_floors.py``). With fewer rows, they do.
+product of the decoder on the CPUs that were tried (``tests/model/isolation/test_row_floors.py``). With fewer rows, they
+do.
 """
 HEAD_ROWS = 128
 """Rows of a head program. Over a vocabulary of 150,000, 8 rows take a CPU as long as these (0.1 s, measured)."""
 LABEL_BUCKETS = (8, 64, 256)
 SHORTEST_LENGTH_BUCKET = 8  # tokens
 SHORTEST_PACKED = 256  # tokens of a packed sequence, padding included
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedKey:
-    """The embedding and the rotary angles of a step's tokens."""
-
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class QKVKey:
-    """Queries, keys and values of a step's tokens in one layer."""
-
-    tokens: int
-    logit_rows: int = 0  # queries of that many tokens alone; 0: of all tokens
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixAttentionKey:
-    """Attention of tokens to their prefix."""
-
-    tokens: int
-    blocks: int  # of the pool
-
-
-@dataclass(frozen=True, slots=True)
-class SelfAttentionKey:
-    """Attention of items to their own tokens."""
-
-    length: int  # tokens that each item is padded to
-    rows: int  # items
-    last: bool  # queries of each item's last token alone
-
-
-@dataclass(frozen=True, slots=True)
-class PackedAttentionKey:
-    """Attention within a packed sequence."""
-
-    tokens: int
-    logit_rows: int  # queries of that many tokens alone; 0: of all tokens
-    dense: bool  # with an explicit mask
-
-
-@dataclass(frozen=True, slots=True)
-class OutputMLPKey:
-    """The output projection of attention, and the MLP behind it."""
-
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoreKey:
-    """The program that writes a step's keys and values into blocks of the pool."""
-
-    blocks: int  # of the pool
-
-
-@dataclass(frozen=True, slots=True)
-class HeadKey:
-    """Scores of labels from final hidden states."""
-
-    head: Head
-    rows: int
-    labels: int
-
-    def padded(self, hidden: Floats, labels: Sequence[int]) -> tuple[Floats, TokenIds]:
-        """Return hidden states [rows, width] and labels [labels] in the program's shapes. Zeros fill the rest."""
-        rows = np.zeros((self.rows, hidden.shape[1]), np.float32)
-        rows[: len(hidden)] = hidden
-        ids = np.zeros(self.labels, np.int32)
-        ids[: len(labels)] = labels
-        return rows, ids
-
-
-Key = EmbedKey | QKVKey | PrefixAttentionKey | SelfAttentionKey | PackedAttentionKey | OutputMLPKey | StoreKey | HeadKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,44 +130,10 @@ class Buckets:
         size = next(fitting, self.packed_sizes[-1])
         return size, packed_logit_rows(size)
 
-    def head_key(self, head: Head, labels: int) -> HeadKey:
-        """Return the program for a number of labels; past the largest bucket, of the next power of two."""
-        bucket = next((bucket for bucket in LABEL_BUCKETS if labels <= bucket), 1 << (labels - 1).bit_length())
-        return HeadKey(head, HEAD_ROWS, bucket)
 
-    def core(self, blocks: int) -> tuple[Key, ...]:
-        """Return what is compiled before serving: enough to score anything that has few labels. blocks: of the pool."""
-        steps = (key for size in self.warm_up_sizes for key in self._step_keys(size, blocks))
-        last_layer = PrefixAttentionKey(self.logit_rows, blocks), OutputMLPKey(self.logit_rows)
-        self_attention = (
-            SelfAttentionKey(bucket.length, bucket.rows, last)
-            for bucket in self.length_buckets
-            for last in (False, True)
-        )
-        heads = (self.head_key(head, LABEL_BUCKETS[0]) for head in Head)
-        return tuple(dict.fromkeys((*steps, *last_layer, StoreKey(blocks), *heads, *self_attention)))
-
-    def rest(self, blocks: int, *, packed: bool, dense: bool) -> tuple[Key, ...]:
-        """Return what is compiled beside the first work: other step sizes, many labels, and packed sequences.
-
-        packed, dense: whether packed sequences may be computed without a mask and with one.
-        """
-        steps = (key for size in self.step_sizes for key in self._step_keys(size, blocks))
-        heads = (self.head_key(head, labels) for labels in LABEL_BUCKETS[1:] for head in Head)
-        masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
-        sequences = (key for mask in masks for size in self.packed_sizes for key in _packed_keys(size, mask))
-        known = set(self.core(blocks))
-        return tuple(key for key in dict.fromkeys((*steps, *heads, *sequences)) if key not in known)
-
-    def _step_keys(self, size: int, blocks: int) -> tuple[Key, ...]:
-        last_layer = QKVKey(size, self.logit_rows)
-        return (EmbedKey(size), QKVKey(size), PrefixAttentionKey(size, blocks), OutputMLPKey(size), last_layer)
-
-
-def _packed_keys(size: int, dense: bool) -> tuple[Key, ...]:
-    rows = packed_logit_rows(size)
-    attention = PackedAttentionKey(size, 0, dense), PackedAttentionKey(size, rows, dense)
-    return (EmbedKey(size), QKVKey(size), QKVKey(size, rows), OutputMLPKey(size), OutputMLPKey(rows), *attention)
+def label_bucket(labels: int) -> int:
+    """Return the number of labels that a head computes for so many; past the largest bucket, the next power of two."""
+    return next((bucket for bucket in LABEL_BUCKETS if labels <= bucket), 1 << (labels - 1).bit_length())
 
 
 def packed_logit_rows(tokens: int) -> int:

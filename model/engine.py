@@ -2,7 +2,7 @@
 
 Rows of different requests share steps. In ``serial`` and ``prefill_extend``, the bits of a row's scores depend on its
 own tokens alone: its prefix and length select the algorithm and the programs, and neither its place nor the other rows
-change a bit (``tests/model/test_row_independence.py``). In packed sequences, other rows change the rounding.
+change a bit (``tests/model/isolation/test_row_independence.py``). In packed sequences, other rows change the rounding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -24,20 +24,24 @@ from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
+from model.chips.loading import DividedParameter, bytes_of_a_chip
+from model.chips.shares import Shares
 from model.extending import Extender, GroupRows, StepOutput, cache_key
 from model.forward import Forward
 from model.head_runner import HeadRunner
 from model.packed_sequence import pack_sequences
+from model.phases import OnPhase, watched
 from model.platforms import Platform
-from model.pool import PoolShape
-from model.prefix_cache import PrefixCache
-from model.score_buffer import EngineError, Floats, Row, ScoreBuffer
+from model.prefixes.cache import PrefixCache
+from model.prefixes.pool import PoolShape
+from model.score_buffer import AnyRow, Floats, Row, ScoreBuffer, TargetBuffer, TargetRow, buffer_of
 from model.served import served
-from scoring.layout import GroupWork, ScoredChunk
+from model.work.planned import PlannedGroup, WorkPlanner
+from scoring.layout import Continuations, GroupWork, ScoredChunk
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
-from scoring.planning.estimates import NOTHING, Estimator, GroupLengths
-from scoring.planning.planner import Assignment, Planner
+from scoring.planning.estimates import NOTHING, Estimator
+from scoring.planning.planner import Planner
 from settings.engine import EngineSettings
 
 COMPILING_THREADS = 2  # the compiler runs outside Python's global lock, mostly on one core
@@ -73,9 +77,11 @@ class Engine:
             block_tokens=platform.block_tokens(step_tokens),
         )
         dtype = decoder.head_kernel().dtype
-        memory = None if platform.memory is None else platform.memory - weights.size_in_bytes(decoder)
+        chips = platform.chips
+        weight_bytes = weights.size_in_bytes(decoder) if chips is None else bytes_of_a_chip(decoder, chips)
+        memory = None if platform.memory is None else platform.memory - weight_bytes
         pool = PoolShape.of(
-            decoder.config,
+            decoder.config if chips is None else Shares.of(decoder.config, chips.count).own,
             card.context_length,
             dtype.itemsize,
             buckets.block_tokens,
@@ -104,6 +110,7 @@ class Engine:
             max_dense_tokens=settings.multi_item_segment_fallback_threshold,
         )
         self.planner = Planner(policy, Estimator(decoder.config.size, platform.rates, self._forward.shapes))
+        self._work_planner = WorkPlanner(self.planner, self.prefix_cache, card.context_length)
         self._calibration = Calibration()
         self._is_compiling = False
         self._clock = time.perf_counter
@@ -126,8 +133,21 @@ class Engine:
         :class:`model.architecture.weights.WeightsError` for the weights.
         """
         config = DecoderConfig.from_directory(directory)
-        dtype = platform.serving_dtype(settings.dtype)
-        decoder, fingerprint = weights.load(directory, config, dtype, on_progress, tied_as_rows=platform.tied_as_rows)
+        dtype, chips = platform.serving_dtype(settings.dtype), platform.chips
+        computed: DecoderConfig = config
+        destination: weights.MakesDestination = weights.InHostMemory
+        if chips is not None:
+            shares = Shares.of(config, chips.count)
+            computed, destination = shares.whole, partial(DividedParameter, chips, shares)
+        decoder, fingerprint = weights.load(
+            directory,
+            config,
+            dtype,
+            on_progress,
+            tied_as_rows=platform.tied_as_rows,
+            computed=computed,
+            destination=destination,
+        )
         return cls(decoder, settings, card, fingerprint, platform, algorithm)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
@@ -174,37 +194,67 @@ class Engine:
             name: np.concatenate([self._final_states(compute, groups) for groups in known.companies])
             for name, compute in algorithms.items()
         }
-        self._known_answers.check_model(known, found, same_bits=self.planner.policy.batch_invariant)
+        read = [states for groups in known.companies for states in self._states_everywhere(groups)]
+        self._known_answers.check_model(known, found, read, same_bits=self.planner.policy.batch_invariant)
 
     def _final_states(
         self, compute: Callable[[Sequence[GroupRows]], Iterator[StepOutput]], groups: Sequence[GroupWork]
     ) -> Floats:
         """Return the final states of all rows of groups that have a chunk each, and keep nothing in the cache."""
-        rows = [list(self._rows(ScoreBuffer.of(group.chunks[0]), len(group.prefix))) for group in groups]
+        return np.concatenate(self._states(compute, groups, lambda rows: rows))
+
+    def _states_everywhere(self, groups: Sequence[GroupWork]) -> list[Floats]:
+        """Return the final states of all own tokens of each of these rows, or of the last one of a long row."""
+
+        def everywhere(rows: Sequence[Row]) -> list[TargetRow]:
+            unused = TargetBuffer.of(rows[0].buffer.chunk, Continuations.pack([], []))
+            longest = self._forward.shapes.step_tokens
+            reads = [len(row.tokens) if 0 < len(row.tokens) <= longest else 1 for row in rows]
+            places = [np.zeros((read, 1), np.int64) for read in reads]
+            return [
+                TargetRow(row.tokens, row.prefix_end, unused, at, None) for row, at in zip(rows, places, strict=True)
+            ]
+
+        return self._states(self._extender.prefill_extend, groups, everywhere)
+
+    def _states(
+        self,
+        compute: Callable[[Sequence[GroupRows]], Iterator[StepOutput]],
+        groups: Sequence[GroupWork],
+        reading: Callable[[Sequence[Row]], Sequence[AnyRow]],
+    ) -> list[Floats]:
+        """Return the states that rows are read at, float32 [read, width] each, for groups that have a chunk each."""
+        rows = [
+            reading(list(self._work_planner.rows(ScoreBuffer.of(group.chunks[0]), len(group.prefix))))
+            for group in groups
+        ]
         places = {id(row): place for place, row in enumerate(chain(*rows))}
-        found = np.full((len(places), self._width), np.nan, np.float32)
-        for states, _ in compute(list(zip(groups, rows, strict=True))):
+        found = [np.zeros((0, self._width), np.float32)] * len(places)
+        for states, _ in compute([GroupRows(group, of_group) for group, of_group in zip(groups, rows, strict=True)]):
             for row, hidden in states:
-                found[places[id(row)]] = hidden
+                found[places[id(row)]] = np.atleast_2d(hidden)
         for group in groups:
             self.prefix_cache.drop(cache_key(group))
         return found
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: OnPhase | None = None
+    ) -> Iterator[ScoredChunk]:
         """Score every row of every chunk. Each chunk is yielded once its last row is scored, in any order.
 
         ``on_step`` is called after every step on the device, behind the chunks that the step has finished. It may raise
         an error to end the work, and it may call :meth:`score` for other work, which changes no bit of any score.
+        ``on_phase`` is called with each part of the work: see :data:`model.phases.OnPhase`.
         Raises :class:`EngineError` for a sequence that is empty or longer than the context, and for a score that is NaN
         or +inf.
         """
         calibration = self._calibration
-        buffers = [(group, [ScoreBuffer.of(chunk) for chunk in group.chunks]) for group in groups]
+        buffers = [(group, list(map(buffer_of, group.chunks))) for group in groups]
         yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)
-        plans = [self._plan(group, of_group) for group, of_group in buffers]
+        plans = [self._work_planner.plan(group, of_group) for group, of_group in buffers]
         stopwatch = Stopwatch(self._clock)
         computed = 0
-        for event in stopwatch.timed(self._run(plans)):
+        for event in stopwatch.timed(self._run(plans, on_phase)):
             if isinstance(event, ScoredChunk):
                 yield event
             else:
@@ -237,7 +287,7 @@ class Engine:
         return None if self._is_compiling else self._calibration.measured_ratio
 
     def _calibrate(
-        self, calibration: Calibration, plans: Sequence[_Planned], tokens: int, seconds: float
+        self, calibration: Calibration, plans: Sequence[PlannedGroup], tokens: int, seconds: float
     ) -> float | None:
         """Compare finished work with its estimate, if that is due. Returns the estimated seconds, None without one.
 
@@ -247,7 +297,7 @@ class Engine:
         if not tokens or not calibration.is_due(seconds):
             return None
         sample = plans[:: -(-len(plans) // SAMPLED_GROUPS)]
-        estimate = sum((self.planner.estimate(planned.lengths, planned.assignments) for planned in sample), NOTHING)
+        estimate = sum((planned.estimate(self.planner) for planned in sample), NOTHING)
         if not estimate.tokens:  # for example, a prefix that was cached when the work was planned, and evicted since
             return None
         share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
@@ -256,70 +306,43 @@ class Engine:
         calibration.compare(by_stored_rates, seconds)
         return estimated
 
-    def _run(self, plans: Sequence[_Planned]) -> Iterator[ScoredChunk | int]:
+    def _run(self, plans: Sequence[PlannedGroup], on_phase: OnPhase | None) -> Iterator[ScoredChunk | int]:
         """Yield each chunk once it is scored, and behind each step the number of tokens that it computed."""
         runner = HeadRunner(self._forward)
-        for states, tokens in self._steps(plans):
-            yield from runner.add(states, tokens)
+        for states, tokens in self._steps(plans, on_phase):
+            yield from watched(runner.add(states, tokens), _heads, on_phase)
             yield tokens
-        yield from runner.flush()
+        yield from watched(runner.flush(), _heads, on_phase)
 
-    def _steps(self, plans: Sequence[_Planned]) -> Iterator[StepOutput]:
+    def _steps(self, plans: Sequence[PlannedGroup], on_phase: OnPhase | None) -> Iterator[StepOutput]:
         """Compute all final states, a step at a time."""
-        work: dict[Algorithm, list[tuple[GroupWork, list[Row]]]] = defaultdict(list)
+        work: dict[Algorithm, list[GroupRows]] = defaultdict(list)
         counts: dict[Choice, list[int]] = defaultdict(list)
-        for planned in plans:
-            for assignment in planned.assignments:
-                rows = [planned.rows[n] for n in assignment.rows]
-                work[assignment.choice.algorithm].append((planned.group, rows))
-                counts[assignment.choice].append(len(rows))
+        for part in (part for planned in plans for part in planned.parts):
+            work[part.choice.algorithm].append(part.work)
+            counts[part.choice].append(part.items)
         for choice, of_groups in counts.items():
             tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
             tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=len(of_groups), rows=sum(of_groups))
-        yield from self._extender.serial(work[Algorithm.SERIAL])
-        yield from self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND])
+        yield from watched(self._extender.serial(work[Algorithm.SERIAL]), lambda _: "serial", on_phase)
+        yield from watched(self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND]), _prefill_or_extend, on_phase)
         for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
-            yield from self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
+            packed = self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
+            yield from watched(packed, lambda _: "packed", on_phase)
 
-    def _plan(self, group: GroupWork, buffers: Sequence[ScoreBuffer]) -> _Planned:
-        rows = [row for buffer in buffers for row in self._rows(buffer, len(group.prefix))]
-        lengths = np.array([len(row.tokens) for row in rows], np.int32)
-        ends = np.array([row.prefix_end for row in rows], np.int32)
-        group_lengths = GroupLengths(len(group.prefix), lengths, ends, cache_key(group) in self.prefix_cache)
-        plan = self.planner.plan(group_lengths)
-        for one in plan:
-            of_all = len(plan) == 1  # Nearly always, and then rows need not be looked at one by one.
-            for buffer in buffers if of_all else {rows[n].buffer for n in one.rows.tolist()}:
-                buffer.algorithms.add(one.choice.algorithm.value)
-        return _Planned(group, rows, group_lengths, plan)
-
-    def _rows(self, buffer: ScoreBuffer, prefix_length: int) -> Iterator[Row]:
-        rows = buffer.chunk.rows
-        starts = np.cumsum(rows.lengths) - rows.lengths
-        for index, (start, length, prefix_end) in enumerate(
-            zip(starts.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True)
-        ):
-            if not (0 < prefix_end + length <= self.card.context_length and 0 <= prefix_end <= prefix_length):
-                raise EngineError(
-                    f"chunk {buffer.chunk.id}, row {index}: {length} tokens behind {prefix_end} of a prefix of "
-                    f"{prefix_length}, the context is {self.card.context_length}"
-                )
-            yield Row(rows.tokens[start : start + length], prefix_end, buffer, index)
-
-    def _packed(self, work: Sequence[tuple[GroupWork, list[Row]]], *, dense: bool) -> Iterator[StepOutput]:
+    def _packed(self, work: Sequence[GroupRows], *, dense: bool) -> Iterator[StepOutput]:
         """Compute several groups in packed sequences."""
         longest = self.planner.policy.max_packed_tokens
-        groups = ((group.prefix, rows) for group, rows in work)
+        groups = ((part.group.prefix, [row for row in part.rows if isinstance(row, Row)]) for part in work)
         for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
             computed = self._forward.packed(packed, dense=dense)
             yield list(zip(packed.rows, np.asarray(computed.states), strict=False)), computed.tokens
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Planned:
-    """A group and the algorithms that its rows are assigned to."""
+def _heads(_: ScoredChunk | None) -> str:
+    return "heads"
 
-    group: GroupWork
-    rows: Sequence[Row]  # of all chunks
-    lengths: GroupLengths
-    assignments: Sequence[Assignment]
+
+def _prefill_or_extend(step: StepOutput | None) -> str:
+    """Return the phase of a step. Only one that extends a prefix has final states of rows."""
+    return "extend" if step is None or step[0] else "prefill"

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 import structlog
-from jax.typing import DTypeLike
 
 from model.platforms import Platform
+from model.programs.kind import ProgramKey
 
 MAX_PROGRAMS = 256
 """Programs in the table at most: those of every model, and room for packed sequences and many labels. On a CPU each
@@ -27,38 +25,44 @@ takes about 45 (measured) of the 65,530 memory maps that Linux grants a process 
 process when there are no more.
 """
 
-K = TypeVar("K", bound=Hashable)
+D = TypeVar("D")
 
 log = structlog.stdlib.get_logger("engine")
 
 
-class Source(NamedTuple):
-    """What a program is compiled from."""
+class InTurn:
+    """A program of several chips.
 
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    """Arrays, or their shapes."""
-    donated: tuple[int, ...] = ()
-    """Numbers of the arguments whose memory the outputs may take."""
+    Where two threads call programs, all chips must begin them in the same order: else some wait in one program, and the
+    others in another, for each other.
+    """
+
+    def __init__(self, program: jax.stages.Compiled, lock: threading.Lock) -> None:
+        self._program, self._lock = program, lock
+        self.as_text = program.as_text
+
+    def __call__(self, *arguments: Any) -> Any:
+        with self._lock:
+            return self._program(*arguments)
 
 
-class ExecutableTable(ABC, Generic[K]):
-    """Compiled programs by key. Safe to call from several threads.
+class ExecutableTable(Generic[D]):
+    """Compiled programs of a decoder by key. Safe to call from several threads.
 
     check: called with every program before it may be used; it raises an error if the program computes wrong results.
     """
 
-    def __init__(self, platform: Platform, check: Callable[[K, jax.stages.Compiled], None]) -> None:
+    def __init__(
+        self, decoder: D, platform: Platform, check: Callable[[ProgramKey[D], jax.stages.Compiled], None]
+    ) -> None:
+        self.decoder = decoder
         self._options = dict(platform.compiler_options)
         self._check = check
         self._lock = threading.Lock()
-        self._table: OrderedDict[K, Future[jax.stages.Compiled]] = OrderedDict()
+        self._turn = None if platform.chips is None else threading.Lock()
+        self._table: OrderedDict[ProgramKey[D], Future[jax.stages.Compiled]] = OrderedDict()
 
-    @abstractmethod
-    def source(self, key: K) -> Source:
-        """Return the function of a program and the shapes of its arguments."""
-
-    def __getitem__(self, key: K) -> jax.stages.Compiled:
+    def __getitem__(self, key: ProgramKey[D]) -> jax.stages.Compiled:
         """Return a program; compile and check it first if that was not done before.
 
         If either fails, all threads that wait for the program get the error, and the next call tries again.
@@ -73,6 +77,8 @@ class ExecutableTable(ABC, Generic[K]):
             return known.result()
         try:
             executable = self._compile(key)
+            if self._turn is not None:
+                executable = cast("jax.stages.Compiled", InTurn(executable, self._turn))
             self._check(key, executable)
             future.set_result(executable)
         except BaseException as error:
@@ -82,9 +88,9 @@ class ExecutableTable(ABC, Generic[K]):
             raise
         return future.result()
 
-    def _compile(self, key: K) -> jax.stages.Compiled:
+    def _compile(self, key: ProgramKey[D]) -> jax.stages.Compiled:
         started = time.perf_counter()
-        function, arguments, donated = self.source(key)
+        function, arguments, donated = key.source(self.decoder)
         lowered = jax.jit(function, donate_argnums=donated).lower(*arguments)
         executable = lowered.compile(compiler_options=self._options)
         log.debug("compiled", program=str(key), seconds=round(time.perf_counter() - started, 2))
@@ -98,18 +104,3 @@ class ExecutableTable(ABC, Generic[K]):
             # Otherwise jax would keep it alive. Programs that are still in the table are not affected.
             jax.clear_caches()  # type: ignore[no-untyped-call]
             log.info("program evicted", program=str(oldest))
-
-
-def int32(*sizes: int) -> jax.ShapeDtypeStruct:
-    """Return the shape of an argument of int32."""
-    return array(jnp.int32, *sizes)
-
-
-def float32(*sizes: int) -> jax.ShapeDtypeStruct:
-    """Return the shape of an argument of float32."""
-    return array(jnp.float32, *sizes)
-
-
-def array(dtype: DTypeLike, *sizes: int) -> jax.ShapeDtypeStruct:
-    """Return the shape of an argument."""
-    return jax.ShapeDtypeStruct(sizes, dtype)  # type: ignore[no-untyped-call]

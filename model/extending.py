@@ -5,23 +5,30 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from jax import Array
 
-from model.forward import Extension, Forward
-from model.head_runner import FinalState
-from model.prefix_cache import Pin, PrefixCache
-from model.score_buffer import Row
+from model.forward import Computed, Extension, Forward
+from model.head_runner import FinalStates
+from model.prefixes.cache import BranchPin, Pin, PrefixCache
+from model.score_buffer import AnyRow, Branch, Floats, TargetRow
 from scoring.layout import GroupWork, TokenIds
 
-StepOutput = tuple[list[FinalState], int]
+StepOutput = tuple[list[FinalStates], int]
 """The final states of the rows that a step has completed, and the tokens that it computed, padding included."""
 
-GroupRows = tuple[GroupWork, list[Row]]  # a group and those of its rows that are computed in one way
-
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupRows:
+    """A group, and those of its rows and branches that are computed in one way."""
+
+    group: GroupWork
+    rows: Sequence[AnyRow]
+    branches: Sequence[Branch] = ()
 
 
 class Extender:
@@ -38,11 +45,12 @@ class Extender:
     def serial(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Compute whole sequences, without a prefix."""
         whole = [
-            Extension(np.concatenate([group.prefix[: row.prefix_end], row.tokens]), 0, row)
-            for group, rows in work
-            for row in rows
+            Extension(np.concatenate([part.group.prefix[: row.prefix_end], row.tokens]), 0, row, read=row.read)
+            for part in work
+            for row in part.rows
         ]
         yield from self._extend(whole, {})
+        yield from self._branches([(branch, None) for part in work for branch in part.branches])
 
     def prefill_extend(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Prefill the prefixes that are not cached, and compute the items behind them."""
@@ -55,40 +63,82 @@ class Extender:
             yield from ([one] for one in work)
             return
         by_key: dict[str, GroupRows] = {}
-        for group, rows in work:
-            by_key.setdefault(cache_key(group), (group, []))[1].extend(rows)
-        together, left = list[GroupRows](), self._cache.budget_tokens
-        for group, rows in by_key.values():
-            blocks = -(-len(group.prefix) // self._forward.block_tokens)
-            if together and blocks * self._forward.block_tokens > left:
+        for part in work:
+            known = by_key.setdefault(cache_key(part.group), GroupRows(part.group, [], []))
+            rows, branches = [*known.rows, *part.rows], [*known.branches, *part.branches]
+            by_key[cache_key(part.group)] = GroupRows(known.group, rows, branches)
+        yield from self._with_room([(part, len(part.group.prefix)) for part in by_key.values()])
+
+    def _with_room(self, prefixes: Sequence[tuple[T, int]]) -> Iterator[list[T]]:
+        """Yield what may be in the pool together, by the number of tokens of each: within its budget, or one alone."""
+        size = self._forward.block_tokens
+        together, left = list[T](), self._cache.budget_tokens
+        for one, tokens in prefixes:
+            taken = -(-tokens // size) * size
+            if together and taken > left:
                 yield together
                 together, left = [], self._cache.budget_tokens
-            together.append((group, rows))
-            left -= blocks * self._forward.block_tokens
+            together.append(one)
+            left -= taken
         if together:
             yield together
 
     def _prefill_extend(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         with ExitStack() as stack:
             pins = []
-            for group, rows in work:
-                key = cache_key(group)
-                self._count_shared(rows if key in self._cache else rows[1:])
-                pins.append(stack.enter_context(self._cache.pinned(key, group.prefix)))
+            for part in work:
+                key = cache_key(part.group)
+                self._count_shared(part, is_cached=key in self._cache)
+                pins.append(stack.enter_context(self._cache.pinned(key, part.group.prefix)))
             for computed in self._cache.obtain(pins):
                 yield [], computed
             extensions, behind = list[Extension](), dict[int, Pin]()
-            for pin, (_, rows) in zip(pins, work, strict=True):
+            for pin, part in zip(pins, work, strict=True):
                 assert pin.hidden is not None
-                yield [(row, pin.hidden) for row in rows if _ends_with(row, pin.tokens)], 0
+                yield [(row, pin.hidden) for row in part.rows if _ends_with(row, pin.tokens)], 0
                 # What tells the prefix from others until its blocks are known, just before a step.
                 prefix = np.zeros(0, np.int32)
                 behind[id(prefix)] = pin
-                extensions += [_extension(row, pin.tokens, prefix) for row in rows if not _ends_with(row, pin.tokens)]
+                rows = [row for row in part.rows if not _ends_with(row, pin.tokens)]
+                extensions += [_extension(row, pin.tokens, prefix) for row in rows]
             yield from self._extend(extensions, behind)
+            branches = [(branch, pin) for pin, part in zip(pins, work, strict=True) for branch in part.branches]
+            yield from self._branches(branches)
             if not self._keeps_prefixes:
                 for pin in pins:
                     self._cache.drop(pin.key)
+
+    def _branches(self, branches: Sequence[tuple[Branch, Pin | None]]) -> Iterator[StepOutput]:
+        """Compute branches, each on the blocks of its query if that is pinned, and the labels behind them."""
+        sized = [((branch, base), len(branch.tokens)) for branch, base in branches]
+        alone = self._forward.prefixes == 1
+        for together in ([one] for one, _ in sized) if alone else self._with_room(sized):
+            with ExitStack() as stack:
+                pins = []
+                for branch, base in together:
+                    if base is not None and (computed := sum(self._again(base, branch))):
+                        yield [], computed
+                    pins.append(stack.enter_context(self._cache.branch(branch.tokens, branch.prefix_end, base)))
+                for computed in self._cache.obtain(pins):
+                    yield [], computed
+                yield from self._behind_branches(pins, [branch for branch, _ in together])
+
+    def _again(self, base: Pin, branch: Branch) -> Iterator[int]:
+        """Obtain a query whose blocks were taken, if the pool has room for it beside a branch. Yields tokens."""
+        size = self._forward.block_tokens
+        blocks = -(-len(base.tokens) // size) - (-len(branch.tokens) // size)
+        if base.prefix is None and blocks * size <= self._cache.budget_tokens:
+            yield from base.obtain()
+
+    def _behind_branches(self, pins: Sequence[BranchPin], branches: Sequence[Branch]) -> Iterator[StepOutput]:
+        extensions, behind = list[Extension](), dict[int, Pin]()
+        for pin, branch in zip(pins, branches, strict=True):
+            assert pin.hidden is not None
+            yield [(branch.end, pin.hidden)], 0
+            prefix = np.zeros(0, np.int32)
+            behind[id(prefix)] = pin
+            extensions += [_extension(row, pin.tokens, prefix) for row in branch.rows]
+        yield from self._extend(extensions, behind)
 
     def _extend(self, extensions: Sequence[Extension], behind: dict[int, Pin]) -> Iterator[StepOutput]:
         """Compute extensions, those longer than a step last.
@@ -98,37 +148,48 @@ class Extender:
         longest = self._forward.shapes.step_tokens
         fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
 
-        def dispatched() -> Iterator[tuple[list[Row], Array, int]]:
+        def dispatched() -> Iterator[tuple[list[AnyRow], Computed, int]]:
             for step in self._forward.fill(fitting):
                 rows = [extension.row for extension in step if extension.row is not None]
                 pins = {id(extension.table): behind.get(id(extension.table)) for extension in step}
                 # If preempting work has taken blocks, they are computed again without a pause.
                 again = sum(_restored([pin for pin in pins.values() if pin is not None]))
                 computed = self._forward.run([_with_table(one, pins[id(one.table)]) for one in step])
-                yield rows, computed.states, again + computed.tokens
+                yield rows, computed, again + computed.tokens
 
-        for rows, states, tokens in _one_ahead(dispatched()):
-            yield list(zip(rows, np.asarray(states), strict=False)), tokens
+        for rows, computed, tokens in _one_ahead(dispatched()):
+            yield _states_of(rows, computed.fetch()), tokens
         for extension in extensions:
             if len(extension.tokens) > longest:
                 yield from self._long_row(extension, behind.get(id(extension.table)))
 
     def _long_row(self, extension: Extension, pin: Pin | None) -> Iterator[StepOutput]:
-        """Compute a row that is longer than a step as a prefix of its own, whose final state is the row's."""
-        assert extension.row is not None
+        """Compute a row that is longer than a step as a prefix of its own, whose last final states are the row's."""
+        row = extension.row
+        assert row is not None
         tokens = extension.tokens if pin is None else np.concatenate([pin.tokens[: extension.start], extension.tokens])
-        with self._cache.prefill(tokens, extension.start, pin) as prefill:
+        with self._cache.prefill(tokens, extension.start, pin, row.read) as prefill:
             for computed in prefill.steps():
-                yield [], computed
+                yield _pieces(row, prefill.take()), computed
             own = prefill.finished()
         self._cache.release(own.blocks)
-        yield [(extension.row, own.hidden)], prefill.uncounted
+        last = [(row, own.hidden)] if row.read == 1 else _pieces(row, prefill.take())
+        yield last, prefill.uncounted
 
-    def _count_shared(self, rows: Sequence[Row]) -> None:
-        """Credit rows with the tokens of their prefix as cached. Rows longer than a step share whole steps alone."""
+    def _count_shared(self, part: GroupRows, *, is_cached: bool) -> None:
+        """Credit items with the tokens of their prefix as cached, all but the first unless the prefix is cached.
+
+        Items longer than a step share whole steps alone.
+        """
         step = self._forward.shapes.step_tokens
-        for row in rows:
-            row.buffer.cached_tokens += row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end
+        counted = list[tuple[AnyRow, int]]()
+        for row in (*part.rows, *(branch.end for branch in part.branches)):
+            if isinstance(row, TargetRow):
+                counted += [] if row.shared is None else [(row, row.shared)]
+            else:
+                counted.append((row, row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end))
+        for row, shared in counted if is_cached else counted[1:]:
+            row.buffer.cached_tokens += shared
 
 
 def cache_key(group: GroupWork) -> str:
@@ -150,7 +211,7 @@ def _with_table(extension: Extension, pin: Pin | None) -> Extension:
         return extension
     assert pin.prefix is not None
     # Not by dataclasses.replace, which takes five times as long: this is done for every item.
-    return Extension(extension.tokens, extension.start, extension.row, pin.prefix.table)
+    return Extension(extension.tokens, extension.start, extension.row, pin.prefix.table, read=extension.read)
 
 
 def _one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -163,13 +224,30 @@ def _one_ahead(items: Iterable[T]) -> Iterator[T]:
     yield from waiting
 
 
-def _extension(row: Row, prefix: TokenIds, table: TokenIds) -> Extension:
+def _states_of(rows: Sequence[AnyRow], states: Floats) -> list[FinalStates]:
+    """Return each row of a step with its final states."""
+    if not any(row.read > 1 for row in rows):
+        return list(zip(rows, states, strict=False))
+    stops = np.cumsum([row.read for row in rows]).tolist()
+    return [(row, states[stop - row.read : stop]) for row, stop in zip(rows, stops, strict=True)]
+
+
+def _pieces(row: AnyRow, states: Iterable[tuple[int, Floats]]) -> list[FinalStates]:
+    """Return pieces of a row that is read at several tokens; states: of each piece, behind the number of its first."""
+    found = list[FinalStates]()
+    for first, of_piece in states:
+        assert isinstance(row, TargetRow)
+        found.append((replace(row, places=row.places[first : first + len(of_piece)]), of_piece))
+    return found
+
+
+def _extension(row: AnyRow, prefix: TokenIds, table: TokenIds) -> Extension:
     """Return the item itself, or for an empty item that ends within the prefix the last token that it sees."""
     if len(row.tokens):
-        return Extension(row.tokens, row.prefix_end, row, table)
+        return Extension(row.tokens, row.prefix_end, row, table, read=row.read)
     return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row, table)
 
 
-def _ends_with(row: Row, prefix: TokenIds) -> bool:
+def _ends_with(row: AnyRow, prefix: TokenIds) -> bool:
     """Return whether a row is scored at the prefix's last token."""
     return not len(row.tokens) and row.prefix_end == len(prefix)

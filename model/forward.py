@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from model.packed_sequence import PackedSequence
-from model.score_buffer import Floats, Row
+from model.score_buffer import AnyRow, Floats
 from scoring.layout import Head, TokenIds
 from scoring.planning.estimates import Shapes
 
@@ -27,12 +27,14 @@ class Extension:
 
     tokens: TokenIds  # int32 [length], at positions from ``start`` on
     start: int
-    row: Row | None = None  # the row that they score; None for a piece of a prefix
+    row: AnyRow | None = None  # the row that they score; None for a piece of a prefix
     table: TokenIds = field(default_factory=lambda: NO_BLOCKS)
     """int32: the blocks of the prefix in order, and padding behind them."""
     stored: TokenIds = field(default_factory=lambda: NO_BLOCKS)
     """int32: the blocks that its keys and values are written to, in order; none for items."""
-    scored: bool = True  # the final state of its last token is wanted
+    read: int = 1
+    """How many of its last tokens are read, that is, their final states are wanted. One that is read at several tokens
+    is computed by other programs behind the last layer's keys and values, in steps of its own kind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,10 +42,16 @@ class Computed:
     """What a call has dispatched. Its arrays are still being computed."""
 
     states: Array
-    """Final hidden states, before the final norm: float32 [at least n, width], for the last token of each of n
-    extensions, or for each of n rows of a packed sequence, in order. Of extensions whose state was not wanted, there is
-    anything."""
+    """Final hidden states, before the final norm: float32 [at least n, width], for the n tokens that are read, in the
+    order of extensions, or for each of n rows of a packed sequence. Of an extension that is not read, there is the
+    state of any token."""
     tokens: int  # computed, padding included
+    read: TokenIds | None = None  # which of the states those of the n tokens are, int32 [n]; None: the first
+
+    def fetch(self) -> Floats:
+        """Wait for the device, and return the states of the tokens that are read, [at least n, width]."""
+        states = np.asarray(self.states)
+        return states if self.read is None else states[self.read]
 
 
 class Forward(Protocol):
@@ -80,12 +88,16 @@ class Forward(Protocol):
         """
 
     def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
-        """Fill steps with extensions. None may be longer than a step, and all of them are in exactly one step."""
+        """Fill steps with extensions. None may be longer than a step, and all of them are in exactly one step.
+
+        Those that are read at several tokens share no step with others.
+        """
 
     def run(self, extensions: Sequence[Extension]) -> Computed:
         """Compute the extensions of a step, behind what earlier calls have stored in the pool.
 
-        An extension with ``stored`` blocks begins at the beginning of the first of them.
+        An extension with ``stored`` blocks begins at the beginning of the first of them. One that is stored and read at
+        several tokens is alone.
         """
 
     def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
@@ -96,4 +108,11 @@ class Forward(Protocol):
 
         With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary. n: at
         most ``shapes.head_rows``.
+        """
+
+    def run_target_head(self, hidden: Floats, targets: TokenIds) -> tuple[Array, Array]:
+        """Return log-probabilities over the whole vocabulary, and whether no other token is more probable.
+
+        hidden: final states [n, width], n at most ``shapes.head_rows``; targets: int32 [n, m], m of each state. Both
+        outputs are [at least n, at least m].
         """

@@ -6,7 +6,7 @@ Nothing else asks which devices there are: a program may also be compiled for a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,14 +15,23 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from model.attention.contract import Attention, WholeStepAttention
+from model.attention.cudnn import cudnn_or_xla
 from model.attention.tiles import TiledAttention
 from model.attention.tpu.attention import TPUAttention
 from model.attention.xla import XLAAttention
+from model.chips.mesh import Chips
 from scoring.planning.estimates import Rates
 
 Served = Literal["bfloat16", "float32"]
 
 _PROCESSOR = Path("/proc/cpuinfo")
+
+_SAME_PRODUCTS: Mapping[str, str | bool] = {
+    "xla_gpu_deterministic_ops": True,  # nothing is tuned by its time, and no operation adds in any order that comes
+    "xla_gpu_autotune_level": "0",  # the same for products
+    "xla_gpu_enable_triton_gemm": False,  # products are cuBLAS's first choice: Triton's is slow if it is not tuned
+}
+"""Options by which two workers with GPUs of one kind compile the same programs, so that they compute the same bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,7 @@ class Platform:
 
     name: str  # jax's: "cpu", "gpu" or "tpu"
     device_kind: str
-    memory: int | None  # bytes of the device that arrays and programs may take; None: the host's memory, or not known
+    memory: int | None  # bytes of a device that arrays and programs may take; None: the host's memory, or not known
     rates: Rates  # for the planner
     faster_dtype: Served
     whole_steps: bool  # a step is one program; otherwise a layer is a few programs
@@ -41,14 +50,25 @@ class Platform:
     tied_as_rows: bool  # a tied embedding is stored [vocabulary, width]; otherwise [width, vocabulary], as the head
     bf16_as_integers: bool  # the pool holds the bits of bf16 as uint16
     compiler_options: Mapping[str, str | bool]
+    chips: Chips | None = None  # that compute one model together; None: a device computes it alone
 
     @classmethod
-    def of(cls, device: jax.Device, memory: int | None = None) -> Platform:
+    def of(cls, device: jax.Device, memory: int | None = None, chips: Chips | None = None) -> Platform:
         """Return the platform of a device, which may be one of a topology that programs are only compiled for.
 
-        memory: bytes, for a device that is not there to be asked.
+        memory: bytes, for a device that is not there to be asked. chips: several devices of this kind that compute one
+        model together. Virtual devices of a CPU compute it as accelerators do, so that this can be tried without any.
         """
         name = device.platform
+        if name == "cpu" and chips is not None:
+            return replace(
+                cls.of(device),
+                whole_steps=True,
+                equal_sizes=0,
+                tied_as_rows=True,
+                bf16_as_integers=False,
+                chips=chips,
+            )
         if name == "cpu":
             return cls(
                 name,
@@ -77,11 +97,13 @@ class Platform:
             equal_sizes=0,
             tied_as_rows=True,  # XLA copies the whole embedding to take columns of it
             bf16_as_integers=False,
-            compiler_options={},
+            compiler_options=_SAME_PRODUCTS if name == "gpu" else {},
+            chips=chips,
         )
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.device_kind}"
+        together = "" if self.chips is None else f", {self.chips.count} devices"
+        return f"{self.name}: {self.device_kind}{together}"
 
     def serving_dtype(self, wanted: Literal["auto", "bfloat16", "float32"]) -> Served:
         """Return the dtype in which a model is served, by jax's name for it."""
@@ -108,16 +130,19 @@ class Platform:
         """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
         return TiledAttention()
 
-    def whole_step_attention(self, dtype: DTypeLike) -> WholeStepAttention:
+    def whole_step_attention(self, dtype: DTypeLike, head_dim: int) -> WholeStepAttention:
         """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel.
 
-        The kernel multiplies in bf16.
+        The kernels multiply in bf16. head_dim: numbers of a head, since cuDNN refuses some.
         """
-        return TPUAttention() if self.name == "tpu" and jnp.dtype(dtype) == jnp.bfloat16 else XLAAttention()
+        served = jnp.dtype(dtype)
+        if self.name == "tpu" and served == jnp.bfloat16:
+            return TPUAttention()
+        return cudnn_or_xla(served, head_dim) if self.name == "gpu" else XLAAttention()
 
     def pool_head_dim(self, dtype: DTypeLike, head_dim: int) -> int:
         """Return how many numbers a head takes in the pool of a model that is served in ``dtype``."""
-        return self.whole_step_attention(dtype).pool_head_dim(head_dim) if self.whole_steps else head_dim
+        return self.whole_step_attention(dtype, head_dim).pool_head_dim(head_dim) if self.whole_steps else head_dim
 
 
 def _memory(device: jax.Device) -> int | None:

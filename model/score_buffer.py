@@ -1,4 +1,9 @@
-"""The rows to be scored, and the buffers that collect the scores of a chunk."""
+"""The rows to be scored, and the buffers that collect the scores of a chunk.
+
+A row is a sequence of tokens that is computed behind a prefix at once. Without continuations it is an item, which is
+read at its last token for all labels. A row of continuations may be read at several tokens: see
+:mod:`model.work.continuations`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import ChunkWork, Head, LabelScores, ScoredChunk, TokenIds
+from scoring.layout import ChunkWork, Continuations, Head, LabelScores, ScoredChunk, TokenIds
 
 Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]  # numbers of targets among those of a chunk
 
 
 class EngineError(Exception):
@@ -44,9 +50,55 @@ class ScoreBuffer:
         """Return the finished chunk. Raises EngineError for NaN and +inf, so that they are never stored."""
         has_logprobs = self.chunk.head is Head.LOGPROBS
         scores = LabelScores(self.logits, self.logprobs if has_logprobs else None)
-        if (row := scores.impossible_row()) is not None:
-            raise EngineError(f"chunk {self.chunk.id}, row {row}: a score is NaN or +inf")
+        _check(scores, self.chunk)
         return ScoredChunk(self.chunk.id, scores, self.cached_tokens, tuple(sorted(self.algorithms)))
+
+
+@dataclass(slots=True, eq=False)
+class TargetBuffer:
+    """The log-probabilities of the T targets of a chunk's continuations, while they come in."""
+
+    chunk: ChunkWork
+    continuations: Continuations  # the chunk's
+    logprobs: Floats  # [T]
+    greedy: npt.NDArray[np.bool_]  # [T]: whether no token is more probable
+    missing: int  # targets without log-probabilities so far
+    cached_tokens: int = 0  # see :class:`scoring.layout.ScoredChunk`; an item counts once, however many labels it has
+    algorithms: set[str] = field(default_factory=set)  # of its rows
+
+    @classmethod
+    def of(cls, chunk: ChunkWork, continuations: Continuations) -> TargetBuffer:
+        """Return an empty buffer."""
+        count = len(continuations.tokens)
+        return cls(chunk, continuations, np.empty(count, np.float32), np.empty(count, np.bool_), count)
+
+    def write(self, places: Places, logprobs: Floats, greedy: npt.NDArray[np.bool_]) -> None:
+        """Enter some targets, arrays of one shape."""
+        self.logprobs[places] = logprobs
+        self.greedy[places] = greedy
+        self.missing -= places.size
+
+    def scored(self) -> ScoredChunk:
+        """Return the finished chunk. Raises EngineError for NaN and +inf, so that they are never stored."""
+        lengths, (rows, labels) = self.continuations.lengths, (len(self.chunk.rows), self.chunk.columns)
+        of_continuation = np.repeat(np.arange(len(lengths)), lengths)
+        sums = np.bincount(of_continuation, self.logprobs.astype(np.float64), minlength=len(lengths))
+        values = (sums / self.continuations.divisors).astype(np.float32).reshape(rows, labels)
+        missed = np.bincount(of_continuation[~self.greedy], minlength=len(lengths))
+        scores = LabelScores(values, values)
+        _check(scores, self.chunk)
+        algorithms = tuple(sorted(self.algorithms))
+        return ScoredChunk(self.chunk.id, scores, self.cached_tokens, algorithms, self.logprobs, missed == 0)
+
+
+def buffer_of(chunk: ChunkWork) -> ScoreBuffer | TargetBuffer:
+    """Return an empty buffer for a chunk."""
+    return ScoreBuffer.of(chunk) if chunk.continuations is None else TargetBuffer.of(chunk, chunk.continuations)
+
+
+def _check(scores: LabelScores, chunk: ChunkWork) -> None:
+    if (row := scores.impossible_row()) is not None:
+        raise EngineError(f"chunk {chunk.id}, row {row}: a score is NaN or +inf")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,3 +109,37 @@ class Row:
     prefix_end: int  # tokens of the prefix that it sees
     buffer: ScoreBuffer  # where its scores go
     index: int  # its number in the buffer's chunk
+
+    @property
+    def read(self) -> int:
+        """How many of its last tokens are read; of an empty row, the last token of its part of the prefix."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetRow:
+    """Tokens of continuations: each of its last ``read`` tokens is read for targets of its own."""
+
+    tokens: TokenIds  # its own, int32 [length]
+    prefix_end: int  # tokens of the prefix that it sees
+    buffer: TargetBuffer  # where the log-probabilities go
+    places: Places  # [read, M]: the targets that each of the tokens is read for
+    shared: int | None  # tokens of the query that its item shares; None for all rows of the item but one
+
+    @property
+    def read(self) -> int:
+        """As of :class:`Row`."""
+        return len(self.places)
+
+
+AnyRow = Row | TargetRow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """A query and an item that become a prefix of their own, which labels continue."""
+
+    tokens: TokenIds  # of query and item, int32 [length]
+    prefix_end: int  # how many of them are the query's
+    end: TargetRow  # what its last token is read for; it has no tokens of its own
+    rows: tuple[TargetRow, ...]  # behind the branch: all targets of a label but the last one

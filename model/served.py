@@ -1,23 +1,23 @@
-"""Puts a decoder on its device in the way of its platform: layer by layer, or whole steps."""
+"""Makes the forward pass of a decoder that suits its platform: layer by layer, or by whole steps."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets
-from model.checks.known_answer import KnownAnswers, ModelChecks
-from model.checks.known_whole_steps import KnownWholeSteps
+from model.checks.known_answer import ModelChecks
+from model.executable_table import ExecutableTable
 from model.forward import Forward
-from model.layerwise.executables import Executables
+from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.forward import LayerwiseForward
-from model.layerwise.programs import Programs
 from model.platforms import Platform
-from model.pool import PoolShape
-from model.whole_steps.executables import WholeStepExecutables
+from model.prefixes.pool import PoolShape
+from model.whole_steps.decoder import StackedDecoder
 from model.whole_steps.forward import WholeStepForward
-from model.whole_steps.programs import WholeStepPrograms
+from model.whole_steps.full_steps import full_steps
 from model.whole_steps.shape import StepShape
 
 
@@ -29,14 +29,11 @@ def served(
     attention: None for the platform's own; of programs by layer alone.
     """
     if not platform.whole_steps:
-        programs = Programs(decoder, platform, buckets, attention)
-        checks = KnownAnswers(programs, platform, buckets, pool.longest)
-        executables = Executables(programs, platform, buckets, pool.longest, checks.check)
-        return LayerwiseForward(programs, platform, executables, buckets, pool.blocks), checks
-    attends = platform.whole_step_attention(decoder.head_kernel().dtype)
-    whole = WholeStepPrograms(decoder, attends)
-    tokens = buckets.step_tokens
-    shape = StepShape.of(tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)
-    whole_checks = KnownWholeSteps(whole, platform, shape)
-    whole_executables = WholeStepExecutables(whole, platform, shape, whole_checks.check)
-    return WholeStepForward(whole, whole_executables, buckets, shape), whole_checks
+        by_layer = LayerwiseDecoder(decoder, platform, buckets, pool.longest, attention)
+        checks = ModelChecks(by_layer, platform)
+        return LayerwiseForward(ExecutableTable(by_layer, platform, checks.check), platform, pool.blocks), checks
+    attention_of_steps = platform.whole_step_attention(decoder.head_kernel().dtype, decoder.config.head_dim)
+    shape = StepShape.of(buckets.step_tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)
+    stacked = StackedDecoder(decoder, attention_of_steps, shape, platform.chips)
+    of_steps = ModelChecks(stacked, platform, partial(full_steps, decoder.config.vocabulary, shape))
+    return WholeStepForward(ExecutableTable(stacked, platform, of_steps.check), buckets), of_steps

@@ -10,8 +10,9 @@ import http.client
 import sys
 import time
 
-from operations.command import DONE, fail
+from operations.command import fail
 from settings.delivery import DeliverySettings
+from settings.errors.endings import Ending
 from workers.delivery.metrics import LAST_LOOK
 
 FRESH_SECONDS = 60.0
@@ -28,7 +29,7 @@ def main() -> int:
     except Exception as error:  # the process is unhealthy whatever the error is
         return fail(f"can't ask: {error}")
     if age < max(FRESH_SECONDS, 3 * settings.delivery_poll_seconds):
-        return DONE
+        return Ending.DONE
     return fail(f"it last looked for deliveries {age:.0f} s ago")
 
 

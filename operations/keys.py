@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from jobs.store.database import Database
 from jobs.tenancy.keys import KeyRecord, Scope, create_key, list_keys, revoke_key
 from jobs.tenancy.tenants import DEFAULT_TENANT
-from operations.command import DONE, run_on_store
-from operations.table import print_table
+from operations.command import Arguments, run_on_store
+from operations.table import print_json, print_table
+from settings.errors.endings import Ending
 
 COLUMNS = ("ID", "TENANT", "NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -25,15 +27,23 @@ def _run(database: Database, given: argparse.Namespace) -> int:
     match given.action:
         case "create":
             key, record = create_key(database, given.tenant, given.name, given.scopes, given.expires_in)
+            if given.json:
+                print_json(asdict(record) | {"key": key})
+                return Ending.DONE
             print(f"key {record.id} of tenant {record.tenant}; it is shown this once:", file=sys.stderr)
             print(key)
+        case "list" if given.json:
+            print_json([asdict(record) for record in list_keys(database, given.tenant)])
         case "list":
             print_table(COLUMNS, map(_row, list_keys(database, given.tenant)))
         case "revoke":
             if not revoke_key(database, given.id):
                 raise ValueError(f"there is no key {given.id!r}; `scoreline keys list` shows their ids")
-            print(f"key {given.id} is revoked", file=sys.stderr)
-    return DONE
+            if given.json:
+                print_json({"id": given.id, "revoked": True})
+            else:
+                print(f"key {given.id} is revoked", file=sys.stderr)
+    return Ending.DONE
 
 
 def _row(key: KeyRecord) -> list[str]:
@@ -51,15 +61,19 @@ def _format_time(seconds: float | None) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scoreline keys")
+    parser = Arguments(prog="scoreline keys")
     actions = parser.add_subparsers(dest="action", required=True)
     create = actions.add_parser("create")
     create.add_argument("--tenant", default=DEFAULT_TENANT)
     create.add_argument("--name", required=True)
     create.add_argument("--scopes", type=_scopes, default=frozenset(Scope))
     create.add_argument("--expires-in", type=_duration)
-    actions.add_parser("list").add_argument("--tenant")
-    actions.add_parser("revoke").add_argument("id")
+    listing = actions.add_parser("list")
+    listing.add_argument("--tenant")
+    revoke = actions.add_parser("revoke")
+    revoke.add_argument("id")
+    for action in (create, listing, revoke):
+        action.add_argument("--json", action="store_true")
     return parser
 
 

@@ -6,13 +6,15 @@ import sys
 
 from jobs.store.database import Database
 from jobs.store.migration import migrate
-from operations.command import DONE, run_on_store
+from operations.command import run_on_store
+from settings.errors.endings import Ending
 
 
-def _migrate(database: Database) -> int:
+def bring_up_to_date(database: Database) -> int:
+    """Migrate the store. Returns the exit code."""
     migrate(database)
-    return DONE
+    return Ending.DONE
 
 
 if __name__ == "__main__":
-    sys.exit(run_on_store(_migrate, check_schema=False))
+    sys.exit(run_on_store(bring_up_to_date, check_schema=False))

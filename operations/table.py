@@ -1,8 +1,10 @@
-"""Tables on stdout."""
+"""Print tables to stdout, or the same data as JSON for programs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -11,3 +13,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(len(line[n]) for line in lines) for n in range(len(columns))]
     for line in lines:
         print("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON. Sets are printed as sorted lists."""
+    print(json.dumps(value, default=sorted))

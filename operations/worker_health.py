@@ -11,7 +11,8 @@ import sys
 
 from jobs.queue.worker_registry import live_workers
 from jobs.store.database import Database
-from operations.command import DONE, fail, run_on_store
+from operations.command import fail, run_on_store
+from settings.errors.endings import Ending
 from workers.engine_loop.heartbeat import host_of
 
 
@@ -19,13 +20,16 @@ def _check(database: Database) -> int:
     host = socket.gethostname()
     workers = live_workers(database, database.settings.worker_fresh_seconds)
     if any(host_of(worker.id) == host for worker in workers):
-        return DONE
+        return Ending.DONE
     return fail(f"no live worker of {host} is registered")
 
 
 def main() -> int:
-    """Return the exit status. The schema is not checked, because that takes longer than the question itself."""
-    return run_on_store(_check, prefix="can't look: ", check_schema=False)
+    """Return the exit code, 0 or 1: container runtimes know no other.
+
+    The schema is not checked, because that takes longer than the question itself.
+    """
+    return Ending.DONE if run_on_store(_check, check_schema=False) == Ending.DONE else Ending.FAILED
 
 
 if __name__ == "__main__":

@@ -17,14 +17,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
 
 from scoreline.client import KEY_VARIABLE
-from scoreline.log_lines import LogLine
-from scoreline.server_process import CommandError, environment, python_command, require_server
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.server_process import (
+    DATABASE_VARIABLE,
+    embedded_database,
+    environment,
+    python_command,
+    require_server,
+)
+from scoreline.terminal.log_lines import LogLine
 
 ROLES = {"api": "api", "worker": "workers.engine_loop", "deliver": "workers.delivery"}
 """The child processes and the modules that they run."""
@@ -55,7 +63,7 @@ class StartError(EmbeddedError):
 
     def __init__(self, child: Child) -> None:
         refusal = child.refusal()
-        super().__init__(f"the {child.role} did not start: {refusal or child.failure_reason()}")
+        super().__init__(f"the {child.role} did not start: {refusal or child.failure_reason()}", child.exit_code)
         self.role = child.role
         self.log = [] if refusal else list(child.log)  # empty if the message says it all
 
@@ -141,6 +149,12 @@ class Child:
         errors = [line.plain for line in self.log if line.level in ("error", "critical")]
         return errors[-1] if errors else f"it ended with status {self.process.returncode} and said nothing"
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """The kind of its failure, once it has ended."""
+        code = self.process.returncode
+        return ExitCode(code) if code in (ExitCode.USAGE, ExitCode.UNAVAILABLE) else ExitCode.FAILED
+
     def kill(self) -> None:
         """Kill it and wait for its end."""
         self.process.kill()
@@ -163,6 +177,7 @@ class EmbeddedService:
         self._on_line = on_line
         self._roles = roles
         self._children: list[Child] = []
+        self.warnings: list[str] = []  # of settings that are not used, once it has started
         self._lock: int | None = None
         self._socket_folder: tempfile.TemporaryDirectory[str] | None = None
         self._port = settings.port
@@ -187,10 +202,17 @@ class EmbeddedService:
     def start(self) -> None:
         """Migrate the database and start the processes. Raises EmbeddedError, ServerMissingError."""
         require_server()
+        was_there = self._settings.data.exists()
         self._lock = _lock_data(self._settings.data)
-        self._port = _free_port(self._settings.host, self._settings.port)
-        variables = environment(**self._variables())
-        _migrate(variables)
+        try:
+            self._port = _free_port(self._settings.host, self._settings.port)
+            variables = environment(**self._variables())
+            warnings = _prepare(variables)
+        except EmbeddedError:
+            if not was_there:
+                _remove_empty(self._settings.data)
+            raise
+        self.warnings = [*_unused_variables(), *warnings]
         for role, module in self._roles.items():
             command = python_command("-m", "scoreline.child", str(os.getpid()), module)
             self._children.append(Child(role, command, variables, self._on_line))
@@ -240,7 +262,7 @@ class EmbeddedService:
             self._socket_folder = tempfile.TemporaryDirectory(prefix="scoreline-")
             bell = Path(self._socket_folder.name) / "bell"
         variables = {
-            "SCORELINE_DATABASE_URL": f"sqlite:///{data / 'scoreline.db'}",
+            DATABASE_VARIABLE: embedded_database(data),
             "SCORELINE_BELL_SOCKET": str(bell),
             "SCORELINE_MODEL": _absolute_if_local(settings.model),
             "SCORELINE_HOST": settings.host,
@@ -320,18 +342,43 @@ def _free_port(host: str, port: int) -> int:
         ) from error
 
 
-def _migrate(variables: dict[str, str]) -> None:
+def _remove_empty(data: Path) -> None:
+    """Remove a data directory that was just made, in which there is nothing but the lock."""
+    (data / "lock").unlink()
+    with suppress(OSError):
+        data.rmdir()
+
+
+def _unused_variables() -> list[str]:
+    """Return a warning for each variable that is set and that the embedded service does not use."""
+    instead = {
+        DATABASE_VARIABLE: "jobs are kept in the directory that --data names",
+        "SCORELINE_REDIS_URL": "no Redis is needed",
+        "SCORELINE_BELL_SOCKET": "the socket is in the directory that --data names",
+    }
+    return [
+        f"{name} is set and not used by `scoreline up`: {why}" for name, why in instead.items() if name in os.environ
+    ]
+
+
+def _prepare(variables: dict[str, str]) -> list[str]:
+    """Look at the settings, and bring the database up to date. Returns warnings. Raises EmbeddedError."""
     done = subprocess.run(
-        python_command("-m", "operations.migrate"),
+        python_command("-m", "operations.prepare"),
         env=variables,
         capture_output=True,
         text=True,
         errors="replace",
         start_new_session=True,  # it takes about a second, and Ctrl-C must not interrupt it
     )
+    lines = [line.removeprefix("scoreline: ") for line in done.stderr.splitlines()]
+    if done.returncode in (ExitCode.USAGE, ExitCode.UNAVAILABLE):
+        raise EmbeddedError(lines[-1], ExitCode(done.returncode))
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise EmbeddedError(f"the database could not be brought up to date: {lines[-1]}")
+        raise EmbeddedError(
+            f"the database could not be brought up to date: {lines[-1] if lines else 'no reason given'}"
+        )
+    return [line.removeprefix("warning: ") for line in lines]
 
 
 def _is_ready(client: httpx2.Client) -> bool:

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from scoreline.client import Client, ScorelineError
 from scoreline.embedded import EmbeddedService, EmbeddedSettings, StartError, StopRequest
-from scoreline.progress_display import ProgressDisplay
+from scoreline.server_process import require_server
+from scoreline.terminal.progress_display import ProgressDisplay
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -46,6 +47,7 @@ def stop_signals() -> Iterator[StopRequest]:
 
 def up(settings: EmbeddedSettings, console: Console) -> None:
     """Run the service until told to stop. Raises CommandError."""
+    require_server()
     display = ProgressDisplay(console)
     with stop_signals() as stop:
         with running(settings, stop, display) as service:
@@ -66,6 +68,8 @@ def running(settings: EmbeddedSettings, stop: StopRequest, display: ProgressDisp
         display.begin(f"Starting Scoreline with the model {settings.model}")
         try:
             service.start()
+            for warning in service.warnings:
+                display.print(Text(f"warning: {warning}", style="yellow"))
             service.wait_until_ready()
         except StartError as error:
             display.end()

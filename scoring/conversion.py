@@ -27,9 +27,7 @@ def to_scores(scores: LabelScores, apply_softmax: bool, temperature: float = 1.0
     zeros (ADR-001). Raises RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing
     log-probabilities.
     """
-    if scores.impossible_row() is not None:
-        # The engine refuses to give such values, but an earlier version may have stored them.
-        raise RequestError(ErrorCode.JOB_FAILED, "the model gave NaN or infinity for an item; please score it again")
+    check_possible(scores)
     values = scores.logits if apply_softmax else scores.logprobs
     if values is None:
         raise ValueError("probabilities over the vocabulary need log-probabilities, and the engine gave none")
@@ -45,6 +43,13 @@ def to_scores(scores: LabelScores, apply_softmax: bool, temperature: float = 1.0
     with np.errstate(over="ignore"):
         result[reachable] = softmax((rows - rows.max(axis=1, keepdims=True)) / temperature, axis=1)
     return result
+
+
+def check_possible(scores: LabelScores) -> None:
+    """Raise RequestError JOB_FAILED for NaN and +inf."""
+    if scores.impossible_row() is not None:
+        # The engine refuses to give such values, but an earlier version may have stored them.
+        raise RequestError(ErrorCode.JOB_FAILED, "the model gave NaN or infinity for an item; please score it again")
 
 
 def label_mass(

@@ -1,6 +1,6 @@
-"""Labels for each item: of all labels of a request, which ones each item has, and in which order.
+"""Labels for each item: which of the labels of a request each item has, and in which order.
 
-A request is scored with all labels that any of its items has. What an item is answered is picked from that.
+A request is scored with all labels that any of its items has. The answer for an item is picked from these scores.
 """
 
 from __future__ import annotations

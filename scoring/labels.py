@@ -9,15 +9,15 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
 from scoring.limits import Limits
 from scoring.request import ScoreRequest
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from scoring.vocabulary import check_range
 
 
 def check_number_of_labels(request: ScoreRequest, limits: Limits) -> None:
     """Raise :class:`RequestError` for more labels than are allowed, before any is looked at."""
-    given: Sequence[str | int] = request.labels or request.label_token_ids or ()
+    given: Sequence[object] = request.labels or request.label_token_ids or request.label_token_sequences or ()
     if len(given) > limits.max_labels:
-        raise _too_many_labels(f"{len(given)} labels", limits, _labels_field(request))
+        raise _too_many_labels(f"{len(given)} labels", limits, labels_field(request))
     for n, of_item in enumerate(request.item_label_token_ids or ()):
         if len(of_item) > limits.max_labels:
             raise _too_many_labels(f"{len(of_item)} labels", limits, f"label_token_ids[{n}]")
@@ -36,8 +36,10 @@ def find_label_token_ids(
 ) -> tuple[tuple[int, ...], ItemLabels | None]:
     """Return all labels of a request, and which of them each item has; None: all of them.
 
-    Raises :class:`RequestError`.
+    None are returned of a request whose labels may have several tokens. Raises :class:`RequestError`.
     """
+    if request.options.has_continuations:
+        return (), None
     if request.item_label_token_ids is not None:
         for n, of_item in enumerate(request.item_label_token_ids):
             check_range(of_item, card, f"label_token_ids[{n}]")
@@ -50,12 +52,15 @@ def find_label_token_ids(
         label if isinstance(label, int) else _single_token(label, f"labels[{n}]", tokenizer)
         for n, label in enumerate(given)
     )
-    check_range(labels, card, _labels_field(request))
+    check_range(labels, card, labels_field(request))
     return labels, None
 
 
-def _labels_field(request: ScoreRequest) -> str:
-    return "labels" if request.labels is not None else "label_token_ids"
+def labels_field(request: ScoreRequest) -> str:
+    """Return the name of the field that the labels of a request are in."""
+    if request.labels is not None:
+        return "labels"
+    return "label_token_ids" if request.label_token_sequences is None else "label_token_sequences"
 
 
 def _single_token(label: str, param: str, tokenizer: TextTokenizer) -> int:

@@ -75,6 +75,11 @@ class Rows:
         """int32 [N]: number of tokens of each whole sequence, prefix included."""
         return self.prefix_ends + self.lengths
 
+    def part(self, start: int, stop: int) -> Rows:
+        """Return the rows from ``start`` to ``stop``."""
+        first, last = int(self.lengths[:start].sum()), int(self.lengths[:stop].sum())
+        return Rows(self.tokens[first:last], self.lengths[start:stop], self.prefix_ends[start:stop])
+
     def to_bytes(self) -> bytes:
         """Serialise as little-endian int32: N, then lengths, prefix ends and tokens."""
         parts = (np.array([len(self)], _HEADER), self.lengths, self.prefix_ends, self.tokens)
@@ -89,11 +94,159 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Continuations:
+    """Target tokens behind N rows, L sequences of them for each row, whose log-probabilities are wanted.
+
+    Continuation ``n * L + l`` belongs to row ``n`` and label ``l``. Its sequence is the first ``kept`` tokens of the
+    row's whole sequence (prefix and own tokens), followed by its own tokens. Each of its own tokens is a target, whose
+    log-probability is read one position before it.
+    """
+
+    tokens: TokenIds  # int32 [T]: the targets of all continuations, end to end
+    lengths: TokenIds  # int32 [N * L]: number of targets of each; 0 only for an item of a likelihood without own tokens
+    kept: TokenIds  # int32 [N * L]: at least 1; less than the row's whole sequence where text merges at the boundary
+    divisors: npt.NDArray[np.int32]  # [N * L]: what the sum is divided by: 1, the number of targets, or a label's bytes
+
+    def __post_init__(self) -> None:
+        if not len(self.lengths) == len(self.kept) == len(self.divisors):
+            lengths, kept, divisors = len(self.lengths), len(self.kept), len(self.divisors)
+            raise ValueError(f"{lengths} lengths, {kept} numbers of kept tokens and {divisors} divisors")
+        if int(self.lengths.sum()) != len(self.tokens):
+            raise ValueError(f"lengths sum to {int(self.lengths.sum())} but there are {len(self.tokens)} tokens")
+        if len(self) and (int(self.lengths.min()) < 0 or int(self.kept.min()) < 1 or int(self.divisors.min()) < 1):
+            raise ValueError("a continuation has a negative length, keeps no token, or is divided by less than 1")
+
+    @classmethod
+    def pack(
+        cls,
+        targets: Sequence[Sequence[int] | TokenIds],
+        kept: Sequence[int] | TokenIds,
+        divisors: Sequence[int] | TokenIds | None = None,
+    ) -> Continuations:
+        """Pack continuations given as one sequence of target tokens each. divisors: None divides by 1."""
+        rows = Rows.pack(targets, kept)
+        ones = np.ones(len(rows), np.int32)
+        return cls(
+            rows.tokens, rows.lengths, rows.prefix_ends, ones if divisors is None else np.asarray(divisors, np.int32)
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Continuations]) -> Continuations:
+        """Concatenate several packed arrays of continuations."""
+        if not parts:
+            return cls.pack([], [])
+        return cls(
+            tokens=np.concatenate([part.tokens for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
+            kept=np.concatenate([part.kept for part in parts]),
+            divisors=np.concatenate([part.divisors for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the arrays take."""
+        return int(self.tokens.nbytes + self.lengths.nbytes + self.kept.nbytes + self.divisors.nbytes)
+
+    @property
+    def sequence_lengths(self) -> TokenIds:
+        """int32 [N * L]: number of tokens of each whole sequence, targets included."""
+        return self.kept + self.lengths
+
+    def of_rows(self, start: int, stop: int, rows: int) -> Continuations:
+        """Return the continuations of the rows from ``start`` to ``stop``. rows: how many rows there are in all."""
+        labels = len(self) // max(1, rows)
+        part = slice(start * labels, stop * labels)
+        first, last = int(self.lengths[: part.start].sum()), int(self.lengths[: part.stop].sum())
+        return Continuations(self.tokens[first:last], self.lengths[part], self.kept[part], self.divisors[part])
+
+    def to_bytes(self) -> bytes:
+        """Serialise as little-endian int32: their number, then lengths, kept, divisors and tokens."""
+        parts = (np.array([len(self)], _HEADER), self.lengths, self.kept, self.divisors, self.tokens)
+        return b"".join(np.ascontiguousarray(part, _HEADER).tobytes() for part in parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Continuations:
+        """Read what :meth:`to_bytes` wrote."""
+        values = np.frombuffer(data, _HEADER)
+        n = int(values[0])
+        lengths, kept, divisors = values[1 : 1 + 3 * n].reshape(3, n)
+        return cls(values[1 + 3 * n :], lengths, kept, divisors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuts:
+    """Rows with their continuations, and where the tokens of each begin, so that they can be cut often."""
+
+    rows: Rows
+    continuations: Continuations | None
+    # int64, because a hundred thousand long items have more tokens than an int32 can count.
+    tokens: npt.NDArray[np.int64]  # [N + 1]: where the tokens of each row begin, and where the last ones end
+    targets: npt.NDArray[np.int64]  # [N * L + 1]: the same of each continuation
+
+    @classmethod
+    def of(cls, rows: Rows, continuations: Continuations | None) -> Cuts:
+        of_targets = np.zeros(0, np.int32) if continuations is None else continuations.lengths
+        return cls(rows, continuations, *(_places(lengths) for lengths in (rows.lengths, of_targets)))
+
+    def part(self, start: int, stop: int) -> tuple[Rows, Continuations | None]:
+        """Return the rows from ``start`` to ``stop`` with their continuations."""
+        rows, all_of_them = self.rows, self.continuations
+        own = Rows(
+            rows.tokens[self.tokens[start] : self.tokens[stop]], rows.lengths[start:stop], rows.prefix_ends[start:stop]
+        )
+        if all_of_them is None:
+            return own, None
+        labels = len(all_of_them) // max(1, len(rows))
+        part = slice(start * labels, stop * labels)
+        tokens = all_of_them.tokens[self.targets[part.start] : self.targets[part.stop]]
+        arrays = (all_of_them.lengths, all_of_them.kept, all_of_them.divisors)
+        return own, Continuations(tokens, *(array[part] for array in arrays))
+
+
+def _places(lengths: TokenIds) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Consecutive items of a job that are stored, claimed and finished together."""
 
     first_item: int  # index of the first one among the job's items
     rows: Rows  # one row per item
+    continuations: Continuations | None = None  # behind the rows; None: each row is scored with one-token labels
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are stored: those of the rows and the targets."""
+        return len(self.rows.tokens) + (0 if self.continuations is None else len(self.continuations.tokens))
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens all sequences have, prefix included. The targets of a row count behind it, each once."""
+        own = int(self.rows.sequence_lengths.sum())
+        return own if self.continuations is None else own + len(self.continuations.tokens)
+
+    @property
+    def longest_sequence(self) -> int:
+        """How many tokens the longest sequence has."""
+        longest = int(self.rows.sequence_lengths.max(initial=0))
+        if self.continuations is None:
+            return longest
+        return max(longest, int(self.continuations.sequence_lengths.max(initial=0)))
+
+    @property
+    def highest_token(self) -> int:
+        """The highest token id of the rows and the targets; 0 if there are none."""
+        highest = int(self.rows.tokens.max(initial=0))
+        return highest if self.continuations is None else max(highest, int(self.continuations.tokens.max(initial=0)))
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the arrays take."""
+        return self.rows.nbytes + (0 if self.continuations is None else self.continuations.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,8 +277,17 @@ class ChunkWork:
 
     id: int  # chosen by the caller; the result carries it, too
     rows: Rows
-    label_token_ids: tuple[int, ...]
+    label_token_ids: tuple[int, ...]  # empty where there are continuations
     head: Head
+    continuations: Continuations | None = None  # what is scored behind each row instead of labels of one token
+    keep_targets: bool = False  # whether the log-probabilities of single targets are stored with their sums
+
+    @property
+    def columns(self) -> int:
+        """How many scores each row gets."""
+        if self.continuations is None:
+            return len(self.label_token_ids)
+        return len(self.continuations) // max(1, len(self.rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +300,14 @@ class GroupWork:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TargetScores:
+    """What the engine computed for single targets, and whether they were most probable."""
+
+    token_logprobs: npt.NDArray[np.float32]  # [T]: of each target
+    greedy: npt.NDArray[np.bool_]  # [N * L]: whether every target of the continuation was a most probable token
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ScoredChunk:
     """The scores of one chunk."""
 
@@ -145,3 +315,14 @@ class ScoredChunk:
     scores: LabelScores
     cached_tokens: int  # tokens of its sequences that did not have to be computed
     algorithms: tuple[str, ...] = ()  # that its rows were computed by, in alphabetical order
+    # Of the continuations, None without them. With them, both arrays of ``scores`` are the sums of the targets'
+    # log-probabilities, each divided by its divisor.
+    token_logprobs: npt.NDArray[np.float32] | None = None  # [T]: of each target
+    greedy: npt.NDArray[np.bool_] | None = None  # [N * L]: whether every target was a most probable token
+
+    @property
+    def targets(self) -> TargetScores | None:
+        """The scores of single targets; None without continuations."""
+        if self.token_logprobs is None or self.greedy is None:
+            return None
+        return TargetScores(self.token_logprobs, self.greedy)

@@ -35,6 +35,7 @@ class Limits:
     query_characters: Limit
     item_characters: Limit
     label_characters: Limit
+    label_tokens: Limit  # of all labels together behind one item, if labels may have several
     chunk_tokens: int  # most work in a chunk of several rows, as scoring.work measures it
     chunk_items: int  # most rows in a chunk
 
@@ -85,6 +86,22 @@ class Limits:
                 f"is allowed for {self.repeated_characters.most // characters} items here"
             )
             raise self.repeated_characters.exceeded(message, "items")
+
+    def check_label_tokens(self, tokens: int, param: str) -> None:
+        """Refuse labels that have too many tokens together behind one item."""
+        if tokens > self.label_tokens.most:
+            message = f"the labels have {tokens} tokens together, more than the {self.label_tokens.most} allowed here"
+            raise self.label_tokens.exceeded(message, param)
+
+    def check_label_characters(self, characters: int) -> None:
+        """Refuse labels for which so many characters, theirs and those before them, are tokenized behind all items."""
+        if characters > self.repeated_characters.most:
+            message = (
+                "more than "
+                f"{self.repeated_characters.most} characters, those of the labels and of the text before them, must be "
+                "tokenized behind the items in all"
+            )
+            raise self.repeated_characters.exceeded(message, "labels")
 
 
 def check_characters(text: object, limit: Limit, param: str) -> None:

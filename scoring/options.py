@@ -16,6 +16,22 @@ class Priority(StrEnum):
     BULK = "bulk"
 
 
+class Scoring(StrEnum):
+    """What the log-probabilities of a job are of."""
+
+    TOKEN = "token"  # labels of one token
+    SEQUENCE = "sequence"  # labels of any number of tokens
+    LIKELIHOOD = "likelihood"  # no labels: the own tokens of each item behind the query
+
+
+class Normalization(StrEnum):
+    """What the log-probability of a label of several tokens is divided by."""
+
+    NONE = "none"
+    TOKENS = "tokens"  # the number of its tokens
+    BYTES = "bytes"  # the number of its bytes in UTF-8
+
+
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
     """The options that change a request's output or its sequences."""
@@ -27,9 +43,27 @@ class ScoreOptions:
     return_provenance: bool = False  # say what computed the scores
     temperature: float = 1.0  # of the softmax over the labels; the logits are divided by it
     label_mass: bool = False  # compute the labels' share of the whole vocabulary even if no score needs it
+    relevance: str | None = None  # how the scores make one number for each item, such as softmax(0): scoring.templates
+    scoring: Scoring = Scoring.TOKEN
+    label_normalization: Normalization = Normalization.NONE  # only of labels of any number of tokens
+    return_token_logprobs: bool = False  # of a likelihood: those of each token
+    return_tokens: bool = False  # of a likelihood: their ids
+
+    @property
+    def has_continuations(self) -> bool:
+        """Whether target tokens stand behind the rows, instead of labels of one token that all rows share."""
+        return self.scoring is not Scoring.TOKEN
+
+    @property
+    def needs_targets(self) -> bool:
+        """Whether an answer shows more of the continuations than their log-probabilities.
+
+        Labels whose log-probabilities are divided have their share of the vocabulary by the undivided ones.
+        """
+        return self.scoring is Scoring.LIKELIHOOD or self.label_normalization is not Normalization.NONE
 
     @property
     def head(self) -> Head:
         """The cheapest head that computes everything that was asked for."""
-        needs_vocabulary = self.label_mass or self.return_logprobs or not self.apply_softmax
+        needs_vocabulary = self.has_continuations or self.label_mass or self.return_logprobs or not self.apply_softmax
         return Head.LOGPROBS if needs_vocabulary else Head.LOGITS

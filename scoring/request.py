@@ -8,21 +8,26 @@ lowest index is reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import chain
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.options import ScoreOptions
+from scoring.options import Normalization, ScoreOptions, Scoring
 from scoring.templates.asked import TEMPLATE_FIELDS, find_template, wording_of
 from scoring.templates.template import Template
 from scoring.templates.wording import Wording
 
 _OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first", "return_provenance")
 
-SCORE_FIELDS = frozenset({"query", "items", "label_token_ids", "labels", "temperature", *_OPTIONS, *TEMPLATE_FIELDS})
+_LABEL_FIELDS = ("label_token_ids", "labels", "label_token_sequences", "label_scoring", "label_normalization")
+
+SCORE_FIELDS = frozenset({"query", "items", "temperature", *_LABEL_FIELDS, *_OPTIONS, *TEMPLATE_FIELDS})
 """The fields of a body that :func:`parse_score_request` reads."""
+
+_LIKELIHOOD_OPTIONS = ("return_token_logprobs", "return_tokens", "return_provenance")
 
 MAX_TEMPERATURE = 1e6
 """The highest temperature. At it, all labels have nearly the same score."""
@@ -32,7 +37,7 @@ _MIXED = "query and items must both be text or both be token ids"
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """A well-formed request. Exactly one of the three label fields is set.
+    """A well-formed request. Exactly one of the four label fields is set, and none for a likelihood.
 
     Token ids are integers of any size here; :mod:`scoring.prepare` checks them against the vocabulary.
     """
@@ -45,6 +50,7 @@ class ScoreRequest:
     wording: Wording | None = None  # of texts; None if query and item are the whole text
     template: Template | None = None  # that the wording was taken from, if it was
     item_label_token_ids: tuple[tuple[int, ...], ...] | None = None  # labels for each item
+    label_token_sequences: tuple[tuple[int, ...], ...] | None = None  # labels of any number of tokens
 
 
 def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Template] | None = None) -> ScoreRequest:
@@ -57,20 +63,43 @@ def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Temp
     text = isinstance(query, str)
     items = _parse_items(body.get("items"), text=text)
     template = find_template(body, templates or {})
-    given = (body.get("label_token_ids"), body.get("labels"))
-    of_items = _parse_labels_for_each_item(*given, items=len(items))
-    if of_items is not None:
-        label_token_ids, labels = None, None
-    elif template is not None and given == (None, None):
-        label_token_ids, labels = None, template.labels
-    else:
-        label_token_ids, labels = _parse_labels(*given)
-    flags = {name: parse_flag(body.get(name), name) for name in _OPTIONS}
-    options = ScoreOptions(**flags, temperature=_parse_temperature(body.get("temperature"), **flags))
+    given = {name: body.get(name) for name in _LABEL_FIELDS}
+    if template is not None and not any(given[name] is not None for name in _LABEL_FIELDS[:3]):
+        given |= {"labels": list(template.labels)}
+        given |= {name: value for name, value in template.label_fields.items() if given[name] is None}
+    labels = _parse_any_labels(given, items=len(items))
+    flags: dict[str, Any] = {name: parse_flag(body.get(name), name) for name in _OPTIONS}
+    temperature = _parse_temperature(body.get("temperature"), **flags)
+    if labels.scoring is Scoring.SEQUENCE and flags["return_logits"]:
+        message = "labels of several tokens have no logits: send return_logprobs"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="return_logits")
+    options = ScoreOptions(
+        **flags, temperature=temperature, scoring=labels.scoring, label_normalization=labels.normalization
+    )
     wording = wording_of(body, template, text=text, item_first=options.item_first)
     if wording is not None:
         options = replace(options, label_mass=True)
-    return ScoreRequest(query, items, label_token_ids, labels, options, wording, template, of_items)
+    if template is not None and labels.texts == template.labels:
+        options = replace(options, relevance=str(template.relevance))
+    return ScoreRequest(
+        query,
+        items,
+        labels.ids,
+        labels.texts,
+        options,
+        wording,
+        template,
+        item_label_token_ids=labels.of_items,
+        label_token_sequences=labels.sequences,
+    )
+
+
+def parse_likelihood_request(body: Mapping[str, object]) -> ScoreRequest:
+    """Read a request for the likelihood of its items, as :func:`parse_score_request` does for scores."""
+    query = _parse_query(body.get("query"))
+    items = _parse_items(body.get("items"), text=isinstance(query, str))
+    flags: dict[str, Any] = {name: parse_flag(body.get(name), name) for name in _LIKELIHOOD_OPTIONS}
+    return ScoreRequest(query, items, None, None, ScoreOptions(**flags, scoring=Scoring.LIKELIHOOD))
 
 
 def check_text(text: str, param: str) -> None:
@@ -150,6 +179,83 @@ def _check_item_shapes(items: list[object], first: int) -> None:
             _check_ids(item, f"items[{n}]")
         else:
             raise _invalid(f"items[{n}] must be a string or a list of token ids", f"items[{n}]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """The labels of a request: one of the four fields is set."""
+
+    ids: tuple[int, ...] | None = None
+    texts: tuple[str, ...] | None = None
+    of_items: tuple[tuple[int, ...], ...] | None = None
+    sequences: tuple[tuple[int, ...], ...] | None = None
+    scoring: Scoring = Scoring.TOKEN
+    normalization: Normalization = Normalization.NONE
+
+
+def _parse_any_labels(given: Mapping[str, object], *, items: int) -> _Labels:
+    """Return the labels, given the fields of a body that are about them. items: how many there are."""
+    scoring = _parse_choice(given["label_scoring"], "label_scoring", (Scoring.TOKEN, Scoring.SEQUENCE))
+    normalization = _parse_choice(given["label_normalization"], "label_normalization", tuple(Normalization))
+    ids, texts, sequences = (given[name] for name in _LABEL_FIELDS[:3])
+    if scoring is Scoring.SEQUENCE:
+        return _parse_label_sequences(ids, texts, sequences, normalization)
+    for name in ("label_token_sequences", "label_normalization"):
+        if given[name] is not None and (name == "label_token_sequences" or normalization is not Normalization.NONE):
+            message = f'{name} needs label_scoring: "sequence"; by default, a label is one token'
+            raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param=name)
+    of_items = _parse_labels_for_each_item(ids, texts, items=items)
+    if of_items is not None:
+        return _Labels(of_items=of_items)
+    of_all, labels = _parse_labels(ids, texts)
+    return _Labels(of_all, labels)
+
+
+def _parse_label_sequences(ids: object, texts: object, sequences: object, normalization: Normalization) -> _Labels:
+    if ids is not None:
+        message = 'label_token_ids are labels of one token: with label_scoring: "sequence", send label_token_sequences'
+        raise _bad_label(message, "label_token_ids")
+    if texts is not None and sequences is not None:
+        raise _invalid("give either label_token_sequences or labels, not both", "labels")
+    if texts is not None:
+        labels = _parse_text_labels(texts)
+        for n, label in enumerate(labels):
+            if not label:
+                raise _bad_label(f"labels[{n}] is empty: a label must have one token at least", f"labels[{n}]")
+        return _Labels(texts=labels, scoring=Scoring.SEQUENCE, normalization=normalization)
+    field = "label_token_sequences"
+    if sequences is None:
+        raise RequestError(ErrorCode.MISSING_LABEL_TOKEN_IDS, f"{field} (or labels) is required", param=field)
+    if not isinstance(sequences, list):
+        raise _bad_label(f"{field} must be a list of lists of token ids", field)
+    if not sequences:
+        raise RequestError(ErrorCode.EMPTY_LABEL_TOKEN_IDS, f"{field} must name at least one label", param=field)
+    for n, sequence in enumerate(sequences):
+        where = f"{field}[{n}]"
+        if not isinstance(sequence, list):
+            raise _bad_label(f"{where} must be a list of token ids", where)
+        if not sequence:
+            raise _bad_label(f"{where} is empty: a label must have one token at least", where)
+        for place, token in enumerate(sequence):
+            if type(token) is not int:
+                raise _bad_label(f"{where}[{place}] must be an integer token id", f"{where}[{place}]")
+    if normalization is Normalization.BYTES:
+        message = "label_normalization: bytes needs labels as texts, because token ids have no bytes"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="label_normalization")
+    return _Labels(sequences=tuple(map(tuple, sequences)), scoring=Scoring.SEQUENCE, normalization=normalization)
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def _parse_choice(value: object, name: str, allowed: Sequence[Choice]) -> Choice:
+    """Return the value of a field that has one of these values, of which the first one is the default."""
+    if value is None:
+        return allowed[0]
+    found = [one for one in allowed if one == value]
+    if not isinstance(value, str) or not found:
+        raise _invalid(f"{name} must be one of {', '.join(allowed)}", name)
+    return found[0]
 
 
 def _parse_labels(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from checkpoints.card import ModelCard
 from checkpoints.files import read_model_card
 from checkpoints.source import Checkpoint
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

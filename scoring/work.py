@@ -2,9 +2,9 @@
 
 This measure decides the size of chunks and of claims, and the speed of workers is reported in it. The length of the
 sequences would not do: 500 items of 20 tokens behind a query of 2,000 tokens are sequences of 1,010,000 tokens in all,
-but only 12,000 of them are computed, since the items share the work of the query. So a row counts its own tokens, and
-the prefix counts once for all rows that are scored together. A token that attends to a long prefix takes longer than
-one without a prefix: it counts as the number of prefixless tokens that take as long.
+but only 12,000 of them are computed, since the items share the work of the query. So a row counts its own tokens and
+the targets behind it, and the prefix counts once for all rows that are scored together. A token that attends to a long
+prefix takes longer than one without a prefix: it counts as the number of prefixless tokens that take as long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import GroupWork, Rows
+from scoring.layout import Chunk, ChunkWork, Continuations, GroupWork, Rows
+from scoring.planning.continuations import ASSUMED_LABELS
 
 ATTENTION_TOKENS = 3_840
 """Number of preceding tokens whose attention costs as much as all else that is computed for one token.
@@ -24,6 +25,13 @@ A token takes 2 operations per weight of the layers, and each pair of tokens tak
 For Qwen3-0.6B the ratio is 2 x 440e6 / (4 x 2,048 x 28); it is similar for the other models.
 """
 
+STEP_SIZES = (64, 128, 256)
+"""Tokens of the steps of a CPU, by default."""
+STEP_TOKENS = STEP_SIZES[-1]
+SHORTEST_SHARED = 64
+"""Tokens of the shortest query that items share, by default."""
+
+Floats = npt.NDArray[np.float64]
 Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 
@@ -37,22 +45,72 @@ def work_of_prefix(length: float) -> int:
     return round(work(length / 2, float(length)))
 
 
-def work_of_each_row(rows: Rows) -> npt.NDArray[np.float64]:
-    """Return the work of each row, float64 [N], prefix excluded. An empty row counts one token: it is scored, too."""
-    return work(rows.prefix_ends.astype(np.float64), np.maximum(rows.lengths, 1).astype(np.float64))
+def work_of_each_row(rows: Rows, continuations: Continuations | None = None) -> npt.NDArray[np.float64]:
+    """Return the work of each row, float64 [N], prefix excluded. An empty row counts one token: it is scored, too.
+
+    The last target of a continuation is not computed, since nothing is read behind it. The others are computed in the
+    way that a worker would take: see :func:`are_branches`.
+    """
+    prefix_ends = rows.prefix_ends.astype(np.float64)
+    alone = work(prefix_ends, np.maximum(rows.lengths, 1).astype(np.float64))
+    if continuations is None or not len(rows) or not len(continuations):
+        return alone
+    kept = continuations.kept.reshape(len(rows), -1).astype(np.float64)
+    targets = continuations.lengths.reshape(kept.shape).astype(np.float64)
+    begins, whole = prefix_ends[:, None], rows.sequence_lengths[:, None]
+    at_end = (targets == 1) & (kept == whole)
+    branching = (targets > 0) & ~at_end & are_branches(begins, kept, targets)
+    in_rows = (targets > 0) & ~at_end & ~branching
+    of_rows = work(begins, np.maximum(kept - begins, 0) + targets - 1)
+    behind_branches = work(kept, targets - 1)
+    # Labels that keep as much of the item share a branch.
+    ends = np.sort(np.where(branching, kept, 0), axis=1)
+    is_new = (ends > 0) & (np.diff(ends, axis=1, prepend=0) > 0)
+    of_branches = work(begins, np.maximum(ends - begins, 1))
+    # What is read at the end of a long item is read at the end of its branch, if there is one.
+    has_own_row = at_end.any(axis=1) & ~((branching & (kept == whole)).any(axis=1) & (rows.lengths > STEP_TOKENS))
+    total: Floats = np.where(has_own_row, alone, 0.0)
+    for part, counts in ((of_rows, in_rows), (behind_branches, branching), (of_branches, is_new)):
+        total += np.where(counts, part, 0.0).sum(axis=1)
+    return np.maximum(total, 1.0)
 
 
-def work_of_rows(rows: Rows) -> int:
-    """Return the work of all rows together, their prefix excluded."""
-    return round(float(work_of_each_row(rows).sum()))
+def are_branches(begins: Floats, kept: Floats, targets: Floats) -> npt.NDArray[np.bool_]:
+    """Return which labels are computed behind a prefix of query and item, and not in rows of item and label.
+
+    begins: tokens of the query; kept: tokens of query and item, float64, in any shape. A worker's planner decides this
+    by estimates (:mod:`scoring.planning.continuations`). The price must not depend on the worker, so this counts the
+    same padded steps with the sizes of a CPU's steps and the attention of :data:`ATTENTION_TOKENS`.
+    """
+    begin: Floats = np.minimum(np.where(begins < SHORTEST_SHARED, 0.0, begins), kept - 1)
+    whole_steps: Floats = begin // STEP_TOKENS * STEP_TOKENS
+    length = kept - begin + targets - 1
+    long_row: Floats = work(whole_steps, _padded(begin - whole_steps + length))
+    rows = ASSUMED_LABELS * np.where(length > STEP_TOKENS, long_row, work(begin, length))
+    branch = work(whole_steps, _padded(kept - whole_steps)) + work(kept, _padded(ASSUMED_LABELS * (targets - 1)))
+    found: npt.NDArray[np.bool_] = (kept - begin > 1) & (branch < rows)
+    return found
 
 
-def work_of_group(prefix_length: int, rows: Iterable[Rows]) -> int:
-    """Return the work of rows that share a prefix, the prefix included; 0 if there are none.
+def _padded(tokens: Floats) -> Floats:
+    """Return the tokens of the steps that so many take: whole ones, and the smallest that holds the rest."""
+    rest = tokens % STEP_TOKENS
+    sizes = np.select([rest == 0, *(rest <= size for size in STEP_SIZES)], [0, *STEP_SIZES])
+    padded: Floats = tokens - rest + sizes
+    return padded
+
+
+def work_of_chunk(chunk: Chunk | ChunkWork) -> int:
+    """Return the work of all rows of a chunk together, their prefix excluded."""
+    return round(float(work_of_each_row(chunk.rows, chunk.continuations).sum()))
+
+
+def work_of_group(prefix_length: int, chunks: Iterable[Chunk | ChunkWork]) -> int:
+    """Return the work of chunks that share a prefix, the prefix included; 0 if there are none.
 
     This is the price of a job. Jobs that share a prefix cost less together if they are scored together.
     """
-    of_each = [work_of_rows(part) for part in rows]
+    of_each = [work_of_chunk(chunk) for chunk in chunks]
     return sum(of_each) + work_of_prefix(prefix_length) if of_each else 0
 
 
@@ -63,7 +121,7 @@ def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> 
     """
     done = 0
     for group in groups:
-        done += sum(work_of_rows(chunk.rows) for chunk in group.chunks)
+        done += sum(map(work_of_chunk, group.chunks))
         prefix_tokens = sum(int(chunk.rows.prefix_ends.sum()) for chunk in group.chunks)
         if sum(cached_tokens[chunk.id] for chunk in group.chunks) < prefix_tokens:
             done += work_of_prefix(len(group.prefix))

@@ -23,13 +23,13 @@ class ApiSettings(SettingsSlice):
     max_call_timeout_seconds: PositiveFloat = Field(600.0, description="longest wait that a caller may ask for")
     max_waiting_chunks: PositiveInt = Field(
         5_000_000,
-        description="`/v1/jobs` is answered with 503 `overloaded` while more chunks than this wait, or have come with "
-        "uploads that go on, but to tenants with few of them",
+        description="while more chunks than this wait, those of unfinished uploads included, `/v1/jobs` answers 503 "
+        "`overloaded`, except to tenants with few of them",
     )
     max_waiting_seconds: PositiveFloat | None = Field(
         None,
-        description="`/v1/jobs` is answered with 503 `overloaded` while the waiting work would take the workers "
-        "longer than this; unset: no limit",
+        description="while the waiting work would take the workers longer than this, `/v1/jobs` answers 503 "
+        "`overloaded`; unset: no limit",
     )
     waiter_poll_seconds: PositiveFloat = Field(
         1.0, description="how often a process asks the database which awaited jobs have ended, as notices can be lost"
@@ -38,10 +38,10 @@ class ApiSettings(SettingsSlice):
         1.0, description="how often a process asks the database which batches of files have something to do"
     )
     event_heartbeat_seconds: PositiveFloat = Field(
-        15.0, description="a stream of events on which nothing happens carries a sign of life this often"
+        15.0, description="how often a stream of events on which nothing happens gets a comment as a sign of life"
     )
     max_event_stream_seconds: PositiveFloat = Field(
-        3_600.0, description="a stream of events is ended after this; its client connects again and goes on"
+        3_600.0, description="a stream of events is ended after this; its client connects again and continues"
     )
 
     @property

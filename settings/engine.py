@@ -10,7 +10,7 @@ from settings.slice import SettingsSlice, split_at_commas
 
 def _power_of_two(number: int) -> int:
     if number & (number - 1):
-        raise ValueError(f"{number} is not a power of two")
+        raise ValueError("it must be a power of two from 64 to 8192")
     return number
 
 
@@ -18,9 +18,22 @@ Numbers = Annotated[tuple[PositiveInt, ...], NoDecode, BeforeValidator(split_at_
 """Written as ``64,256``."""
 
 
+def _each_once(devices: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(devices)) < len(devices):
+        raise ValueError("a device is named more than once")
+    return devices
+
+
 class EngineSettings(SettingsSlice):
     """How a scoring worker computes."""
 
+    devices: Annotated[
+        tuple[NonNegativeInt, ...], NoDecode, BeforeValidator(split_at_commas), AfterValidator(_each_once)
+    ] = Field(
+        (),
+        description="number of the TPU chip or GPU of its host that the worker uses, counted from 0; several, as in "
+        "`0,1,2,3`, compute one model together; unset: the first",
+    )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto",
         description="number format of weights and activations; `auto` is `bfloat16`, or `float32` on a processor "
@@ -33,8 +46,8 @@ class EngineSettings(SettingsSlice):
     )
     multi_item_mask_impl: Literal["auto", "dense", "segment"] = Field(
         "auto",
-        description="how packed sequences are masked: `dense` by an explicit mask, `segment` by ranges of keys; "
-        "`auto` is `segment`",
+        description="how packed sequences are masked: `dense` by an explicit mask, `segment` by ranges of keys; `auto` "
+        "is `segment`, except for short sequences if `multi_item_segment_fallback_threshold` says so",
     )
     multi_item_enable_prefill_extend: bool = Field(True, description="whether `prefill_extend` may be used")
     enable_scoring_cache: bool = Field(True, description="keep the keys and values of a query for later requests")
@@ -50,7 +63,9 @@ class EngineSettings(SettingsSlice):
         1, description="without `batch_invariant`, `auto` uses `prefill_extend` for this many items or more"
     )
     multi_item_segment_fallback_threshold: NonNegativeInt = Field(
-        0, description="mask `auto` is `dense` for packed sequences of at most this many tokens, else `segment`"
+        0,
+        description="with the mask `auto`, packed sequences of at most this many tokens are masked by `dense`, longer "
+        "ones by `segment`",
     )
     max_multi_item_seq_len: PositiveInt = Field(8_192, description="tokens of a packed sequence, at most")
     multi_item_precompile_buckets: Numbers = Field(

@@ -31,7 +31,9 @@ class StoreSettings(SettingsSlice):
         60.0,
         description="an upload is given up if its client, or the process that receives it, is silent for this long",
     )
-    sweep_seconds: PositiveFloat = Field(5.0, description="how often expired leases and deadlines are swept")
+    sweep_seconds: PositiveFloat = Field(
+        5.0, description="how often a process repairs what dead processes and passed deadlines have left"
+    )
     worker_fresh_seconds: PositiveFloat = Field(
         20.0, description="a worker not seen for this long does not count as live"
     )

@@ -27,5 +27,5 @@ class KeySettings(SettingsSlice):
         description="an API key of the tenant `default` with all scopes, 32 characters or more; not in the database",
     )
     key_cache_seconds: PositiveFloat = Field(
-        5.0, description="for this long a revoked key, or a limit that was changed, may still be in effect"
+        5.0, description="a revoked key, or a limit that was changed, may stay in effect for this long"
     )

@@ -42,26 +42,26 @@ class LimitSettings(SettingsSlice):
         3_600.0, description="how long the server waits for the bytes of a job sent as JSON lines, all pauses together"
     )
     upload_bytes_per_second: PositiveInt = Field(
-        65_536, description="for each time that so many bytes of it have come, it waits for another second"
+        65_536, description="the server waits one more second each time this many bytes of the job have come"
     )
     max_gzip_members: PositiveInt = Field(
-        262_144, description="members of the gzip file in which a job is sent as JSON lines"
+        262_144, description="members of a gzip file in which a job is sent as JSON lines, at most"
     )
     max_gzip_ratio: PositiveInt = Field(
-        200, description="unpacked bytes for each byte of such a gzip file, behind the first 16 MiB"
+        200, description="unpacked bytes for each byte of such a gzip file, at most; the first 16 MiB are not checked"
     )
 
     # Files and batches.
     max_file_bytes: PositiveInt = Field(2 * 2**30, description="largest file sent to `/v1/files`")
     max_lines_per_file: PositiveInt = Field(
-        1_000_000, description="lines of such a file, blank ones left out; each is a request of a batch"
+        1_000_000, description="lines of such a file; each is a request of a batch, and blank lines do not count"
     )
     max_files_per_tenant: PositiveInt = Field(1_000, description="files that one tenant may have")
     max_file_bytes_per_tenant: PositiveInt = Field(
         16 * 2**30, description="bytes of all files of one tenant, those that its batches write included"
     )
     max_open_batches_per_tenant: PositiveInt = Field(
-        100, description="batches that one tenant may have at the same time, those that have ended left out"
+        100, description="batches that one tenant may have at the same time; those that have ended do not count"
     )
     max_completion_window_seconds: PositiveInt = Field(7 * 86_400, description="longest `completion_window` of a batch")
 
@@ -73,7 +73,8 @@ class LimitSettings(SettingsSlice):
     )
     max_open_streams: PositiveInt = Field(
         4_096,
-        description="requests that wait for a job's end, receive scores as JSON lines or follow events at once",
+        description="requests that wait for a job's end, receive scores as JSON lines or follow events, at the same "
+        "time",
     )
     max_open_streams_per_tenant: PositiveInt = Field(1_024, description="the same, of one tenant")
     max_open_uploads: PositiveInt = Field(64, description="jobs sent as JSON lines that arrive at the same time")
@@ -83,6 +84,9 @@ class LimitSettings(SettingsSlice):
     max_query_characters: PositiveInt = Field(1_000_000, description="characters of a query")
     max_item_characters: PositiveInt = Field(1_000_000, description="characters of an item")
     max_label_characters: PositiveInt = Field(1_000, description="characters of a label")
+    max_label_tokens: PositiveInt = Field(
+        8_192, description="tokens of all labels of a request together, if a label may have several tokens"
+    )
     max_tokenize_characters: PositiveInt = Field(100_000, description="characters of a text sent to `/v1/tokenize`")
     max_tokens_per_job: PositiveInt = Field(
         10_000_000_000, description="tokens, over all sequences, one job may have; each item counts with its query"
@@ -98,6 +102,6 @@ class LimitSettings(SettingsSlice):
     )
     max_repeated_characters_per_upload: PositiveInt = Field(2**30, description="the same, of a job sent as JSON lines")
     text_process_bytes: PositiveInt = Field(
-        512 * MEBIBYTE, description="memory of the process that reads a body of more than a mebibyte"
+        512 * MEBIBYTE, description="memory of the process that reads a long body (docs/limits.md)"
     )
     text_process_seconds: PositiveFloat = Field(120.0, description="time in which that process must have read the body")

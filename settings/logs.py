@@ -77,3 +77,5 @@ def configure_logs(level: int = logging.INFO, *, fields: Mapping[str, object] | 
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     # alembic lists its plugins when it is imported, which some processes do only after this.
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
+    # It names the dialect whenever the revision of the schema is read.
+    logging.getLogger("alembic.runtime.migration").setLevel(logging.WARNING)

@@ -20,15 +20,16 @@ class ScoringSettings(SettingsSlice):
     model_name: str | None = Field(None, description="name in requests; default: the hub id, or the folder's name")
     template: str | None = Field(
         None,
-        description="how the model is asked which documents are relevant (`/v1/rerank`): the name of a template, or a "
-        "file of yours (docs/prompts.md); default: the one that was made for a model of this name, or a plain question",
+        description="template by which `/v1/rerank` asks the model: the name of one, or a file of yours "
+        "(docs/prompts.md); default: the one that was made for a model of this name, or else a plain "
+        "question",
     )
     context_length: PositiveInt | None = Field(
         None, description="longest sequence in tokens that is served; default: the checkpoint's"
     )
     max_labels: PositiveInt = Field(256, description="labels a request may name")
     max_item_labels: PositiveInt = Field(
-        65_536, description="labels of all items together, of a request with labels for each item"
+        65_536, description="labels of all items together, if a request has labels for each item"
     )
     max_items: PositiveInt = Field(100_000, description="items one job may have")
     max_items_per_upload: PositiveInt = Field(1_000_000, description="items of one job sent as JSON lines, at most")

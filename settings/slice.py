@@ -1,6 +1,11 @@
-"""What all slices share: the environment prefix, and how lists are written."""
+"""What all slices share: the environment prefix, how lists are written, and how a wrong value is reported."""
 
+from typing import Any, Self
+
+from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from settings.errors.mistakes import PREFIX, SettingError, explain
 
 
 def split_at_commas(entries: object) -> object:
@@ -9,6 +14,17 @@ def split_at_commas(entries: object) -> object:
 
 
 class SettingsSlice(BaseSettings):
-    """A group of settings. Field ``x`` is read from the variable ``SCORELINE_X``."""
+    """A group of settings. Field ``x`` is read from the variable ``SCORELINE_X``.
 
-    model_config = SettingsConfigDict(env_prefix="SCORELINE_", frozen=True, extra="ignore")
+    Making one raises SettingError, whose message names all variables of the group that have wrong values.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", allow_inf_nan=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_variables(cls, values: Any, make: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return make(values)
+        except ValidationError as error:
+            raise SettingError(explain(error, cls.model_json_schema()["properties"])) from None

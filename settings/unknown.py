@@ -1,4 +1,4 @@
-"""Finds environment variables that look like settings but are not: a misspelt one would be ignored silently."""
+"""Finds environment variables that no slice takes: misspelt ones, which would be ignored silently, and wrong values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
+from settings.errors.mistakes import PREFIX, SettingError
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
+from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
 from settings.worker import WorkerSettings
 
@@ -24,6 +26,7 @@ SLICES: tuple[type[SettingsSlice], ...] = (
     ApiSettings,
     LimitSettings,
     KeySettings,
+    TelemetrySettings,
     StoreSettings,
     BellSettings,
     EngineSettings,
@@ -31,7 +34,6 @@ SLICES: tuple[type[SettingsSlice], ...] = (
     WebhookSettings,
     DeliverySettings,
 )
-PREFIX = "SCORELINE_"
 CLIENT_VARIABLES = frozenset({"URL", "API_KEY"})  # read by the command line and the Python client, not by the server
 
 log = structlog.stdlib.get_logger("settings")
@@ -48,6 +50,25 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
             similar = difflib.get_close_matches(name, known, 1)
             unknown[variable] = PREFIX + similar[0] if similar else None
     return unknown
+
+
+def name_unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return a line for each variable that nothing reads."""
+    return [
+        f"{name} is no setting and is ignored" + (f"; is it {similar}?" if similar else "")
+        for name, similar in unknown_variables(environment).items()
+    ]
+
+
+def wrong_settings() -> list[str]:
+    """Return what is wrong with the settings of this process's environment: one text for each slice."""
+    wrong = []
+    for one in SLICES:
+        try:
+            one()
+        except SettingError as error:
+            wrong.append(str(error))
+    return wrong
 
 
 def warn_of_unknown_variables(environment: Mapping[str, str]) -> None:

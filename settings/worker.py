@@ -9,7 +9,9 @@ class WorkerSettings(SettingsSlice):
     """How a scoring worker takes work."""
 
     claim_seconds: PositiveFloat = Field(4.0, description="estimated seconds of work that one claim takes")
-    poll_seconds: PositiveFloat = Field(2.0, description="an idle worker looks for work this often, bell or not")
+    poll_seconds: PositiveFloat = Field(
+        2.0, description="an idle worker looks for work this often, even if no bell has rung"
+    )
     worker_metrics_port: int | None = Field(
         None, ge=1, le=65535, description="port at which a worker offers `/metrics`; unset: none"
     )

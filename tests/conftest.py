@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,12 +13,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.services import MissingBinaryError, PostgresServer, RedisServer
-from tests.stores import migrate_store
-from tests.surroundings import keep_files_in_memory, share_compiled_programs
+from tests.stores import migrate_store, share_compiled_statements
+from tests.surroundings import keep_files_in_memory, let_children_be_interrupted, share_compiled_programs
 
-# Before pytest makes a folder, jax is imported, or xdist starts processes, which inherit both.
+# Before pytest makes a folder, jax is imported, or xdist starts processes, which inherit what these functions do.
 keep_files_in_memory()
 share_compiled_programs()
+let_children_be_interrupted()
+share_compiled_statements()
+
+gc.disable()  # until all tests are collected
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("scoreline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,6 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return order.get(path.as_posix(), order.get(path.parts[0], len(order)))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported and collected, which stays until the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def _start(server: Callable[[], Server]) -> Server:

@@ -1,16 +1,23 @@
-"""Where a test run keeps its temporary files and its compiled programs, for all of its processes."""
+"""What all processes of a test run share: temporary files, compiled programs, and that they can be interrupted."""
 
 from __future__ import annotations
 
-import atexit
+import hashlib
 import os
+import platform
 import shutil
+import signal
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 2 << 30
 """Room that a test run wants there: three PostgreSQL clusters and the files of tests take less than half of it."""
+
+COMPILED = Path(__file__).parents[1] / ".compiled-programs"
+COMPILED_BYTES = 256 << 20
+"""The size at which all compiled programs are removed before a run. One run writes less than a tenth of it."""
 
 
 def _is_usable(folder: Path) -> bool:
@@ -29,18 +36,31 @@ def keep_files_in_memory() -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
+def _processor() -> str:
+    """A name for this kind of processor: a program that was compiled for another one may use what this one lacks."""
+    described = platform.machine()
+    with suppress(FileNotFoundError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        described += "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
 def share_compiled_programs() -> None:
-    """Have all processes of this run share what they compile, in a folder that is removed at its end.
+    """Have all processes of this run and of later ones share what they compile.
 
     Most programs of the tests are compiled in many processes. Loading one takes an eighth of the time of compiling it.
+    JAX names a program by a hash of all that it is compiled from: operations, options and the compiler's version.
     A variable of JAX that is set already stays as it is.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # as in the processes that xdist starts
         return
-    folder = tempfile.mkdtemp(prefix="compiled-programs-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = COMPILED / _processor()
+    if sum(path.stat().st_size for path in COMPILED.rglob("*") if path.is_file()) > COMPILED_BYTES:
+        shutil.rmtree(COMPILED, ignore_errors=True)
+    with suppress(OSError):  # of a checkout that is only read, for which nothing is kept
+        folder.mkdir(parents=True, exist_ok=True)
     variables = {
-        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_COMPILATION_CACHE_DIR": str(folder),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         # XLA logs an error for each program that it loads on a CPU: it compares the machine with preferences of the
@@ -48,3 +68,12 @@ def share_compiled_programs() -> None:
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     os.environ.update(variables | {name: os.environ[name] for name in variables if name in os.environ})
+
+
+def let_children_be_interrupted() -> None:
+    """Have SIGINT interrupt the processes that tests start.
+
+    A shell lets the commands that it starts in the background ignore SIGINT, and their children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -25,7 +25,9 @@ def test_the_wheel_holds_scoreline_alone(tmp_path: Path) -> None:
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"scoreline/py.typed", "scoreline/client/operations/scoring.py", "scoreline/command.py"} <= set(names)
+    tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"scoreline"}
 
 

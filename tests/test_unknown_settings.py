@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from structlog.testing import capture_logs
 
 from settings.slice import SettingsSlice
 from settings.unknown import SLICES, unknown_variables, warn_of_unknown_variables
+from tests.forked.running import SERVER, WORKER, run
 
 ROOT = Path(__file__).parents[1]
 SET_SOMEWHERE = [
@@ -66,16 +65,12 @@ def test_all_variables_that_the_project_sets_are_known() -> None:
 )
 def test_every_process_reports_unknown_variables_when_it_starts(module: str) -> None:
     """The processes then stop, because the model is missing or the poll interval is invalid."""
-    process = subprocess.run(
-        [sys.executable, "-m", module],
-        cwd=ROOT,
-        env=os.environ
-        | {"SCORELINE_MODEL": "/nowhere/at/all", "SCORELINE_LEASE_SECOND": "5", "SCORELINE_DELIVERY_POLL_SECONDS": "0"},
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environment = os.environ | {
+        "SCORELINE_MODEL": "/nowhere/at/all",
+        "SCORELINE_LEASE_SECOND": "5",
+        "SCORELINE_DELIVERY_POLL_SECONDS": "0",
+    }
+    process = run("-m", module, imports=(*SERVER, *WORKER), environment=environment)
     first = json.loads(process.stderr.splitlines()[0])
     assert (first["level"], first["variables"]) == (
         "warning",

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import httpcore2
 import httpx2
 
+from settings.errors.mistakes import setting_error
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import Address, AddressRules, ForbiddenUrl, Target, check_addresses, check_url
 from webhooks.resolving import NO_ALLOWED_ADDRESS, Lookup, ResolutionError, Resolver
@@ -109,7 +110,8 @@ class CheckedTransport(httpx2.BaseTransport):
             try:
                 self._tls.load_verify_locations(settings.webhook_ca_file)
             except OSError as error:
-                raise ValueError(f"SCORELINE_WEBHOOK_CA_FILE: {settings.webhook_ca_file}: {error}") from error
+                wanted = f"it can't be read as PEM certificates ({error.strerror or error}); correct it, or unset it"
+                raise setting_error("webhook_ca_file", str(settings.webhook_ca_file), wanted) from error
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return a response with an unread body. Raises httpx2's errors, ForbiddenUrl, ResolutionError, BusyError."""

@@ -8,20 +8,34 @@ from types import TracebackType
 
 from structlog.stdlib import BoundLogger
 
-from jobs.store.database import StorageUnavailable
+from jobs.outages import LATER_SCHEMA, explain_outage
+from jobs.store.database import Database, StorageUnavailable, StoreError
 
 RETRY_SECONDS = 2.0
+REPEAT = 30  # a reason that stays the same is logged at every so many attempts
 
 
-def wait_for_database(action: Callable[[], None], stopping: threading.Event, log: BoundLogger) -> bool:
-    """Repeat ``action`` until the database is there for it. Returns False if ``stopping`` was set first."""
+def wait_for_database(
+    database: Database, stopping: threading.Event, log: BoundLogger, action: Callable[[], None] = lambda: None
+) -> bool:
+    """Wait until the database has this version's schema, and then do ``action``, which is repeated in an outage.
+
+    Returns False if ``stopping`` was set first.
+    """
+    says, attempts = "", 0
     while not stopping.is_set():
         try:
+            is_later = database.check()
             action()
-        except StorageUnavailable as error:
-            log.warning("waiting for the database", error=str(error))
+        except (StorageUnavailable, StoreError) as error:
+            reason = explain_outage(error, database.settings)
+            if reason != says or attempts % REPEAT == 0:
+                log.warning("waiting for the database", error=reason)
+            says, attempts = reason, attempts + 1
             stopping.wait(RETRY_SECONDS)
         else:
+            if is_later:
+                log.warning(LATER_SCHEMA)
             return True
     return False
 

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from api.answers.schemas import BatchEvent, Shape
+from api.answers.items.request_schemas import BatchEvent
+from api.answers.items.result_schemas import Shape
 
-Endpoint = Literal["/v1/score", "/v1/rerank"]
+Endpoint = Literal["/v1/score", "/v1/likelihood", "/v1/rerank"]
 
 
 class BatchWebhookBody(BaseModel):

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from api.answers.examples import JOB_ID
 from api.answers.schemas import ErrorEnvelope
-from jobs.store.database import StorageUnavailable
+from jobs.store.database import NotMigratedError, StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError
 
 STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
@@ -126,6 +126,10 @@ def install_error_handlers(app: FastAPI) -> None:
 
 def answer_to_failure(request: Request, error: RequestError | StorageUnavailable) -> Response:
     """Return the response to a request that failed, and count it if a limit refused it."""
+    if isinstance(error, NotMigratedError):
+        return error_response(
+            RequestError(ErrorCode.STORAGE_UNAVAILABLE, str(error), retry_after=STORAGE_RETRY_SECONDS)
+        )
     if isinstance(error, StorageUnavailable):
         return error_response(storage_unavailable())
     if error.limit is not None:

@@ -1,4 +1,4 @@
-"""Server-sent events, as the HTML standard has them: what a client that breaks off missed is known by its last id."""
+"""Server-sent events, as the HTML standard has them. A client that connects again sends the last id that it got."""
 
 from __future__ import annotations
 

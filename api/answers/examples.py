@@ -28,6 +28,7 @@ _SCORES: dict[str, Any] = {
 _JOB: dict[str, Any] = {
     "id": JOB_ID,
     "object": "scoring.job",
+    "kind": "score",
     "model": "demonstration",
     "status": "succeeded",
     "priority": "normal",
@@ -75,6 +76,7 @@ _MODEL: dict[str, Any] = {
     "vocabulary": 2000,
     "delimiter": None,
     "template": "demonstration",
+    "templates": [{"name": "demonstration", "labels": [" yes", " no"], "relevance": "softmax(0)"}],
     "live_workers": 1,
 }
 _READY: dict[str, Any] = {
@@ -148,6 +150,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "Batch": _BATCH,
     "BatchList": _page(_BATCH),
     "ScoreResponse": _SCORES,
+    "LikelihoodResponse": {
+        "id": JOB_ID,
+        "object": "likelihood",
+        "model": "demonstration",
+        "created": 1785000000,
+        "logprob": [-1.386, -9.21],
+        "num_tokens": [1, 5],
+        "is_greedy": [True, False],
+        "usage": _USAGE,
+        "warnings": [],
+    },
     "RerankResponse": {
         "id": JOB_ID,
         "object": "list",
@@ -184,6 +197,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "object": "list",
         "data": [{"index": 0, "scores": [0.856, 0.144]}, {"index": 1, "scores": [0.00006, 0.99994]}],
         "has_more": False,
+        "next_offset": None,
+    },
+    "JobItems": {
+        "object": "list",
+        "query": {"text": "The capital of France is", "tokens": 5, "is_cut": False},
+        "labels": [{"ids": [311], "text": " Paris"}, {"ids": [315], "text": " London"}],
+        "data": [{"index": 0, "text": " a city", "tokens": 2, "is_cut": False}],
     },
     "Delivery": _DELIVERY,
     "DeliveryList": {"object": "list", "data": [_DELIVERY]},
@@ -210,6 +230,24 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "documentation": "/docs",
         "openapi": "/openapi.json",
         "doors": [{"method": "POST", "path": "/v1/score", "summary": "Score items and wait for it."}],
+    },
+    "Overview": {
+        "object": "overview",
+        "version": VERSION,
+        "model": "demonstration",
+        "max_model_len": 1024,
+        "template": "demonstration",
+        "workers": [
+            {
+                "device": "cpu: AMD EPYC",
+                "dtype": "float32",
+                "started_at": 1785000000.0,
+                "last_seen": 1785000600.5,
+                "tokens_per_second": 5400.0,
+            }
+        ],
+        "waiting": {"chunks": 12, "tokens": 43200, "oldest_seconds": 1.25, "estimated_seconds": 8.0},
+        "warnings": [],
     },
     "JobEvent": {
         "type": "job.succeeded",

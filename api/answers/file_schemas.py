@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from api.answers.schemas import Shape
+from api.answers.items.result_schemas import Shape
 
 
 class FileBody(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,8 +13,9 @@ from pydantic.json_schema import models_json_schema
 from api.answers.batch_schemas import BatchBody
 from api.answers.examples import ANSWERS
 from api.answers.file_schemas import FileBody
+from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
 from api.answers.reranking_schemas import RerankBody
-from api.answers.schemas import ErrorEnvelope, JobBody, ScoreBody, TokenizeBody
+from api.answers.schemas import ErrorEnvelope, TokenizeBody
 
 DESCRIPTION = """\
 Scores candidate items against a query with a causal language model: P(label | query + item), the probability that a
@@ -23,13 +25,16 @@ Failures come as `{"error": {"message", "type", "param", "code"}}`. Every respon
 own where it sent a sane one. With an `Idempotency-Key`, a request that is sent again is the same request.
 """
 
-BODIES = (ScoreBody, JobBody, RerankBody, TokenizeBody, FileBody, BatchBody)
+BODIES = (ScoreBody, LikelihoodBody, JobBody, LikelihoodJobBody, RerankBody, TokenizeBody, FileBody, BatchBody)
 _REF = "#/components/schemas/{model}"
 
 
-def json_body(model: type[BaseModel], *examples: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``openapi_extra`` of a route whose body is JSON with the schema of ``model``."""
-    content: dict[str, Any] = {"schema": {"$ref": _REF.format(model=model.__name__)}}
+def json_body(
+    model: type[BaseModel], *examples: dict[str, Any], others: Sequence[type[BaseModel]] = ()
+) -> dict[str, Any]:
+    """Return the ``openapi_extra`` of a route whose body is JSON with the schema of ``model``, or of one of others."""
+    schemas = [{"$ref": _REF.format(model=one.__name__)} for one in (model, *others)]
+    content: dict[str, Any] = {"schema": {"anyOf": schemas} if others else schemas[0]}
     if examples:
         content["examples"] = {f"example {n}": {"value": example} for n, example in enumerate(examples, 1)}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}

@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from api.answers.items.columns import Column, Computed, columns_of
 from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
 from jobs.store.provenance import Provenance
@@ -25,11 +24,10 @@ from jobs.store.signed_result import CallResult
 from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
 from jobs.webhooks.secrets import WebhookSecret
 from public_api.paths import job_urls
-from scoring.conversion import label_mass, to_scores, warning_of_label_mass
-from scoring.item_labels import ItemLabels
-from scoring.layout import LabelScores
-
-Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+from scoring.conversion import warning_of_label_mass
+from scoring.layout import Continuations
+from scoring.options import Scoring
+from scoring.templates.known import KnownTemplates
 
 EMBEDDED_ITEMS = 1_000
 """The job object includes the result of a job with at most this many items; larger results are read in pages."""
@@ -57,6 +55,7 @@ def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = No
     return {
         "id": job.id,
         "object": "scoring.job",
+        "kind": "likelihood" if job.options.scoring is Scoring.LIKELIHOOD else "score",
         "model": job.model,
         "status": str(job.status),
         "priority": str(job.priority),
@@ -99,29 +98,29 @@ class ScoredJob:
     job: JobRecord | Submission
     finished_at: float  # Unix seconds
     cached_tokens: int
-    scores: LabelScores
-    provenance: Sequence[Provenance | None] | None = None  # what computed them, if that is to be shown
+    computed: Computed  # of all items
+    provenance: Sequence[Provenance | None] | None = None  # what computed it, if that is to be shown
 
     @classmethod
     def read(cls, page: ScorePage) -> ScoredJob:
         """Return a job that was read with all of its scores."""
         job = page.job
-        return cls(job.id, job, job.finished_at or job.created_at, job.cached_tokens, page.scores)
+        return cls(job.id, job, job.finished_at or job.created_at, job.cached_tokens, _computed(page))
 
     @classmethod
     def noticed(cls, submission: Submission, job_id: str, result: CallResult) -> ScoredJob:
         """Return a call that was submitted here and whose result came with a notice, so that its job was not read."""
-        return cls(job_id, submission, result.finished_at, result.cached_tokens, result.scores)
-
-    @property
-    def label_mass(self) -> npt.NDArray[np.float64] | None:
-        """The labels' share of the probability of each item, if it was computed: float64 [N]."""
-        return label_mass(self.scores, self.job.label_token_ids, self.job.item_labels)
+        continuations = None
+        if result.targets is not None:
+            parts = [chunk.continuations for chunk in submission.chunks if chunk.continuations is not None]
+            continuations = Continuations.join(parts)
+        computed = Computed(submission, result.scores, submission.item_labels, continuations, result.targets)
+        return cls(job_id, submission, result.finished_at, result.cached_tokens, computed)
 
     @property
     def warnings(self) -> list[str]:
         """The warnings of the job, and what its scores give reason to."""
-        doubt = warning_of_label_mass(self.label_mass)
+        doubt = warning_of_label_mass(self.computed.label_mass)
         return [*self.job.warnings, *([] if doubt is None else [doubt])]
 
     @property
@@ -131,16 +130,16 @@ class ScoredJob:
 
 
 def encode_scoring(scored: ScoredJob) -> bytes:
-    """Return the response of ``/v1/score``, encoded."""
+    """Return the response of ``/v1/score`` or ``/v1/likelihood``, encoded."""
     job = scored.job
-    columns = _columns(scored.scores, job, job.item_labels)
+    is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
     return encode_object(
         {
             "id": scored.id,
-            "object": "scoring",
+            "object": "likelihood" if is_likelihood else "scoring",
             "model": job.model,
             "created": math.floor(scored.finished_at),
-            **{name: _encode_rows(values, job.item_labels) for name, values in columns.items()},
+            **{name: _encode_column(column) for name, column in columns_of(scored.computed).items()},
             "usage": show_usage(job.prompt_tokens, scored.cached_tokens),
             "warnings": scored.warnings,
             **scored.shown_provenance,
@@ -150,7 +149,8 @@ def encode_scoring(scored: ScoredJob) -> bytes:
 
 def encode_page(page: ScorePage) -> bytes:
     """Return a page of scores, encoded."""
-    return encode_object({"object": "list", "data": encode_slices(_lines(page)), "has_more": page.has_more})
+    what_follows = {"has_more": page.has_more, "next_offset": page.next_offset}
+    return encode_object({"object": "list", "data": encode_slices(_lines(page)), **what_follows})
 
 
 def encode_lines(page: ScorePage) -> bytes:
@@ -208,8 +208,8 @@ def show_secrets(secrets: Sequence[WebhookSecret]) -> dict[str, Any]:
     }
 
 
-def show_model(card: ModelCard, template: str, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
-    """Return the served model, with the name of the template by which it ranks, and the workers that serve the same."""
+def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
+    """Return the served model, with the templates that requests may name, and the workers that serve the same."""
     return {
         "id": card.name,
         "object": "model",
@@ -218,7 +218,11 @@ def show_model(card: ModelCard, template: str, workers: Sequence[WorkerRecord]) 
         "max_model_len": card.context_length,
         "vocabulary": card.vocabulary,
         "delimiter": card.delimiter,
-        "template": template,
+        "template": templates.default.name,
+        "templates": [
+            {"name": name, "labels": list(template.labels), "relevance": str(template.relevance)}
+            for name, template in templates.by_name.items()
+        ],
         "live_workers": len(workers),
     }
 
@@ -239,49 +243,26 @@ def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, A
     }
 
 
-def _columns(scores: LabelScores, job: JobRecord | Submission, item_labels: ItemLabels | None) -> dict[str, Values]:
-    """Return the values to show of N items and M labels by name: arrays [N, M], and the labels' share, [N].
-
-    item_labels: the labels of these items, if each has its own. M is the number of labels of the item with most of them
-    then, and the rows of the others are filled up.
-    """
-    options, shown = job.options, scores if item_labels is None else item_labels.pick(scores)
-    columns: dict[str, Values] = {"scores": to_scores(shown, options.apply_softmax, options.temperature)}
-    if options.return_logprobs and shown.logprobs is not None:
-        columns["logprobs"] = shown.logprobs
-    if options.return_logits:
-        columns["logits"] = shown.logits
-    if (mass := label_mass(scores, job.label_token_ids, item_labels)) is not None:
-        columns["label_mass"] = mass
-    return columns
-
-
-def _rows(values: Values, part: slice, item_labels: ItemLabels | None) -> list[Any]:
-    """Return a part of the values of N items as a list: of rows, or of numbers if there is one for each item."""
-    if item_labels is None or values.ndim == 1:
-        rows: list[Any] = values[part].tolist()
-        return rows
-    counts = item_labels.counts[part].tolist()
-    return [row[:count] for row, count in zip(values[part].tolist(), counts, strict=True)]
-
-
 def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:
     """Yield one object per item, a slice of the items at a time: its index, and the values that were requested."""
-    of_job = page.job.item_labels
-    item_labels = None if of_job is None else of_job.of(page.indices)
-    columns = _columns(page.scores, page.job, item_labels)
-    for part in _slices(len(page.indices), len(columns) * page.scores.logits.shape[1]):
-        rows = {name: _rows(values, part, item_labels) for name, values in columns.items()}
+    columns = columns_of(_computed(page))
+    for part in _slices(len(page.indices), sum(column.most_values for column in columns.values())):
+        rows = {name: column.part(part) for name, column in columns.items()}
         yield [
             {"index": index, **{name: values[n] for name, values in rows.items()}}
             for n, index in enumerate(page.indices[part].tolist())
         ]
 
 
-def _encode_rows(values: Values, item_labels: ItemLabels | None) -> bytes:
-    """Encode an array as a list of its rows, or of its numbers if it has one dimension."""
-    parts = _slices(len(values), math.prod(values.shape[1:]))
-    return encode_slices(_rows(values, part, item_labels) for part in parts)
+def _computed(page: ScorePage) -> Computed:
+    of_job = page.job.item_labels
+    item_labels = None if of_job is None else of_job.of(page.indices)
+    return Computed(page.job, page.scores, item_labels, page.continuations, page.targets)
+
+
+def _encode_column(column: Column) -> bytes:
+    """Encode the values of all items as a list."""
+    return encode_slices(column.part(part) for part in _slices(len(column), column.most_values))
 
 
 def _slices(items: int, values_per_item: int) -> Iterator[slice]:

@@ -19,7 +19,7 @@ def encode_ranking(
     scored: ScoredJob, *, relevance: Relevance, top_n: int | None, documents: Sequence[str] | None
 ) -> bytes:
     """Return the response of ``/v1/rerank``, encoded. documents: None if they are not returned."""
-    values, mass = relevance.of(scored.scores), scored.label_mass
+    values, mass = relevance.of(scored.computed.scores), scored.computed.label_mass
     assert mass is not None  # the options of the job ask for it
     order = np.argsort(-values, kind="stable")[:top_n].tolist()
     results = (

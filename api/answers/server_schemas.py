@@ -1,4 +1,4 @@
-"""The shapes of answers about the server itself: what it is, what it serves, and whether it can."""
+"""The shapes of answers about the server itself and the model that it serves, and about the texts of jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from api.answers.schemas import Shape
+from api.answers.items.result_schemas import Shape
+
+
+class ServedTemplate(Shape):
+    """How a model can be asked, by a name that requests may give."""
+
+    name: str
+    labels: list[str] = Field(description="of a request that names it and has no labels of its own")
+    relevance: str = Field(description="how the scores of the labels make one number")
 
 
 class Model(Shape):
@@ -18,6 +26,7 @@ class Model(Shape):
     vocabulary: int = Field(description="token ids are below this")
     delimiter: int | None = Field(description="the token between query and items in delimiter mode")
     template: str = Field(description="the template by which documents are ranked, unless a request names another")
+    templates: list[ServedTemplate] = Field(description="those that a request may name")
     live_workers: int = Field(description="workers seen lately that serve just this, with the same tokenizer")
 
 
@@ -67,3 +76,59 @@ class Readiness(Shape):
     model: ReadyModel
     workers: ReadyWorkers
     warnings: list[str] = Field(description="what differs among the workers and does not keep work from being scored")
+
+
+class OverviewWorker(Shape):
+    device: str = Field(description="the platform and the kind of the device")
+    dtype: str = Field(description="the number format of weights and activations")
+    started_at: float = Field(description="Unix seconds, as all times here")
+    last_seen: float
+    tokens_per_second: float | None = Field(description="what it computes, as it measured it lately; null before that")
+
+
+class OverviewWaiting(Shape):
+    chunks: int = Field(description="portions of the caller's jobs and calls that wait for a worker")
+    tokens: int = Field(description="the work to score them, as quotas count it")
+    oldest_seconds: float = Field(description="for how long the first of them has been due; 0 if none is")
+    estimated_seconds: float | None = Field(
+        description="until all of them are scored, behind the shares of others; null while nobody knows the pace"
+    )
+
+
+class Overview(Shape):
+    """The model, its live workers, and what waits of the caller's own work. Numbers are a second old or more."""
+
+    object: Literal["overview"] = "overview"
+    version: str = Field(description="of the service")
+    model: str
+    max_model_len: int = Field(description="longest sequence, in tokens")
+    template: str = Field(description="the template by which documents are ranked, unless a request names another")
+    workers: list[OverviewWorker] = Field(description="those seen lately that serve just this model, oldest first")
+    waiting: OverviewWaiting
+    warnings: list[str] = Field(description="what differs among the workers, or keeps them from this server's work")
+
+
+class InputText(Shape):
+    text: str | None = Field(description="null if this server has another tokenizer than the one the job was made with")
+    tokens: int = Field(description="how many tokens it has in all; an item's are those behind the query")
+    is_cut: bool = Field(description="whether the text shows the first tokens only")
+
+
+class ItemText(InputText):
+    index: int = Field(description="the item's place in the request")
+
+
+class LabelText(Shape):
+    ids: list[int] = Field(description="its tokens")
+    text: str | None
+
+
+class JobItems(Shape):
+    """What a job was asked."""
+
+    object: Literal["list"] = "list"
+    query: InputText
+    labels: list[LabelText] | None = Field(
+        description="in the order of the scores; null if each item has labels of its own"
+    )
+    data: list[ItemText] = Field(description="the items that were asked for and exist, in that order")

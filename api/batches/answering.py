@@ -1,4 +1,7 @@
-"""Encode the results of lines as they are written to the files of a batch. It blocks on the processor."""
+"""Encode the results of lines as they are written to the files of a batch.
+
+This takes processor time, so call it in a thread.
+"""
 
 from __future__ import annotations
 

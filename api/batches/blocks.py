@@ -1,4 +1,4 @@
-"""Read the next lines of a batch's file, so many that they fit into memory, whatever the file holds."""
+"""Read the next lines of a batch's file, in blocks of bounded size."""
 
 from __future__ import annotations
 

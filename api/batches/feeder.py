@@ -1,4 +1,4 @@
-"""Turn the lines of batches into jobs: read a block of a file, see what each of its lines asks for, and store that."""
+"""Turn the lines of batches into jobs: read a block of a file, read what each line asks for, and store the jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.file_batches.feeding import Fed, NewLine, feed
 from jobs.file_batches.reading import BatchRecord
 from jobs.tenancy.tenants import Tenant, find_tenant
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.tokenization import always_wanted
+from scoring.tokenizing.tokenization import always_wanted
 
 PAUSE_SECONDS = 5.0
 """How long a batch waits while there is no room for its jobs, unless an error says otherwise."""
@@ -36,6 +36,17 @@ class Feeder:
 
         Raises StorageUnavailable, MissingFileError.
         """
+        tracer = self._service.tracer
+        if tracer is None:
+            return await self._feed(batch, None)
+        attributes = {"scoreline.file_batch.id": batch.id}
+        with (
+            tracer.span("read lines of a batch", attributes=attributes) as span,
+            structlog.contextvars.bound_contextvars(**span.log_fields),
+        ):
+            return await self._feed(batch, span.traceparent)
+
+    async def _feed(self, batch: BatchRecord, traceparent: str | None) -> float:
         threads, db = self._service.threads, self._service.database
         most = self._service.limits.max_line_bytes
         block = await threads.sql_of(batch.tenant, next_block, db, batch, most)
@@ -49,7 +60,7 @@ class Feeder:
             # Nothing is wrong with the lines: there is no room for them, or nobody to read or to score them.
             log.info("a batch waits", batch_id=batch.id, reason=error.message)
             return error.retry_after or PAUSE_SECONDS
-        lines = [_new_line(batch, line, one) for line, one in zip(block.lines, read, strict=False)]
+        lines = [_new_line(batch, line, one, traceparent) for line, one in zip(block.lines, read, strict=False)]
         fed = await self._store(batch, block, lines)
         return fed.pause_seconds
 
@@ -129,9 +140,12 @@ def _failed(error: RequestError, custom_id: str | None = None) -> ReadLine:
     return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
 
 
-def _new_line(batch: BatchRecord, line: InputLine, read: ReadLine) -> NewLine:
+def _new_line(batch: BatchRecord, line: InputLine, read: ReadLine, traceparent: str | None) -> NewLine:
     if read.error is None:
-        return NewLine(line.number, line.stop, read.custom_id, read.submission, ranking=read.ranking)
+        submission = read.submission
+        if submission is not None and traceparent is not None:
+            submission = replace(submission, traceparent=traceparent)
+        return NewLine(line.number, line.stop, read.custom_id, submission, ranking=read.ranking)
     error = RequestError(read.error["code"], read.error["message"], param=read.error["param"])
     refusal = encode_refusal(batch.id, line.number, read.custom_id, error)
     return NewLine(line.number, line.stop, read.custom_id, refusal=refusal)

@@ -1,4 +1,4 @@
-"""Read lines of a batch: what would become of each if it were sent alone. It blocks on the processor.
+"""Read lines of a batch: for each, the job or the error that it would give if it were sent alone. Call it in a thread.
 
 :func:`read_lines` may run in the process that reads long bodies, so it takes and returns plain data.
 """
@@ -78,7 +78,7 @@ def read_lines(
         one = _read(reading, content, stop_if_unwanted, principal, endpoint, line)
         found.append(one)
         if one.submission is not None:
-            tokens += sum(len(chunk.rows.tokens) for chunk in one.submission.chunks) + len(one.submission.prefix)
+            tokens += sum(chunk.tokens for chunk in one.submission.chunks) + len(one.submission.prefix)
         if tokens > TOKENS_AT_ONCE:
             break
     return found
@@ -165,7 +165,7 @@ def _request(
         rerank = rerank_of(reading, body, stop_if_unwanted, principal, None, True)
         call, ranking = rerank.call, pack_ranking(rerank, line)
     else:
-        call, ranking = call_of(reading, body, stop_if_unwanted, principal, None), None
+        call, ranking = call_of(reading, body, stop_if_unwanted, principal, None, endpoint), None
     # It has the time of its batch, so that its own timeout does not apply.
     submission = replace(call.submission, origin=Origin.LINE, priority=Priority.BULK, expires_in=None, notice_key=None)
     return submission, ranking
@@ -194,7 +194,7 @@ def _check_quota(submission: Submission) -> None:
     """Refuse a line that is larger than the whole quota of its tenant: it would wait for ever."""
     if submission.quota is None:
         return
-    check_size(submission.quota, work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks)))
+    check_size(submission.quota, work_of_group(len(submission.prefix), submission.chunks))
 
 
 def _invalid(message: str, param: str | None = None) -> RequestError:

@@ -1,8 +1,8 @@
 """Work on batches in the background of an API process: read their lines, write their results, and end them.
 
-Any number of processes may do this. Each takes a batch of the tenant whose turn it is, and works on it for a
-short time, so that all batches come forward. It works for a few tenants at the same time, so that lines that take long
-to read hold up no other tenant. Whatever a process has not committed when it is killed, another one does again.
+Any number of processes may do this. Each takes a batch of the tenant whose turn it is, and works on it for a short
+time, so that all batches make progress. It works for a few tenants at the same time, so that lines that take long to
+read hold up no other tenant. Whatever a process has not committed when it is killed, another one does again.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class BatchWork:
                         await self._turn_has_ended.wait()
 
     async def _claim(self) -> BatchRecord | None:
-        """Return a batch of a tenant on none of whose batches this process works; None if there is none, or no room."""
+        """Return a batch of a tenant whose other batches are not worked on here; None if there is none, or no room."""
         if len(self._tenants) >= TURNS_AT_ONCE:
             return None
         service = self._service

@@ -186,7 +186,7 @@ def _estimated_seconds(
     seconds_of_all = waiting.tokens / rate
     if seconds_of_all <= limit:
         return seconds_of_all  # the estimate for any tenant is at most this, and the submission need not be measured
-    new_tokens = work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks))
+    new_tokens = work_of_group(len(submission.prefix), submission.chunks)
     return waiting.tokens_ahead(submission.tenant, new_tokens) / rate
 
 

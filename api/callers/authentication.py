@@ -22,6 +22,7 @@ from starlette.datastructures import Headers
 
 from api.caching import CachedLookup
 from api.threads import Threads
+from jobs.outages import explain_outage
 from jobs.store.database import Database, StorageUnavailable
 from jobs.tenancy.keys import PREFIX, Scope, StoredKey, find_key, has_usable_key, hash_secret, parse_key, record_use
 from jobs.tenancy.tenants import DEFAULT_TENANT, Tenant, find_tenant
@@ -103,7 +104,7 @@ def require_keys(database: Database) -> None:
     try:
         found = has_usable_key(database)
     except StorageUnavailable as error:
-        log.warning("can't tell whether there are API keys", error=str(error))
+        log.warning("can't tell whether there are API keys", error=explain_outage(error, database.settings))
         return
     if not found:
         raise NoKeysError(

@@ -68,6 +68,13 @@ class CompatibilityCheck:
         """Compare now. Logs a change of the result. Raises StorageUnavailable."""
         return self._throttled.refresh()
 
+    def shared(self) -> Compatibility:
+        """Return a comparison that is a second old at most, for which all callers share a look.
+
+        Raises StorageUnavailable.
+        """
+        return self._throttled.get()
+
     def check(self, *, waits: bool) -> Compatibility:
         """Return the comparison, or raise RequestError MODEL_UNAVAILABLE if work can't be accepted now.
 

@@ -58,7 +58,10 @@ def reserve(host: str, port: int) -> Addresses:
     except OSError as error:
         for one in reservations:
             one.close()
-        raise PortError(f"{host} port {port} can't be used: {error.strerror or error}") from error
+        raise PortError(
+            f"{host} port {port} can't be used: {error.strerror or error}; name another address or port with "
+            "SCORELINE_HOST and SCORELINE_PORT, or with --host and --port"
+        ) from error
     return Addresses(reservations)
 
 

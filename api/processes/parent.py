@@ -26,6 +26,7 @@ from api.turns import Turns
 from bell.local import LocalHub
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.errors.endings import Ending
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 """The pause before a child is started again. It doubles while children end soon after their start."""
@@ -60,7 +61,7 @@ class Parent:
                 addresses = reserve(self._settings.host, self._settings.port)
             except PortError as error:
                 log.error("can't start", reason=str(error))
-                return 1
+                return Ending.FAILED
             stack.callback(addresses.close)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-api-")))
             counters_folder(folder).mkdir()

@@ -1,4 +1,4 @@
-"""What a child and its parent say to each other, over a socket that the child inherits.
+"""The messages between a child and its parent, over a socket that the child inherits.
 
 Both send lines of JSON, each a list that begins with what it is:
 
@@ -6,7 +6,7 @@ Both send lines of JSON, each a list that begins with what it is:
 - ``["count", NUMBER, TENANT, PER_SECOND, PER_MINUTE]``: the child asks to count a request against rate limits. The
   parent answers ``["counted", NUMBER, STATES]``.
 - ``["turn", NUMBER, TENANT]``: the child asks for a turn at reading a long body. The parent answers ``["turn",
-  NUMBER]`` when it has it, and the child ends it, or no longer wants it, with ``["end", NUMBER]``.
+  NUMBER]`` when it is the child's turn. With ``["end", NUMBER]`` the child ends its turn, or no longer wants one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serve as a process: alone, or as one of several."""
+"""Run the server of one process, which serves the port alone or as one of several."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ import sys
 from collections.abc import Sequence
 
 import structlog
-from pydantic import ValidationError
 
 from api.application import create_app
+from api.callers.authentication import NoKeysError
 from api.processes.child_server import ChildServer
+from api.processes.listening import PortError, reserve
 from api.processes.parent_channel import ParentChannel
 from api.server.open_files import connections_that_fit
 from api.server.server import Server
 from api.siblings.membership import Siblings
 from checkpoints.files import CheckpointError
+from scoring.templates.wording import TemplateError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.errors.endings import Ending, in_one_line
+from settings.errors.mistakes import SettingError, setting_error
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
+from settings.telemetry import TelemetrySettings, TracingError, TracingSettings
 from settings.webhooks import WebhookSettings
+from telemetry.opening import open_tracer
 
 SHUTDOWN_SECONDS = 10
 """How long requests in progress may take to finish. Requests that wait for a job are answered at once."""
@@ -34,7 +40,7 @@ log = structlog.stdlib.get_logger("api")
 
 
 def serve_alone() -> int:
-    """Serve until stopped, and return the exit status: 1, after one line in the log, if the process can't start."""
+    """Serve until stopped, and return the exit code. If the process can't start, one line in the log says why."""
     return _serve(None, None, ())
 
 
@@ -51,19 +57,25 @@ def _serve(siblings: Siblings | None, parent: ParentChannel | None, sockets: Seq
         signal.signal(number, lambda *_: os._exit(0))
     try:
         settings = ApiSettings()
+        scoring = ScoringSettings()
         app = create_app(
             api=settings,
             limits=_limits(siblings),
-            scoring=ScoringSettings(),
+            scoring=scoring,
             store=StoreSettings(),
             bell=BellSettings(),
             webhooks=WebhookSettings(),
             keys=KeySettings(),
+            telemetry=TelemetrySettings(),
             siblings=siblings,
+            tracer=open_tracer(TracingSettings.read(), "api"),
         )
-    except (CheckpointError, ValidationError, ValueError) as error:
-        log.error("can't start", reason=str(error))
-        return 1
+    except CheckpointError as error:
+        return _refuse(setting_error("model", scoring.model, in_one_line(error)))
+    except TemplateError as error:
+        return _refuse(setting_error("template", scoring.template or "", in_one_line(error)))
+    except (SettingError, NoKeysError, TracingError) as error:
+        return _refuse(error)
     # uvicorn raises the signal that stopped it again when it has shut down; that is not a failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
@@ -72,10 +84,21 @@ def _serve(siblings: Siblings | None, parent: ParentChannel | None, sockets: Seq
     gc.collect()
     gc.freeze()
     if siblings is None or parent is None:
+        try:
+            reserve(settings.host, settings.port).close()
+        except PortError as error:
+            log.error("can't start", reason=str(error))
+            return Ending.FAILED
         Server(app, settings.host, settings.port, shutdown_seconds=SHUTDOWN_SECONDS).run()
     else:
         ChildServer(app, siblings, parent, shutdown_seconds=SHUTDOWN_SECONDS).run(list(sockets))
     return 0
+
+
+def _refuse(error: Exception) -> int:
+    """Say why the process can't start, and return its exit code."""
+    log.error("can't start", reason=in_one_line(error))
+    return Ending.MISCONFIGURED
 
 
 def _limits(siblings: Siblings | None) -> LimitSettings:

@@ -44,6 +44,28 @@ SCORE: Mapping[str, Foreign] = {
 }
 """The fields that ``/v1/score`` and ``/v1/jobs`` refuse."""
 
+_NO_LABELS = "a likelihood has no labels: call /v1/score"
+_WHOLE_TEXT = "send the whole text as query and items"
+
+LIKELIHOOD: Mapping[str, Foreign] = {
+    **SCORE,
+    "labels": Foreign(_NO_LABELS),
+    "label_token_ids": Foreign(_NO_LABELS),
+    "label_token_sequences": Foreign(_NO_LABELS),
+    "label_scoring": Foreign(_NO_LABELS),
+    "label_normalization": Foreign("the answer has the number of tokens to divide by", harmless=("none",)),
+    "apply_softmax": Foreign(_NO_LABELS, harmless=(False,)),
+    "temperature": Foreign(_NO_LABELS, harmless=(1,)),
+    "return_logprobs": Foreign("send return_token_logprobs", harmless=(False,)),
+    "return_logits": Foreign("send return_token_logprobs", harmless=(False,)),
+    "item_first": Foreign("an item stands behind the query", harmless=(False,)),
+    "template": Foreign(_WHOLE_TEXT),
+    "query_template": Foreign(_WHOLE_TEXT),
+    "item_template": Foreign(_WHOLE_TEXT),
+    "instruction": Foreign(_WHOLE_TEXT),
+}
+"""The fields that ``/v1/likelihood``, and jobs of that kind, refuse."""
+
 RERANK: Mapping[str, Foreign] = {
     # Cohere
     "rank_fields": Foreign("send each document as one text"),

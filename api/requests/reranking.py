@@ -26,7 +26,7 @@ from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
 from scoring.templates.asked import find_template, wording_by
 from scoring.templates.relevance import Relevance
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +86,8 @@ def rerank_of(
     options = ScoreOptions(
         apply_softmax=True,
         label_mass=True,
+        scoring=template.label_scoring,
+        label_normalization=template.label_normalization,
         return_provenance=parse_flag(body.get("return_provenance"), "return_provenance"),
     )
     limits = call_limits(reading)

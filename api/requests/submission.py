@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from api.answers.schemas import JobBody, ScoreBody
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
-from api.requests import dialects
 from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
 from api.requests.json_body import parse_json
+from api.requests.kinds import CALLS, Kind, kind_of
 from api.requests.webhook import read_webhook
 from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Idempotency, Origin, Submission
@@ -24,8 +23,8 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.limits import Limit, Limits
 from scoring.options import Priority
 from scoring.prepare import Preparation, PreparedRequest, prepare
-from scoring.request import ScoreRequest, parse_flag, parse_score_request, refuse_labels_for_each_item
-from scoring.tokenization import always_wanted
+from scoring.request import ScoreRequest, parse_flag, refuse_labels_for_each_item
+from scoring.tokenizing.tokenization import always_wanted
 
 LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
 JOBS_ADVICE = "submit it to /v1/jobs"
@@ -43,7 +42,7 @@ class JobRequest:
     """What the body of ``POST /v1/jobs`` asks for."""
 
     submission: Submission
-    dry_run: bool  # say what would become of it, and store nothing
+    dry_run: bool  # say what the job would take, and store nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +77,15 @@ def read_job(
     """
     body = parse_object(data)
     idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
+    kind = kind_of(body)
     limits = _limits(
         reading,
         items=Limit("max_items", reading.scoring.max_items, LINES_ADVICE),
         tokens=Limit("max_tokens_per_job", reading.limits.max_tokens_per_job, SEVERAL_ADVICE),
     )
-    fields = _job_fields(reading, body, strict=strict)
+    fields = _job_fields(reading, body, kind, strict=strict)
     dry_run = parse_flag(body.get("dry_run"), "dry_run")
-    request = _request(reading, body)
+    request = _request(reading, body, kind)
     prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
     submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     return JobRequest(submission, dry_run)
@@ -121,9 +121,10 @@ def read_upload(
             "max_repeated_characters_per_upload", most.max_repeated_characters_per_upload, IDS_ADVICE
         ),
     )
-    fields = _job_fields(reading, body, strict=strict)
+    kind = kind_of(body)
+    fields = _job_fields(reading, body, kind, strict=strict)
     refuse_labels_for_each_item(body.get("label_token_ids"))
-    request = _request(reading, {**body, "items": []})
+    request = _request(reading, {**body, "items": []}, kind)
     wanted = reading.scoring.multi_item_algorithm
     preparation = Preparation(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
     return submission_of(reading, principal, request, preparation.prepared(()), fields, None), preparation
@@ -135,16 +136,17 @@ def read_call(
     stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency_key: str | None,
+    path: str,
     strict: bool = False,
 ) -> Call:
-    """Return the call in the body of ``POST /v1/score``. Raises RequestError.
+    """Return the call in the body of a ``POST`` to a path that is known as ``url`` to batches. Raises RequestError.
 
     stop_if_unwanted: called between short steps; an exception that it raises ends the work. strict: whether unknown
     fields are refused.
     """
     body = parse_object(data)
-    idempotency = idempotency_of(idempotency_key, "POST /v1/score", data)
-    return call_of(reading, body, stop_if_unwanted, principal, idempotency, strict=strict)
+    idempotency = idempotency_of(idempotency_key, f"POST {path}", data)
+    return call_of(reading, body, stop_if_unwanted, principal, idempotency, path, strict=strict)
 
 
 def call_of(
@@ -153,18 +155,23 @@ def call_of(
     stop_if_unwanted: Callable[[], None],
     principal: Principal,
     idempotency: Idempotency | None,
+    path: str,
     *,
     strict: bool = False,
 ) -> Call:
-    """Return the call in a body that is parsed. Raises RequestError. strict: whether unknown fields are refused."""
-    warnings = check_fields(body, ScoreBody.model_fields, dialects.SCORE, strict=strict)
+    """Return the call in a body that is parsed. Raises RequestError.
+
+    path: what it is a call of. strict: whether unknown fields are refused.
+    """
+    kind = CALLS[path]
+    warnings = check_fields(body, kind.of_calls, kind.foreign, strict=strict)
     timeout = call_timeout(reading, body)
     cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
     limits = call_limits(reading)
     # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
     expires_in = timeout if cancel_on_timeout else None
     fields = Fields(Origin.CALL, Priority.INTERACTIVE, expires_in, {}, warnings=warnings)
-    request = _request(reading, body)
+    request = _request(reading, body, kind)
     prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
     submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     return Call(submission, timeout, cancel_on_timeout)
@@ -196,8 +203,8 @@ class Fields:
     warnings: tuple[str, ...] = ()
 
 
-def _job_fields(reading: ReadingContext, body: Mapping[str, object], *, strict: bool) -> Fields:
-    warnings = check_fields(body, JobBody.model_fields, dialects.SCORE, strict=strict)
+def _job_fields(reading: ReadingContext, body: Mapping[str, object], kind: Kind, *, strict: bool) -> Fields:
+    warnings = check_fields(body, kind.of_jobs, kind.foreign, strict=strict)
     webhook = read_webhook(body, reading.webhook_rules)
     given = _one_of(body, "priority", [str(priority) for priority in Priority])
     expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
@@ -205,9 +212,9 @@ def _job_fields(reading: ReadingContext, body: Mapping[str, object], *, strict: 
     return Fields(Origin.JOB, priority, expires_in, read_metadata(body), webhook, warnings)
 
 
-def _request(reading: ReadingContext, body: Mapping[str, object]) -> ScoreRequest:
+def _request(reading: ReadingContext, body: Mapping[str, object], kind: Kind) -> ScoreRequest:
     reading.check_model(body.get("model"))
-    return parse_score_request(body, reading.templates.by_name)
+    return kind.parse(body, reading.templates.by_name)
 
 
 def submission_of(
@@ -269,6 +276,7 @@ def _limits(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:
         query_characters=Limit("max_query_characters", limits.max_query_characters),
         item_characters=Limit("max_item_characters", limits.max_item_characters),
         label_characters=Limit("max_label_characters", limits.max_label_characters),
+        label_tokens=Limit("max_label_tokens", limits.max_label_tokens, SEVERAL_ADVICE),
         chunk_tokens=scoring.chunk_tokens,
         chunk_items=scoring.chunk_items,
     )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response
 
 from api.answers.error_responses import secured
-from api.answers.event_stream import END, MEDIA_TYPE, Event
-from api.batch_progress import BatchState
+from api.answers.event_stream import END, MEDIA_TYPE
+from api.events.batch_progress import BatchState
+from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
 from api.principal import WithReadScope
 from api.routes.batches import checked_batch_id
 from api.service import ServiceOf
-from api.state_events import event_schema, follow_state, invalid_event_id, is_stream
-from api.waiting.departure import Departure
 from jobs.file_batches.reading import batch_not_found
 from jobs.file_batches.tables import BatchStatus
 from scoring.error_codes import ErrorCode
@@ -53,12 +51,6 @@ class _Place:
     def see(self, state: BatchState) -> str:
         self._id = _id_of(state)
         return self._id
-
-    async def parts(self, state: BatchState, departure: Departure) -> AsyncIterator[Event]:
-        """Yield nothing: the results of a batch are in its files."""
-        none: tuple[Event, ...] = ()
-        for event in none:
-            yield event
 
 
 def _id_of(state: BatchState) -> str:

@@ -1,4 +1,4 @@
-"""``/v1/batches``: have the requests in a file answered, as OpenAI's interface has it."""
+"""``/v1/batches``: answer the requests in a file, by OpenAI's interface."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from api.answers.presentation import json_response
 from api.principal import WithReadScope, WithScoreScope
 from api.requests.batch import read_batch
 from api.requests.body import received_body
-from api.requests.file_upload import file_quota
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import Handling, is_strict
+from api.requests.uploads.file_upload import file_quota
 from api.service import ServiceOf
 from jobs.file_batches.creating import cancel_batch, create_batch
 from jobs.file_batches.reading import batch_not_found, get_batch, list_batches

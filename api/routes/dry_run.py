@@ -1,4 +1,4 @@
-"""What would become of a job, without storing it."""
+"""Say what a job would take, without storing it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _Situation:
 
 
 async def dry_run(service: Service, submission: Submission) -> DryRun:
-    """Return what would become of a job. Raises RequestError if it could never be accepted, StorageUnavailable."""
-    work = work_of_group(len(submission.prefix), (chunk.rows for chunk in submission.chunks))
+    """Return what a job would take. Raises RequestError if it could never be accepted, StorageUnavailable."""
+    work = work_of_group(len(submission.prefix), submission.chunks)
     if submission.quota is not None:
         check_size(submission.quota, work)
     situation = await service.threads.sql_of(submission.tenant, _look, service, submission, work)
@@ -49,7 +49,9 @@ def _foresee(submission: Submission, work: int, situation: _Situation) -> DryRun
     paces = [pace for worker in compatibility.matching if (pace := _pace(worker)) is not None]
     found = None
     if paces:
-        found = forecast(len(submission.prefix), [chunk.rows for chunk in submission.chunks], paces)
+        chunks = submission.chunks
+        rows, continuations = [chunk.rows for chunk in chunks], [chunk.continuations for chunk in chunks]
+        found = forecast(len(submission.prefix), rows, paces, continuations)
         seconds = found.seconds
     else:
         seconds = work / rate if rate else None

@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from api.answers.error_responses import secured
 from api.answers.event_stream import END, MEDIA_TYPE, Event
-from api.job_progress import JobState, ScorePart, read_part
+from api.events.job_progress import JobState, ScorePart, read_part
+from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
 from api.principal import WithReadScope
 from api.request_id import BrokenOffError
 from api.routes.jobs import checked_job_id
 from api.service import Service, ServiceOf
-from api.state_events import event_schema, follow_state, invalid_event_id, is_stream
 from api.waiting.departure import Departure
 from jobs.queue.read import Progress
 from jobs.store.database import StorageUnavailable
@@ -42,10 +42,9 @@ _ID = re.compile(r"([0-9]{1,10})-([0-9]{1,10})")
 class _Place:
     """What a client has seen: so many items were scored, and the scores of all items before the next one."""
 
-    def __init__(self, service: Service, last_event_id: str | None, *, with_scores: bool) -> None:
+    def __init__(self, service: Service, last_event_id: str | None) -> None:
         """last_event_id: that of the last event that the client got. Raises RequestError."""
         self._service = service
-        self._with_scores = with_scores
         self._scored_items: int | None = None  # None: it has seen nothing
         self._next_item = 0
         if last_event_id:
@@ -61,9 +60,9 @@ class _Place:
         self._scored_items = state.progress.scored_items
         return self._id
 
-    async def parts(self, state: JobState, departure: Departure) -> AsyncIterator[Event]:
+    async def scores(self, state: JobState, departure: Departure) -> AsyncIterator[Event]:
         """Yield the scores behind the place, as far as they are there. Raises BrokenOffError."""
-        while self._with_scores and not departure.has_happened:
+        while not departure.has_happened:
             part = await _part(self._service, state.progress, self._next_item)
             self._next_item = part.next_item
             if part.data is not None:
@@ -109,15 +108,17 @@ async def follow(
     are never skipped.
     """
     job_id = checked_job_id(job_id)
+    place = None if last_event_id == END else _Place(service, last_event_id)
     return await follow_state(
         request,
         service.api,
         principal,
         service.followed_jobs,
         job_id,
-        None if last_event_id == END else _Place(service, last_event_id, with_scores=scores),
+        place,
         {"id": job_id, "object": "scoring.job", "deleted": True},
         job_not_found,
+        place.scores if place is not None and scores else None,
     )
 
 

@@ -17,8 +17,8 @@ from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.request_id import BrokenOffError
 from api.requests.file_id import FILE_ID, checked_file_id
-from api.requests.file_upload import receive_file
 from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.requests.uploads.file_upload import receive_file
 from api.service import Service, ServiceOf
 from jobs.file_batches.reading import FILE_IN_USE
 from jobs.files.reading import get_file, list_files, read_part

@@ -13,9 +13,10 @@ from starlette.responses import Response, StreamingResponse
 
 from api.answers.dry_run import show_dry_run
 from api.answers.error_responses import secured
+from api.answers.items.request_schemas import JobBody, LikelihoodJobBody
 from api.answers.openapi import add_lines_body, json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode_job, encode_lines, encode_page, json_response, show_job
-from api.answers.schemas import DeletedJob, DryRun, Job, JobBody, JobList, ScoreList
+from api.answers.schemas import DeletedJob, DryRun, Job, JobList, ScoreList
 from api.budget import Kind, place_of
 from api.callers.authentication import Principal
 from api.principal import WithReadScope, WithScoreScope
@@ -25,7 +26,7 @@ from api.requests.body import media_type, received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.requests.submission import JobRequest, read_job
-from api.requests.upload import JSON_LINES, receive_upload
+from api.requests.uploads.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.batches import BATCH_ID
 from api.routes.dry_run import dry_run
@@ -36,7 +37,7 @@ from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.file_batches.reading import list_jobs_of_batch
 from jobs.queue.ending import cancel, delete
-from jobs.queue.read import get_job, list_jobs, read_scores
+from jobs.queue.read import get_job, list_jobs, most_items, read_scores
 from jobs.store.database import StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
@@ -52,7 +53,10 @@ PAGE_ITEMS = 1_000
 MAX_OFFSET = 2**31 - 1
 
 LINES = "The first line is the body above without `items`, each further line an item: a text, or a list of token ids."
-LINES_EXAMPLE = '{"query": "The capital of France is", "label_token_ids": [311, 315]}\n" a city"\n""\n'
+LINES_EXAMPLE = r"""{"query": "Query: how do I care for indoor plants?\n", "labels": [" yes", " no"]}
+"Document: Water the fern once a week and keep it out of the sun.\nRelevant:"
+"Document: The train to the coast leaves at nine.\nRelevant:"
+"""
 
 JOB_ID = r"^job_[0-9A-Za-z-]{1,64}$"
 
@@ -101,7 +105,15 @@ async def _reads_lines(request: Request) -> None:
         ),
     },
     openapi_extra=add_lines_body(
-        json_body(JobBody, EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"}), JSON_LINES, LINES, LINES_EXAMPLE
+        json_body(
+            JobBody,
+            EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"},
+            {"kind": "likelihood", "query": "The capital of France is", "items": [" Paris"]},
+            others=[LikelihoodJobBody],
+        ),
+        JSON_LINES,
+        LINES,
+        LINES_EXAMPLE,
     ),
 )
 async def submit(
@@ -298,7 +310,8 @@ async def _accept(service: Service, submission: Submission) -> Accepted:
 
 
 def _read(service: Service, tenant: str, job_id: str) -> tuple[JobRecord, ScorePage | None, Shown | None]:
-    job, page = read_result(service, get_job(service.database, tenant, job_id), EMBEDDED_ITEMS)
+    job = get_job(service.database, tenant, job_id)
+    job, page = read_result(service, job, most_items(job, EMBEDDED_ITEMS))
     return job, page, read_provenance(service, job, page)
 
 
@@ -326,9 +339,8 @@ async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) ->
     try:
         while True:
             yield await service.threads.text(encode_lines, page)
-            if not page.has_more:
+            if page.next_offset is None:
                 return
-            offset += PAGE_ITEMS
-            page = await service.threads.sql_of(tenant, _read_succeeded, service, tenant, page.job.id, offset)
+            page = await service.threads.sql_of(tenant, _read_succeeded, service, tenant, page.job.id, page.next_offset)
     except (RequestError, StorageUnavailable) as error:
         raise BrokenOffError(str(error)) from error

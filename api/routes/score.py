@@ -15,13 +15,15 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.answers.error_responses import error_response, secured
+from api.answers.items.request_schemas import ScoreBody
+from api.answers.items.result_schemas import ScoreResponse
 from api.answers.openapi import json_body
 from api.answers.presentation import ScoredJob, encode_scoring, json_response
-from api.answers.schemas import ScoreBody, ScoreResponse
 from api.callers.authentication import Principal
 from api.principal import WithScoreScope
 from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.requests.kinds import SCORE
 from api.requests.prefer import Handling, is_strict
 from api.requests.submission import Call, read_call
 from api.routes.result import find_provenance, read_result
@@ -30,7 +32,7 @@ from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.queue.ending import cancel
 from jobs.queue.read import get_job
-from jobs.store.records import Accepted, JobRecord, JobResult, JobStatus
+from jobs.store.records import Accepted, JobRecord, JobResult, JobStatus, Submission
 from jobs.store.signed_result import CallResult, verified_result
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
@@ -68,11 +70,19 @@ SCORING_ERRORS = (
 )
 """The errors of a request to score, whether or not its caller waits."""
 
-EXAMPLE = {"query": "The capital of France is", "items": [""], "label_token_ids": [311, 315], "apply_softmax": True}
+EXAMPLE = {
+    "query": "Query: how do I care for indoor plants?\n",
+    "items": [
+        "Document: Water the fern once a week and keep it out of the sun.\nRelevant:",
+        "Document: The train to the coast leaves at nine.\nRelevant:",
+    ],
+    "labels": [" yes", " no"],
+    "apply_softmax": True,
+}
 
 
 @router.post(
-    "/v1/score",
+    SCORE.path,
     response_model=ScoreResponse,
     responses=secured(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
     openapi_extra=json_body(ScoreBody, EXAMPLE),
@@ -89,7 +99,8 @@ async def score(
     A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     """
-    call = await _receive(request, service, principal, idempotency_key, strict=is_strict(request, handling))
+    strict = is_strict(request, handling)
+    call = await receive_call(request, service, principal, idempotency_key, SCORE.path, strict=strict)
     return await answer_call(request, service, call, encode_scoring)
 
 
@@ -132,10 +143,12 @@ async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids:
     return replace(scored, provenance=await find_provenance(service, call.submission.tenant, ids))
 
 
-async def _receive(request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool) -> Call:
+async def receive_call(
+    request: Request, service: Service, principal: Principal, key: str | None, path: str, *, strict: bool
+) -> Call:
     """Receive and read a call. With the return its body is released: the call may wait for minutes after that."""
     async with received_body(request, service) as data:
-        return await service.bodies.read(request, principal.tenant, read_call, data, principal, key, strict)
+        return await service.bodies.read(request, principal.tenant, read_call, data, principal, key, path, strict)
 
 
 def _result_if_ended(service: Service, call: Call, job_id: str) -> JobResult | None:
@@ -166,7 +179,7 @@ async def _wait(
         noticed = _result_in_notice(call, accepted, waited.result)
         if noticed is not None:
             return noticed
-        values = submission.total_items * len(submission.label_token_ids)
+        values = submission.total_items * len(submission.label_token_ids) + (_targets_to_show(submission) or 0)
         job, page = await service.shared_reads.result(submission.tenant, job_id, values)
         if job.status.ended or waited.outcome is WaitOutcome.TIMED_OUT:
             service.metrics.count_ended(job.id, job.status)
@@ -179,10 +192,21 @@ def _result_in_notice(call: Call, accepted: Accepted, text: str | None) -> CallR
     submission = call.submission
     if text is None or submission.notice_key is None or accepted.replayed:  # The key of a replayed call is another.
         return None
-    labels = len(submission.label_token_ids)
     return verified_result(
-        text, submission.notice_key, items=submission.total_items, labels=labels, head=submission.options.head
+        text,
+        submission.notice_key,
+        items=submission.total_items,
+        labels=len(submission.label_token_ids),
+        head=submission.options.head,
+        targets=_targets_to_show(submission),
     )
+
+
+def _targets_to_show(submission: Submission) -> int | None:
+    """Return the number of targets whose scores the answer needs; None if it needs none."""
+    if not submission.options.needs_targets:
+        return None
+    return sum(len(chunk.continuations.tokens) for chunk in submission.chunks if chunk.continuations is not None)
 
 
 def _give_up(service: Service, call: Call, job_id: str) -> JobResult:

@@ -1,4 +1,4 @@
-"""Keep little of the memory that requests have used: large blocks go back to the system, and there are few heaps."""
+"""Give memory that requests have used back to the system: large blocks go back at once, and there are few heaps."""
 
 from __future__ import annotations
 

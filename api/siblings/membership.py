@@ -1,4 +1,4 @@
-"""One of several processes that serve a port together, and what they share."""
+"""The part that one of several processes has in what they share when they serve a port together."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from jobs.store.records import Submission
 from scoring.error_codes import RequestError
-from scoring.layout import Chunk, Rows
+from scoring.layout import Chunk, Continuations, Cuts, Rows
 
 OUT_OF_MEMORY = 3
 """The exit code of a process that got no more memory."""
@@ -117,18 +117,19 @@ class _Pickler(pickle.Pickler):
         others = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "chunks"}
         rows = Rows.join([chunk.rows for chunk in value.chunks])
         ends = np.cumsum([len(chunk.rows) for chunk in value.chunks], dtype=np.int64)
-        return _with_chunks, (others, rows, ends)
+        behind = [chunk.continuations for chunk in value.chunks if chunk.continuations is not None]
+        return _with_chunks, (others, rows, ends, Continuations.join(behind) if behind else None)
 
 
-def _with_chunks(others: Mapping[str, Any], rows: Rows, ends: npt.NDArray[np.int64]) -> Submission:
-    token_ends = np.cumsum(rows.lengths, dtype=np.int64)
+def _with_chunks(
+    others: Mapping[str, Any], rows: Rows, ends: npt.NDArray[np.int64], continuations: Continuations | None
+) -> Submission:
+    cuts = Cuts.of(rows, continuations)
     chunks: list[Chunk] = []
-    start = token = 0
+    start = 0
     for end in ends.tolist():
-        token_end = int(token_ends[end - 1])
-        own = Rows(rows.tokens[token:token_end], rows.lengths[start:end], rows.prefix_ends[start:end])
-        chunks.append(Chunk(start, own))
-        start, token = end, token_end
+        chunks.append(Chunk(start, *cuts.part(start, end)))
+        start = end
     return Submission(chunks=tuple(chunks), **others)
 
 

@@ -17,7 +17,7 @@ from benchmarks.batches.lines import logits
 from checkpoints.files import read_model_card
 from jobs.store.records import WorkerRecord
 from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
@@ -35,7 +35,12 @@ class RememberingEngine:
         self._most = queries
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self,
+        groups: Sequence[GroupWork],
+        on_step: Callable[[], None],
+        on_phase: Callable[[str, float], None] | None = None,
+    ) -> Iterator[ScoredChunk]:
         for group in groups:
             key = group.prefix.tobytes()
             is_known = key in self._known
@@ -59,7 +64,8 @@ def _scored(group: GroupWork, chunk: ChunkWork, *, is_known: bool) -> ScoredChun
     ]
     values = np.array(computed, np.float32)
     cached = int(chunk.rows.prefix_ends.sum()) if is_known else int(chunk.rows.prefix_ends[1:].sum())
-    return ScoredChunk(chunk.id, LabelScores(values, -np.abs(values)), cached)
+    # Divided, so that probabilities are not all the same 0.
+    return ScoredChunk(chunk.id, LabelScores(values, -np.abs(values) / np.float32(100)), cached)
 
 
 def main() -> int:

@@ -21,10 +21,12 @@ from jobs.store.tables import Seconds, jobs
 def claim_batch(db: Database, model: str, seconds: float, *, but_of: Collection[str] = ()) -> BatchRecord | None:
     """Return a batch with something to do; None if there is none.
 
-    Of the tenants that have one, it is the turn of the one that was served least recently, however many batches each
-    has; and of its batches, of the one that has been left alone for longest. Nobody else works on it for so many
-    seconds, or until it is released. model: whose lines this process can read. but_of: tenants whose batches are not
-    wanted now.
+    Of the tenants with such batches, the one that was served least recently is next, however many batches each has. Of
+    its batches, the one is next on which nobody has worked for the longest time. No other process works on it until it
+    is released.
+
+    model: whose lines this process can read. seconds: after this, the claim ends by itself. but_of: tenants whose
+    batches are not wanted now.
     """
     given = {"for_model": model, "but_of": but_of}
     with db.read() as tx:

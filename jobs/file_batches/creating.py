@@ -1,4 +1,4 @@
-"""Creating and cancelling file batches. With its 200 a batch is committed, and nothing of it is lost afterwards."""
+"""Creating and cancelling file batches. A batch is committed before its 200 is sent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Turning lines of a batch into jobs of the queue. The place in the file moves in the transaction that stores them.
 
-So a process that is killed at any moment has stored the jobs of a line and moved behind it, or has done neither.
+So a process that is killed at any moment has stored the jobs of a line and moved the place behind it, or has done
+neither.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class NewLine:
         """The tokens that are charged to the quota of its tenant; 0 if it has none."""
         if self.submission is None or self.submission.quota is None:
             return 0
-        return work_of_group(len(self.submission.prefix), (chunk.rows for chunk in self.submission.chunks))
+        return work_of_group(len(self.submission.prefix), self.submission.chunks)
 
 
 @dataclass(frozen=True, slots=True)

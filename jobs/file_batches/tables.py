@@ -23,8 +23,8 @@ from sqlalchemy import (
 
 from jobs.store.tables import Seconds, metadata
 
-SCORE, RERANK = "/v1/score", "/v1/rerank"
-ENDPOINTS = (SCORE, RERANK)
+SCORE, LIKELIHOOD, RERANK = "/v1/score", "/v1/likelihood", "/v1/rerank"
+ENDPOINTS = (SCORE, LIKELIHOOD, RERANK)
 """What the lines of a batch may be requests to."""
 
 MAX_CUSTOM_ID = 512  # characters

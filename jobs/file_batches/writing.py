@@ -1,6 +1,7 @@
 """Writing the results of a batch, in the order of its lines: to its output file, or to its error file.
 
-A line is written by the transaction that moves the place behind it, so each is written once whoever is killed when.
+A line is written by the transaction that moves the place behind it, so each is written once, whichever process is
+killed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from sqlalchemy import Row, func, or_, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
-from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
+from jobs.file_batches.tables import LIKELIHOOD, BatchStatus, batch_lines, file_batches
 from jobs.files.receiving import append_parts, store_new_file
 from jobs.files.tables import FileState, Purpose, files
 from jobs.queue.read import results_of
@@ -63,7 +64,7 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
         rows = tx.execute(
             select(
                 *batch_lines.c["number", "custom_id", "job_id", "refusal", "ranking"],
-                jobs.c.total_items,
+                *jobs.c["total_items", "prompt_tokens"],
                 (func.length(jobs.c.label_token_ids) / TOKEN_BYTES).label("labels"),
                 (func.length(jobs.c.item_labels) / TOKEN_BYTES).label("item_labels"),
                 or_(jobs.c.id.is_(None), jobs.c.finished_at.is_not(None)).label("has_ended"),
@@ -79,6 +80,8 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
     for row in takewhile(lambda row: row.has_ended, rows):
         # An item may have the same label many times.
         values += max((row.total_items or 0) * int(row.labels or 0), int(row.item_labels or 0))
+        if batch.endpoint == LIKELIHOOD:
+            values += row.prompt_tokens or 0  # of which the answer may show each
         size += (row.ranking or {}).get("bytes", 0)
         if chosen and (values > VALUES_PER_STEP or size > INPUT_BYTES_PER_STEP):
             is_cut = True
@@ -158,7 +161,7 @@ def finalize_batch(db: Database, batch: BatchRecord) -> None:
 
 
 def end_batch(db: Database, batch: BatchRecord, error_message: str | None = None) -> BatchRecord | None:
-    """End a batch: its files can be read from now on, and its webhook is told.
+    """End a batch: its files can be read from now on, and its webhook will be called.
 
     error_message: why it has failed, if it has. Returns the batch, or None if it has ended before.
     """

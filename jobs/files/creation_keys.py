@@ -1,6 +1,7 @@
-"""The Idempotency-Keys of files and batches: the first request with a key makes one, and all others get that one.
+"""The Idempotency-Keys of files and batches: the first request with a key makes one, later ones get it.
 
-The keys of jobs are those of :mod:`jobs.queue.idempotency`, which knows jobs only. A key is removed with what it made.
+The keys of jobs are those of :mod:`jobs.queue.idempotency`, which knows jobs only. A key is removed with its file or
+batch.
 """
 
 from __future__ import annotations

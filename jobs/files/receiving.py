@@ -1,4 +1,4 @@
-"""Receiving a file: it is staged in parts, and seen by readers with the last of them.
+"""Receiving a file: it is stored in parts, and readers see it once the last part is stored.
 
 While it is ``receiving``, each part is stored in a transaction that also adds it to the size of the file. A file whose
 receiver falls silent is swept.

@@ -68,7 +68,7 @@ def sweep_files(db: Database, in_use: ColumnElement[bool]) -> bool:
 
 
 def remove_unless_in_use(tx: Transaction, which: ColumnElement[bool], in_use: ColumnElement[bool]) -> None:
-    """Have files removed, but for those that something still reads.
+    """Mark files for removal, except for those that a batch still reads.
 
     A batch is created while the row of its file is locked. So the rows are locked first, by a statement of its own: the
     next one sees all batches that were created before.

@@ -111,7 +111,7 @@ class _Member:
         """The tokens that are charged to the quota of its tenant; 0 if it has none."""
         if self.submission.quota is None:
             return 0
-        return work_of_group(len(self.submission.prefix), (chunk.rows for chunk in self.submission.chunks))
+        return work_of_group(len(self.submission.prefix), self.submission.chunks)
 
 
 def _with_different_keys(members: Iterable[_Member]) -> list[_Member]:

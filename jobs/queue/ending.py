@@ -1,4 +1,4 @@
-"""Ending jobs: what an end writes, for whatever reason it comes; the owner of a job can cancel or delete it."""
+"""Ending jobs, for whatever reason. The owner of a job can end it by cancelling or deleting it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _ENDED: dict[str, Any] = {
     "remove_at": case((_KEY_UNTIL > _KEEP_UNTIL, _KEY_UNTIL), else_=_KEEP_UNTIL),
     "received_at": None,
 }
-FOR_DELIVERIES = jobs.c["id", "tenant", "webhook", "finished_at", "remove_at"]
+FOR_DELIVERIES = jobs.c["id", "tenant", "webhook", "finished_at", "remove_at", "traceparent"]
 """The columns that a delivery takes from its job."""
 
 _END = (

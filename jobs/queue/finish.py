@@ -26,14 +26,15 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from jobs.queue.ending import FOR_DELIVERIES, ending_columns, lock_jobs, retention
 from jobs.store.clock import NOW
-from jobs.store.codec import pack_scores
+from jobs.store.codec import pack_scores, pack_targets
 from jobs.store.database import Database, Transaction
 from jobs.store.lists import is_one_of
-from jobs.store.records import Finished, JobStatus
+from jobs.store.records import Finished, JobStatus, SucceededJob
 from jobs.store.signed_result import CallResult, sign_result
 from jobs.store.tables import CLAIMED, ChunkState, chunk_scores, chunks, jobs
 from jobs.webhooks.outbox import store_deliveries
-from scoring.layout import LabelScores, ScoredChunk
+from scoring.layout import LabelScores, ScoredChunk, TargetScores
+from scoring.options import Priority
 
 
 def finish(
@@ -69,7 +70,13 @@ def finish(
             done = tx.execute(_FINISH_QUICKLY, {**values, **_scores_rows(by_id.values(), provenances)}).all()
     ended = _ended(done)
     return Finished(
-        tuple(ended), fenced=len(by_id) - len(done), results=_signed_results(ended, done, by_id, provenances)
+        tuple(ended),
+        fenced=len(by_id) - len(done),
+        results=_signed_results(ended, done, by_id, provenances),
+        succeeded=tuple(
+            SucceededJob(Priority(job.priority), job.created_at, job.started_at, job.finished_at)
+            for job in ended.values()
+        ),
     )
 
 
@@ -109,6 +116,7 @@ def _scores_row(chunk: ScoredChunk, provenances: Mapping[int, int]) -> dict[str,
         "logprobs": None if logprobs is None else pack_scores(logprobs),
         "cached_tokens": chunk.cached_tokens,
         "provenance_id": provenances.get(chunk.id),
+        "targets": None if chunk.targets is None else pack_targets(chunk.targets),
     }
 
 
@@ -148,7 +156,11 @@ def _counting_down(done: CTE) -> Update:
     )
 
 
-_OF_JOB = (*FOR_DELIVERIES, *jobs.c["remaining_chunks", "total_items", "cached_tokens", "notice_key"])
+_OF_JOB = (
+    *FOR_DELIVERIES,
+    *jobs.c["remaining_chunks", "total_items", "cached_tokens", "notice_key"],
+    *jobs.c["priority", "created_at", "started_at"],
+)
 _OF_CHUNK = (chunks.c.id.label("chunk_id"), *chunks.c["job_id", "first_item", "item_count"])
 _DONE = update(chunks).values(state=ChunkState.DONE.value)
 
@@ -162,7 +174,7 @@ _COUNT_DOWN = _counting_down(
 _SELECT_DONE = select(*_OF_CHUNK, *_OF_JOB).join(jobs).where(is_one_of(chunks.c.id, "chunk_ids"))
 
 _LOCKED = lock_jobs(select(chunks.c.job_id).where(*_HELD)).cte("locked")
-_GIVEN = ("chunk_id", "logits", "logprobs", "cached_tokens", "provenance_id")
+_GIVEN = ("chunk_id", "logits", "logprobs", "cached_tokens", "provenance_id", "targets")
 _SCORES = (
     func.unnest(*(bindparam(name, type_=ARRAY(chunk_scores.c[name].type, dimensions=1)) for name in _GIVEN))
     .table_valued(*(column(name, chunk_scores.c[name].type) for name in _GIVEN), name="scores")
@@ -217,8 +229,10 @@ def _signed_results(
         if len(origins) != 1:
             continue
         parts.sort(key=lambda chunk: chunk.first_item)
-        scores = _joined([scored[part.chunk_id].scores for part in parts])
-        text = sign_result(CallResult(job.finished_at, job.cached_tokens, scores, origins.pop()), job.notice_key)
+        of_job = [scored[part.chunk_id] for part in parts]
+        scores, targets = _joined([chunk.scores for chunk in of_job]), _joined_targets(of_job)
+        result = CallResult(job.finished_at, job.cached_tokens, scores, origins.pop(), targets)
+        text = sign_result(result, job.notice_key)
         if text is not None:
             results[job_id] = text
     return results
@@ -231,4 +245,14 @@ def _joined(parts: Sequence[LabelScores]) -> LabelScores:
     return LabelScores(
         logits=np.concatenate([part.logits for part in parts]),
         logprobs=np.concatenate(logprobs) if logprobs else None,
+    )
+
+
+def _joined_targets(parts: Sequence[ScoredChunk]) -> TargetScores | None:
+    """Return the scores of the targets of a job; None if they are not kept."""
+    found = [part.targets for part in parts if part.targets is not None]
+    if len(found) < len(parts):
+        return None
+    return TargetScores(
+        np.concatenate([part.token_logprobs for part in found]), np.concatenate([part.greedy for part in found])
     )

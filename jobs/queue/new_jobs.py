@@ -17,13 +17,14 @@ from jobs.queue.fair_shares import START, Flow, open_flows
 from jobs.store.clock import NOW, UNIX_SECONDS
 from jobs.store.codec import pack_ids, pack_options
 from jobs.store.database import Transaction
+from jobs.store.postgresql import condensed
 from jobs.store.records import JobStatus, Submission
-from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.tables import CONTINUED, ChunkState, chunk_inputs, chunks, jobs, prefixes
 from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 from jobs.webhooks.outbox import pack_webhook
-from scoring.layout import Chunk, Rows
+from scoring.layout import Chunk
 from scoring.options import Priority
-from scoring.work import work_of_rows
+from scoring.work import work_of_chunk
 from settings.jobs import StoreSettings
 
 MAX_AT_ONCE_BYTES = 2**19
@@ -56,7 +57,7 @@ def fits_at_once(new: Iterable[NewJob]) -> bool:
 
 def _bytes(submission: Submission) -> int:
     labels = 0 if submission.item_labels is None else submission.item_labels.nbytes
-    return int(submission.prefix.nbytes) + labels + sum(chunk.rows.nbytes for chunk in submission.chunks)
+    return int(submission.prefix.nbytes) + labels + sum(chunk.nbytes for chunk in submission.chunks)
 
 
 def store_by_steps(tx: Transaction, new: Sequence[NewJob]) -> None:
@@ -98,7 +99,10 @@ def store_at_once(
         texts = {name: row.pop(column) for name, column in _JSON_COLUMNS.items()}
         job_rows.append({"job": row} | {name: None if one is None else json.dumps(one) for name, one in texts.items()})
         of_job = chunks_to_store(submission, submission.chunks, job.id, place, due, ChunkState.WAITING)
-        chunk_rows += [{"chunk": chunk.row, "rows": chunk.rows.to_bytes()} for chunk in of_job]
+        chunk_rows += [
+            {"chunk": chunk.row, "rows": chunk.inputs["rows"], "more": chunk.inputs["continuations"]}
+            for chunk in of_job
+        ]
     settings = {} if durable else {"synchronous_commit": "off"}
     if lock_seconds is not None:
         settings["lock_timeout"] = f"{round(1000 * lock_seconds)}ms"
@@ -112,7 +116,7 @@ def store_at_once(
     return set(tx.scalars(STORE, {name: _JSON.encode(value) for name, value in given.items()}))
 
 
-_JSON_COLUMNS = {"opts": "options", "meta": "metadata", "warned": "warnings", "hook": "webhook"}
+_JSON_COLUMNS = {"opts": "options", "meta": "metadata", "warns": "warnings", "hook": "webhook"}
 
 
 def _encode_bytes(value: bytes) -> str:
@@ -203,6 +207,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "webhook": pack_webhook(submission.webhook),
         "notice_key": submission.notice_key,
         "item_labels": None if submission.item_labels is None else submission.item_labels.to_bytes(),
+        "traceparent": submission.traceparent,
     }
 
 
@@ -210,7 +215,7 @@ class NewChunk(NamedTuple):
     """A chunk that is about to be stored."""
 
     row: dict[str, Any]  # of the table chunks
-    rows: Rows
+    inputs: dict[str, bytes | None]  # of the table chunk_inputs, without the id
 
 
 def chunks_to_store(
@@ -222,7 +227,8 @@ def chunks_to_store(
     state: ChunkState,
 ) -> list[NewChunk]:
     """Return chunks of a job as they are stored."""
-    shared_ids = (int(submission.prefix.max(initial=0)), *submission.label_token_ids)
+    has_continuations = submission.options.has_continuations
+    shared_ids = (int(submission.prefix.max(initial=0)), *(() if has_continuations else submission.label_token_ids))
     return [
         NewChunk(
             {
@@ -234,14 +240,17 @@ def chunks_to_store(
                 "state": state.value,
                 "first_item": chunk.first_item,
                 "item_count": len(chunk.rows),
-                "token_count": work_of_rows(chunk.rows),
+                "token_count": work_of_chunk(chunk),
                 "failures": 0,
                 "tokenizer_fingerprint": submission.tokenizer_fingerprint,
-                "longest_sequence": int(chunk.rows.sequence_lengths.max(initial=0)),
-                "highest_token": max(int(chunk.rows.tokens.max(initial=0)), *shared_ids),
+                "longest_sequence": chunk.longest_sequence + (CONTINUED if has_continuations else 0),
+                "highest_token": max(chunk.highest_token, *shared_ids),
                 "interactive": submission.priority is Priority.INTERACTIVE,
             },
-            chunk.rows,
+            {
+                "rows": chunk.rows.to_bytes(),
+                "continuations": None if chunk.continuations is None else chunk.continuations.to_bytes(),
+            },
         )
         for chunk in given
     ]
@@ -253,10 +262,7 @@ def store_chunks(tx: Transaction, given: Sequence[NewChunk]) -> None:
         return
     stored = tx.execute(_INSERT_CHUNKS, [chunk.row for chunk in given])
     ids = {(row.job_id, row.first_item): row.id for row in stored}
-    inputs = [
-        {"chunk_id": ids[chunk.row["job_id"], chunk.row["first_item"]], "rows": chunk.rows.to_bytes()}
-        for chunk in given
-    ]
+    inputs = [{"chunk_id": ids[chunk.row["job_id"], chunk.row["first_item"]], **chunk.inputs} for chunk in given]
     tx.execute(_INSERT_INPUTS, inputs)
 
 
@@ -284,7 +290,7 @@ _SQL = f"""
         WHERE (SELECT count(*) FROM setting) >= 0
     ),
     -- If another transaction is storing the same query, this waits for it, and then returns nothing.
-    new_prefix AS (
+    added AS (
         INSERT INTO prefixes (tenant, tokenizer_fingerprint, sha256, tokens)
         SELECT tenant, tokenizer_fingerprint, sha256, tokens FROM prefix WHERE id IS NULL ORDER BY place
         ON CONFLICT DO NOTHING RETURNING id, tenant, tokenizer_fingerprint, sha256
@@ -292,12 +298,12 @@ _SQL = f"""
     known AS (
         SELECT place, id FROM prefix WHERE id IS NOT NULL
         UNION ALL
-        SELECT prefix.place, new_prefix.id FROM new_prefix JOIN prefix USING (tenant, tokenizer_fingerprint, sha256)
+        SELECT place, added.id FROM added JOIN prefix USING (tenant, tokenizer_fingerprint, sha256)
     ),
     flow AS (
         SELECT w.*, (
             SELECT is_open FROM lanes AS l
-            WHERE l.model = w.model AND l.tenant = w.tenant AND l.interactive = w.interactive
+            WHERE (l.model, l.tenant, l.interactive) = (w.model, w.tenant, w.interactive)
             FOR KEY SHARE
         ) AS is_open
         FROM json_to_recordset(:flows) AS w (place int, model text, tenant text, interactive bool)
@@ -321,7 +327,7 @@ _SQL = f"""
     ),
     opened AS (
         UPDATE lanes AS l SET is_open = true, virtual_time = greatest(virtual_time, start) FROM closed AS c
-        WHERE l.model = c.model AND l.tenant = c.tenant AND l.interactive = c.interactive
+        WHERE (l.model, l.tenant, l.interactive) = (c.model, c.tenant, c.interactive)
         RETURNING l.model, l.tenant, l.interactive
     ),
     open_flow AS (
@@ -333,25 +339,25 @@ _SQL = f"""
         INSERT INTO jobs (
             id, tenant, model, origin, priority, status, prefix_id, total_items, scored_items, remaining_chunks,
             prompt_tokens, cached_tokens, created_at, expires_at, label_token_ids, options, metadata, warnings,
-            webhook, notice_key, item_labels
+            webhook, notice_key, item_labels, traceparent
         )
         SELECT
             job.id, tenant, model, origin, priority, status, known.id, total_items, scored_items,
             remaining_chunks, prompt_tokens, cached_tokens, now + created_at, now + expires_at, label_token_ids,
-            opts::json, meta::json, warned::json, hook::json, notice_key,
-            item_labels
+            opts::json, meta::json, warns::json, hook::json, notice_key,
+            item_labels, traceparent
         FROM (
-            SELECT (job).*, opts, meta, warned, hook
-            FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warned text, hook text)
+            SELECT (job).*, opts, meta, warns, hook
+            FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warns text, hook text)
         ) AS job
-        JOIN known ON known.place = job.prefix_id
-        CROSS JOIN (SELECT {UNIX_SECONDS["postgresql"]} AS now) AS clock
+        JOIN known ON known.place = job.prefix_id,
+        (SELECT {UNIX_SECONDS["postgresql"]} AS now) AS clock
         WHERE remaining_chunks = 0 OR (model, tenant, priority = 'interactive') IN (SELECT * FROM open_flow)
         RETURNING id, prefix_id, created_at
     ),
-    -- A chunk as it is given, with its rows beside it.
+    -- A chunk as it is given, with its rows beside it, and with more where it has continuations.
     given AS (
-        SELECT (chunk).*, rows FROM json_to_recordset(:chunks) AS both_parts (chunk chunks, rows bytea)
+        SELECT (chunk).*, rows, more FROM json_to_recordset(:chunks) AS x (chunk chunks, rows bytea, more bytea)
     ),
     new_chunk AS (
         INSERT INTO chunks (
@@ -366,12 +372,10 @@ _SQL = f"""
         RETURNING id, job_id, first_item
     ),
     new_input AS (
-        INSERT INTO chunk_inputs (chunk_id, rows)
-        SELECT new_chunk.id, rows FROM new_chunk JOIN given USING (job_id, first_item)
+        INSERT INTO chunk_inputs (chunk_id, rows, continuations)
+        SELECT new_chunk.id, rows, more FROM new_chunk JOIN given USING (job_id, first_item)
     )
     SELECT id FROM new_job
 """
-# psycopg remembers how to send a text of at most 4,096 characters, so comments and indentation are left out.
-_LINES = map(str.strip, _SQL.splitlines())
-STORE = text(" ".join(line for line in _LINES if not line.startswith("--")).strip())
+STORE = text(condensed(_SQL))
 """Stores what :func:`job_row` and :func:`chunks_to_store` return, as JSON."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Row, and_, bindparam, func, null, select
+import numpy.typing as npt
+from sqlalchemy import Row, and_, bindparam, case, func, literal_column, null, select
 
 from checkpoints.card import ModelCard
-from jobs.store.codec import unpack_ids, unpack_options, unpack_scores
+from jobs.store.codec import unpack_ids, unpack_options, unpack_scores, unpack_targets
 from jobs.store.database import Database
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin, ScorePage
-from jobs.store.tables import WAITING, ChunkState, chunk_scores, chunks, flows, jobs
+from jobs.store.tables import CONTINUED, WAITING, ChunkState, chunk_inputs, chunk_scores, chunks, flows, jobs
 from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
 from scoring.item_labels import ItemLabels
-from scoring.layout import Head, LabelScores
+from scoring.layout import Continuations, Head, LabelScores, TargetScores
 from scoring.options import Priority
+
+PAGE_TOKENS = 2**19
+"""About how many tokens the items of a page have, if they are shown. A page with so many takes some 50 MB of memory."""
 
 IDS_PER_QUERY = 5_000  # both databases take about 32,000 parameters in a statement
 
@@ -80,7 +84,16 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
 
     Raises RequestError JOB_NOT_FOUND.
     """
-    return scores_of(db, get_job(db, tenant, job_id), offset, limit)
+    job = get_job(db, tenant, job_id)
+    return scores_of(db, job, offset, most_items(job, limit))
+
+
+def most_items(job: JobRecord, limit: int) -> int:
+    """Return how many of ``limit`` items a page may have: fewer, if the tokens of each are shown and they are long."""
+    if not (job.options.return_token_logprobs or job.options.return_tokens):
+        return limit
+    tokens_of_each = job.prompt_tokens // max(1, job.total_items)
+    return max(1, min(limit, PAGE_TOKENS // max(1, tokens_of_each)))
 
 
 def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePage:
@@ -93,6 +106,16 @@ def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePag
     return _page(job, found, offset, stop)
 
 
+# What an answer needs of single targets: null, and not looked for, where no scores of them are stored.
+_TARGETS = (
+    chunk_scores.c.targets,
+    case(
+        (
+            chunk_scores.c.targets.is_not(None),
+            select(chunk_inputs.c.continuations).where(chunk_inputs.c.chunk_id == chunks.c.id).scalar_subquery(),
+        )
+    ).label("continuations"),
+)
 # The chunk that holds the first item of the page. An index finds it, however many chunks come before it.
 _FIRST = select(func.max(chunks.c.first_item)).where(
     chunks.c.job_id == bindparam("of_job"), chunks.c.first_item <= bindparam("offset")
@@ -100,7 +123,7 @@ _FIRST = select(func.max(chunks.c.first_item)).where(
 # One statement sees one moment. As long as the job is visible in it, none of its chunks have been removed. So a job
 # that was deleted after it was read can't be mistaken for a job without scores.
 _PAGE = (
-    select(*chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"])
+    select(*chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"], *_TARGETS)
     .select_from(jobs)
     .outerjoin(
         chunks,
@@ -132,7 +155,28 @@ def _page(job: JobRecord, chunk_rows: Iterable[Row[Any]], offset: int, stop: int
         else None,
     )
     provenances = tuple(dict.fromkeys(row.provenance_id for row in rows))
-    return ScorePage(job, indices[inside], scores, stop < job.total_items, provenances)
+    continuations, targets = _targets_of(job, rows, inside)
+    next_offset = stop if stop < job.total_items else None
+    return ScorePage(job, indices[inside], scores, next_offset, continuations, targets, provenances)
+
+
+def _targets_of(
+    job: JobRecord, rows: Sequence[Row[Any]], inside: npt.NDArray[np.bool_]
+) -> tuple[Continuations | None, TargetScores | None]:
+    """Return the continuations of the rows that are inside of a page, and their scores, if an answer needs them."""
+    if not job.options.needs_targets:
+        return None, None
+    columns = len(job.label_token_ids)
+    parts = [Continuations.from_bytes(row.continuations) for row in rows]
+    scored = [unpack_targets(row.targets, len(part)) for row, part in zip(rows, parts, strict=True)]
+    whole = Continuations.join(parts)
+    kept = np.flatnonzero(inside)  # consecutive, since the rows of a page are
+    start, stop = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 0)
+    first, last = (int(whole.lengths[: place * columns].sum()) for place in (start, stop))
+    nothing = TargetScores(np.zeros(0, np.float32), np.zeros(0, np.bool_))
+    logprobs = np.concatenate([part.token_logprobs for part in (nothing, *scored)])[first:last]
+    greedy = np.concatenate([part.greedy for part in (nothing, *scored)])[start * columns : stop * columns]
+    return whole.of_rows(start, stop, len(inside)), TargetScores(logprobs, greedy)
 
 
 def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:
@@ -152,7 +196,9 @@ def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:
 
 
 _RESULTS = (
-    select(jobs, *chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"])
+    select(
+        jobs, *chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"], *_TARGETS
+    )
     .outerjoin(
         chunks,
         and_(
@@ -213,7 +259,7 @@ CLAIMABLE = and_(
     WAITING,
     chunks.c.model == bindparam("for_model"),
     chunks.c.tokenizer_fingerprint == bindparam("for_tokenizer"),
-    chunks.c.longest_sequence <= bindparam("for_context"),
+    chunks.c.longest_sequence.op("&")(literal_column(str(CONTINUED - 1))) <= bindparam("for_context"),
     chunks.c.highest_token < bindparam("for_vocabulary"),
 )
 """Whether a chunk waits and the worker of :func:`card_parameters` can score it: its ids come from the same tokenizer,

@@ -88,13 +88,13 @@ def stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk] = ()) -> Non
     except RequestError as error:
         if error.code is ErrorCode.QUOTA_EXCEEDED:
             # If the upload alone exceeds the quota, waiting would not help.
-            new_tokens = work_of_group(len(upload.submission.prefix), (chunk.rows for chunk in new_chunks))
+            new_tokens = work_of_group(len(upload.submission.prefix), new_chunks)
             check_size(quota, _staged_tokens(db, upload) + new_tokens)
         raise
 
 
 def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
-    new_tokens = sum(int(chunk.rows.sequence_lengths.sum()) for chunk in new_chunks)
+    new_tokens = sum(chunk.prompt_tokens for chunk in new_chunks)
     with db.write() as tx:
         job = tx.execute(
             update(jobs)

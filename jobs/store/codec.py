@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import TokenIds
-from scoring.options import ScoreOptions
+from scoring.layout import TargetScores, TokenIds
+from scoring.options import Normalization, ScoreOptions, Scoring
 
 _IDS = np.dtype("<i4")
 TOKEN_BYTES = _IDS.itemsize
 _SCORES = np.dtype("<f4")
 _DEFAULTS = asdict(ScoreOptions())
+_ENUMS: Mapping[str, Callable[[str], StrEnum]] = {"scoring": Scoring, "label_normalization": Normalization}
 SCORE_BYTES = _SCORES.itemsize
 
 
@@ -39,11 +41,26 @@ def unpack_scores(parts: Sequence[bytes], labels: int) -> npt.NDArray[np.float32
     return np.frombuffer(b"".join(parts), _SCORES).reshape(-1, labels)
 
 
-def pack_options(options: ScoreOptions) -> dict[str, bool | float]:
+def pack_targets(targets: TargetScores) -> bytes:
+    """Encode scores of single targets: a byte for each continuation, and a little-endian float32 for each target."""
+    return np.ascontiguousarray(targets.greedy, np.uint8).tobytes() + pack_scores(targets.token_logprobs)
+
+
+def unpack_targets(data: bytes, continuations: int) -> TargetScores:
+    """Decode what :func:`pack_targets` encoded of so many continuations."""
+    greedy = np.frombuffer(data, np.uint8, continuations).astype(np.bool_)
+    return TargetScores(np.frombuffer(data, _SCORES, offset=continuations), greedy)
+
+
+def pack_options(options: ScoreOptions) -> dict[str, bool | float | str]:
     """Encode options as JSON. Defaults are left out, so that an older version can read what it knows."""
     return {name: value for name, default in _DEFAULTS.items() if (value := getattr(options, name)) != default}
 
 
 def unpack_options(stored: Mapping[str, Any]) -> ScoreOptions:
     """Decode what :func:`pack_options` encoded. Options of a newer version are ignored."""
-    return ScoreOptions(**{name: value for name, value in stored.items() if name in _DEFAULTS})
+    known = {name: value for name, value in stored.items() if name in _DEFAULTS}
+    for name, kind in _ENUMS.items():
+        if name in known:
+            known[name] = kind(known[name])
+    return ScoreOptions(**known)

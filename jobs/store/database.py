@@ -9,18 +9,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, CursorResult, Engine, Executable, ScalarResult, create_engine, event
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.store.postgresql import open_engine, server_timeout
 from jobs.store.revisions import known_revisions, schema_head, schema_revision
+from settings.errors.mistakes import setting_error
 from settings.jobs import StoreSettings
 
 BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, and for a connection of its pool
@@ -32,6 +33,10 @@ Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 class StorageUnavailable(Exception):  # noqa: N818 (it names a state of the world, not a mistake)
     """The store can't be reached, or can't run a transaction now. A later attempt may succeed."""
+
+
+class NotMigratedError(StorageUnavailable):
+    """The store does not have the schema that this version needs. The message says what to do."""
 
 
 class DeadlockError(StorageUnavailable):
@@ -82,31 +87,29 @@ class Database:
 
     @classmethod
     def open(cls, settings: StoreSettings) -> Database:
-        """Return a store. It connects at its first use. The parent folder of a SQLite file is created here.
+        """Return a store. It connects at its first use.
 
-        Raises ValueError for a URL that can't be read or names an unsupported store.
+        Raises SettingError for a URL that can't be read or names an unsupported store.
         """
-        try:
-            url = make_url(settings.database_url)
-            url.get_dialect()
-        except ArgumentError as error:
-            raise ValueError(str(error)) from error
-        match url.get_backend_name():
-            case "sqlite":
-                if not url.database or url.database == ":memory:":
-                    raise ValueError("the store must be a file: several processes share it")
-                if not url.query.get("uri"):  # a file: URI, whose path only SQLite can read
-                    _create_private(Path(url.database))
-                engine = create_engine(
-                    url, connect_args={"timeout": BUSY_SECONDS}, pool_timeout=BUSY_SECONDS, hide_parameters=True
-                )
-                event.listen(engine, "connect", _configure_sqlite)
-                event.listen(engine, "begin", _begin_sqlite)
-            case "postgresql":
-                engine = open_engine(url, settings)
-            case other:
-                raise ValueError(f"database_url must name sqlite or postgresql, not {other}")
+        url = _read_url(settings.database_url)
+        if url.get_backend_name() == "postgresql":
+            return cls(open_engine(url, settings), settings)
+        engine = create_engine(
+            url, connect_args={"timeout": BUSY_SECONDS}, pool_timeout=BUSY_SECONDS, hide_parameters=True
+        )
+        if path := _sqlite_path(url):
+            event.listen(engine, "do_connect", partial(_require_file, path))
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
         return cls(engine, settings)
+
+    def create_file(self) -> None:
+        """Create the file of a SQLite store and its folder, if they are missing. Raises OSError.
+
+        Nothing else creates them, so a command that was given a wrong path leaves nothing there.
+        """
+        if self.is_sqlite and (path := _sqlite_path(self.engine.url)):
+            _create_private(path)
 
     @property
     def is_sqlite(self) -> bool:
@@ -121,7 +124,7 @@ class Database:
         """
         if avoid_sort or snapshot or slow or self.is_sqlite:
             engine = self._snapshots if snapshot and not self.is_sqlite else self.engine
-            with _naming_outages(), engine.connect() as connection, connection.begin():
+            with self._naming_outages(), engine.connect() as connection, connection.begin():
                 self._set_locally(connection, avoid_sort=avoid_sort, slow=slow)
                 yield Transaction(connection, self.settings)
         else:
@@ -132,7 +135,7 @@ class Database:
     @contextmanager
     def without_transaction(self) -> Iterator[Transaction]:
         """A connection to PostgreSQL on which each statement is a transaction of its own. Raises as :meth:`write`."""
-        with _naming_outages(), self.engine.connect() as connection:
+        with self._naming_outages(), self.engine.connect() as connection:
             # Set by hand: SQLAlchemy would set and reset the level of isolation, too. The pool takes it back.
             driver: Any = connection.connection.driver_connection
             driver.autocommit = True
@@ -157,7 +160,7 @@ class Database:
         statement. Raises StorageUnavailable, and LockedError if lock_seconds is given.
         """
         turn = self._turn if self.is_sqlite else nullcontext()
-        with _naming_outages(), turn, self.engine.connect() as connection:
+        with self._naming_outages(), turn, self.engine.connect() as connection:
             connection.execution_options(writes=True)
             with connection.begin():
                 self._set_locally(
@@ -193,19 +196,31 @@ class Database:
         # A transaction that only reads gets no serialization failures at this level.
         return self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    def check(self) -> None:
+    def check(self) -> bool:
         """Raise StorageUnavailable unless the store answers and has the schema of this version or of a later one.
 
-        The previous version works with the schema of the next. So an upgrade migrates first, then replaces processes.
+        Returns whether it is that of a later one. The previous version works with the schema of the next. So an upgrade
+        migrates first, then replaces processes.
         """
         with self.read() as tx:
             found = schema_revision(tx.connection)
-        if found != self._head and (found is None or found in known_revisions()):
-            raise StorageUnavailable(f"the database is at migration {found}, this version needs {self._head}")
+        if found is None:
+            raise NotMigratedError("the database has no tables of this service: run `scoreline migrate`")
+        if found != schema_head() and found in known_revisions():
+            raise NotMigratedError(
+                f"the database is at migration {found} and this version needs {schema_head()}: run `scoreline migrate`"
+            )
+        return found != schema_head()
 
-    @cached_property
-    def _head(self) -> str:
-        return schema_head()
+    @contextmanager
+    def _naming_outages(self) -> Iterator[None]:
+        try:
+            with _naming_outages():
+                yield
+        except DBAPIError as error:
+            if _is_about_schema(error.orig):
+                self.check()  # a schema of another version explains it better
+            raise
 
     def close(self) -> None:
         """Close all connections."""
@@ -231,6 +246,38 @@ class _Turn:
         cause = error.orig if isinstance(error, DBAPIError) else None
         self._locked = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
         self._lock.release()
+
+
+def _read_url(text: str) -> URL:
+    """Return the URL of a store. Raises SettingError unless this service can use such a store."""
+    wanted = "it must be sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME; correct it"
+    try:
+        url = make_url(text)
+        url.get_dialect()
+    except (ArgumentError, ValueError):
+        raise setting_error("database_url", text, wanted) from None
+    if (url.get_backend_name(), url.get_driver_name()) not in (("sqlite", "pysqlite"), ("postgresql", "psycopg")):
+        raise setting_error("database_url", text, wanted)
+    if url.get_backend_name() == "sqlite" and (not url.database or url.database == ":memory:"):
+        raise setting_error("database_url", text, "it must name a file, since several processes share it; add a path")
+    return url
+
+
+def _sqlite_path(url: URL) -> Path | None:
+    """Return the path of a SQLite file; None for a ``file:`` URI, whose path only SQLite can read."""
+    return None if url.query.get("uri") or url.database is None else Path(url.database)
+
+
+def _require_file(path: Path, *_: object) -> None:
+    if not path.exists():  # SQLite would make it
+        raise sqlite3.OperationalError("there is no such file")
+
+
+def _is_about_schema(error: BaseException | None) -> bool:
+    """Whether a database may have refused a statement because its schema is that of another version."""
+    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+        return True
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR and "no such" in str(error)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ come. After that its connection is closed, and this is an outage like any other.
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Iterable
@@ -15,12 +16,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import conninfo
 from psycopg.abc import PQGen
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
+from settings.errors.mistakes import setting_error
 from settings.jobs import StoreSettings
 
 IDLE_SECONDS = 1.0  # a connection that was unused for longer is tested before its use: the server may have restarted
@@ -47,6 +50,20 @@ class SilenceError(psycopg.OperationalError):
     """PostgreSQL did not answer in time, and the connection to it is closed. A COMMIT may have been carried out."""
 
 
+def condensed(sql: str) -> str:
+    """Return a statement without comments, which stand in lines of their own, and without spaces that say nothing.
+
+    The driver remembers how to send a text of at most 4,096 characters. A longer one it takes apart anew each time.
+    """
+    lines = (line.strip() for line in sql.splitlines())
+    text = " ".join(line for line in lines if line and not line.startswith("--"))
+    return _SPACES.sub("", text)
+
+
+_SPACES = re.compile(r"(?<=[(,=]) | (?=[),=])")
+"""The spaces that say nothing. No string in the statements holds a bracket, a comma or a sign of equality."""
+
+
 def open_engine(url: URL, settings: StoreSettings) -> Engine:
     """Return an engine whose statements and attempts to connect all end after a bounded time."""
     attention = _Attention(settings)
@@ -64,6 +81,7 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
         "tcp_keepalives_interval": str(_PROBE_SECONDS),
         "tcp_keepalives_count": str(_PROBES),
     }
+    _check_options(url)
     engine = create_engine(
         url,
         isolation_level="READ COMMITTED",
@@ -89,6 +107,15 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
     event.listen(engine, "checkin", _after_use)
     event.listen(engine, "checkout", partial(_replace_if_gone, engine, attention))
     return engine
+
+
+def _check_options(url: URL) -> None:
+    """Raise SettingError if the query of the URL has an option that the driver does not know."""
+    try:
+        conninfo.make_conninfo("", **{name: str(value) for name, value in url.query.items()})
+    except psycopg.ProgrammingError as error:
+        what = f"it has an {str(error).strip()}; correct this option of libpq, or remove it"
+        raise setting_error("database_url", url.render_as_string(hide_password=True), what) from None
 
 
 def server_timeout(seconds: float) -> str:

@@ -17,7 +17,7 @@ ID_BYTES = 8  # of the hash; there are a few provenances for each release and ki
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What computed some scores. Whoever tokenized the request had the same tokenizer: claims see to that."""
+    """What computed some scores. The API that tokenized the request had the same tokenizer: claims ensure it."""
 
     model: str
     revision: str | None  # the commit on the hub; None for a folder, which the fingerprints tell apart

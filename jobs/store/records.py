@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,7 +14,7 @@ from checkpoints.card import ModelCard
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode
 from scoring.item_labels import ItemLabels
-from scoring.layout import Chunk, GroupWork, LabelScores, TokenIds
+from scoring.layout import Chunk, Continuations, GroupWork, LabelScores, TargetScores, TokenIds
 from scoring.options import Priority, ScoreOptions
 
 
@@ -61,7 +61,7 @@ class Submission:
     tokenizer_fingerprint: str
     prefix: TokenIds
     chunks: Sequence[Chunk]
-    label_token_ids: tuple[int, ...]  # that any of the items has
+    label_token_ids: tuple[int, ...]  # that any of the items has; with continuations, see scoring.prepare
     prompt_tokens: int  # of all sequences of the job
     total_items: int
     options: ScoreOptions = field(default_factory=ScoreOptions)
@@ -76,6 +76,7 @@ class Submission:
     webhook: Webhook | None = None
     notice_key: bytes | None = field(default=None, repr=False)  # of a call: signs its result in the notice of its end
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
+    traceparent: str | None = None  # of the request, as W3C writes it; None: it is not traced
 
     def __post_init__(self) -> None:
         items = sum(len(chunk.rows) for chunk in self.chunks)
@@ -126,6 +127,16 @@ class JobRecord:
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A job of which a batch holds chunks."""
+
+    id: str
+    priority: Priority
+    chunk_ids: tuple[int, ...]
+    traceparent: str | None  # of the request that submitted it; None: it is not traced
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """A batch of work that a worker holds until its lease runs out."""
@@ -140,10 +151,21 @@ class Claim:
     """Whether the ends of its jobs have to outlive a crash of the database. They need not if all of them are calls
     without Idempotency-Key and webhook."""
     tokens: Mapping[str, int] = field(default_factory=dict)  # the work that was claimed, in tokens, by tenant
+    jobs: tuple[ClaimedJob, ...] = ()  # whose chunks they are
 
     @property
     def chunk_ids(self) -> list[int]:
         return [chunk.id for group in self.groups for chunk in group.chunks]
+
+
+@dataclass(frozen=True, slots=True)
+class SucceededJob:
+    """The times of a job that has succeeded: Unix seconds on the database's clock."""
+
+    priority: Priority
+    created_at: float
+    started_at: float  # when its first chunk was claimed
+    finished_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +176,7 @@ class Finished:
     fenced: int  # chunks whose scores were dropped, because the batch does not hold them
     results: Mapping[str, str] = field(default_factory=dict)
     """By job id, the signed results of those of the jobs whose request can be answered with their notice."""
+    succeeded: tuple[SucceededJob, ...] = ()  # the times of these jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +203,35 @@ class ScorePage:
     job: JobRecord
     indices: npt.NDArray[np.int64]  # [N], indices of the items in the job
     scores: LabelScores  # N rows
-    has_more: bool  # whether the job has items after this page
+    next_offset: int | None  # the index of the first item after this page; None: the job has no more
+    # Of the N rows, where an answer needs them: see ScoreOptions.needs_targets.
+    continuations: Continuations | None = None
+    targets: TargetScores | None = None
     provenances: tuple[int | None, ...] = ()  # the ids of the distinct ones of these scores; None: not known
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the job has items after this page."""
+        return self.next_offset is not None
+
+    def first(self, rows: int) -> ScorePage:
+        """Return the page with its first rows only."""
+        if rows >= len(self.indices):
+            return self
+        logprobs, continuations, targets = self.scores.logprobs, self.continuations, self.targets
+        if continuations is not None and targets is not None:
+            continuations = continuations.of_rows(0, rows, len(self.indices))
+            targets = TargetScores(
+                targets.token_logprobs[: len(continuations.tokens)], targets.greedy[: len(continuations)]
+            )
+        return replace(
+            self,
+            indices=self.indices[:rows],
+            next_offset=int(self.indices[rows]),
+            scores=LabelScores(self.scores.logits[:rows], None if logprobs is None else logprobs[:rows]),
+            continuations=continuations,
+            targets=targets,
+        )
 
 
 JobResult = tuple[JobRecord, ScorePage | None]

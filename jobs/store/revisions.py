@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from alembic.config import Config
@@ -19,6 +20,7 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
+@cache
 def schema_head() -> str:
     """Return the revision that this version needs."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()

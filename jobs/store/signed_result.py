@@ -3,8 +3,8 @@
 Only the call's row and the request that waits for the call know its key, and the key itself is never sent. So whoever
 can send notices, but can't read the database, can't make up a result or change one.
 
-Every API process hears every notice. So the content is text without a quotation mark or a backslash, which a JSON
-parser copies as it stands, and only the process whose request waits for the call looks into it.
+Every API process receives every notice. So the content is text without a quotation mark or a backslash, which a JSON
+parser copies unchanged. Only the process whose request waits for the call decodes it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import struct
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 
-from jobs.store.codec import SCORE_BYTES, pack_scores, unpack_scores
-from scoring.layout import Head, LabelScores
+from jobs.store.codec import SCORE_BYTES, pack_scores, pack_targets, unpack_scores, unpack_targets
+from scoring.layout import Head, LabelScores, TargetScores
 
 VERSION = 3
 """It is a part of what is signed. So a result of another version counts as none, and the scores are read from the
@@ -26,7 +26,7 @@ MAX_RESULT_BYTES = 4_096
 
 _HEAD = struct.Struct("<dq?q")
 """The time of the end, the number of cached tokens, and the provenance of all scores, if it is known. Behind it come
-the logits and, if any, the log-probabilities."""
+the logits and, if any, the log-probabilities and the scores of single targets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +37,7 @@ class CallResult:
     cached_tokens: int  # of all sequences of the call
     scores: LabelScores  # of all items, in their order
     provenance: int | None = None  # of all scores; None: not known
+    targets: TargetScores | None = None  # where an answer needs them
 
 
 def sign_result(result: CallResult, key: bytes) -> str | None:
@@ -45,6 +46,8 @@ def sign_result(result: CallResult, key: bytes) -> str | None:
     values = pack_scores(scores.logits)
     if scores.logprobs is not None:
         values += pack_scores(scores.logprobs)
+    if result.targets is not None:
+        values += pack_targets(result.targets)
     if len(values) > MAX_RESULT_BYTES:
         return None
     provenance = result.provenance
@@ -53,10 +56,13 @@ def sign_result(result: CallResult, key: bytes) -> str | None:
     return f"{_signature(key, content)} {content.decode()}"
 
 
-def verified_result(text: str, key: bytes, *, items: int, labels: int, head: Head) -> CallResult | None:
+def verified_result(
+    text: str, key: bytes, *, items: int, labels: int, head: Head, targets: int | None = None
+) -> CallResult | None:
     """Return the result in a text that was signed with this key, or None if there is no such result in it.
 
-    items, labels, head: what the call asked for, which the scores must match.
+    items, labels, head: what the call asked for, which the scores must match. targets: the number of targets whose
+    scores its answer needs; None if it needs none.
     """
     signature, _, content = text.partition(" ")
     signed = content.encode(errors="surrogatepass")
@@ -65,6 +71,12 @@ def verified_result(text: str, key: bytes, *, items: int, labels: int, head: Hea
     found = b64decode(signed)
     finished_at, cached_tokens, is_known, provenance = _HEAD.unpack_from(found)
     size = items * labels * SCORE_BYTES
+    of_targets = None
+    if targets is not None:
+        place = len(found) - items * labels - targets * SCORE_BYTES
+        if place < _HEAD.size:
+            return None
+        found, of_targets = found[:place], unpack_targets(found[place:], items * labels)
     logits, logprobs = found[_HEAD.size : _HEAD.size + size], found[_HEAD.size + size :]
     if len(logits) != size or len(logprobs) not in ((size,) if head is Head.LOGPROBS else (0, size)):
         return None
@@ -72,7 +84,7 @@ def verified_result(text: str, key: bytes, *, items: int, labels: int, head: Hea
         logits=unpack_scores([logits], labels),
         logprobs=unpack_scores([logprobs], labels) if head is Head.LOGPROBS else None,
     )
-    return CallResult(finished_at, cached_tokens, scores, provenance if is_known else None)
+    return CallResult(finished_at, cached_tokens, scores, provenance if is_known else None, of_targets)
 
 
 def _signature(key: bytes, content: bytes) -> str:

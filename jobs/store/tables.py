@@ -44,6 +44,10 @@ RowId = BigInteger().with_variant(Integer, "sqlite")
 Seconds = Float(53)
 
 
+CONTINUED = 2**30
+"""Is added to the longest sequence of a chunk with continuations. Versions that know none find it too long to claim."""
+
+
 class ChunkState(StrEnum):
     """The state of a chunk."""
 
@@ -96,7 +100,7 @@ jobs = Table(
     Column("received_at", Seconds),
     # Set when the job ends: the end of its retention. After that no reader sees it, and the sweep removes its rows.
     Column("remove_at", Seconds),
-    Column("label_token_ids", LargeBinary, nullable=False),
+    Column("label_token_ids", LargeBinary, nullable=False),  # with continuations, their places: see scoring.prepare
     Column("options", JSON, nullable=False),
     Column("metadata", JSON, nullable=False),
     Column("warnings", JSON, nullable=False),
@@ -106,6 +110,7 @@ jobs = Table(
     # Of a call: signs its result in the notice of its end. Besides this row, only the request that waits knows it.
     Column("notice_key", LargeBinary),
     Column("item_labels", LargeBinary),  # which of the labels each item has; null: all of them
+    Column("traceparent", String(55)),  # of the request that submitted it, as W3C writes it; null: it is not traced
 )
 Index("ix_jobs_tenant_id", jobs.c.tenant, jobs.c.id)
 Index(
@@ -147,6 +152,7 @@ chunks = Table(
     # What a worker must serve to score the chunk: this tokenizer, as much context, a larger vocabulary. The defaults
     # are for chunks that an older version accepts, whose needs are not known; see migration 0002.
     Column("tokenizer_fingerprint", String(64), nullable=False, server_default=text("''")),
+    # CONTINUED is added to the length of a chunk with continuations: see migration 0015.
     Column("longest_sequence", Integer, nullable=False, server_default="0"),
     Column("highest_token", Integer, nullable=False, server_default="0"),
     # Whether its job is interactive. Such chunks are claimed apart, also between the steps of other batches.
@@ -216,6 +222,7 @@ chunk_inputs = Table(
     metadata,
     Column("chunk_id", RowId, ForeignKey("chunks.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("rows", LargeBinary, nullable=False),
+    Column("continuations", LargeBinary),  # null: the rows are scored with labels of one token
 )
 
 chunk_scores = Table(
@@ -225,6 +232,7 @@ chunk_scores = Table(
     Column("logits", LargeBinary, nullable=False),  # float32, little-endian, [items, labels]
     Column("logprobs", LargeBinary),
     Column("cached_tokens", Integer, nullable=False),
+    Column("targets", LargeBinary),  # of single targets, where an answer needs them: see jobs.store.codec.pack_targets
     # Null: not known. It is no foreign key, because each finish would lock the one row that all of them refer to.
     Column("provenance_id", BigInteger),
 )

@@ -1,4 +1,4 @@
-"""The events that a webhook can tell of, and which of them a job's webhook asks for."""
+"""The events that a webhook can report, and which of them the webhook of a job or a batch asks for."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ class ClaimedDelivery:
     body: bytes
     claim_id: str  # the fence
     attempt: int  # number of this attempt, from 1
+    traceparent: str | None = None  # of the request that submitted the job; None: it is not traced
 
 
 class ClaimedDeliveries(NamedTuple):
@@ -178,9 +179,12 @@ def _claim_rows(tx: Transaction, sent: list[Row[Any]], lease_seconds: float) -> 
         update(webhook_deliveries)
         .where(webhook_deliveries.c.id.in_([row.id for row in sent]))
         .values(claim_id=new_batch_id(), due_at=NOW + lease_seconds, attempts=webhook_deliveries.c.attempts + 1)
-        .returning(*webhook_deliveries.c["id", "job_id", "tenant", "url", "host", "body", "claim_id", "attempts"])
+        .returning(*webhook_deliveries.c[_CLAIMED])
     )
     return [ClaimedDelivery(*row) for row in claimed]
+
+
+_CLAIMED = ("id", "job_id", "tenant", "url", "host", "body", "claim_id", "attempts", "traceparent")
 
 
 def pause_seconds(seconds: float, retry_after: float | None) -> float:

@@ -1,4 +1,4 @@
-"""The log of deliveries that the owner of a job or a batch can read, and redelivery."""
+"""The log of deliveries, which the owner of a job or a batch can read, and sending a delivery again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event of an end, of a job or of a batch: one delivery, stored in the transaction that ends it."""
+"""The event of the end of a job or a batch: one delivery, stored in the transaction that ends the job or the batch."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def unpack_batch_webhook(stored: dict[str, Any] | None) -> Webhook | None:
 def store_deliveries(tx: Transaction, ended: Iterable[Row[Any]], status: JobStatus) -> None:
     """Store the deliveries of jobs that have just ended, in one statement, or none if no job has a webhook.
 
-    ended: rows with the columns id, tenant, webhook, finished_at and remove_at of the jobs.
+    ended: rows with the columns id, tenant, webhook, finished_at, remove_at and traceparent of the jobs.
     """
     event = f"job.{status}"
     rows = [
         _delivery(job, event, event_body(event, job.id, status, job_urls(job.id), job.finished_at), job.finished_at)
+        | {"traceparent": job.traceparent}
         for job in ended
         if job.webhook is not None and event in job.webhook["events"]
     ]

@@ -58,6 +58,7 @@ webhook_deliveries = Table(
     Column("called_for", Boolean, nullable=False, server_default=false()),
     Column("created_at", Seconds, nullable=False),
     Column("remove_at", Seconds, nullable=False),
+    Column("traceparent", String(55)),  # of the job; null: it is not traced
 )
 # A literal in the statement and never a parameter: see jobs.store.tables.WAITING.
 PENDING = webhook_deliveries.c.state == literal_column(f"'{DeliveryState.PENDING.value}'")

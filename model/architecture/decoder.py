@@ -9,6 +9,7 @@ The residual stream, norms, softmax and every sum are float32; operands of produ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +22,15 @@ from jax.typing import DTypeLike
 from model.architecture.config import DecoderConfig
 from model.attention.contract import Attention, causal
 from model.attention.tiles import TiledAttention
-from model.linear import project, rms_norm
+from model.linear import alone, project, rms_norm
 from model.rotation import HeadNorm, RotaryEmbedding, Rotation, split
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
+
+
+Total = Callable[[Array], Array]
+"""Adds what several chips have computed of the same numbers (:func:`model.chips.mesh.total`), or is
+:func:`model.linear.alone`. Behind attention and behind the MLP, each chip has a part of every sum."""
 
 
 class KeyValues(NamedTuple):
@@ -59,8 +65,8 @@ class Linear(nnx.Module):
         self.weight = nnx.Param(_normal(rngs, (*stack, size, out), dtype))
         self.bias = nnx.Param(jnp.zeros((*stack, out), dtype)) if biased else None
 
-    def __call__(self, values: Array) -> Array:
-        out = project(values, self.weight[...])
+    def __call__(self, values: Array, total: Total = alone) -> Array:
+        out = total(project(values, self.weight[...]))
         return out if self.bias is None else out + self.bias[...].astype(jnp.float32)
 
 
@@ -119,11 +125,11 @@ class MLP(nnx.Module):
         self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
 
-    def __call__(self, values: Array) -> Array:
+    def __call__(self, values: Array, total: Total = alone) -> Array:
         gated = jax.nn.silu(self.gate_proj(values)) * self.up_proj(values)
         # Without the barrier, the TPU compiler makes one slow loop of the products before and behind it.
         rounded = gated.astype(self.down_proj.weight.dtype)
-        return self.down_proj(lax.optimization_barrier(rounded))  # type: ignore[no-untyped-call]
+        return self.down_proj(lax.optimization_barrier(rounded), total)  # type: ignore[no-untyped-call]
 
 
 class Layer(nnx.Module):
@@ -146,10 +152,17 @@ class Layer(nnx.Module):
         """Return keys and values of hidden states, float32 [..., width]."""
         return self.self_attn.key_values(self.input_layernorm(hidden), rotation)
 
-    def output_mlp(self, hidden: Array, attended: Array) -> Array:
+    def output_mlp(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
         """Return the hidden states after the layer, float32 [..., width]; attended: attention output, [..., H, D]."""
-        hidden = hidden + self.self_attn.o_proj(attended.reshape(*attended.shape[:-2], -1))
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return self.after_mlp(self.after_attention(hidden, attended, total), total)
+
+    def after_attention(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
+        """Return the hidden states between attention and MLP."""
+        return hidden + self.self_attn.o_proj(attended.reshape(*attended.shape[:-2], -1), total)
+
+    def after_mlp(self, hidden: Array, total: Total = alone) -> Array:
+        """Return the hidden states after the layer, of those after its attention."""
+        return hidden + self.mlp(self.post_attention_layernorm(hidden), total)
 
 
 class Body(nnx.Module):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,11 +54,48 @@ class Parameter:
     stacked: bool
     transposed: bool  # a kernel, which is [out, in] in the file
 
+    @property
+    def own_shape(self) -> tuple[int, ...]:
+        """The shape of each tensor in the decoder's orientation."""
+        return self.shape[::-1] if self.transposed else self.shape
+
+
+class Destination(Protocol):
+    """Where the tensors of one parameter go."""
+
+    def write(self, number: int, rows: slice, tensor: npt.NDArray[Any]) -> None:
+        """Take some rows of a tensor, as they are in the file; number: which of the parameter's tensors it is."""
+
+    def value(self) -> Any:
+        """Return the parameter, when all rows of all tensors are written."""
+
+
+class InHostMemory:
+    """A :class:`Destination` in the host's memory."""
+
+    def __init__(self, parameter: Parameter, dtype: np.dtype[Any]) -> None:
+        self._parameter = parameter
+        self._buffer = buffer(parameter, parameter.own_shape, dtype)
+
+    def write(self, number: int, rows: slice, tensor: npt.NDArray[Any]) -> None:
+        """See :class:`Destination`."""
+        slot = self._buffer[number]
+        file_order = slot.T if self._parameter.transposed else slot
+        file_order[rows] = tensor
+
+    def value(self) -> npt.NDArray[Any]:
+        """See :class:`Destination`."""
+        return self._buffer if self._parameter.stacked else self._buffer[0]
+
+
+MakesDestination = Callable[[Parameter, np.dtype[Any]], Destination]
+"""Takes a parameter and its dtype."""
+
 
 def parameters(decoder: Decoder) -> list[Parameter]:
     """Return all parameters of ``decoder``, whose values may be abstract, in a fixed order."""
     as_rows = decoder.model.embed_tokens.as_rows
-    return [_parameter(path, param.shape, as_rows) for path, param in sorted(_params(decoder).items())]
+    return [_parameter(path, param.shape, as_rows) for path, param in sorted(params(decoder).items())]
 
 
 def load(
@@ -68,38 +105,46 @@ def load(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     *,
     tied_as_rows: bool = False,
+    computed: DecoderConfig | None = None,
+    destination: MakesDestination = InHostMemory,
 ) -> tuple[Decoder, str]:
     """Return the decoder with the weights of a checkpoint directory, cast to ``dtype``, and the weights' fingerprint.
 
     The weights are NumPy arrays in the host's memory, so that whoever takes the decoder apart decides what is put on
-    which device, and a device never holds them twice. tied_as_rows: see :class:`model.platforms.Platform`.
+    which device, and a device never holds them twice. Another ``destination`` may put them elsewhere at once.
+    tied_as_rows: see :class:`model.platforms.Platform`. computed: the configuration of the decoder, where it differs
+    from that of the checkpoint (:class:`model.chips.shares.Shares`).
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
     over names, dtypes, shapes and bytes as stored; sharding and ``dtype`` do not change it.
     ``on_progress(done, total)`` is called with the bytes that are read. Raises :class:`WeightsError`.
     """
-    decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=tied_as_rows))
-    wanted = parameters(decoder)
+
+    def shapes(config: DecoderConfig) -> Decoder:
+        return Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=tied_as_rows)
+
+    decoder: Decoder = nnx.eval_shape(lambda: shapes(computed or config))
+    wanted = parameters(nnx.eval_shape(lambda: shapes(config)))
+    loaded = params(decoder)
     digest = hashlib.sha256()
     with _open(directory) as tensors:
         _check(wanted, tensors, config, directory)
         total = sum(_stored_bytes(tensors[name]) for parameter in wanted for name in parameter.names)
         done = 0
         for parameter in wanted:
-            buffer = _buffer(parameter, np.dtype(dtype))
-            for slot, name in zip(buffer, parameter.names, strict=True):
-                file_order = slot.T if parameter.transposed else slot
+            filled = destination(parameter, np.dtype(dtype))
+            for number, name in enumerate(parameter.names):
                 for rows, tensor in _read(tensors[name], name, directory, digest):
-                    file_order[rows] = tensor
+                    filled.write(number, rows, tensor)
                     done += tensor.nbytes
                     on_progress(done, total)
-            _params(decoder)[parameter.path].set_value(buffer if parameter.stacked else buffer[0])
+            loaded[parameter.path].set_value(filled.value())
     return decoder, digest.hexdigest()
 
 
 def size_in_bytes(decoder: Decoder) -> int:
     """Return the bytes of all parameters."""
-    return sum(param.get_value().nbytes for param in _params(decoder).values())
+    return sum(param.get_value().nbytes for param in params(decoder).values())
 
 
 def save(decoder: Decoder, directory: Path) -> None:
@@ -108,7 +153,7 @@ def save(decoder: Decoder, directory: Path) -> None:
     config = decoder.config.to_huggingface()
     tensors: dict[str, npt.NDArray[Any]] = {}
     for parameter in parameters(decoder):
-        value = np.asarray(_params(decoder)[parameter.path].get_value())
+        value = np.asarray(params(decoder)[parameter.path].get_value())
         for name, tensor in zip(parameter.names, value if parameter.stacked else value[None], strict=True):
             tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
     config["dtype"] = str(tensors[EMBEDDING].dtype)
@@ -116,7 +161,8 @@ def save(decoder: Decoder, directory: Path) -> None:
     save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
 
 
-def _params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
+def params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
+    """Return all parameters by their paths."""
     found = ((path, node) for path, node in nnx.iter_graph(decoder) if isinstance(node, nnx.Param))
     return {tuple(map(str, path)): param for path, param in found}
 
@@ -163,9 +209,9 @@ def _ignored(name: str, config: DecoderConfig) -> bool:
     return (config.tied and name == HEAD) or name.endswith(".rotary_emb.inv_freq")
 
 
-def _buffer(parameter: Parameter, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return memory for the tensors of one parameter, in the decoder's orientation: [names, ...]."""
-    shape = (len(parameter.names), *(parameter.shape[::-1] if parameter.transposed else parameter.shape))
+def buffer(parameter: Parameter, own_shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return memory for all tensors of a parameter, or for parts of them of such a shape: [names, ...]."""
+    shape = (len(parameter.names), *own_shape)
     size = math.prod(shape) * dtype.itemsize
     room = np.empty(size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT

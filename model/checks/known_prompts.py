@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.buckets import SHORTEST_LENGTH_BUCKET
+from model.checks.numpy_decoder import Floats, ServedDecoder, final_states
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 
 PREFIX = 5  # tokens
@@ -54,6 +55,12 @@ def known_prompt(vocabulary: int) -> GroupWork:
     return prompt(prefix, list(zip(items, (end for _, end in ITEMS), strict=True)))
 
 
+def known_alone(vocabulary: int) -> KnownPrompts:
+    """Return the same prompt without any company."""
+    known = known_prompt(vocabulary)
+    return KnownPrompts((known,), ((known,),))
+
+
 def prompt(prefix: TokenIds, items: Sequence[tuple[TokenIds, int]], owner: str = "known answer") -> GroupWork:
     """Return a prefix with items, of which each has its own tokens and sees so many tokens of the prefix."""
     rows = Rows.pack([tokens for tokens, _ in items], [end for _, end in items])
@@ -68,3 +75,31 @@ def contents(groups: Sequence[GroupWork]) -> Iterator[Content]:
             lengths, ends = chunk.rows.lengths.tolist(), chunk.rows.prefix_ends.tolist()
             for stop, length, end in zip(stops, lengths, ends, strict=True):
                 yield group.prefix[:end].tobytes(), chunk.rows.tokens[stop - length : stop].tobytes()
+
+
+def prompt_states(decoder: ServedDecoder, groups: Sequence[GroupWork]) -> list[Floats]:
+    """Return NumPy's final states of each row of the groups, which have a chunk each.
+
+    They are those of all own tokens, [length, width], or of an empty row, that of the last token that it sees.
+    """
+    tokens, positions, rows = list[TokenIds](), list[TokenIds](), list[slice]()
+    length = sum(len(group.prefix) + len(group.chunks[0].rows.tokens) for group in groups)
+    visible, begin = np.zeros((length, length), np.bool_), 0
+    for group in groups:
+        (chunk,) = group.chunks
+        of_group = chunk.rows
+        size = len(group.prefix) + len(of_group.tokens)
+        tokens += [group.prefix, of_group.tokens]
+        positions.append(np.arange(size, dtype=np.int32))
+        visible[begin : begin + size, begin : begin + size] = np.tri(size, dtype=np.bool_)
+        stops = len(group.prefix) + np.cumsum(of_group.lengths)
+        for stop, own, end in zip(
+            stops.tolist(), of_group.lengths.tolist(), of_group.prefix_ends.tolist(), strict=True
+        ):
+            visible[begin + stop - own : begin + stop, begin + end : begin + stop - own] = False
+            positions[-1][stop - own : stop] = end + np.arange(own)
+            first, last = (stop - own, stop) if own else (end - 1, end)
+            rows.append(slice(begin + first, begin + last))
+        begin += size
+    found = final_states(decoder, np.concatenate(tokens), np.concatenate(positions), visible)
+    return [found[row] for row in rows]

@@ -78,10 +78,23 @@ class ServedDecoder(Protocol):
         """Return one layer."""
 
 
-def on_host(array: Array) -> npt.NDArray[np.generic]:
-    """Return an array of the device, on a CPU without a copy."""
-    # Through a second handle, because jax keeps the host copy of an array as long as the array, and weights stay.
-    return np.asarray(array.addressable_data(0))
+def on_host(array: Array, number: int | None = None) -> npt.NDArray[np.generic]:
+    """Return an array of the device, on a CPU without a copy. It may be divided among several devices, or be NumPy's.
+
+    number: of an array in a stack of them; None for the whole array.
+    """
+    if isinstance(array, np.ndarray):
+        return array if number is None else array[number]
+    if number is None and array.is_fully_replicated:
+        # Through a second handle, because jax keeps the host copy of an array as long as the array, and weights stay.
+        return np.asarray(array.addressable_data(0))
+    found = np.empty(array.shape if number is None else array.shape[1:], array.dtype)
+    for shard in array.addressable_shards:
+        if shard.replica_id == 0:
+            of_shard = shard.data.addressable_data(0)
+            place = shard.index if number is None else shard.index[1:]
+            found[place] = np.asarray(of_shard if number is None else of_shard[number])
+    return found
 
 
 def rounded(values: Floats, dtype: DTypeLike) -> Floats:
@@ -190,15 +203,31 @@ def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Fl
 
 def log_sum_exp(decoder: ServedDecoder, hidden: Floats) -> Floats:
     """Return the log-sum-exp of the logits of the whole vocabulary, [T, 1], for final states [T, width]."""
+    return over_vocabulary(decoder, hidden).log_sum_exp
+
+
+class OverVocabulary(NamedTuple):
+    """What is known of the logits of the whole vocabulary, for T final states."""
+
+    log_sum_exp: Floats  # [T, 1]
+    highest: TokenIds  # the most probable token, int32 [T]
+    lead: Floats  # how much higher its logit is than that of any other token, [T]
+
+
+def over_vocabulary(decoder: ServedDecoder, hidden: Floats) -> OverVocabulary:
+    """Compute the logits of the whole vocabulary, some columns at a time, for final states [T, width]."""
     kernel = _head_kernel(decoder)
     entering = rounded(final_normed(decoder, hidden), kernel.dtype)
     peak, total = np.full((len(hidden), 1), -np.inf, np.float32), np.zeros((len(hidden), 1), np.float32)
+    highest, second = np.zeros(len(hidden), np.int32), np.full(len(hidden), -np.inf, np.float32)
     for first in range(0, kernel.shape[1], COLUMNS):
         logits = multiply(entering, kernel[:, first : first + COLUMNS].astype(np.float32))
         higher = np.maximum(peak, logits.max(axis=1, keepdims=True))
         total = total * np.exp(peak - higher) + np.exp(logits - higher).sum(axis=1, keepdims=True)
-        peak = higher
-    return peak + np.log(total)
+        best = np.sort(np.concatenate([peak, second[:, None], logits], axis=1), axis=1)
+        highest = np.where(higher[:, 0] > peak[:, 0], first + logits.argmax(axis=1).astype(np.int32), highest)
+        peak, second = higher, best[:, -2]
+    return OverVocabulary(peak + np.log(total), highest, peak[:, 0] - second)
 
 
 def _head_kernel(decoder: ServedDecoder) -> npt.NDArray[np.generic]:

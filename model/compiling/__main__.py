@@ -53,14 +53,16 @@ def report(target: Target, config: DecoderConfig, workloads: Sequence[Measured])
     """Compile the programs of a model, and print what is found. Returns whether all of them compile and fit."""
     prepare_environment(target)
     # What these modules import reads its environment once.
+    from model.chips.mesh import Chips
     from model.compiling.compiler import Compiler
     from model.compiling.report import Report
     from model.platforms import Platform
-    from model.pool import ContextTooLongError
+    from model.prefixes.pool import ContextTooLongError
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     compiler = Compiler(target)
-    platform = Platform.of(compiler.device, memory=int(target.usable_memory))
+    chips = Chips.of(compiler.devices) if target.chips > 1 else None
+    platform = Platform.of(compiler.devices[0], memory=int(target.usable_memory), chips=chips)
     found = Report(compiler, platform, lambda line: print(line, file=sys.stderr, flush=True))
     settings = EngineSettings()
     found.calibrate()
@@ -78,7 +80,7 @@ def report(target: Target, config: DecoderConfig, workloads: Sequence[Measured])
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scoreline compile", description="Compile for a TPU without a TPU.")
-    parser.add_argument("--target", required=True, help=f"one of {', '.join(TARGETS)}; one chip of it is compiled for")
+    parser.add_argument("--target", required=True, help=f"one of {', '.join(TARGETS)}; its chips share the model")
     parser.add_argument("--model", required=True, help="folder of a checkpoint, or a shape, such as qwen3-0.6b")
     parser.add_argument("--workloads", nargs="*", choices=MEASURED, default=list(MEASURED), help="to be estimated")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""Compiling a function for one chip of a TPU ahead of time, and what the result says of itself."""
+"""Compiling a function for a TPU ahead of time, and reading the sizes of the result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ class Compiled:
 
 
 class Compiler:
-    """Compiles for one chip of a target, which must be prepared: :func:`targets.prepare_environment`."""
+    """Compiles for a target, which must be prepared: :func:`targets.prepare_environment`.
+
+    A program is compiled for one chip, unless the shapes of its arguments say on which chips their parts are. What is
+    then said of it is about one of these chips, all of which run the same program.
+    """
 
     def __init__(self, target: Target) -> None:
         """Load libtpu. Raises TargetError if it can't be used."""
@@ -70,7 +74,7 @@ class Compiler:
         except Exception as error:  # what it raises differs from version to version
             raise TargetError(f"libtpu can't compile for {target.name}: {str(error).splitlines()[0]}") from error
         self.mesh = Mesh(np.array(topology.devices[:1]), ("chip",))
-        self.device: jax.Device = topology.devices[0]  # of the topology: nothing can run on it
+        self.devices: list[jax.Device] = list(topology.devices)  # of the topology: nothing can run on them
 
     def compile(
         self,
@@ -83,11 +87,15 @@ class Compiler:
 
         Raises whatever jax raises for a program that does not compile.
         """
-        sharding = NamedSharding(self.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
-        shapes = jax.tree.map(lambda leaf: shape(leaf.shape, leaf.dtype, sharding=sharding), arguments)
+        divided = _mesh(arguments)
+        mesh = divided or self.mesh
+        whole = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+        shapes = arguments
+        if divided is None:
+            shapes = jax.tree.map(lambda leaf: shape(leaf.shape, leaf.dtype, sharding=whole), arguments)
         started = time.perf_counter()
         # Else Pallas would ask the default device, a CPU, what kind of TPU it is.
-        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             lowered = jax.jit(function, donate_argnums=donated).lower(*shapes)
         executable = lowered.compile(compiler_options=dict(options or {}))
         seconds = time.perf_counter() - started
@@ -112,6 +120,15 @@ class Compiler:
         """Compile a bf16 product of two square matrices, by whose estimate the others can be judged."""
         matrix = shape((size, size), jnp.bfloat16)
         return self.compile(lambda left, right: jnp.matmul(left, right), (matrix, matrix))
+
+
+def _mesh(arguments: Sequence[Any]) -> Mesh | None:
+    """Return the mesh over which arguments are divided; None if they do not say."""
+    for leaf in jax.tree.leaves(arguments):
+        sharding = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
+        if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+            return sharding.mesh
+    return None
 
 
 def shape(dimensions: tuple[int, ...], dtype: Any, sharding: Sharding | None = None) -> jax.ShapeDtypeStruct:

@@ -4,7 +4,7 @@ The TPU compiler writes ``estimated_cycles`` beside most instructions of an opti
 body of a loop counts as often as it turns, a branch as often as it is taken. Kernels carry no estimate, so theirs is
 handed in (:mod:`model.compiling.kernels`). Neither do gathers of rows and updates in place: they count by the bytes
 that they read and write, at the bandwidth of the chip's large memory even where they stay in a faster one. Stalls and
-launches are left out, and plain memory traffic is estimated severely (``docs/accelerators.md``).
+launches are left out, and the estimate of plain memory traffic is pessimistic (``docs/accelerators.md``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ The name of a loop with a computed end is its path in the traced function, witho
 conditional and ``/branch0``, ``/branch1`` and so on; the number is the share of runs in which it is taken. For the
 parts of kernels, see :mod:`model.compiling.bundles`.
 """
+
+
+_ROUNDS = {"all-reduce": 2, "all-gather": 1}
+"""The exchanges between chips, and how often an array goes around the ring."""
 
 
 class UnknownFrequencyError(Exception):
@@ -49,13 +53,14 @@ def parts(
     frequencies: Frequencies,
     kernel_cycles: Callable[[Instruction], float] = lambda kernel: 0.0,
     cycle_bytes: float = math.inf,
+    cycle_ring_bytes: float = math.inf,
 ) -> Iterator[Part]:
     """Yield what every instruction adds to the cycles of a program.
 
-    kernel_cycles: returns the cycles of one run of a Pallas kernel; cycle_bytes: see
-    :attr:`model.compiling.targets.Target.cycle_bytes`. Raises UnknownFrequencyError.
+    kernel_cycles: returns the cycles of one run of a Pallas kernel; cycle_bytes,
+    cycle_ring_bytes: see :class:`model.compiling.targets.Target`. Raises UnknownFrequencyError.
     """
-    yield from _Walk(module, frequencies, kernel_cycles, cycle_bytes).computation(module.entry, 1.0)
+    yield from _Walk(module, frequencies, kernel_cycles, cycle_bytes, cycle_ring_bytes).computation(module.entry, 1.0)
 
 
 def cycles(
@@ -63,9 +68,24 @@ def cycles(
     frequencies: Frequencies,
     kernel_cycles: Callable[[Instruction], float] = lambda kernel: 0.0,
     cycle_bytes: float = math.inf,
+    cycle_ring_bytes: float = math.inf,
 ) -> float:
     """Return the estimated cycles of one run of a program: the sum of :func:`parts`."""
-    return sum(part.total for part in parts(module, frequencies, kernel_cycles, cycle_bytes))
+    return sum(part.total for part in parts(module, frequencies, kernel_cycles, cycle_bytes, cycle_ring_bytes))
+
+
+def sent_bytes(instruction: Instruction) -> float | None:
+    """Return the bytes that each chip sends in an exchange between chips that form a ring; None for anything else.
+
+    In an all-reduce, every part of an array goes around once to be added and once to be known; in an all-gather, once.
+    """
+    kind = instruction.opcode.removesuffix("-start")
+    if kind not in _ROUNDS:
+        return None
+    found = re.search(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])", instruction.attributes)
+    assert found is not None
+    chips = len(found[1].split(",")) if found[1] else int(found[2])
+    return _ROUNDS[kind] * (chips - 1) / chips * sum(array.bytes for array in instruction.results)
 
 
 def path(instruction: Instruction) -> str:
@@ -80,6 +100,7 @@ class _Walk:
     frequencies: Frequencies
     kernel_cycles: Callable[[Instruction], float]
     cycle_bytes: float
+    cycle_ring_bytes: float
 
     def computation(self, name: str, times: float) -> Iterator[Part]:
         for instruction in self.module.computations[name]:
@@ -95,6 +116,8 @@ class _Walk:
                 yield from self._branches(instruction, times)
             case "custom-call" if instruction.kernel is not None:
                 yield Part(instruction, self.kernel_cycles(instruction), times)
+            case _ if (sent := sent_bytes(instruction)) is not None:
+                yield Part(instruction, sent / self.cycle_ring_bytes, times)
             case _ if instruction.cycles is not None:
                 yield Part(instruction, instruction.cycles, times)
             case _ if (moved := self._moved(computation, instruction)) is not None:

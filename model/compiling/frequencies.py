@@ -21,7 +21,9 @@ from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
 from model.compiling.cost import Frequencies
 from model.compiling.programs import Call
-from model.whole_steps.executables import ExtendKey, PackedKey, PrefillKey
+from model.whole_steps.extend import ExtendKey
+from model.whole_steps.packed import PackedKey
+from model.whole_steps.prefill import PrefillKey
 
 KERNEL = "scoreline_attention"
 

@@ -1,4 +1,4 @@
-"""The programs that a worker on a target would compile, and those that it would call, without weights and without it.
+"""The programs that a worker on a target would compile, and those that it would call. Neither needs weights.
 
 The engine is the worker's own, so that what is counted is what the engine does. Only its arrays are not there: it is
 made and run inside of ``jax.eval_shape``, where new arrays are no more than shapes, its weights take no memory, and
@@ -18,11 +18,17 @@ from flax import nnx
 from checkpoints.card import ModelCard
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
-from model.buckets import HeadKey
+from model.chips.loading import bytes_of_a_chip
+from model.chips.shares import Shares
 from model.engine import Engine
 from model.platforms import Platform
-from model.whole_steps.executables import ExtendKey, PackedKey, PrefillKey, WholeStepExecutables, WholeStepKey
-from model.whole_steps.forward import WholeStepForward
+from model.programs.label_head import HeadKey
+from model.programs.target_head import TargetHeadKey
+from model.whole_steps.decoder import StackedDecoder
+from model.whole_steps.extend import ExtendKey
+from model.whole_steps.forward import Key, WholeStepForward
+from model.whole_steps.packed import PackedKey
+from model.whole_steps.prefill import PrefillKey
 from scoring.layout import GroupWork
 from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
@@ -42,7 +48,7 @@ class Program:
 class Call:
     """A program that the engine called."""
 
-    key: WholeStepKey
+    key: Key
     arguments: tuple[Any, ...]  # those that the host computed are NumPy's
 
 
@@ -56,9 +62,13 @@ class WeightlessEngine:
         platform: Platform,
         algorithm: AlgorithmSetting = "auto",
     ) -> None:
-        """Raises :class:`model.pool.ContextTooLongError` if the model does not fit into the platform's memory."""
-        self.config = config
-        decoder = without_weights(config, platform, platform.serving_dtype(settings.dtype))
+        """Raises :class:`model.prefixes.pool.ContextTooLongError` if the platform's memory is too small."""
+        chips = platform.chips
+        shares = None if chips is None else Shares.of(config, chips.count)
+        self.config = config if shares is None else shares.own
+        """What a chip computes."""
+        computed = config if shares is None else shares.whole
+        decoder = without_weights(computed, platform, platform.serving_dtype(settings.dtype))
         card = ModelCard("compiled", config.context, config.vocabulary, "")
 
         def build() -> None:
@@ -69,55 +79,64 @@ class WeightlessEngine:
         assert isinstance(forward, WholeStepForward), "a platform that is compiled for computes whole steps"
         self._forward = forward
         self.block_tokens = forward.block_tokens
-        pool = jax.tree.leaves(forward.pool)
+        pool, own = jax.tree.leaves(forward.pool), self.config
+        embedding, head = decoder.model.embed_tokens.weight[...].shape, decoder.head_kernel().shape
+        divided = {computed.vocabulary: own.vocabulary}
         self.arrays = {
-            "pool": pool[0].shape,
-            "embedding": decoder.model.embed_tokens.weight[...].shape,
-            "head": decoder.head_kernel().shape,
+            "pool": tuple(own.kv_heads if axis == 1 else size for axis, size in enumerate(pool[0].shape)),
+            "embedding": tuple(divided.get(size, size) for size in embedding),
+            "head": tuple(divided.get(size, size) for size in head),
         }
-        self.resident_bytes = _bytes(nnx.state(decoder)) + _bytes(pool)
+        """Shapes, as a chip has them."""
+        count = 1 if chips is None else chips.count
+        weights = _bytes(nnx.state(decoder)) if chips is None else bytes_of_a_chip(decoder, chips)
+        self.resident_bytes = weights + _bytes(pool) // count
+        """Of a chip."""
 
-    def warm_up(self) -> tuple[WholeStepKey, ...]:
+    def warm_up(self) -> tuple[Key, ...]:
         """Return the keys of the programs that are compiled before serving."""
         return self._forward.core()
 
-    def program(self, key: WholeStepKey) -> Program:
+    def program(self, key: Key) -> Program:
         """Return a program by its key."""
-        function, arguments, donated = self._forward.executables.source(key)
+        function, arguments, donated = key.source(self._forward.executables.decoder)
         return Program(_name(key, arguments), function, arguments, donated)
 
     def calls(self, work: Sequence[GroupWork]) -> list[Call]:
         """Return the programs that the engine calls to score this work, in order."""
-        recorder = _Recorder(self._forward.executables)
+        recorder = _Recorder(self._forward.executables.decoder)
         with self._forward.calling(recorder.program):
             jax.eval_shape(lambda: [None for _ in self._engine.score(work, lambda: None)])
         return recorder.calls
 
 
-def _name(key: WholeStepKey, arguments: Sequence[Any]) -> str:
+def _name(key: Key, arguments: Sequence[Any]) -> str:
     match key:
-        case ExtendKey():
-            return f"extend, at most {len(arguments[-1])} items"
+        case ExtendKey(everywhere):
+            return "extend, read everywhere" if everywhere else f"extend, at most {len(arguments[-1])} items"
         case PrefillKey():
             return "prefill"
         case PackedKey(tokens, _, dense):
             return f"packed {'dense' if dense else 'segment'}, {tokens} tokens"
         case HeadKey(head, rows, labels):
             return f"head of {head}, {rows} rows, {labels} labels"
+        case TargetHeadKey(rows, targets):
+            return f"head of targets, {rows} rows, {targets} targets"
+    return str(key)
 
 
 class _Recorder:
     """Programs that compute zeros, and nothing else."""
 
-    def __init__(self, executables: WholeStepExecutables) -> None:
+    def __init__(self, decoder: StackedDecoder) -> None:
         self.calls: list[Call] = []
-        self._executables = executables
-        self._outputs: dict[WholeStepKey, tuple[Any, ...]] = {}
+        self._decoder = decoder
+        self._outputs: dict[Key, tuple[Any, ...]] = {}
 
-    def program(self, key: WholeStepKey) -> Callable[..., tuple[Any, ...]]:
+    def program(self, key: Key) -> Callable[..., tuple[Any, ...]]:
         """Return what stands for a program."""
         if key not in self._outputs:
-            function, arguments, _ = self._executables.source(key)
+            function, arguments, _ = key.source(self._decoder)
             self._outputs[key] = tuple(_zeros(shape) for shape in jax.eval_shape(function, *arguments))
 
         def call(*arguments: Any) -> tuple[Any, ...]:

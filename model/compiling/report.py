@@ -1,4 +1,4 @@
-"""Compiles programs for a target, estimates workloads by them, and says what is found."""
+"""Compiles programs for a target, estimates workloads by them, and prints the results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any
 
 from model.architecture.config import DecoderConfig
-from model.buckets import HeadKey
 from model.compiling.compiler import Compiled, Compiler
-from model.compiling.cost import UnknownFrequencyError, cycles
+from model.compiling.cost import UnknownFrequencyError, cycles, parts, sent_bytes
 from model.compiling.frequencies import Visits, frequencies_of
 from model.compiling.kernels import Schedules, kernel_cycles
 from model.compiling.programs import Call, Program, WeightlessEngine
 from model.compiling.workloads import Measured
 from model.platforms import Platform
-from model.whole_steps.executables import WholeStepKey
+from model.programs.label_head import HeadKey
+from model.whole_steps.forward import Key
 from settings.engine import EngineSettings
 
 CALIBRATION = 4_096
@@ -42,6 +42,14 @@ class Planned:
     calls: Sequence[Call]
 
 
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimate of a call."""
+
+    seconds: float
+    exchanged: float  # of these, seconds in which chips exchange numbers
+
+
 class Report:
     """What was found so far. Every line is said at once."""
 
@@ -60,7 +68,7 @@ class Report:
         self.misfits: list[str] = []  # why programs do not compile or fit
 
     def calibrate(self) -> None:
-        """Say how severe the estimate is, by a product whose share of the peak is known."""
+        """Print how pessimistic the estimate is, by a product whose share of the peak is known."""
         product = self._compiler.calibration(CALIBRATION)
         seconds = cycles(product.module, {}) / self._target.clock
         share = 2 * CALIBRATION**3 / seconds / self._target.peak
@@ -99,8 +107,8 @@ class Report:
         """Estimate a workload by the programs that the engine calls for it, if each can be estimated."""
         measured, engine, calls = planned.measured, planned.engine, planned.calls
         programs = {call.key: self._program(engine, call.key) for call in calls}
-        visited = Visits()
-        seconds: dict[WholeStepKey, float] = defaultdict(float)
+        visited, exchanged = Visits(), 0.0
+        seconds: dict[Key, float] = defaultdict(float)
         for call in calls:
             compiled = programs[call.key]
             if compiled is None:
@@ -111,20 +119,24 @@ class Report:
             except UnknownFrequencyError as error:
                 self._say(f"{measured.name}: no estimate of {call.key}: {error}")
                 return
-            seconds[call.key] += taken
+            seconds[call.key] += taken.seconds
+            exchanged += taken.exchanged
             visited += visits
         total = sum(seconds.values())
         flop = measured.workload.necessary_flop(config).total
         found: dict[str, float] = {
             "estimated_ms": round(total * 1e3, 2),
             "items_per_s": round(measured.workload.items / total, 1),
-            "share_of_peak": round(flop / total / self._target.peak, 3),
+            "share_of_peak": round(flop / total / (self._target.peak * self._target.chips), 3),
         }
         parts = ", ".join(
             f"{count} x {engine.program(key).name}: {seconds[key] / count * 1e6:,.0f} us"
             for key, count in Counter(call.key for call in calls).items()
         )
         self._say(f"{measured.name} ({measured.workload}): {total * 1e3:.2f} ms; {parts}")
+        if self._target.chips > 1:
+            found["share_of_exchanges"] = round(exchanged / total, 3)
+            self._say(f"    {exchanged / total:.0%} of it are exchanges between chips")
         if visited.all_tiles:
             found |= {"tiles_visited": visited.tiles, "tiles": visited.all_tiles}
             self._say(f"    {visited.tiles} of {visited.all_tiles} tiles are visited")
@@ -150,13 +162,17 @@ class Report:
         }
         return json.dumps(found)
 
-    def _seconds(self, compiled: Compiled, call: Call, engine: WeightlessEngine) -> tuple[float, Visits]:
+    def _seconds(self, compiled: Compiled, call: Call, engine: WeightlessEngine) -> tuple[Estimate, Visits]:
         frequencies, visits = frequencies_of(call, engine.config, engine.block_tokens)
         kernels = partial(kernel_cycles, self._schedules.of(compiled.module), frequencies)
-        total = cycles(compiled.module, frequencies, kernels, self._target.cycle_bytes)
-        return total / self._target.clock, visits
+        target = self._target
+        total, exchanged = 0.0, 0.0
+        for part in parts(compiled.module, frequencies, kernels, target.cycle_bytes, target.cycle_ring_bytes):
+            total += part.total
+            exchanged += 0.0 if sent_bytes(part.instruction) is None else part.total
+        return Estimate(total / target.clock, exchanged / target.clock), visits
 
-    def _program(self, engine: WeightlessEngine, key: WholeStepKey) -> Compiled | None:
+    def _program(self, engine: WeightlessEngine, key: Key) -> Compiled | None:
         """Compile a program and its kernels, and say a line about it, unless that was done before."""
         program = engine.program(key)
         known = _identity(program)
@@ -164,7 +180,7 @@ class Report:
             self._compiled[known] = self._compile(key, program, engine)
         return self._compiled[known]
 
-    def _compile(self, key: WholeStepKey, program: Program, engine: WeightlessEngine) -> Compiled | None:
+    def _compile(self, key: Key, program: Program, engine: WeightlessEngine) -> Compiled | None:
         options = self._platform.compiler_options
         try:
             compiled = self._compiler.compile(program.function, program.arguments, program.donated, options)
@@ -199,16 +215,14 @@ class Report:
         )
         return compiled
 
-    def _of_first_call(
-        self, known: str, key: WholeStepKey, compiled: Compiled, engine: WeightlessEngine
-    ) -> float | None:
+    def _of_first_call(self, known: str, key: Key, compiled: Compiled, engine: WeightlessEngine) -> float | None:
         """Return the estimated seconds of the first call that a workload makes of a program.
 
         Of programs that no workload calls, only heads have an estimate: they do the same in every call.
         """
         engine, call = self._first_calls.get(known, (engine, Call(key, ()) if isinstance(key, HeadKey) else None))
         try:
-            return None if call is None else self._seconds(compiled, call, engine)[0]
+            return None if call is None else self._seconds(compiled, call, engine)[0].seconds
         except UnknownFrequencyError:
             return None
 

@@ -31,6 +31,19 @@ QWEN3_8B = DecoderConfig(
     norm_epsilon=1e-6,
     tied=False,
 )
+QWEN3_32B = DecoderConfig(
+    vocabulary=151_936,
+    width=5_120,
+    layers=64,
+    query_heads=64,
+    kv_heads=8,
+    head_dim=128,
+    mlp_width=25_600,
+    context=40_960,
+    rope=Rope(1e6),
+    norm_epsilon=1e-6,
+    tied=False,
+)
 LLAMA_32_1B = DecoderConfig(
     vocabulary=128_256,
     width=2_048,
@@ -45,4 +58,4 @@ LLAMA_32_1B = DecoderConfig(
     tied=True,
     family="llama",
 )
-NAMED_SHAPES = {"qwen3-0.6b": QWEN3_06B, "qwen3-8b": QWEN3_8B, "llama-3.2-1b": LLAMA_32_1B}
+NAMED_SHAPES = {"qwen3-0.6b": QWEN3_06B, "qwen3-8b": QWEN3_8B, "qwen3-32b": QWEN3_32B, "llama-3.2-1b": LLAMA_32_1B}

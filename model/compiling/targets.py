@@ -6,6 +6,7 @@ once, when it is loaded; so :func:`prepare_environment` is called before jax is 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class TargetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A TPU, of which one chip is compiled for."""
+    """A TPU whose chips are compiled for: all of them compute one model together."""
 
     name: str
     topology: str  # the name that jax knows it by
@@ -32,7 +33,13 @@ class Target:
     peak: float  # operations of bf16 products a second, of one chip (the vendor's figure)
     cycle_flop: int  # the same a cycle: 2 x the cells of all matrix units
     bandwidth: float  # bytes a second of its high-bandwidth memory (the vendor's figure)
+    ring: float  # bytes a second that a chip sends to its two neighbours in a ring (two of the vendor's four ports)
     usable_memory: float  # bytes of high-bandwidth memory that a program can have, of one chip
+
+    @property
+    def chips(self) -> int:
+        """How many chips it has."""
+        return math.prod(self.hosts)
 
     @property
     def clock(self) -> float:
@@ -44,10 +51,15 @@ class Target:
         """Bytes that the memory reads or writes in a cycle."""
         return self.bandwidth / self.clock
 
+    @property
+    def cycle_ring_bytes(self) -> float:
+        """Bytes that a chip sends to its neighbours in a cycle."""
+        return self.ring / self.clock
+
 
 _GIB = 2.0**30
-_V5E = (197e12, 4 * 2 * 128**2, 819e9, 15.75 * _GIB)
-_V6E = (918e12, 4 * 2 * 256**2, 1_640e9, 31.25 * _GIB)
+_V5E = (197e12, 4 * 2 * 128**2, 819e9, 100e9, 15.75 * _GIB)
+_V6E = (918e12, 4 * 2 * 256**2, 1_640e9, 200e9, 31.25 * _GIB)
 TARGETS = {
     target.name: target
     for target in (

@@ -10,24 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from model.buckets import (
-    Buckets,
-    EmbedKey,
-    Key,
-    OutputMLPKey,
-    PackedAttentionKey,
-    PrefixAttentionKey,
-    QKVKey,
-    SelfAttentionKey,
-    StoreKey,
-)
+from model.executable_table import ExecutableTable
 from model.forward import Computed, Extension
-from model.layerwise.executables import Executables
-from model.layerwise.programs import Programs
-from model.layerwise.steps import Step, filled
+from model.layerwise.decoder import LayerwiseDecoder
+from model.layerwise.embed import EmbedKey
+from model.layerwise.output_mlp import OutputMLPKey
+from model.layerwise.packed_attention import PackedAttentionKey
+from model.layerwise.prefix_attention import PrefixAttentionKey
+from model.layerwise.qkv import QKVKey
+from model.layerwise.self_attention import SelfAttentionKey
+from model.layerwise.steps import Step, filled, tokens_read
+from model.layerwise.store import StoreKey
+from model.layerwise.warm_up import Key, core, rest
 from model.packed_sequence import PackedSequence
 from model.platforms import Platform
-from model.pool import untouched_zeros
+from model.prefixes.pool import untouched_zeros
+from model.programs.label_head import HeadKey
+from model.programs.target_head import TargetHeadKey
 from model.score_buffer import Floats
 from scoring.layout import Head, TokenIds
 
@@ -37,33 +36,31 @@ class LayerwiseForward:
 
     prefixes = 1
 
-    def __init__(
-        self, programs: Programs, platform: Platform, executables: Executables, buckets: Buckets, blocks: int
-    ) -> None:
+    def __init__(self, executables: ExecutableTable[LayerwiseDecoder], platform: Platform, blocks: int) -> None:
+        decoder = self._decoder = executables.decoder
+        buckets = self._buckets = decoder.buckets
         self.shapes = buckets.shapes
         self.block_tokens = buckets.block_tokens
-        self._programs = programs
         self._executables = executables
-        self._layers = programs.layers
-        self._buckets = buckets
+        self._layers = decoder.layers
         self._blocks = blocks  # of the pool
         self._pool = [
-            tuple(untouched_zeros(part, on_host=platform.name == "cpu") for part in programs.pool(blocks))
-            for _ in programs.layers
+            tuple(untouched_zeros(part, on_host=platform.name == "cpu") for part in decoder.pool(blocks))
+            for _ in decoder.layers
         ]
-        heads = (buckets.step_tokens, programs.config.query_heads)
+        heads = (buckets.step_tokens, decoder.config.query_heads)
         self._no_attention = (
-            jnp.zeros((*heads, programs.config.head_dim), jnp.float32),
+            jnp.zeros((*heads, decoder.config.head_dim), jnp.float32),
             jnp.full(heads, -jnp.inf, jnp.float32),
         )
 
     def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return self._buckets.core(self._blocks)
+        return core(self._buckets, self._blocks)
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return self._buckets.rest(self._blocks, packed=packed, dense=dense)
+        return rest(self._buckets, self._blocks, packed=packed, dense=dense)
 
     def compile(self, key: Hashable) -> None:
         """See :class:`model.forward.Forward`."""
@@ -76,7 +73,8 @@ class LayerwiseForward:
     def run(self, extensions: Sequence[Extension]) -> Computed:
         """Compute the extensions of a step, which continue one prefix. One that is stored is alone in its step."""
         step = Step.of(extensions, self._buckets)
-        return Computed(self._run(step, extensions[0]), len(step.tokens))
+        read = tokens_read(extensions) if extensions[0].read > 1 else None
+        return Computed(self._run(step, extensions[0]), len(step.tokens), read)
 
     def _run(self, step: Step, first: Extension) -> Array:
         # Transferred once here, and not with each of some hundred calls.
@@ -96,8 +94,10 @@ class LayerwiseForward:
             for batch, (starts, slots, _, _) in zip(step.self_attention, indices, strict=True)
         ]
         attend_prefix = run[PrefixAttentionKey(size, self._blocks)] if step.has_prefix else None
-        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, step.tokens, step.positions)
-        for number, layer in enumerate(self._layers[:-1]):
+        hidden, *rotary = run[EmbedKey(size)](*self._decoder.embedding, step.tokens, step.positions)
+        # Where extensions are read at several tokens, the last layer computes all tokens, as any other layer does.
+        complete = self._layers if first.read > 1 else self._layers[:-1]
+        for number, layer in enumerate(complete):
             queries, keys, values = qkv(*layer, hidden, *rotary)
             out, log_sum_exp = self._no_attention
             if attend_prefix is not None:
@@ -106,16 +106,18 @@ class LayerwiseForward:
             for attend_items, starts, slots in self_attention:
                 (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, slots)
             (hidden,) = output_mlp(*layer, hidden, out)
+        if first.read > 1:
+            return hidden  # type: ignore[no-any-return]
         last, layer = len(self._layers) - 1, self._layers[-1]
         qkv_for_logits = run[QKVKey(size, logit_rows)]
         queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
         out, log_sum_exp = self._no_attention
-        if attend_prefix is not None and first.scored:
+        if attend_prefix is not None and first.read:
             attend_prefix = run[PrefixAttentionKey(logit_rows, self._blocks)]
             ends = step.prefix_ends[step.logit_positions]
             out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, ends)
         self._store(last, keys, values, target)
-        if not first.scored:
+        if not first.read:
             return hidden  # type: ignore[no-any-return]
         for batch, (starts, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
             attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
@@ -130,7 +132,7 @@ class LayerwiseForward:
         run = self._executables
         qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
         attend = run[PackedAttentionKey(size, 0, dense)]
-        hidden, *rotary = run[EmbedKey(size)](*self._programs.embedding, tokens, positions)
+        hidden, *rotary = run[EmbedKey(size)](*self._decoder.embedding, tokens, positions)
         for layer in self._layers[:-1]:
             queries, keys, values = qkv(*layer, hidden, *rotary)
             (out,) = attend(queries, keys, values, ranges)
@@ -143,9 +145,15 @@ class LayerwiseForward:
 
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
-        key = self._buckets.head_key(head, len(labels))
-        outputs: tuple[Array, ...] = self._executables[key](*self._programs.head, *key.padded(hidden, labels))
+        key = HeadKey.of(head, len(labels))
+        outputs: tuple[Array, ...] = self._executables[key](*self._decoder.head, *key.padded(hidden, labels))
         return outputs
+
+    def run_target_head(self, hidden: Floats, targets: TokenIds) -> tuple[Array, Array]:
+        """See :class:`model.forward.Forward`."""
+        key = TargetHeadKey.of(targets.shape[1])
+        logprobs, greedy = self._executables[key](*self._decoder.head, *key.padded(hidden, targets))
+        return logprobs, greedy
 
     def _store(self, layer: int, keys: Array, values: Array, blocks: Array | None) -> None:
         if blocks is not None:

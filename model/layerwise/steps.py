@@ -18,7 +18,7 @@ from scoring.planning.bin_packing import first_fit_decreasing
 class SelfAttentionBatch:
     """The items of one length bucket in a step, as self-attention programs take them.
 
-    See :mod:`model.layerwise.programs`.
+    See :mod:`model.layerwise.self_attention`.
 
     All arrays are int32; those of R entries are padded to the bucket's rows.
     """
@@ -32,7 +32,7 @@ class SelfAttentionBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Extensions laid out for programs: see :mod:`model.layerwise.programs` for T and n. All arrays are int32."""
+    """Extensions laid out for programs: see :mod:`model.layerwise.decoder` for T and n. All arrays are int32."""
 
     extensions: tuple[Extension, ...]
     tokens: TokenIds  # [T]
@@ -82,10 +82,21 @@ class Step:
 
 
 def filled(extensions: Sequence[Extension], buckets: Buckets) -> Iterator[tuple[Extension, ...]]:
-    """Fill steps with extensions of one prefix, the longest first. No extension may be longer than a step."""
-    lengths = np.array([len(extension.tokens) for extension in extensions], np.int32)
-    for together in first_fit_decreasing(lengths, buckets.step_tokens, buckets.max_rows):
-        yield tuple(extensions[number] for number in together.tolist())
+    """Fill steps with extensions of one prefix, the longest first. No extension may be longer than a step.
+
+    Those that are read at several tokens come last.
+    """
+    for kind in ([one for one in extensions if one.read <= 1], [one for one in extensions if one.read > 1]):
+        lengths = np.array([len(extension.tokens) for extension in kind], np.int32)
+        for together in first_fit_decreasing(lengths, buckets.step_tokens, buckets.max_rows):
+            yield tuple(kind[number] for number in together.tolist())
+
+
+def tokens_read(extensions: Sequence[Extension]) -> TokenIds:
+    """Return which tokens of a step are read, int32 [n]."""
+    stops = np.cumsum([len(extension.tokens) for extension in extensions], dtype=np.int32)
+    reads = np.array([extension.read for extension in extensions], np.int32)
+    return np.repeat(stops - np.cumsum(reads), reads) + np.arange(reads.sum(), dtype=np.int32)
 
 
 def _padded(values: TokenIds, size: int, fill: int = 0) -> TokenIds:

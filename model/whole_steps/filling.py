@@ -24,10 +24,13 @@ def filled(extensions: Sequence[Extension], shape: StepShape) -> Iterator[tuple[
     """Fill steps with extensions, none of which may be longer than a step.
 
     Steps of pieces come first, in the order given, because the pieces of a prefix see those before them. A step of
-    items takes as many items of the first prefix as fit, then of the next one, until it has no free tile.
+    items takes as many items of the first prefix as fit, then of the next one, until it has no free tile. Items that
+    are read at several tokens come last.
     """
+    items = [one for one in extensions if not len(one.stored)]
     yield from _filled_with_pieces([one for one in extensions if len(one.stored)], shape)
-    yield from _filled_with_items([one for one in extensions if not len(one.stored)], shape)
+    yield from _filled_with_items([one for one in items if one.read <= 1], shape)
+    yield from _filled_with_items([one for one in items if one.read > 1], shape)
 
 
 def _filled_with_pieces(pieces: Sequence[Extension], shape: StepShape) -> Iterator[tuple[Extension, ...]]:

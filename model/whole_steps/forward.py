@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
-import jax.numpy as jnp
 from jax import Array
 
-from model.buckets import LABEL_BUCKETS, Buckets, packed_logit_rows
+from model.buckets import Buckets, packed_logit_rows
+from model.executable_table import ExecutableTable
 from model.forward import Computed, Extension
 from model.packed_sequence import PackedSequence
+from model.programs.heads import first_heads, rest_of_heads
+from model.programs.kind import ProgramKey
+from model.programs.label_head import HeadKey
+from model.programs.target_head import TargetHeadKey
 from model.score_buffer import Floats
-from model.whole_steps.executables import ExtendKey, PackedKey, PrefillKey, WholeStepExecutables, WholeStepKey
+from model.whole_steps.decoder import Pool, StackedDecoder
+from model.whole_steps.extend import ExtendKey
 from model.whole_steps.filling import filled
 from model.whole_steps.layout import ItemStep, PrefillStep
-from model.whole_steps.programs import Pool, WholeStepPrograms
-from model.whole_steps.shape import StepShape
-from scoring.layout import Head
+from model.whole_steps.packed import PackedKey
+from model.whole_steps.prefill import PrefillKey
+from scoring.layout import Head, TokenIds
 
-ProgramOf = Callable[[WholeStepKey], Callable[..., tuple[Any, ...]]]
+Key = ProgramKey[StackedDecoder]
+ProgramOf = Callable[[Key], Callable[..., tuple[Any, ...]]]
 """Returns the program of a key, ready to be called."""
 
 
@@ -30,34 +37,31 @@ class WholeStepForward:
     executables: its compiled programs. pool: the arrays of its pool; programs that write into it replace them.
     """
 
-    def __init__(
-        self, programs: WholeStepPrograms, executables: WholeStepExecutables, buckets: Buckets, shape: StepShape
-    ) -> None:
-        self.shapes = buckets.shapes
-        self.block_tokens = shape.block_tokens
-        self.prefixes = shape.tiles
-        self._programs = programs
+    def __init__(self, executables: ExecutableTable[StackedDecoder], buckets: Buckets) -> None:
+        self._decoder = executables.decoder
+        self._shape = self._decoder.shape
+        self.shapes = replace(buckets.shapes, tile_tokens=self._shape.tile_rows)
+        self.block_tokens = self._shape.block_tokens
+        self.prefixes = self._shape.tiles
         self.executables = executables
         self._program: ProgramOf = lambda key: self.executables[key]
         self._buckets = buckets
-        self._shape = shape
-        shapes = programs.pool(shape.blocks, shape.block_tokens)
-        self.pool = Pool(*(jnp.zeros(part.shape, part.dtype) for part in shapes))
+        self.pool = self._decoder.empty_pool()
 
-    def core(self) -> tuple[WholeStepKey, ...]:
+    def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return ExtendKey(), PrefillKey(), *(self._buckets.head_key(head, LABEL_BUCKETS[0]) for head in Head)
+        # Only the check of the whole model can check a whole step, so no program of one is left for later.
+        return ExtendKey(), ExtendKey(everywhere=True), PrefillKey(), *first_heads()
 
-    def rest(self, *, packed: bool, dense: bool) -> tuple[WholeStepKey, ...]:
+    def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        heads = (self._buckets.head_key(head, labels) for labels in LABEL_BUCKETS[1:] for head in Head)
         masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
         sizes = self._buckets.packed_sizes
-        return *heads, *(PackedKey(size, packed_logit_rows(size), mask) for mask in masks for size in sizes)
+        return *rest_of_heads(), *(PackedKey(size, packed_logit_rows(size), mask) for mask in masks for size in sizes)
 
     def compile(self, key: Hashable) -> None:
         """See :class:`model.forward.Forward`."""
-        self.executables[cast("WholeStepKey", key)]
+        self.executables[cast("Key", key)]
 
     @contextmanager
     def calling(self, program: ProgramOf) -> Iterator[None]:
@@ -73,26 +77,38 @@ class WholeStepForward:
         return filled(extensions, self._shape)
 
     def run(self, extensions: Sequence[Extension]) -> Computed:
-        """Compute the extensions of a step: either all of them are stored, or none."""
-        weights = self._programs.weights
-        if len(extensions[0].stored):
-            arrays = PrefillStep.of(extensions, self._shape).arrays
-            states, *pool = self._program(PrefillKey())(*weights, *self.pool, *arrays)
-            self.pool = Pool(*pool)
-        else:
-            arrays = ItemStep.of(extensions, self._shape).arrays
-            (states,) = self._program(ExtendKey())(*weights, *self.pool, *arrays)
+        """Compute the extensions of a step: either all of them are stored, or none.
+
+        What is stored and read at several tokens, a long label, is computed twice: once to be read, once to be stored.
+        """
+        if not len(extensions[0].stored):
+            return self._extend(extensions)
+        read = self._extend(extensions) if extensions[0].read > 1 else None
+        arrays = PrefillStep.of(extensions, self._shape).arrays
+        states, *pool = self._program(PrefillKey())(*self._decoder.weights, *self.pool, *arrays)
+        self.pool = Pool(*pool)
+        return Computed(states, self._shape.tokens) if read is None else Computed(read.states, 2 * self._shape.tokens)
+
+    def _extend(self, items: Sequence[Extension]) -> Computed:
+        program = self._program(ExtendKey(everywhere=items[0].read > 1))
+        (states,) = program(*self._decoder.weights, *self.pool, *ItemStep.of(items, self._shape).arrays)
         return Computed(states, self._shape.tokens)
 
     def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
         """See :class:`model.forward.Forward`."""
         size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
         program = self._program(PackedKey(size, logit_rows, dense))
-        (states,) = program(*self._programs.weights, *sequence.arrays(size, logit_rows))
+        (states,) = program(*self._decoder.weights, *sequence.arrays(size, logit_rows))
         return Computed(states, size)
 
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
-        key = self._buckets.head_key(head, len(labels))
-        outputs: tuple[Array, ...] = self._program(key)(*self._programs.head, *key.padded(hidden, labels))
+        key = HeadKey.of(head, len(labels))
+        outputs: tuple[Array, ...] = self._program(key)(*self._decoder.head, *key.padded(hidden, labels))
         return outputs
+
+    def run_target_head(self, hidden: Floats, targets: TokenIds) -> tuple[Array, Array]:
+        """See :class:`model.forward.Forward`."""
+        key = TargetHeadKey.of(targets.shape[1])
+        logprobs, greedy = self._program(key)(*self._decoder.head, *key.padded(hidden, targets))
+        return logprobs, greedy

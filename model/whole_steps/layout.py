@@ -1,6 +1,6 @@
 """Lays out the extensions of a step as the arrays that its program takes.
 
-All arrays are int32, in the order in which :mod:`model.whole_steps.programs` takes them; T, N, S and n are those of
+All arrays are int32, in the order in which programs take them; T, N, S and n are those of
 :class:`model.whole_steps.shape.StepShape`.
 """
 
@@ -32,11 +32,14 @@ class ItemStep:
     item_rows: TokenIds  # [S]: this and the next two are a :class:`model.attention.contract.ItemSlots`
     item_begins: TokenIds  # [S]
     item_slots: TokenIds  # [T]
-    logit_positions: TokenIds  # [n]: the last row of each item
+    logit_positions: TokenIds  # [n]: the rows that are read, item by item
 
     @classmethod
     def of(cls, items: Sequence[Extension], shape: StepShape) -> ItemStep:
-        """Lay out items that fit into a step. Those of one prefix have to be neighbours."""
+        """Lay out items that fit into a step. Those of one prefix have to be neighbours.
+
+        If one of them is read at several tokens, all of them are.
+        """
         length = np.array([len(item.tokens) for item in items])
         prefix_end = np.array([item.start for item in items])
         table, start, tile, first = np.zeros((shape.tiles, shape.longest), np.int32), np.empty_like(length), 0, 0
@@ -55,6 +58,9 @@ class ItemStep:
         offset = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
         row, row_slot = np.repeat(start, length) + offset, np.repeat(slot, length) + offset
         ends = _filled(shape.tokens, row, np.repeat(prefix_end, length))
+        reads = np.array([item.read for item in items])
+        read = np.repeat(start + length - np.cumsum(reads), reads) + np.arange(int(reads.sum()))
+        most_read = shape.most_read(everywhere=items[0].read > 1)
         return cls(
             _filled(shape.tokens, row, np.concatenate([item.tokens for item in items])),
             _filled(shape.tokens, row, np.repeat(prefix_end, length) + offset),
@@ -64,12 +70,12 @@ class ItemStep:
             _filled(shape.slot_rows, row_slot, row),
             _filled(shape.slot_rows, row_slot, np.repeat(slot, length), padding=shape.slot_rows),
             _filled(shape.tokens, row, row_slot, padding=shape.slot_rows),
-            _filled(shape.max_items, slice(len(items)), start + length - 1),
+            _filled(most_read, slice(len(read)), read),
         )
 
     @property
     def arrays(self) -> tuple[TokenIds, ...]:
-        """What :meth:`model.whole_steps.programs.WholeStepPrograms.extend` takes beside weights and pool."""
+        """What :func:`model.whole_steps.extend.extend` takes beside weights and pool."""
         tiles, slots = (self.table, self.counts, self.ends), (self.item_rows, self.item_begins, self.item_slots)
         return self.tokens, self.positions, *tiles, *slots, self.logit_positions
 
@@ -110,7 +116,7 @@ class PrefillStep:
 
     @property
     def arrays(self) -> tuple[TokenIds, ...]:
-        """What :meth:`model.whole_steps.programs.WholeStepPrograms.prefill` takes beside weights and pool."""
+        """What :func:`model.whole_steps.prefill.prefill` takes beside weights and pool."""
         tiles = self.table, self.counts, self.ends
         return self.tokens, self.positions, *tiles, self.places, self.logit_positions
 

@@ -36,6 +36,10 @@ class StepShape:
         """S: rows of the slots of a step's items. A slot is less than twice as long as its item, or the shortest."""
         return 2 * self.tokens
 
+    def most_read(self, *, everywhere: bool) -> int:
+        """Return how many rows of a step of items are read: of items that are read at several positions, any row."""
+        return self.tokens if everywhere else self.max_items
+
     @property
     def spare_block(self) -> int:
         """The block that no prefix has."""

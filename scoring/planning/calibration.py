@@ -1,4 +1,4 @@
-"""How the stored rates compare with this machine, learned from the work that it does."""
+"""How far the stored rates are off on this machine, measured on the work that it does."""
 
 from __future__ import annotations
 

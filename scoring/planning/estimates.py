@@ -72,6 +72,7 @@ class Shapes:
     max_rows: int  # items of a step
     packed_sizes: tuple[int, ...]  # tokens of a packed sequence, ascending
     head_rows: int  # rows of a head program
+    tile_tokens: int = 0  # to which the tokens of a prefix are padded in a step of several; 0: a step has one prefix
 
     @property
     def step_tokens(self) -> int:
@@ -123,6 +124,10 @@ class Estimate:
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(self.tokens + other.tokens, self.seconds + other.seconds)
 
+    def times(self, factor: float) -> Estimate:
+        """Return a multiple of the cost."""
+        return Estimate(round(self.tokens * factor), self.seconds * factor)
+
 
 NOTHING = Estimate()
 
@@ -139,31 +144,58 @@ class Estimator:
         """Estimate the scoring of all rows of a group by itself."""
         match algorithm:
             case Algorithm.SERIAL:
-                body = self._items(group.lengths + group.prefix_ends, 0)
+                body = self.items(group.lengths + group.prefix_ends, 0)
             case Algorithm.PREFILL_EXTEND:
-                prefill = NOTHING if group.cached else self._long(group.prefix)
+                prefill = NOTHING if group.cached else self.long(group.prefix)
                 # A row that ends with the prefix is computed with it.
-                body = prefill + self._items(group.lengths, group.prefix)
+                body = prefill + self.items(group.lengths, group.prefix)
             case Algorithm.PACKED_SEGMENT | Algorithm.PACKED_DENSE:
                 body = self._packed(group, dense=algorithm is Algorithm.PACKED_DENSE)
-        rows = -(-len(group) // self.shapes.head_rows) * self.shapes.head_rows
-        return body + Estimate(0, rows * self.model.head_flop / self.rates.head / 1e9)
+        return body + self.heads(len(group))
 
-    def _items(self, lengths: TokenIds, prefix: int) -> Estimate:
+    def heads(self, states: int) -> Estimate:
+        """Estimate heads over some final states."""
+        rows = -(-states // self.shapes.head_rows) * self.shapes.head_rows
+        return Estimate(0, rows * self.model.head_flop / self.rates.head / 1e9)
+
+    def items(self, lengths: TokenIds, prefix: int) -> Estimate:
         """Estimate items behind a prefix, in tokens."""
         total = NOTHING
         short = lengths[(lengths > 0) & (lengths <= self.shapes.step_tokens)]
         for length in lengths[lengths > self.shapes.step_tokens].tolist():
-            total += self._long(length, prefix)
+            total += self.long(length, prefix)
         for items in first_fit_decreasing(short, self.shapes.step_tokens, self.shapes.max_rows):
             total += self._step(int(short[items].sum()), prefix, int(short[items].max()))
         return total
 
-    def _long(self, length: int, prefix: int = 0) -> Estimate:
+    def long(self, length: int, prefix: int = 0) -> Estimate:
         """Estimate a sequence of ``length`` tokens behind a prefix, computed in steps one after another."""
         step = self.shapes.step_tokens
         pieces = [min(step, length - done) for done in range(0, length, step)]
         return sum((self._step(piece, prefix + n * step, piece) for n, piece in enumerate(pieces)), NOTHING)
+
+    def row(self, length: int, prefix: int) -> Estimate:
+        """Estimate one of many rows behind a prefix. A row within a step takes its share of a full one."""
+        step = self.shapes.step_tokens
+        if length > step:
+            return self.beside(length, prefix)
+        return self._step(step, prefix, length).times(length / step)
+
+    def beside(self, length: int, prefix: int) -> Estimate:
+        """Estimate a sequence that is computed as a prefix of its own, on the whole steps of another prefix."""
+        step, tile = self.shapes.step_tokens, self.shapes.tile_tokens
+        shared = prefix // step * step
+        own = prefix + length - shared
+        if not tile:
+            return self.long(own, shared)
+        return self._step(step, shared, own).times(-(-own // tile) * tile / step)
+
+    def behind(self, tokens: int, prefix: int) -> Estimate:
+        """Estimate so many tokens of labels behind a prefix that has no other items."""
+        step, tile = self.shapes.step_tokens, self.shapes.tile_tokens
+        if not tile:
+            return self.long(tokens, prefix)
+        return self._step(step, prefix, tokens).times(-(-tokens // tile) * tile / step)
 
     def _step(self, tokens: int, prefix: int, longest: int) -> Estimate:
         """Estimate a step of items of at most ``longest`` tokens behind a prefix.

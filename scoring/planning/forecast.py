@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import Rows
+from scoring.layout import Continuations, Rows
 from scoring.planning.algorithms import Algorithm, Choice
-from scoring.planning.estimates import GroupLengths
+from scoring.planning.continuations import (
+    ContinuationLengths,
+    cached_by_plan,
+    estimate_continuations,
+    plan_continuations,
+)
+from scoring.planning.estimates import Estimate, GroupLengths
 from scoring.planning.planner import Planner
 
 
@@ -34,13 +40,20 @@ class Forecast:
     seconds: float  # of the scoring itself, by all workers together
 
 
-def forecast(prefix: int, parts: Sequence[Rows], paces: Sequence[Pace]) -> Forecast:
+def forecast(
+    prefix: int, parts: Sequence[Rows], paces: Sequence[Pace], continuations: Sequence[Continuations | None] = ()
+) -> Forecast:
     """Forecast the scoring of rows behind a prefix of so many tokens, none of which is in a cache.
 
     parts: the rows of the job's chunks. paces: the workers, one at least. The algorithms are those of the first.
+    continuations: those of each chunk, all or none.
     """
     rows = Rows.join(parts)
     group = GroupLengths(prefix, rows.lengths, rows.prefix_ends)
+    given = [one for one in continuations if one is not None]
+    if given:
+        lengths = ContinuationLengths.join(list(zip(parts, given, strict=True)))
+        return _of_continuations(group, lengths, paces, len(parts))
     plan = paces[0].planner.plan(group) if len(group) else []
     items_of: Counter[Choice] = Counter()
     cached = 0
@@ -48,7 +61,27 @@ def forecast(prefix: int, parts: Sequence[Rows], paces: Sequence[Pace]) -> Forec
         items_of[one.choice] += len(one.rows)
         if one.choice.algorithm is Algorithm.PREFILL_EXTEND:
             cached += _shared_tokens(group.only(one.rows), paces[0].planner.estimator.shapes.step_tokens)
-    return Forecast(dict(items_of), cached, _seconds(group, paces, len(parts)))
+
+    def estimated(planner: Planner) -> Estimate:
+        return planner.estimate(group, planner.plan(group))
+
+    return Forecast(dict(items_of), cached, _seconds(estimated, len(group), paces, len(parts)))
+
+
+def _of_continuations(
+    group: GroupLengths, continuations: ContinuationLengths, paces: Sequence[Pace], chunks: int
+) -> Forecast:
+    plan = plan_continuations(paces[0].planner, group, continuations)
+    items_of: Counter[Choice] = Counter()
+    for one in plan.assignments:
+        items_of[one.choice] += len(one.rows)
+
+    def estimated(planner: Planner) -> Estimate:
+        own_plan = plan_continuations(planner, group, continuations)
+        return estimate_continuations(planner, group, continuations, own_plan)
+
+    cached = cached_by_plan(paces[0].planner, group, continuations, plan)
+    return Forecast(dict(items_of), cached, _seconds(estimated, len(group), paces, chunks))
 
 
 def _shared_tokens(group: GroupLengths, step: int) -> int:
@@ -61,17 +94,14 @@ def _shared_tokens(group: GroupLengths, step: int) -> int:
     return int(shared[1:].sum())
 
 
-def _seconds(group: GroupLengths, paces: Sequence[Pace], chunks: int) -> float:
-    """Return how long the workers take together. A worker takes some seconds of work at a time, in whole chunks."""
-    if not len(group):
+def _seconds(estimated: Callable[[Planner], Estimate], items: int, paces: Sequence[Pace], chunks: int) -> float:
+    """Return how long the workers take together. A worker takes some seconds of work at a time, in whole chunks.
+
+    estimated: the whole job, by the stored rates of a worker's planner.
+    """
+    if not items:
         return 0.0
-    alone = sorted((_alone(group, pace), pace.claim_seconds) for pace in paces)
+    alone = sorted((max(estimated(pace.planner).seconds * pace.ratio, 1e-9), pace.claim_seconds) for pace in paces)
     fastest, claim_seconds = alone[0]
     workers = max(1, min(len(alone), chunks, math.ceil(fastest / claim_seconds)))
     return 1 / sum(1 / seconds for seconds, _ in alone[:workers])
-
-
-def _alone(group: GroupLengths, pace: Pace) -> float:
-    """Return how long a worker takes for the whole job; never 0."""
-    estimate = pace.planner.estimate(group, pace.planner.plan(group))
-    return max(estimate.seconds * pace.ratio, 1e-9)

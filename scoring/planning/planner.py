@@ -1,4 +1,4 @@
-"""The planner assigns algorithms to the rows of a group. It knows of no device.
+"""The planner assigns algorithms to the rows of a group. It knows nothing about devices.
 
 With ``batch_invariant``, a row's algorithm follows from its query and its own tokens alone, so that no other row can
 change its bits (``docs/algorithms.md``). Without ``batch_invariant``, the planner takes the algorithm that is estimated
@@ -36,7 +36,11 @@ class Planner:
 
     def plan(self, group: GroupLengths) -> list[Assignment]:
         """Assign each row of a group. Estimates are made only if the policy uses them."""
-        return self._by_estimate(group) if self.policy.uses_estimates else self._by_rule(group, np.arange(len(group)))
+        return self._by_estimate(group) if self.policy.uses_estimates else self.plan_by_rule(group)
+
+    def plan_by_rule(self, group: GroupLengths) -> list[Assignment]:
+        """Assign each row by its own lengths, whatever the policy says of estimates."""
+        return self._by_rule(group, np.arange(len(group)))
 
     def estimate(self, group: GroupLengths, plan: Sequence[Assignment]) -> Estimate:
         """Estimate a plan by the stored rates."""

@@ -1,4 +1,4 @@
-"""Which wording a request asks for: that of a template that it names, or that of its own texts."""
+"""Find the wording that a request asks for: that of a template that it names, or that of its own texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scoring.quoting import quote
 from scoring.templates.known import require_fit
 from scoring.templates.template import Template
 from scoring.templates.wording import Piece, Place, TemplateError, Wording, has_place, read_pieces
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 
 TEMPLATE_FIELDS = frozenset({"template", "query_template", "item_template", "instruction"})
 """The fields of a body that this module reads."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scoring.templates.wording import Piece, Place, Wording
-from scoring.tokenization import RowEncoder, TextTokenizer, always_wanted
+from scoring.tokenizing.text_labels import LabelPlace
+from scoring.tokenizing.tokenization import RowEncoder, TextTokenizer, always_wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,8 @@ class Prompt:
         # Both hold texts that are tokenized apart. The item stands behind the last of them.
         of_query = [self._text(piece) for piece in self.wording.query]
         of_item = [*map(self._text, pieces[:at]), self._text(pieces[at][:place])]
-        is_one_text = self.delimiter is None and len(of_query) == len(pieces) == 1
-        # The tokenizer itself puts its special tokens around a single text.
-        first, last = ([], []) if is_one_text else self.tokenizer.around
+        is_one_text = self._is_one_text
+        first, last = self._around
 
         def encode(text: str, before: Sequence[int]) -> RowEncoder:
             return self.tokenizer.row_encoder(
@@ -66,6 +66,28 @@ class Prompt:
         behind = [self.tokenizer.encode(self._text(piece), add_special_tokens=False) for piece in pieces[at + 1 :]]
         suffix = np.array([token for tokens in (constant, *behind, last) for token in tokens], np.int32)
         return replace(encode(texts[-1], ids), after=after, suffix=suffix)
+
+    def label_place(self, encoder: RowEncoder) -> LabelPlace:
+        """Return where labels of any number of tokens stand: they go on with the last piece.
+
+        encoder: as :meth:`row_encoder` has returned it.
+        """
+        last = tuple(self._around[1]) if self.delimiter is None else ()
+        *_, piece = self.wording.item
+        if Place.ITEM not in piece:
+            text = self._text(piece)
+            return LabelPlace(lambda _: text, add_special_tokens=False, last=last)
+        after = self._text(piece[piece.index(Place.ITEM) + 1 :])
+        return LabelPlace(lambda item: encoder.tail + item + after, encoder.add_special_tokens, last)
+
+    @property
+    def _is_one_text(self) -> bool:
+        return self.delimiter is None and len(self.wording.query) == len(self.wording.item) == 1
+
+    @property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The special tokens before and behind the pieces. The tokenizer itself puts them around a single text."""
+        return ([], []) if self._is_one_text else self.tokenizer.around
 
     def _text(self, piece: Piece) -> str:
         """Return the text of a piece without the place of the item."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scoring.error_codes import RequestError
+from scoring.options import Scoring
 from scoring.templates.template import SUFFIX, Template, read_template
 from scoring.templates.wording import TemplateError
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 
 FALLBACK = "yes-no"
 """The template for models that no other one was made for."""
@@ -45,7 +46,10 @@ class KnownTemplates:
 
 
 def require_fit(template: Template, tokenizer: TextTokenizer) -> None:
-    """Raise TemplateError if one of the template's control tokens or labels is not one token to a tokenizer."""
+    """Raise TemplateError if one of the template's control tokens is not one token to a tokenizer, or a label.
+
+    A label may have several tokens if the template says so.
+    """
     missing = [
         token
         for token in template.control_tokens
@@ -56,6 +60,8 @@ def require_fit(template: Template, tokenizer: TextTokenizer) -> None:
             f"the template {template.name} was made for other models: the served tokenizer would split "
             f"{', '.join(missing)}"
         )
+    if template.label_scoring is Scoring.SEQUENCE:
+        return
     for label in template.labels:
         try:
             tokenizer.single_token(label)

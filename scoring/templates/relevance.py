@@ -1,4 +1,4 @@
-"""How the scores of a template's labels make one number: the relevance of an item."""
+"""Compute one number from the scores of a template's labels: the relevance of an item."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ class Relevance:
         if max(named) >= labels:
             raise TemplateError(f"relevance: there is no label {max(named)}; the first of the {labels} labels is 0")
         return cls(formula, named, bool(match[1]))
+
+    def __str__(self) -> str:
+        """Return what :meth:`read` reads."""
+        text = f"{self.formula}({', '.join(map(str, self.labels))})"
+        return f"sigmoid({text})" if self.sigmoid else text
 
     def of(self, scores: LabelScores) -> npt.NDArray[np.float64]:
         """Return the relevance of N items, float64 [N], always finite.

@@ -1,4 +1,4 @@
-"""A template: the wording of a prompt, the labels that answer it, and the relevance that their scores make.
+"""A template: the wording of a prompt, the labels that answer it, and how their scores become a relevance.
 
 A template is a TOML file. The files beside this module are the templates that the service brings along; docs/prompts.md
 says what their fields mean and how to write one.
@@ -7,12 +7,14 @@ says what their fields mean and how to write one.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
+from scoring.options import Normalization, Scoring
 from scoring.templates.relevance import Relevance
 from scoring.templates.wording import Place, TemplateError, Wording, has_place, read_pieces
 
@@ -28,6 +30,8 @@ _FIELDS = frozenset(
         "labels",
         "relevance",
         "control_tokens",
+        "label_scoring",
+        "label_normalization",
     }
 )
 
@@ -43,6 +47,13 @@ class Template:
     labels: tuple[str, ...]
     relevance: Relevance
     control_tokens: tuple[str, ...]  # texts each of which is one token to the models that it was made for
+    label_scoring: Scoring = Scoring.TOKEN
+    label_normalization: Normalization = Normalization.NONE
+
+    @property
+    def label_fields(self) -> dict[str, str]:
+        """What a request says in these fields that has the template's labels."""
+        return {"label_scoring": self.label_scoring.value, "label_normalization": self.label_normalization.value}
 
     def wording(self, instruction: str | None) -> Wording:
         """Return the wording with the instruction of a client, or without one. Raises TemplateError."""
@@ -84,6 +95,12 @@ def parse_template(name: str, fields: Mapping[str, object]) -> Template:
         with_instruction = _pieces(fields, "query_with_instruction", Place.QUERY, Place.INSTRUCTION)
         if not has_place(with_instruction, Place.INSTRUCTION):
             raise TemplateError("query_with_instruction: it must have the place {instruction}")
+    scoring = _choice(fields, "label_scoring", (Scoring.TOKEN, Scoring.SEQUENCE))
+    normalization = _choice(fields, "label_normalization", tuple(Normalization))
+    if scoring is Scoring.TOKEN and normalization is not Normalization.NONE:
+        raise TemplateError('label_normalization needs label_scoring = "sequence"')
+    if scoring is Scoring.SEQUENCE and not all(labels):
+        raise TemplateError("labels: a label must have one token at least")
     relevance = fields.get("relevance")
     if not isinstance(relevance, str):
         raise TemplateError("relevance must be a text, such as softmax(0)")
@@ -95,7 +112,21 @@ def parse_template(name: str, fields: Mapping[str, object]) -> Template:
         labels=labels,
         relevance=Relevance.read(relevance, len(labels)),
         control_tokens=_texts(fields, "control_tokens"),
+        label_scoring=scoring,
+        label_normalization=normalization,
     )
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def _choice(fields: Mapping[str, object], name: str, allowed: Sequence[Choice]) -> Choice:
+    """Return the value of a field that has one of these values, of which the first one is the default."""
+    value = fields.get(name, allowed[0].value)
+    for one in allowed:
+        if value == one.value:
+            return one
+    raise TemplateError(f"{name} must be one of {', '.join(allowed)}")
 
 
 def _pieces(fields: Mapping[str, object], name: str, *places: Place) -> tuple[tuple[str | Place, ...], ...]:

@@ -1,4 +1,4 @@
-"""How a query and an item become text: pieces of text with the places of what a client sends."""
+"""How a query and an item become text: pieces of text with places for the texts that a client sends."""
 
 from __future__ import annotations
 

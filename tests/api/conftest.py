@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from api.requests import lines, upload, upload_reader
+from api.requests.uploads import lines, upload, upload_reader
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel, make_model_directory
 

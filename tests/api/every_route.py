@@ -10,19 +10,10 @@ from pydantic import BaseModel
 
 from api.answers.batch_schemas import Batch, BatchList
 from api.answers.file_schemas import DeletedFile, File, FileList
+from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
 from api.answers.reranking_schemas import RerankResponse
-from api.answers.schemas import (
-    DeletedJob,
-    Delivery,
-    DeliveryList,
-    Job,
-    JobList,
-    ScoreList,
-    ScoreResponse,
-    Tokens,
-    WebhookSecretList,
-)
-from api.answers.server_schemas import Health, Model, ModelList, Readiness, Start
+from api.answers.schemas import DeletedJob, Delivery, DeliveryList, Job, JobList, ScoreList, Tokens, WebhookSecretList
+from api.answers.server_schemas import Health, JobItems, Model, ModelList, Overview, Readiness, Start
 from api.routes.rerank import PATHS
 from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi, eventually
@@ -48,6 +39,8 @@ BATCH: dict[str, Any] = {
 
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/score", "body": {"query": "a", "items": [], "labels": ["a"]}}'
 
+LIKELIHOOD = {"query": "The capital of", "items": [" France is", ""], "return_tokens": True}
+
 RANKING = {"query": "The capital of France", "documents": ["Paris", {"text": "London"}]}
 
 
@@ -65,11 +58,13 @@ class Operation:
 
 OPERATIONS = [
     Operation("post", "/v1/score", 200, ScoreResponse, BODY, Scope.SCORE),
+    Operation("post", "/v1/likelihood", 200, LikelihoodResponse, LIKELIHOOD, Scope.SCORE),
     *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in PATHS),
     Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),
     Operation("get", "/v1/jobs/{job_id}", 200, Job),
     Operation("get", "/v1/jobs/{job_id}/scores", 200, ScoreList),
+    Operation("get", "/v1/jobs/{job_id}/items", 200, JobItems),
     Operation("get", "/v1/jobs/{job_id}/events", 200, None),
     Operation("post", "/v1/jobs/{job_id}/cancel", 200, Job, scope=Scope.SCORE),
     Operation("get", "/v1/jobs/{job_id}/deliveries", 200, DeliveryList),
@@ -91,10 +86,12 @@ OPERATIONS = [
     Operation("post", "/v1/webhook-secrets/rotate", 200, WebhookSecretList, scope=Scope.WEBHOOKS),
     Operation("get", "/v1/models", 200, ModelList),
     Operation("get", "/v1/models/{model_id}", 200, Model),
+    Operation("get", "/v1/overview", 200, Overview),
     Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}, Scope.SCORE),
     Operation("get", "/livez", 200, Health, scope=None),
     Operation("get", "/readyz", 200, Readiness, scope=None),
     Operation("get", "/health", 200, Readiness, scope=None),
+    Operation("get", "/metrics", 200, None, scope=None),
     Operation("get", "/", 200, Start, scope=None),
 ]
 

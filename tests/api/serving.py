@@ -20,7 +20,7 @@ from bell.interfaces import WorkerBell
 from bell.local import LocalBell
 from checkpoints.card import ModelCard
 from checkpoints.files import read_model_card
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon
 from jobs.queue.provenance import record_provenance
@@ -28,14 +28,15 @@ from jobs.queue.worker_registry import register, touch
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
-from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, ScoredChunk
-from scoring.tokenization import TextTokenizer
+from scoring.layout import ChunkWork, Continuations, GroupWork, Head, LabelScores, ScoredChunk
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
+from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
 from tests.api import tiny_model
 from tests.packed_rows import whole_sequences
@@ -63,10 +64,31 @@ def score_chunk(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
     """Score a chunk with the made-up model."""
     labels = list(chunk.label_token_ids)
     sequences = whole_sequences(group.prefix, chunk.rows)
+    if chunk.continuations is not None:
+        return _score_continuations(chunk, chunk.continuations, sequences)
     logits = np.stack([tiny_model.logits(sequence)[labels] for sequence in sequences])
     logprobs = np.stack([tiny_model.logprobs(sequence)[labels] for sequence in sequences])
     scores = LabelScores(logits, logprobs if chunk.head is Head.LOGPROBS else None)
     return ScoredChunk(chunk.id, scores, cached_tokens=0)
+
+
+def _score_continuations(chunk: ChunkWork, continuations: Continuations, rows: list[list[int]]) -> ScoredChunk:
+    assert not chunk.label_token_ids
+    kept = continuations.kept.tolist()
+    ends = np.cumsum(continuations.lengths)
+    targets = [part.tolist() for part in np.split(continuations.tokens, ends)[: len(continuations)]]
+    before = [rows[n // chunk.columns][: kept[n]] for n in range(len(continuations))]
+    of_each = [tiny_model.target_logprobs(*one) for one in zip(before, targets, strict=True)]
+    sums = np.array([one.sum(dtype=np.float64) for one in of_each]) / continuations.divisors
+    values = sums.astype(np.float32).reshape(len(rows), chunk.columns)
+    greedy = np.array([tiny_model.is_greedy(*one) for one in zip(before, targets, strict=True)], np.bool_)
+    return ScoredChunk(
+        chunk.id,
+        LabelScores(values, values),
+        cached_tokens=0,
+        token_logprobs=np.concatenate([np.zeros(0, np.float32), *of_each]) if chunk.keep_targets else None,
+        greedy=greedy if chunk.keep_targets else None,
+    )
 
 
 class Gate(threading.Event):
@@ -165,6 +187,8 @@ class RunningApi:
             bell=self.bell,
             webhooks=of(WebhookSettings),
             keys=of(KeySettings, bootstrap_key=KEY),
+            telemetry=of(TelemetrySettings),
+            tracer=overrides.get("tracer"),
         )
         # The socket is bound here, so that its port is known and reserved.
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -176,7 +200,8 @@ class RunningApi:
     def client_with(self, key: str | None) -> httpx2.Client:
         """Return a client with an API key, or without one."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        return httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS, headers=headers)
+        # The server has no TLS, and reading all authorities would take as long as starting it.
+        return httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS, headers=headers, verify=False)
 
     def start(self) -> None:
         """Start the server, and return when it serves."""

@@ -19,11 +19,11 @@ from jobs.store.database import Database
 from jobs.tenancy.keys import PREFIX, StoredKey, find_key
 from jobs.tenancy.tenants import DEFAULT_TENANT
 from tests.api.every_route import BODY
-from tests.api.raw_requests import JSON, begin, begin_body, begin_json, head_of, key_of
+from tests.api.requests.raw_requests import JSON, begin, begin_body, begin_json, head_of, key_of
+from tests.api.requests.uploads.uploading import FIRST, LINES
 from tests.api.server.raw_client import Answer, RawClient
 from tests.api.serving import UNKNOWN_KEY, RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
-from tests.api.uploading import FIRST, LINES
 
 
 def by_tenant(use: Use) -> dict[str, int]:

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from api.text_process import body_reader
 from jobs.store.database import Database
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel

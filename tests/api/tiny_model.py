@@ -93,6 +93,17 @@ def logits(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
     return (3 * np.random.default_rng(seed).normal(size=512)).astype(np.float32)
 
 
+def target_logprobs(before: Sequence[int], targets: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Return the log-probability of each target, behind what stands before it and the earlier targets."""
+    found = [logprobs([*before, *targets[:place]])[target] for place, target in enumerate(targets)]
+    return np.array(found, np.float32)
+
+
+def is_greedy(before: Sequence[int], targets: Sequence[int]) -> bool:
+    """Return whether each target is the most probable token where it stands."""
+    return all(int(logits([*before, *targets[:place]]).argmax()) == target for place, target in enumerate(targets))
+
+
 def logprobs(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
     """Return the log-softmax of the logits, [vocabulary]."""
     raw = logits(sequence).astype(np.float64)

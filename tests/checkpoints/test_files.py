@@ -10,7 +10,7 @@ import structlog
 
 from checkpoints.card import ModelCard
 from checkpoints.files import CheckpointError, context_length, read_model_card
-from tests.scoring.tokenizers_under_test import qwen2
+from tests.scoring.tokenizing.tokenizers_under_test import qwen2
 
 CONFIG = {"max_position_embeddings": 2048, "vocab_size": 4096}
 

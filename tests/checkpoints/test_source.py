@@ -25,6 +25,7 @@ from checkpoints.hub_errors import explain, is_permanent
 from checkpoints.progress import ByteProgress
 from checkpoints.source import Contents, find_checkpoint, is_hub_id
 from tests.checkpoints.hub_server import Hub, Repository, commit_of
+from tests.forked import running as forked
 
 ID = "tiny-org/tiny"
 WEIGHTS = bytes(range(256)) * 4096
@@ -51,23 +52,8 @@ ALL = sorted(
     [*DESCRIPTION, *(name for name in FILES if name.startswith("model") and name.endswith(("tensors", "index.json")))]
 )
 
-FIND = """
-import json, sys
-from settings.logs import configure_logs
-configure_logs()
-from checkpoints import source as checkpoint
-from checkpoints.source import Contents, find_checkpoint
-from checkpoints.files import CheckpointError
-checkpoint.HUB_SECONDS = 1.0
-model, revision, contents = sys.argv[1:]
-try:
-    found = find_checkpoint(model, revision or None, Contents[contents])
-except CheckpointError as refusal:
-    print(json.dumps({"refusal": str(refusal)}))
-else:
-    files = {str(path.relative_to(found.directory)): path.stat().st_size for path in found.directory.rglob("*")}
-    print(json.dumps({"name": found.name, "commit": found.commit, "files": files, "directory": str(found.directory)}))
-"""
+BEFORE_THE_HUB = ("checkpoints.source", "settings.logs", "httpx2", "tqdm.auto", "yaml")
+"""What is imported before a process is forked: not the hub library."""
 
 
 @dataclass
@@ -108,12 +94,11 @@ def find(hub: Hub, tmp_path: Path) -> Find:
     def run(model: str = ID, revision: str = "", contents: Contents = Contents.WEIGHTS, **variables: str) -> Found:
         hub.requests.clear()
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
-        done = subprocess.run(
-            [sys.executable, "-c", FIND, model, revision, contents.name],
-            env=clean | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")} | variables,
-            capture_output=True,
-            text=True,
-            timeout=120,
+        done = forked.run(
+            *("-m", "tests.checkpoints.finding", model, revision, contents.name),
+            imports=BEFORE_THE_HUB,
+            environment=clean | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")} | variables,
+            nothing_else=True,
         )
         assert done.returncode == 0, done.stderr
         return Found(json.loads(done.stdout), [json.loads(line) for line in done.stderr.splitlines()])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,9 +52,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Dockerfile:
-    """arguments: those before the first stage, with their defaults."""
+    """A multi-stage Dockerfile."""
 
-    arguments: Mapping[str, str]
     stages: tuple[Stage, ...]
 
     @property
@@ -63,33 +61,20 @@ class Dockerfile:
         """The stage that becomes the image."""
         return self.stages[-1]
 
-    def line(self, stage: Stage, accelerator: str) -> list[Stage]:
-        """Return a stage and those that it is built upon, in the order of building."""
-        named = {other.name: other for other in self.stages}
-        line = [stage]
-        while (base := line[0].base.replace("${ACCELERATOR}", accelerator)) in named:
-            line.insert(0, named[base])
-        return line
-
 
 def read_dockerfile(path: Path = ROOT / "Dockerfile") -> Dockerfile:
     """Parse a Dockerfile with its comments, continued lines and stages."""
     text = "\n".join(line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     lines = [line.strip() for line in re.sub(r"\\\n", " ", text).splitlines()]
-    arguments: dict[str, str] = {}
     stages: list[Stage] = []
     for name, _, value in (line.partition(" ") for line in lines if line):
         if name == "FROM":
             base, _, stage = value.partition(" AS ")
             stages.append(Stage(stage, base, ()))
-        elif not stages:
-            assert name == "ARG", name
-            argument, _, default = value.partition("=")
-            arguments[argument] = default
         else:
             last = stages[-1]
             stages[-1] = Stage(last.name, last.base, (*last.instructions, Instruction(name, value.strip())))
-    return Dockerfile(arguments, tuple(stages))
+    return Dockerfile(tuple(stages))
 
 
 def build_context_paths(path: Path = ROOT / ".dockerignore") -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,11 @@ import yaml
 from typer.main import get_command
 
 from scoreline.command import app
-from settings.api import ApiSettings
 from settings.bell import BellSettings
-from settings.delivery import DeliverySettings
-from settings.engine import EngineSettings
 from settings.jobs import StoreSettings
-from settings.keys import KeySettings
-from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.webhooks import WebhookSettings
-from settings.worker import WorkerSettings
 from tests.composition.compose_file import (
     COMPOSE_FILE,
     ENVIRONMENT_EXAMPLE,
@@ -36,26 +29,13 @@ from tests.composition.compose_file import (
     referenced,
 )
 from tests.composition.image import Dockerfile, build_context_paths, read_dockerfile
+from tests.composition.roles import READS, variables
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu": ("tpu", "tpu")}
 """The profile of each service and the ACCELERATOR of its image."""
 
-READS: Mapping[str, set[type[SettingsSlice]]] = {
-    "migrate": {StoreSettings},
-    "api": {StoreSettings, ScoringSettings, BellSettings, ApiSettings, LimitSettings, WebhookSettings, KeySettings},
-    "deliver": {StoreSettings, WebhookSettings, DeliverySettings},
-    **{name: {StoreSettings, ScoringSettings, BellSettings, EngineSettings, WorkerSettings} for name in WORKERS},
-}
-
 KEY = "bootstrap-key-of-a-composition-" + "0" * 16
-
-NOT_COMPOSED = {"SCORELINE_BELL_SOCKET"}
-"""The setting for the local bell of `scoreline up`."""
-
-
-def variables(slices: set[type[SettingsSlice]]) -> set[str]:
-    return {f"SCORELINE_{name.upper()}" for one in slices for name in one.model_fields} - NOT_COMPOSED
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +83,7 @@ def test_required_variables_that_are_unset_and_unknown_syntax_are_refused(text: 
 
 
 def test_every_service_runs_a_command_of_the_project(roles: dict[str, Service], dockerfile: Dockerfile) -> None:
-    assert roles.keys() == READS.keys()
+    assert {service.command[0] for service in roles.values()} == READS.keys()
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for service in roles.values():
         (name,) = service.command
@@ -121,7 +101,7 @@ def test_every_setting_can_be_set_and_no_other_variable_is(roles: dict[str, Serv
     for service in roles.values():
         named = {name for name in {*service.environment, *service.passed_on} if name.startswith("SCORELINE_")}
         assert named <= known, f"{service.name}: no settings"
-        wanted = variables(READS[service.name])
+        wanted = variables(READS[service.command[0]])
         assert wanted <= named, f"docker-compose.yml: {service.name} is not given {sorted(wanted - named)}"
         assert named <= wanted, f"{service.name} does not read {sorted(named - wanted)}"
 
@@ -208,13 +188,13 @@ def test_nothing_starts_without_an_api_key(example: dict[str, str]) -> None:
 def test_each_profile_has_one_kind_of_worker(
     composition: Composition, example: dict[str, str], dockerfile: Dockerfile
 ) -> None:
-    stages = {stage.name for stage in dockerfile.stages}
+    (argument,) = (one.value for stage in dockerfile.stages for one in stage.all("ARG"))
     for name, (profile, accelerator) in WORKERS.items():
         service = composition.services[name]
         assert (service.profiles, service.accelerator) == (frozenset({profile}), accelerator)
-        assert accelerator in stages
+        assert (ROOT / "pins" / f"{accelerator}.txt").is_file()
         assert {other.name for other in composition.start_order(profile) if other.name in WORKERS} == {name}
-    assert dockerfile.arguments == {"ACCELERATOR": "cpu"}
+    assert argument == "ACCELERATOR=cpu"
     assert example["COMPOSE_PROFILES"] == "cpu"
 
 

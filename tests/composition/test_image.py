@@ -32,22 +32,28 @@ def test_the_build_context_is_the_product_and_the_files_that_it_reads() -> None:
 def test_packages_are_installed_from_pins_before_any_source(dockerfile: Dockerfile, accelerator: str) -> None:
     (packages,) = (stage for stage in dockerfile.stages if stage.name == "packages")
     copied, installed = [], []
-    for stage in dockerfile.line(packages, accelerator):
-        for instruction in stage.instructions:
-            if instruction.name == "COPY":
-                sources, destination = instruction.copies()
-                assert destination == "./pins/"
-                copied += sources
-            elif found := re.search(r"-r (\S+)", instruction.value):
-                options = {"--no-deps", "--only-binary=:all:", "--no-cache-dir", "--require-hashes"}
-                assert options <= set(instruction.value.split())
-                assert found[1] in copied, "it is there when it is read"
-                installed.append(found[1])
-    expected = ["pins/cpu.txt"] + ([] if accelerator == "cpu" else [f"pins/{accelerator}.txt"])
-    assert copied == installed == expected
-    for name in expected:
+    for instruction in packages.instructions:
+        if instruction.name == "COPY":
+            sources, destination = instruction.copies()
+            assert destination == "./pins/"
+            copied += sources
+        elif found := re.search(r'install .* -r "?([^\s"]+)', instruction.value):
+            options = {"--no-deps", "--only-binary=:all:", "--no-cache-dir", "--require-hashes"}
+            assert options <= set(instruction.value.split())
+            installed.append(found[1].replace("$ACCELERATOR", accelerator))
+            assert {installed[-1], "pins"} & set(copied), "it is there when it is read"
+    assert copied == ["pins/cpu.txt", "pins"]
+    assert installed == ["pins/cpu.txt", f"pins/{accelerator}.txt"]
+    for name in installed:
         assert (ROOT / name).is_file()
     assert "pins" in build_context_paths()
+
+
+def test_the_packages_of_the_cpu_are_installed_once(dockerfile: Dockerfile) -> None:
+    (packages,) = (stage for stage in dockerfile.stages if stage.name == "packages")
+    assert packages.last("ARG").value == "ACCELERATOR=cpu"
+    (more,) = (run.value for run in packages.all("RUN") if "$ACCELERATOR" in run.value)
+    assert 'test "$ACCELERATOR" = cpu' in more.partition("||")[0]
 
 
 def pins(name: str) -> dict[str, str]:
@@ -96,8 +102,10 @@ def test_the_image_has_no_build_tools(dockerfile: Dockerfile) -> None:
     (base,) = (stage for stage in dockerfile.stages if stage.name == "base")
     assert re.fullmatch(r"python:3\.1[1-9]\.\d+-slim-\w+", base.base), "an exact version"
     assert not base.instructions
-    everything = " ".join(one.value for stage in dockerfile.stages for one in stage.instructions)
-    assert not re.search(r"apt-get|gcc|build-essential", everything)
+    final = " ".join(one.value for one in dockerfile.final.instructions)
+    assert not re.search(r"apt-get|gcc|build-essential|binutils", final)
+    copied = [one.value for one in dockerfile.final.all("COPY") if "--from" in one.value]
+    assert copied == ["--from=packages /opt/scoreline /opt/scoreline"]
 
 
 def test_models_from_the_hub_are_stored_where_the_user_may_write(dockerfile: Dockerfile) -> None:

@@ -1,4 +1,7 @@
-"""A production deployment as an operator would start it: real processes on a private PostgreSQL and Redis."""
+"""A production deployment: real processes on a private PostgreSQL and Redis.
+
+They are forked from one that has imported the service, because most of the time of a start goes into importing.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import httpx2
 
+from tests.forked.running import DEPLOYED, Forked, run, start
 from tests.services import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +23,8 @@ MODEL = ROOT / "demonstration" / "model"
 KEY = "bootstrap-key-of-a-deployment-" + "0" * 16
 AUTHORIZATION = {"Authorization": f"Bearer {KEY}"}
 """The API key of the default tenant."""
+
+Running = subprocess.Popen[bytes] | Forked
 
 
 class Deployment:
@@ -42,7 +47,7 @@ class Deployment:
         self.client = httpx2.Client(
             base_url=f"http://127.0.0.1:{self.port}", timeout=30.0, trust_env=False, headers=AUTHORIZATION
         )
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Running] = []
 
     def __enter__(self) -> Self:
         return self
@@ -60,35 +65,36 @@ class Deployment:
                 process.kill()
                 process.wait()
 
-    def _start(
-        self, module: str, name: str, arguments: Sequence[str] = (), **environment: str
-    ) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{name}.log").open("ab")
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            env=self.environment | environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        log.close()
+    def _start(self, module: str, name: str, arguments: Sequence[str] = (), **environment: str) -> Running:
+        process = self._launch(["-m", module, *arguments], self.folder / f"{name}.log", self.environment | environment)
         self._processes.append(process)
         return process
 
+    def _launch(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Running:
+        """Start a module of the service."""
+        return start(*command, imports=DEPLOYED, log=log, environment=environment)
+
     def migrate(self) -> None:
         """Bring the database to the newest schema."""
-        subprocess.run([sys.executable, "-m", "operations.migrate"], cwd=ROOT, env=self.environment, check=True)
+        migration = run("-m", "operations.migrate", imports=DEPLOYED, environment=self.environment)
+        assert migration.returncode == 0, migration.stderr
 
-    def start_api(self) -> subprocess.Popen[bytes]:
+    def start_api(self) -> Running:
         """Start the API and return once it answers that it is ready."""
         process = self._start("api", "api")
         wait_until(lambda: self._alive(process, "api") and self._ready(), "the API to be ready", 120)
         return process
 
-    def start_worker(self, name: str = "worker") -> subprocess.Popen[bytes]:
+    def start_worker(self, name: str = "worker") -> Running:
         """Start a worker and return once it says that it is ready. The name is that of its log."""
         process = self._start("workers.engine_loop", name)
         wait_until(lambda: self._alive(process, name) and self.events(name, "ready"), f"{name} to be ready", 120)
+        return process
+
+    def start_deliverer(self) -> Running:
+        """Start the process that delivers webhooks, and return once it says that it is ready."""
+        process = self._start("workers.delivery", "deliver")
+        wait_until(lambda: self._alive(process, "deliver") and self.events("deliver", "ready"), "deliverer to be ready")
         return process
 
     def events(self, name: str, event: str) -> list[dict[str, Any]]:
@@ -100,7 +106,7 @@ class Deployment:
         """Return what a process has written to its log so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def _alive(self, process: subprocess.Popen[bytes], name: str) -> bool:
+    def _alive(self, process: Running, name: str) -> bool:
         assert process.poll() is None, f"{name} ended with {process.returncode}:\n{self.log(name)[-4000:]}"
         return True
 

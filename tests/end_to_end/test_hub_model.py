@@ -18,7 +18,7 @@ from tests.checkpoints.hub_server import Hub, Repository, commit_of
 from tests.end_to_end.small_models import expected_scores
 from tests.model.checkpoints import CONFIGS, tensors, write
 from tests.scoreline.running import REAL, Up, gone
-from tests.scoring.tokenizers_under_test import save_qwen2
+from tests.scoring.tokenizing.tokenizers_under_test import save_qwen2
 from tests.services import wait_until
 
 ID = "tiny-org/tiny-qwen3"
@@ -95,8 +95,9 @@ def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, A
 def test_a_model_that_does_not_exist_is_one_clear_line(variables: dict[str, Any], tmp_path: Path) -> None:
     up = Up("tiny-org/none", tmp_path / "up", command=REAL, **variables)
     try:
-        assert up.process.wait(60) == 1
-        assert "did not start: there is neither a folder nor a model on the hub" in up.output.splitlines()[-1]
+        assert up.process.wait(60) == 2
+        said = "did not start: SCORELINE_MODEL is 'tiny-org/none': there is neither a folder nor a model on the hub"
+        assert said in up.output.splitlines()[-1]
         assert "Traceback" not in up.output
         assert up.children() == {}
     finally:

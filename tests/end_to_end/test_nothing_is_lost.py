@@ -72,16 +72,16 @@ def test_no_job_is_lost_when_redis_is_emptied_while_jobs_wait(
         deployment.start_api()
         worker = deployment.start_worker()
         worker.send_signal(signal.SIGSTOP)  # so that all of them wait, and their rings with them
-        job_ids = [deployment.submit(body) for _ in range(100)]
+        job_ids = [deployment.submit(body) for _ in range(30)]
         redis_server.flush()
         worker.send_signal(signal.SIGCONT)
         scores = [deployment.result(job_id)["scores"] for job_id in job_ids]
-        assert scores == scores[:1] * 100
+        assert scores == scores[:1] * len(job_ids)
 
 
 @pytest.mark.slow
 def test_a_shuffled_backlog_is_claimed_as_groups_by_query(deployment: Deployment) -> None:
-    queries = ["Query: how do I repair a bicycle?\n"] * 300 + ["Query: what is a good soup recipe?\n"] * 300
+    queries = ["Query: how do I repair a bicycle?\n"] * 100 + ["Query: what is a good soup recipe?\n"] * 100
     random.Random(7).shuffle(queries)
     with deployment:
         deployment.migrate()
@@ -93,11 +93,13 @@ def test_a_shuffled_backlog_is_claimed_as_groups_by_query(deployment: Deployment
         deployment.start_worker()
         for job_id in job_ids:
             deployment.result(job_id, 180)
-        wait_until(lambda: sum(line["chunks"] for line in deployment.events("worker", "scored")) >= 600, "its log")
+        wait_until(
+            lambda: sum(line["chunks"] for line in deployment.events("worker", "scored")) >= len(job_ids), "its log"
+        )
         claims = deployment.events("worker", "scored")
-    assert sum(line["chunks"] for line in claims) == 600
+    assert sum(line["chunks"] for line in claims) == len(job_ids)
     groups = sum(line["groups"] for line in claims)
-    print(f"600 jobs of 2 queries: {len(claims)} claims, {groups} groups in them")
+    print(f"{len(job_ids)} jobs of 2 queries: {len(claims)} claims, {groups} groups in them")
     # At most one claim reaches past the end of one query's backlog into the other's.
     assert groups <= len(claims) + 1
-    assert len(claims) < 40
+    assert len(claims) < 13

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx2
 
-from tests.end_to_end.deployment import MODEL, Deployment
+from tests.end_to_end.deployment import MODEL, ROOT, Deployment, Running
 from tests.faults.injection.places import START_SWEEPING
 from tests.faults.injection.points import Point, to_text
 from tests.services import wait_until
@@ -50,7 +51,7 @@ class FaultyDeployment(Deployment):
         faults = {"FAULT_CLOCK": str(clock)} if clock else {}
         if idle_seconds is not None:
             faults["FAULT_IDLE_SECONDS"] = str(idle_seconds)
-        launched = self._launch(self._next_name("worker"), arguments, points, settings, **faults)
+        launched = self._launch_with(self._next_name("worker"), arguments, points, settings, **faults)
         if wait:
             launched.wait_until_ready()
         return launched
@@ -58,23 +59,28 @@ class FaultyDeployment(Deployment):
     def launch_deliverer(self, *points: Point, wait: bool = True, **settings: object) -> Launched:
         """Start a process that delivers webhooks to loopback addresses. wait: return only once it is ready."""
         own = {"webhook_allowed_networks": LOOPBACK, "delivery_poll_seconds": 0.1} | settings
-        launched = self._launch(self._next_name("deliverer"), ["workers.delivery"], points, own)
+        launched = self._launch_with(self._next_name("deliverer"), ["workers.delivery"], points, own)
         if wait:
             launched.wait_until_ready()
         return launched
 
     def launch_api(self, *points: Point, wait: bool = True, **settings: object) -> Launched:
         """Start the API. wait: return only once it is ready."""
-        launched = self._launch("api", ["api"], points, settings)
+        launched = self._launch_with("api", ["api"], points, settings)
         if wait:
             self.wait_for_api()
         return launched
+
+    def _launch(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Running:
+        """Start a process, which is forked unless its imports read the clock that it is given."""
+        start = start_python if "FAULT_CLOCK" in environment else super()._launch
+        return start(command, log, environment)
 
     def _next_name(self, role: str) -> str:
         self._started += 1
         return f"{role}-{self._started}"
 
-    def _launch(
+    def _launch_with(
         self, name: str, arguments: list[str], points: Sequence[Point], settings: dict[str, object], **faults: str
     ) -> Launched:
         """Start a module with fail points and other faults."""
@@ -95,10 +101,18 @@ class FaultyDeployment(Deployment):
             return None
 
 
+def start_python(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start Python itself."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+
+
 class Launched:
     """A started process of a deployment."""
 
-    def __init__(self, deployment: Deployment, name: str, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, deployment: Deployment, name: str, process: Running) -> None:
         self._deployment = deployment
         self.name = name
         self.process = process

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.invariants import find_violations
 from jobs.queue.accept import accept, accept_group
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.read import read_scores, statuses
 from jobs.queue.sweep import sweep
 from jobs.store.database import Database

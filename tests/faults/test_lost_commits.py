@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from sqlalchemy import func, select
 
-from jobs.queue.claim_choice import FEW_CHUNKS
+from jobs.queue.claims.claim_choice import FEW_CHUNKS
 from jobs.store.records import JobStatus, Origin
 from jobs.store.tables import chunks, idempotency_keys, jobs, prefixes
 from tests.faults.deployment import SECONDS, FaultyDeployment

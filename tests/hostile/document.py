@@ -10,7 +10,7 @@ from typing import Any
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 
-UNDOCUMENTED_PATHS = ("/metrics", "/openapi.json", "/docs")
+UNDOCUMENTED_PATHS = ("/openapi.json", "/docs")
 """Paths that are served and are not in the document."""
 
 

@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-import jobs.queue.claim_choice
+import jobs.queue.claims.claim_choice
 from jobs.invariants import CHECKS, everything, find_violations, run
 from jobs.queue.accept import accept, accept_group
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon, release, renew
@@ -318,7 +318,7 @@ def test_any_history_ends_as_the_model_says(
         return f"sqlite:///{path}"
 
     monkeypatch.setattr(History, "new_store", new_store, raising=False)
-    monkeypatch.setattr(jobs.queue.claim_choice, "FEW_CHUNKS", 6)  # so that both short and long backlogs occur
+    monkeypatch.setattr(jobs.queue.claims.claim_choice, "FEW_CHUNKS", 6)  # so that both short and long backlogs occur
     run_state_machine_as_test(History, settings=settings(max_examples=HISTORIES, stateful_step_count=30))
 
 
@@ -333,7 +333,7 @@ def test_any_history_ends_as_the_model_says_on_postgresql(
         return postgres.url(made[-1])
 
     monkeypatch.setattr(History, "new_store", new_store, raising=False)
-    monkeypatch.setattr(jobs.queue.claim_choice, "FEW_CHUNKS", 6)  # so that both short and long backlogs occur
+    monkeypatch.setattr(jobs.queue.claims.claim_choice, "FEW_CHUNKS", 6)  # so that both short and long backlogs occur
     try:
         fewer = settings(max_examples=max(1, HISTORIES // 6), stateful_step_count=30)
         run_state_machine_as_test(History, settings=fewer)

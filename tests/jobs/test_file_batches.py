@@ -20,7 +20,7 @@ from jobs.file_batches.writing import Written, end_batch, ended_lines, finalize_
 from jobs.files.reading import get_file, read_bytes
 from jobs.files.receiving import FileQuota, ReceivedFile, accept_file, begin_file, stage_file
 from jobs.files.tables import Purpose
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.store.database import Database
 from jobs.store.records import JobStatus, Origin
 from jobs.store.tables import jobs

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from jobs.invariant_watch import EVERY_SECONDS, Watch
 from jobs.invariants import CHECKS, EXAMPLES, Cost, find_violations
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon, release

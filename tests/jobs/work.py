@@ -11,7 +11,7 @@ from sqlalchemy import func, select, text
 
 from checkpoints.card import ModelCard
 from jobs.queue.accept import Outcome, accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.finish import finish
 from jobs.store.database import Database
 from jobs.store.records import Accepted, Claim, Finished, Idempotency, Submission

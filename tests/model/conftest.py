@@ -13,11 +13,10 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from model.checks.known_answer import KnownAnswers
+from model.checks.known_answer import ModelChecks
 from model.engine import Engine
 from model.executable_table import ExecutableTable
-from model.layerwise.executables import Executables
-from model.whole_steps.executables import WholeStepExecutables
+from model.layerwise.decoder import LayerwiseDecoder
 from tests.model import engines
 from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.engines import DType
@@ -74,17 +73,18 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
             _COMPILED[known] = compile_program(self, compiler_options)
         return _COMPILED[known]
 
-    def compiled_by_key(self: Executables | WholeStepExecutables, key: Any) -> jax.stages.Compiled:
-        programs = self._programs
-        sizes = (self._buckets, self._max_prefix_blocks) if isinstance(self, Executables) else (self._shape,)
+    def compiled_by_key(self: ExecutableTable[Any], key: Any) -> jax.stages.Compiled:
+        decoder = self.decoder
+        sizes = (decoder.buckets, decoder.longest) if isinstance(decoder, LayerwiseDecoder) else (decoder.shape,)
         known: tuple[object, ...] = (
-            type(self),
-            programs.config,
-            programs._attention,
-            (programs.embedding_as_rows, programs.head_as_rows),
+            type(decoder),
+            decoder.config,
+            decoder.attention,
+            decoder.chips,
+            (decoder.embedding_as_rows, decoder.head_as_rows),
             sizes,
             key,
-            tuple((argument.shape, str(argument.dtype)) for argument in self.source(key).arguments),
+            tuple((argument.shape, str(argument.dtype)) for argument in key.source(decoder).arguments),
             str(self._options),
         )
         if known not in _COMPILED_BY_KEY:
@@ -111,7 +111,7 @@ def compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def unchecked_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let engines use programs with wrong results."""
-    monkeypatch.setattr(KnownAnswers, "check", lambda self, key, executable: None)
+    monkeypatch.setattr(ModelChecks, "check", lambda self, key, executable: None)
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import numpy as np
 
 from checkpoints.card import ModelCard
 from model.architecture.config import DecoderConfig
-from model.buckets import Key
 from model.engine import Engine
 from model.platforms import Platform
+from model.programs.kind import ProgramKey
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows
 from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
@@ -40,7 +40,7 @@ def load(
     return Engine.load(directory, asked, card, platform or PLATFORM, algorithm=multi_item_algorithm)
 
 
-def unchecked(key: Key, executable: jax.stages.Compiled) -> None:
+def unchecked(key: ProgramKey[Any], executable: jax.stages.Compiled) -> None:
     """Accept any program."""
 
 

@@ -25,10 +25,10 @@ from settings.engine import EngineSettings
 from tests.model import engines, references
 from tests.model.checkpoints import EVERY
 from tests.model.engines import PLATFORM, DType
-from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
 from tests.model.geometries import LABELS, SHORT_ITEM, STEP, VOCABULARY, Group, Item, groups, several_groups
+from tests.model.references.gates import FLOAT32_LOGPROBS, assert_bfloat16
 from tests.scoring.generous_limits import GENEROUS
-from tests.scoring.tokenizers_under_test import qwen2
+from tests.scoring.tokenizing.tokenizers_under_test import qwen2
 
 SETTINGS: dict[Algorithm, dict[str, Any]] = {
     Algorithm.SERIAL: {"multi_item_algorithm": "serial"},
@@ -38,7 +38,7 @@ SETTINGS: dict[Algorithm, dict[str, Any]] = {
 }
 BIT_EXACT = (Algorithm.SERIAL, Algorithm.PREFILL_EXTEND)
 SHARING = (Algorithm.PREFILL_EXTEND, Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE)
-"""Serial scoring is compared with HuggingFace in tests/model/test_huggingface_references.py."""
+"""Serial scoring is compared with HuggingFace in tests/model/references/test_huggingface_references.py."""
 PACKED = (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE)
 MODELS = ("untied", "llama3 scaled")
 EVERY_KIND = (

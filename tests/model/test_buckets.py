@@ -11,14 +11,16 @@ from model.buckets import (
     ROW_FLOOR,
     SHORTEST_PACKED,
     Buckets,
-    EmbedKey,
     LengthBucket,
-    OutputMLPKey,
-    PackedAttentionKey,
-    SelfAttentionKey,
     packed_logit_rows,
 )
 from model.executable_table import MAX_PROGRAMS
+from model.layerwise.embed import EmbedKey
+from model.layerwise.output_mlp import OutputMLPKey
+from model.layerwise.packed_attention import PackedAttentionKey
+from model.layerwise.self_attention import SelfAttentionKey
+from model.layerwise.warm_up import core, rest
+from model.programs.label_head import HeadKey
 from scoring.layout import Head
 from settings.engine import EngineSettings
 
@@ -64,32 +66,32 @@ def test_every_packed_sequence_has_programs_that_are_large_enough(tokens: int, r
 
 
 def test_any_number_of_labels_has_a_bucket() -> None:
-    assert [BUCKETS.head_key(Head.LOGITS, n).labels for n in (1, 8, 9, 256, 257, 1025)] == [8, 8, 64, 256, 512, 2048]
+    assert [HeadKey.of(Head.LOGITS, n).labels for n in (1, 8, 9, 256, 257, 1025)] == [8, 8, 64, 256, 512, 2048]
 
 
 @pytest.mark.parametrize("one_size", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 def test_the_core_scores_anything_that_has_few_labels(step: int, one_size: bool) -> None:
     buckets = Buckets.of(step, one_size=one_size)
-    core = buckets.core(blocks=7)
-    assert len(set(core)) == len(core)
+    first = core(buckets, blocks=7)
+    assert len(set(first)) == len(first)
     assert {
         SelfAttentionKey(bucket.length, bucket.rows, last)
         for bucket in buckets.length_buckets
         for last in (False, True)
-    } <= set(core)
-    assert {buckets.head_key(head, labels) for head in Head for labels in range(1, LABEL_BUCKETS[0] + 1)} <= set(core)
-    assert not any(isinstance(key, PackedAttentionKey) for key in core)
-    rest = buckets.rest(blocks=7, packed=False, dense=False)
-    assert not set(core) & set(rest)
-    assert {EmbedKey(size) for size in buckets.step_sizes} <= {*core, *rest}
-    assert not any(isinstance(key, PackedAttentionKey) for key in rest)
+    } <= set(first)
+    assert {HeadKey.of(head, labels) for head in Head for labels in range(1, LABEL_BUCKETS[0] + 1)} <= set(first)
+    assert not any(isinstance(key, PackedAttentionKey) for key in first)
+    later = rest(buckets, blocks=7, packed=False, dense=False)
+    assert not set(first) & set(later)
+    assert {EmbedKey(size) for size in buckets.step_sizes} <= {*first, *later}
+    assert not any(isinstance(key, PackedAttentionKey) for key in later)
 
 
 def test_there_are_few_programs() -> None:
     buckets = Buckets.of(256, first=EngineSettings().multi_item_warmup_chunk_sizes)
-    assert len(buckets.core(8)) == 25
-    assert len(buckets.rest(8, packed=False, dense=False)) == 9
+    assert len(core(buckets, 8)) == 25
+    assert len(rest(buckets, 8, packed=False, dense=False)) == 12
 
 
 def test_the_first_sizes_are_compiled_before_serving_and_the_largest_always() -> None:
@@ -106,11 +108,11 @@ def test_the_items_of_a_step_are_limited_as_asked() -> None:
 def test_packed_sequences_have_all_their_programs_where_they_may_be_used(dense: bool) -> None:
     settings = EngineSettings()
     buckets = Buckets.of(256, packed=settings.multi_item_precompile_buckets, max_packed_tokens=8_192)
-    rest = {*buckets.core(8), *buckets.rest(8, packed=not dense, dense=dense)}
+    keys = {*core(buckets, 8), *rest(buckets, 8, packed=not dense, dense=dense)}
     for tokens in range(1, 8_193, 61):
         size, rows = buckets.packed_shape(tokens, min(tokens, packed_logit_rows(tokens)))
-        assert {PackedAttentionKey(size, 0, dense), PackedAttentionKey(size, rows, dense), OutputMLPKey(rows)} <= rest
-    assert len(rest) < MAX_PROGRAMS
+        assert {PackedAttentionKey(size, 0, dense), PackedAttentionKey(size, rows, dense), OutputMLPKey(rows)} <= keys
+    assert len(keys) < MAX_PROGRAMS
 
 
 def test_a_step_has_a_logit_row_for_each_of_the_shortest_items() -> None:

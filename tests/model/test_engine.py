@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jax.monitoring
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 from checkpoints.card import ModelCard
-from model.buckets import HEAD_ROWS, Buckets, Key
+from model.buckets import HEAD_ROWS, Buckets
 from model.engine import Engine
+from model.executable_table import ExecutableTable
 from model.head_runner import FLUSH_TOKENS
-from model.layerwise.executables import Executables
+from model.layerwise.decoder import LayerwiseDecoder
+from model.layerwise.warm_up import Key, core
 from model.score_buffer import EngineError
-from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
 from tests.model.engines import DType, chunk, score
@@ -158,7 +161,8 @@ def calls() -> int:
 @pytest.mark.slow
 @pytest.mark.compiles
 def test_nothing_is_compiled_after_the_warm_up(calls: int) -> None:
-    demonstration = engines.load(DEMONSTRATION, "bfloat16")
+    # Sizes of which there are few, since each is compiled.
+    demonstration = engines.load(DEMONSTRATION, "bfloat16", step_tokens=128, max_multi_item_seq_len=512)
     progress: list[tuple[int, int, str]] = []
     demonstration.warm_up(lambda *told: progress.append(told))
     total = progress[-1][1]
@@ -195,18 +199,29 @@ def drawn(random: np.random.Generator, card: ModelCard, id: int) -> GroupWork:
     items = [random.integers(0, card.vocabulary, length + (prefix + length == 0), np.int32) for length in lengths]
     labels = random.integers(0, card.vocabulary, max(1, up_to(256)))
     work = chunk(id, items, prefix, labels.tolist(), list(Head)[random.integers(len(Head))])
+    if random.random() < 0.3:
+        work = with_continuations(random, card, work)
     return GroupWork(f"request {id}", random.integers(0, card.vocabulary, prefix, np.int32), (work,))
+
+
+def with_continuations(random: np.random.Generator, card: ModelCard, work: ChunkWork) -> ChunkWork:
+    """The same items with labels of several tokens, short ones more often than long ones, up to the context."""
+    labels = int(random.integers(1, 5))
+    kept = np.repeat(work.rows.sequence_lengths, labels)
+    lengths = np.minimum(np.exp(random.uniform(0, np.log(100), len(kept))).astype(int), card.context_length - kept)
+    targets = [random.integers(0, card.vocabulary, length, np.int32) for length in lengths]
+    return replace(work, label_token_ids=(), continuations=Continuations.pack(targets, kept))
 
 
 def test_a_warm_up_can_be_ended(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Key] = []
-    compile_program = Executables._compile
+    compile_program = ExecutableTable._compile
 
-    def compile_and_note(self: Executables, key: Key) -> jax.stages.Compiled:
+    def compile_and_note(self: ExecutableTable[LayerwiseDecoder], key: Key) -> jax.stages.Compiled:
         begun.append(key)
         return compile_program(self, key)
 
-    monkeypatch.setattr(Executables, "_compile", compile_and_note)
+    monkeypatch.setattr(ExecutableTable, "_compile", compile_and_note)
     engine = engines.load(checkpoint("tied"), "float32")
 
     def stop(done: int, total: int, program: str) -> None:
@@ -214,7 +229,7 @@ def test_a_warm_up_can_be_ended(checkpoint: Callable[[str], Path], monkeypatch: 
 
     with pytest.raises(InterruptedError):
         engine.warm_up(stop)
-    assert len(begun) < len(Buckets.of(256).core(8)) // 2
+    assert len(begun) < len(core(Buckets.of(256), 8)) // 2
 
 
 def test_the_engine_reports_its_device_dtype_and_fingerprint(tied: Engine, engine: Loaded) -> None:

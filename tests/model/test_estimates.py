@@ -20,6 +20,7 @@ from scoring.planning.estimates import NOTHING, Estimate, Estimator, GroupLength
 from scoring.planning.forecast import Pace, forecast
 from scoring.planning.planner import Planner
 from tests.model import engines
+from tests.model.continuations.cases import Case, Label
 from tests.model.geometries import Group, Item
 
 
@@ -138,3 +139,26 @@ def test_work_that_began_beside_the_compiler_and_ends_behind_it_is_not_measured(
     assert (engine.measured_estimate_ratio, engine.estimate_ratio) == (None, 1.0)
     computed(engine, works(3))
     assert engine.measured_estimate_ratio == engine.estimate_ratio != 1.0
+
+
+@pytest.mark.parametrize("items", [(2, 0, 100), (100, 3)])
+def test_a_forecast_of_labels_names_the_tokens_that_the_engine_then_shares(
+    items: tuple[int, ...], engine: Engine
+) -> None:
+    """Short items are computed with each of their labels, long ones once for all labels."""
+    of_items = tuple(Item((5,) * length) for length in items)
+    case = Case(tuple(range(1, 81)), of_items, ((Label((1,)), Label((1, 2)), Label((3, 4, 5))),) * len(items)).work()
+    chunks = case.chunks
+    paces = [Pace(engine.planner, 1.0, 4.0)]
+    found = forecast(80, [chunk.rows for chunk in chunks], paces, [chunk.continuations for chunk in chunks])
+    (scored,) = engine.score([case], lambda: None)
+    assert scored.cached_tokens == found.cached_tokens
+    assert found.seconds > forecast(80, [chunk.rows for chunk in chunks], paces).seconds
+
+
+def test_the_estimate_of_labels_is_about_right(engine: Engine) -> None:
+    computed(engine, works(3))
+    items = tuple(Item((5,) * length) for length in (3, 8, 20, 90, 130))
+    labels = ((Label((1,)), Label((1, 2)), Label((3, 4, 5, 6))),) * len(items)
+    told = computed(engine, [Case(tuple(range(1, 81)), items, labels).work()])
+    assert told["estimated_seconds"] == pytest.approx(told["seconds"], rel=0.5)

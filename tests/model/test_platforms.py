@@ -122,7 +122,7 @@ def test_an_embedding_in_rows_gives_the_scores_of_one_in_columns(
     [("tpu", "bfloat16", True), ("tpu", "float32", False), ("gpu", "bfloat16", False)],
 )
 def test_the_kernel_of_tpus_serves_bf16(name: str, dtype: str, kernel: bool) -> None:
-    found = Platform.of(stand_in(name)).whole_step_attention(dtype)
+    found = Platform.of(stand_in(name)).whole_step_attention(dtype, 128)
     assert isinstance(found, TPUAttention if kernel else XLAAttention)
 
 

@@ -67,32 +67,41 @@ INNER: dict[str, Callable[[int, Group], Group]] = {
     "a prefix too long for the pool": lambda seed, outer: group(seed, 500, (3, 70)),
     "serial": lambda seed, outer: group(seed, 20),
 }
-each_inner = pytest.mark.parametrize(
-    "inner",
-    [
-        "the same prefix",
-        pytest.param("another prefix", marks=pytest.mark.slow),
-        "a prefix too long for the pool",
-        pytest.param("serial", marks=pytest.mark.slow),
-    ],
-)
 PREFIX, QUERY = 150, 20
 """Tokens of a prefix that is prefilled in several steps, and of a query that is scored serially."""
 
 
+OUTER = {
+    "prefill and extend": (PREFIX, ROOMY, True),
+    "prefill and extend in a small pool": (PREFIX, 3, True),
+    "keeping no prefix": (PREFIX, 6, False),
+    "serial": (QUERY, 3, True),
+}
+"""Tokens of the prefix, blocks of the pool, and whether prefixes are kept."""
+
+
 @pytest.mark.parametrize(
-    ("prefix", "blocks", "cache"),
+    ("outer", "inner"),
     [
-        pytest.param(PREFIX, ROOMY, True, id="prefill and extend", marks=pytest.mark.slow),
-        pytest.param(PREFIX, 3, True, id="prefill and extend in a small pool"),
-        pytest.param(PREFIX, 6, False, id="keeping no prefix", marks=pytest.mark.slow),
-        pytest.param(QUERY, 3, True, id="serial", marks=pytest.mark.slow),
+        ("prefill and extend in a small pool", "the same prefix"),
+        ("prefill and extend in a small pool", "a prefix too long for the pool"),
+        *(
+            pytest.param(outer, inner, marks=pytest.mark.slow)
+            for outer, inner in (
+                ("prefill and extend", "another prefix"),
+                ("prefill and extend in a small pool", "serial"),
+                ("keeping no prefix", "the same prefix"),
+                ("keeping no prefix", "a prefix too long for the pool"),
+                ("serial", "another prefix"),
+                ("serial", "serial"),
+            )
+        ),
     ],
 )
-@each_inner
 def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
-    inner: str, prefix: int, blocks: int, cache: bool, load: Load, alone: Callable[[Group], np.ndarray]
+    outer: str, inner: str, load: Load, alone: Callable[[Group], np.ndarray]
 ) -> None:
+    prefix, blocks, cache = OUTER[outer]
     engine = load(blocks, cache=cache)
     for place in count():
         # Another seed at every place: the prefix is not cached yet, so prefilling is preempted, too.
@@ -114,24 +123,30 @@ def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
     assert place >= 5, "the outer work has at least five steps"
 
 
-@each_inner
 @pytest.mark.parametrize(
-    "ended", [pytest.param(False, id="to its end", marks=pytest.mark.slow), pytest.param(True, id="ended in between")]
+    ("inner", "ended"),
+    [
+        ("the same prefix", "in between"),
+        ("a prefix too long for the pool", "in between"),
+        pytest.param("another prefix", "in between", marks=pytest.mark.slow),
+        pytest.param("a prefix too long for the pool", "at its end", marks=pytest.mark.slow),
+        pytest.param("serial", "at its end", marks=pytest.mark.slow),
+    ],
 )
 def test_work_that_preempts_at_every_step_releases_all_blocks(
-    inner: str, ended: bool, load: Load, alone: Callable[[Group], np.ndarray]
+    inner: str, ended: str, load: Load, alone: Callable[[Group], np.ndarray]
 ) -> None:
     engine = load(3)
 
     def stop() -> None:
-        if ended:
+        if ended == "in between":
             raise InterruptedError
 
     def preempt() -> None:
         try:
             logits(engine, inner_group, stop)
         except InterruptedError:
-            assert ended
+            assert ended == "in between"
 
     taken = 0
     for seed in range(5):

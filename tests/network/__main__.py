@@ -12,16 +12,16 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from tests.end_to_end.deployment import Running
 from tests.faults.callers import CALL, LIST, LIVE, READY, TIMEOUT, Caller, Span, span
-from tests.faults.deployment import FaultyDeployment
+from tests.faults.deployment import FaultyDeployment, start_python
 from tests.network.hosts import Host, Link, Network
 from tests.services import PostgresServer, RedisServer, wait_until
 from tests.soak.checker import Verdict, check
@@ -51,11 +51,13 @@ class SpreadDeployment(FaultyDeployment):
 
     hosts: dict[str, Host]
 
-    def _start(
-        self, module: str, name: str, arguments: Sequence[str] = (), **environment: str
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, module: str, name: str, arguments: Sequence[str] = (), **environment: str) -> Running:
         with self.hosts[API if name == "api" else WORKERS].inside():
             return super()._start(module, name, arguments, **environment)
+
+    def _launch(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Running:
+        """Start Python itself: a forked process would be on the host that it is forked on."""
+        return start_python(command, log, environment)
 
 
 def faults(network: Network, postgres: PostgresServer, redis_server: RedisServer) -> dict[str, Fault]:

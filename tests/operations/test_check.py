@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,15 @@ from jobs.invariants import CHECKS
 from jobs.store.database import Database
 from settings.jobs import StoreSettings
 from tests.databases import quick_on
+from tests.forked.running import SERVER, run
 from tests.jobs.work import finish_all, submit, take
 from tests.services import free_port
-
-COMMAND = "from scoreline.command import main; main()"
 
 
 def check(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run ``scoreline check`` from a folder outside the project."""
-    return subprocess.run(
-        [sys.executable, "-c", COMMAND, "check"],
-        cwd=folder,
-        env=os.environ | {"SCORELINE_DATABASE_URL": url, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environment = os.environ | {"SCORELINE_DATABASE_URL": url}
+    return run("scoreline", "check", imports=SERVER, environment=environment, folder=folder)
 
 
 @quick_on("sqlite")
@@ -60,9 +51,10 @@ def test_every_invariant_is_reported_as_held_or_violated(store_url: str, tmp_pat
 @pytest.mark.slow
 def test_a_store_that_can_not_be_read_has_an_exit_status_of_its_own(tmp_path: Path) -> None:
     nowhere = f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"
-    for url in (nowhere, f"sqlite:///{tmp_path / 'empty.db'}", "mysql://a/b", "no url"):
+    for url, code in ((nowhere, 3), (f"sqlite:///{tmp_path / 'empty.db'}", 3), ("mysql://a/b", 2), ("no url", 2)):
         outcome = check(url, tmp_path)
-        assert (outcome.returncode, outcome.stdout) == (2, ""), url
+        assert (outcome.returncode, outcome.stdout) == (code, ""), url
         assert "Traceback" not in outcome.stderr
         [line] = outcome.stderr.splitlines()
-        assert line.startswith("can't look: ")
+        assert line.startswith("scoreline: SCORELINE_DATABASE_URL is ")
+    assert list(tmp_path.iterdir()) == []

@@ -13,10 +13,10 @@ from flax import nnx
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
-from tests.model import engines, huggingface, references
+from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, sequences, tensors, write
-from tests.model.gates import FLOAT32_LOGPROBS, assert_bfloat16
-from tests.model.references import SEED
+from tests.model.references import SEED, huggingface
+from tests.model.references.gates import FLOAT32_LOGPROBS, assert_bfloat16
 
 pytestmark = pytest.mark.parity
 

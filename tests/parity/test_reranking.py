@@ -9,7 +9,7 @@ import pytest
 
 from scoring.templates.encoding import Prompt
 from scoring.templates.known import KnownTemplates
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model.reranking import publishers
 from tests.model.reranking.ranking import Ranking
 from tests.model.reranking.rerankers import INSTRUCTION, RERANKERS, read_reference, write_checkpoint

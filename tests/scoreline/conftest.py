@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from scoreline.client import Client
+from scoreline.server_process import DEMONSTRATION_MODEL
 from tests.api.tiny_model import make_model_directory
-from tests.scoreline.running import ROOT, Up
+from tests.scoreline.running import REAL, ROOT, Up
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +38,23 @@ def start_up(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Up
 @pytest.fixture(scope="session")
 def shared_up(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A running service for tests that only use it."""
-    up = Up(model_directory, tmp_path_factory.mktemp("shared-up"))
+    folder = tmp_path_factory.mktemp("shared-up")
+    up = Up(model_directory, folder, SCORELINE_WEBHOOK_ALLOWED_NETWORKS="127.0.0.0/8")
     up.wait_until_ready()
+    yield up
+    up.close()
+
+
+@pytest.fixture(scope="session")
+def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A running service with the demonstration model and the real worker. Tests that use it are slow."""
+    up = Up(
+        DEMONSTRATION_MODEL,
+        tmp_path_factory.mktemp("demonstration-up"),
+        command=REAL,
+        SCORELINE_MODEL_NAME="demonstration",
+    )
+    up.wait_until_ready(180.0)  # It compiles.
     yield up
     up.close()
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from tests.services import wait_until
+from tests.forked.running import COMMAND, run
+from tests.services import stat_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +35,11 @@ REAL = ("-c", "from scoreline.command import main; main()")
 """Python's arguments for the command with the real worker; STAND_IN has those with the stand-in."""
 
 
+def scoreline(*arguments: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command. given: its standard input; variables: of its environment."""
+    return run("scoreline", *arguments, imports=COMMAND, environment=os.environ | variables, given=given)
+
+
 class Up:
     """A running ``scoreline up``, whose output goes to a file."""
 
@@ -45,18 +54,18 @@ class Up:
         **variables: str,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.data = folder / "data"
         self._output = folder / "output"
         environment = os.environ | {"STAND_IN": stand_in, "PYTHONPATH": str(ROOT)}
         environment.pop("SCORELINE_MODEL", None)
         environment |= variables
-        options = {"--data": str(self.data), "--port": "0", "--model": str(model)}
-        given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        options = {"--data": str(folder / "data"), "--port": "0", "--model": str(model)}
+        options |= dict(zip(arguments[::2], arguments[1::2], strict=True))
+        self.data = cwd / options["--data"]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-P", *command, "up"),
-                    *(word for option in (options | given).items() for word in option),
+                    *(word for option in options.items() for word in option),
                 ],
                 cwd=cwd,
                 env=environment,
@@ -75,16 +84,16 @@ class Up:
         assert found is not None, self.output
         return found[1]
 
-    def wait_until_ready(self) -> None:
-        self.wait_until_said("Scoreline is ready at")
+    def wait_until_ready(self, seconds: float = 60.0) -> None:
+        self.wait_until_said("Scoreline is ready at", seconds)
         self.wait_until_said("curl")
 
-    def wait_until_said(self, words: str) -> None:
+    def wait_until_said(self, words: str, seconds: float = 60.0) -> None:
         def said() -> bool:
             assert self.process.poll() is None or words in self.output, self.output
             return words in self.output
 
-        wait_until(said, f"it says “{words}”", 60.0)
+        wait_until(said, f"it says “{words}”", seconds)
 
     def children(self) -> dict[str, int]:
         """The ids of the child processes, by module. Each has its parent's id on its command line."""
@@ -102,6 +111,22 @@ class Up:
     @property
     def worker(self) -> int:
         return self.children()["tests.scoreline.stand_in_worker"]
+
+    @contextmanager
+    def worker_frozen(self) -> Iterator[None]:
+        """Stop the worker's process for the block, so that jobs wait. If it is still there, it goes on afterwards."""
+        worker = self.worker
+        with closing(sqlite3.connect(self.data / "scoreline.db", timeout=30, isolation_level=None)) as database:
+            # Frozen with the lock of SQLite, it would keep it from all others.
+            database.execute("BEGIN IMMEDIATE")
+            os.kill(worker, signal.SIGSTOP)
+            wait_until(lambda: stat_of(worker)[0] == "T", "the worker is frozen")
+            database.execute("ROLLBACK")
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGCONT)
 
     def end(self, with_signal: signal.Signals) -> int:
         """Send a signal and return the exit status."""

@@ -13,8 +13,10 @@ import structlog
 from checkpoints.files import CheckpointError, read_model_card
 from checkpoints.source import Contents, find_checkpoint
 from jobs.store.records import WorkerRecord
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.bell import BellSettings
+from settings.errors.endings import Ending
+from settings.errors.mistakes import setting_error
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
@@ -57,8 +59,8 @@ def main() -> int:
         directory = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION).directory
         card = read_model_card(directory, scoring.model_name, None, TextTokenizer.load(directory))
     except CheckpointError as error:
-        log.error("can't start", reason=str(error))
-        return 1
+        log.error("can't start", reason=str(setting_error("model", scoring.model, str(error))))
+        return Ending.MISCONFIGURED
     worker = WorkerRecord(new_worker_id(), card, "weights", "none", "float32")
     return serve(
         MadeUpEngine(),

@@ -14,7 +14,7 @@ from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
 from scoreline.client import KEY_VARIABLE
 from scoreline.embedded import BOOTSTRAP_KEY_VARIABLE, EmbeddedService, EmbeddedSettings, StopRequest
-from scoreline.progress_display import ProgressDisplay
+from scoreline.terminal.progress_display import ProgressDisplay
 from scoreline.up import greet
 from tests.api.serving import KEY, RunningApi, running_api
 

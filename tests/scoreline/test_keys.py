@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,12 @@ from jobs.store.tables import api_keys
 from jobs.tenancy.keys import KEY, Scope, create_key, find_key, list_keys, parse_key
 from jobs.tenancy.tenants import Tenant, find_tenant
 from settings.jobs import StoreSettings
+from tests.forked.running import ON_A_DATABASE, run
 from tests.services import free_port
-
-ROOT = Path(__file__).parents[2]
-COMMAND = "from scoreline.command import main; main()"
 
 
 def scoreline(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments],
-        env=os.environ | {"SCORELINE_DATABASE_URL": url, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run("scoreline", *arguments, imports=ON_A_DATABASE, environment=os.environ | {"SCORELINE_DATABASE_URL": url})
 
 
 @pytest.mark.slow
@@ -117,7 +107,7 @@ def test_a_database_that_is_away_or_was_never_migrated_is_reported(tmp_path: Pat
     away = f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"
     for url in (away, f"sqlite:///{tmp_path / 'empty.db'}"):
         outcome = scoreline(url, "keys", "list")
-        assert (outcome.returncode, outcome.stdout) == (1, "")
+        assert (outcome.returncode, outcome.stdout) == (3, "")
         [_] = outcome.stderr.splitlines()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.scoreline.running import REAL, ROOT, Up
+from tests.scoreline.running import ROOT, Up
 
 TOLERANCE = 0.01
 """How far a number may be off: formats of numbers differ between machines, and the README rounds."""
@@ -36,18 +35,6 @@ def examples() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
 EXAMPLES = examples()
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of ``scoreline up`` with the demonstration model and the real worker."""
-    model = ROOT / "demonstration" / "model"
-    up = Up(model, tmp_path_factory.mktemp("readme"), command=REAL, SCORELINE_MODEL_NAME="demonstration")
-    try:
-        up.wait_until_ready()
-        yield up.url
-    finally:
-        up.close()
-
-
 def close(found: Any, shown: Any) -> bool:
     """Return whether an answer has everything that is shown, with about the same numbers."""
     if isinstance(shown, dict):
@@ -64,9 +51,9 @@ def test_the_readme_shows_answers_of_a_job_a_call_and_a_ranking() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "body", "shown"), EXAMPLES, ids=[path for path, _, _ in EXAMPLES])
 def test_an_example_of_the_readme_gives_what_it_shows(
-    url: str, path: str, body: dict[str, Any], shown: dict[str, Any]
+    demonstration: Up, path: str, body: dict[str, Any], shown: dict[str, Any]
 ) -> None:
-    with httpx2.Client(base_url=url, timeout=60.0) as client:
+    with httpx2.Client(base_url=demonstration.url, timeout=60.0) as client:
         answer = client.post(path, json=body).json()
         if path == "/v1/jobs":
             answer = client.get(answer["urls"]["self"], headers={"Prefer": "wait=30"}).json()["result"]

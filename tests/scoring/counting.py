@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tokenizers import Encoding, Tokenizer
 
-from scoring.tokenization import _SHORT_CHARACTERS, TextTokenizer
+from scoring.tokenizing.tokenization import _SHORT_CHARACTERS, TextTokenizer
 
 
 class CountingBackend:

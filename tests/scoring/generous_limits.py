@@ -14,6 +14,7 @@ GENEROUS = Limits(
     query_characters=Limit("max_query_characters", 10**6),
     item_characters=Limit("max_item_characters", 10**6),
     label_characters=Limit("max_label_characters", 1_000),
+    label_tokens=Limit("max_label_tokens", 10**5),
     chunk_tokens=16_384,
     chunk_items=256,
 )

@@ -18,11 +18,11 @@ from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import parse_score_request
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from scoring.work import ATTENTION_TOKENS, work_of_each_row
 from tests.packed_rows import whole_sequences
 from tests.scoring.generous_limits import GENEROUS
-from tests.scoring.tokenizers_under_test import llama3, qwen2
+from tests.scoring.tokenizing.tokenizers_under_test import llama3, qwen2
 
 LABELS = [5, 6]
 

@@ -20,7 +20,7 @@ from scoring.options import ScoreOptions
 from scoring.prepare import PreparedRequest, prepare
 from scoring.request import SCORE_FIELDS, ScoreRequest, check_text, parse_score_request
 from tests.scoring.generous_limits import GENEROUS
-from tests.scoring.tokenizers_under_test import qwen2
+from tests.scoring.tokenizing.tokenizers_under_test import qwen2
 
 TEXT: dict[str, Any] = {"query": "the answer", "items": [" is", " a"], "label_token_ids": [5, 6]}
 
@@ -60,7 +60,8 @@ def test_a_null_field_counts_as_absent() -> None:
 
 @pytest.mark.parametrize("flag", ["apply_softmax", "return_logprobs", "return_logits", "item_first"])
 def test_each_option_sets_only_itself(flag: str) -> None:
-    assert parse_score_request(TEXT | {flag: True}).options == ScoreOptions(**{flag: True})
+    only: dict[str, Any] = {flag: True}
+    assert parse_score_request(TEXT | only).options == ScoreOptions(**only)
 
 
 def test_the_cheapest_sufficient_head_is_chosen() -> None:

@@ -19,9 +19,9 @@ from scoring.error_codes import RequestError
 from scoring.limits import Limit, Limits
 from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import parse_score_request
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.generous_limits import GENEROUS
-from tests.scoring.tokenizers_under_test import QWEN2, llama3, qwen2, split_by, train
+from tests.scoring.tokenizing.tokenizers_under_test import QWEN2, llama3, qwen2, split_by, train
 
 CARD = ModelCard("small", 32, qwen2().vocabulary, qwen2().fingerprint)
 LIMITS = replace(
@@ -277,8 +277,8 @@ def test_of_several_errors_the_first_in_the_fixed_order_is_reported(body: dict[s
 def test_indexes_in_errors_count_from_the_first_item_of_the_request_in_every_batch(
     body: dict[str, Any], card: ModelCard, code: str, param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scoring.tokenization._BATCH_ROWS", 2)
-    monkeypatch.setattr("scoring.prepare._BATCH_TOKENS", 2)
+    monkeypatch.setattr("scoring.tokenizing.tokenization._BATCH_ROWS", 2)
+    monkeypatch.setattr("scoring.encoded_query._BATCH_TOKENS", 2)
     limits = replace(LIMITS, tokens=Limit("max_tokens_per_job", 10**6))
     error = refusal(body, card, limits)
     assert (error.code, error.param) == (code, param)

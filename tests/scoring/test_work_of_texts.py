@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
 from checkpoints.card import ModelCard
-from scoring import prepare as preparing
-from scoring import query_cut, tokenization
+from scoring import encoded_query as preparing
 from scoring.error_codes import RequestError
 from scoring.layout import Rows
 from scoring.limits import Limit, Limits
-from scoring.packed_tokens import common_prefixes
 from scoring.prepare import Preparation, prepare
 from scoring.quoting import quote, quote_name, quote_pieces
 from scoring.request import parse_score_request
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing import query_cut, tokenization
+from scoring.tokenizing.packed_tokens import common_prefixes
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.counting import CountingBackend, counted
 from tests.scoring.generous_limits import GENEROUS
-from tests.scoring.test_query_cut import ANY_TOKENIZER, TEXT
-from tests.scoring.tokenizers_under_test import llama3, metaspace, qwen2, unsplit
+from tests.scoring.tokenizing.test_query_cut import ANY_TOKENIZER, TEXT
+from tests.scoring.tokenizing.tokenizers_under_test import llama3, metaspace, qwen2, unsplit
 
 CARD = ModelCard("small", 4_096, qwen2().vocabulary, qwen2().fingerprint)
 LABELS: dict[str, Any] = {"label_token_ids": [5]}

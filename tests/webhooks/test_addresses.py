@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from settings.errors.mistakes import SettingError
 from settings.webhooks import WebhookSettings
 from webhooks.addresses import AddressRules, ForbiddenUrl, Target, check_addresses, check_url
 
@@ -268,5 +269,5 @@ def test_address_rules_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("networks", ["127.0.0.1/8", "localhost", "10.0.0.0/33", "*"])
 def test_an_invalid_network_in_the_settings_is_refused(networks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCORELINE_WEBHOOK_ALLOWED_NETWORKS", networks)
-    with pytest.raises(ValueError, match="webhook_allowed_networks"):
+    with pytest.raises(SettingError, match="SCORELINE_WEBHOOK_ALLOWED_NETWORKS"):
         WebhookSettings()

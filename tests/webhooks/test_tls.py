@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from settings.errors.mistakes import SettingError
 from settings.webhooks import WebhookSettings
 from tests.webhooks.receivers import Receiver, Script, answering, dribbling, hang, status
 from webhooks.sending import Failed, Sender, Sent
@@ -155,5 +156,5 @@ def test_an_invalid_authority_file_is_an_error_at_the_start(settings: WebhookSet
     empty = tmp_path / "empty.pem"
     empty.touch()
     for file in (empty, tmp_path / "nowhere.pem"):
-        with pytest.raises(ValueError, match=f"SCORELINE_WEBHOOK_CA_FILE: {file}"):
+        with pytest.raises(SettingError, match=f"SCORELINE_WEBHOOK_CA_FILE is '{file}': it can't be read as PEM"):
             Sender(settings.model_copy(update={"webhook_ca_file": file}))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from checkpoints.card import ModelCard
@@ -14,9 +15,10 @@ from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.provenance import Provenance
 from jobs.store.records import JobStatus, Origin, Submission
-from scoring.layout import Chunk, Rows
-from scoring.options import Priority
+from scoring.layout import Chunk, Continuations, Rows
+from scoring.options import Priority, ScoreOptions, Scoring
 from settings.jobs import StoreSettings
+from telemetry.tracing import Tracer
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
@@ -68,25 +70,36 @@ class Store:
         items: int = 2,
         notice_key: bytes | None = None,
         origin: Origin = Origin.JOB,
+        traceparent: str | None = None,
+        likelihood: bool = False,
     ) -> str:
         """Accept a job of so many chunks, each with so many items that begin with ``token``, and return its id."""
 
         def rows(n: int) -> Rows:
             return Rows.pack([[token, n], [token, n, 9]] * (items // 2), [len(prefix)] * items)
 
-        given = [Chunk(items * n, rows(n)) for n in range(chunks)]
+        def chunk(n: int) -> Chunk:
+            if not likelihood:
+                return Chunk(items * n, rows(n))
+            own, nothing = rows(n), Rows.pack([[]] * items, [len(prefix)] * items)
+            ones = np.ones(items, np.int32)
+            return Chunk(items * n, nothing, Continuations(own.tokens, own.lengths, own.prefix_ends, ones))
+
+        given = [chunk(n) for n in range(chunks)]
         submission = Submission(
             model=MODEL,
             tokenizer_fingerprint=tokenizer,
             prefix=Rows.pack([prefix], [0]).tokens,
             chunks=given,
-            label_token_ids=LABELS,
-            prompt_tokens=sum(int(chunk.rows.sequence_lengths.sum()) for chunk in given),
+            label_token_ids=(0,) if likelihood else LABELS,
+            options=ScoreOptions(scoring=Scoring.LIKELIHOOD) if likelihood else ScoreOptions(),
+            prompt_tokens=sum(chunk.prompt_tokens for chunk in given),
             total_items=items * chunks,
             priority=priority,
             tenant=tenant,
             notice_key=notice_key,
             origin=origin,
+            traceparent=traceparent,
         )
         return accept(self.database, submission).job_id
 
@@ -109,6 +122,7 @@ class Worker:
         timing: LoopTiming = EAGER,
         engine: MadeUpEngine | None = None,
         provenance: Provenance | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.engine = engine or MadeUpEngine()
         self.bell = RecordingBell()
@@ -124,6 +138,7 @@ class Worker:
             worker_id="worker",
             card=CARD,
             provenance=provenance,
+            tracer=tracer,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -42,7 +42,12 @@ class MadeUpEngine:
         """Wait no longer."""
         self._go_on.set()
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self,
+        groups: Sequence[GroupWork],
+        on_step: Callable[[], None],
+        on_phase: Callable[[str, float], None] | None = None,
+    ) -> Iterator[ScoredChunk]:
         self.batches.append(list(groups))
         for group in groups:
             for chunk in group.chunks:
@@ -52,14 +57,44 @@ class MadeUpEngine:
                     self._go_on.wait()
                 if self.broken:
                     raise RuntimeError("the device is gone")
-                self.steps.append(int(chunk.rows.tokens[0]))
-                scored = ScoredChunk(chunk.id, made_up_scores(group.prefix, chunk), cached_tokens=0)
+                behind = None if chunk.continuations is None else chunk.continuations.tokens
+                self.steps.append(int((chunk.rows.tokens if behind is None else behind)[0]))
+                scored = made_up_chunk(group.prefix, chunk)
+                if on_phase is not None:
+                    on_phase("extend", 0.001)
                 yield scored
                 on_step()
 
 
 def _nothing() -> None:
     pass
+
+
+def made_up_chunk(prefix: TokenIds, chunk: ChunkWork) -> ScoredChunk:
+    """Compute the scores of a chunk."""
+    if chunk.continuations is None:
+        return ScoredChunk(chunk.id, made_up_scores(prefix, chunk), cached_tokens=0)
+    rows, continuations = whole_sequences(prefix, chunk.rows), chunk.continuations
+    logprobs: list[float] = []
+    sums: list[float] = []
+    ends = np.cumsum(continuations.lengths).tolist()
+    for n, end in enumerate(ends):
+        sequence = rows[n // chunk.columns][: continuations.kept[n]]
+        first = len(logprobs)
+        for target in continuations.tokens[len(logprobs) : end].tolist():
+            logprobs.append(float(np.sin(np.dot(sequence, np.arange(1, len(sequence) + 1)) + target)) - 2)
+            sequence = [*sequence, target]
+        if POISON in sequence:
+            raise RuntimeError("the engine chokes on this")
+        sums.append(sum(logprobs[first:]) / int(continuations.divisors[n]))
+    values = np.array(sums, np.float32).reshape(len(rows), chunk.columns)
+    return ScoredChunk(
+        chunk.id,
+        LabelScores(values, values),
+        cached_tokens=0,
+        token_logprobs=np.array(logprobs, np.float32),
+        greedy=continuations.lengths == 0,
+    )
 
 
 def made_up_scores(prefix: TokenIds, chunk: ChunkWork) -> LabelScores:

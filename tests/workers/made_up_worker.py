@@ -19,7 +19,7 @@ from checkpoints.card import ModelCard
 from checkpoints.files import read_model_card
 from jobs.store.records import WorkerRecord
 from scoring.layout import GroupWork, LabelScores, ScoredChunk
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
@@ -34,7 +34,9 @@ from workers.stopping import StopSignals, end_process
 class HangingEngine(MadeUpEngine):
     """Never returns from scoring, as with a device call that hangs."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: object = None
+    ) -> Iterator[ScoredChunk]:
         while True:
             time.sleep(3600)
         yield
@@ -43,7 +45,9 @@ class HangingEngine(MadeUpEngine):
 class FrozenGarbageEngine(MadeUpEngine):
     """Fails unless the objects from start-up are hidden from the garbage collector."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: object = None
+    ) -> Iterator[ScoredChunk]:
         assert gc.get_freeze_count() > 0
         return super().score(groups, on_step)
 
@@ -51,7 +55,9 @@ class FrozenGarbageEngine(MadeUpEngine):
 class SlowEngine(MadeUpEngine):
     """Takes 50 ms for every chunk."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: object = None
+    ) -> Iterator[ScoredChunk]:
         def slowly() -> None:
             time.sleep(0.05)
             on_step()
@@ -70,7 +76,9 @@ class BrokenEngine(MadeUpEngine):
 class DyingEngine(MadeUpEngine):
     """Kills its process at a chunk that contains the poison, as a fault in a device's library may."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: object = None
+    ) -> Iterator[ScoredChunk]:
         for group in groups:
             for chunk in group.chunks:
                 if POISON in chunk.rows.tokens:
@@ -81,7 +89,9 @@ class DyingEngine(MadeUpEngine):
 class StrangeEngine(MadeUpEngine):
     """Computes scores that differ from those of every other engine here."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+    def score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: object = None
+    ) -> Iterator[ScoredChunk]:
         for scored in super().score(groups, on_step):
             yield replace(scored, scores=LabelScores(scored.scores.logits + 100, scored.scores.logprobs))
 

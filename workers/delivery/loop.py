@@ -28,6 +28,7 @@ from jobs.webhooks.deliveries import (
 from jobs.webhooks.secrets import live_secrets
 from jobs.webhooks.tables import DeliveryState
 from settings.delivery import DeliverySettings
+from telemetry.tracing import Attributes, Span, SpanKind, Tracer
 from webhooks.sending import Failed, SendResult
 from webhooks.signing import new_secret, sign
 from workers.database_outage import OutageLog
@@ -69,6 +70,7 @@ class DeliveryLoop:
         settings: DeliverySettings,
         attempt_seconds: float,  # the longest time that the sender takes for one request
         metrics: DeliveryMetrics | None = None,
+        tracer: Tracer | None = None,  # None: there are no traces
     ) -> None:
         self._database = database
         self._sender = sender
@@ -76,6 +78,7 @@ class DeliveryLoop:
         self._retry_policy = RetryPolicy(settings.webhook_retry_seconds, settings.webhook_disable_seconds)
         self._lease_seconds = attempt_seconds + LEASE_SLACK_SECONDS
         self._metrics = metrics or DeliveryMetrics()
+        self._tracer = tracer
         self._changed = threading.Event()
         self._counting = threading.Lock()
         self._under_way = 0
@@ -117,9 +120,27 @@ class DeliveryLoop:
         return claimed.deliveries
 
     def _deliver(self, delivery: ClaimedDelivery, lease_until: float) -> None:
+        if self._tracer is None or delivery.traceparent is None:
+            self._deliver_once(delivery, lease_until)
+            return
+        attributes: Attributes = {
+            "scoreline.delivery.id": delivery.id,
+            "scoreline.delivery.attempt": delivery.attempt,
+            "scoreline.job.id": delivery.job_id,
+            "server.address": delivery.host,
+        }
+        with (
+            self._tracer.span(
+                "deliver webhook", SpanKind.CLIENT, parent=delivery.traceparent, attributes=attributes
+            ) as span,
+            structlog.contextvars.bound_contextvars(**span.log_fields),
+        ):
+            self._deliver_once(delivery, lease_until, span)
+
+    def _deliver_once(self, delivery: ClaimedDelivery, lease_until: float, span: Span | None = None) -> None:
         try:
             try:
-                self._send_and_record(delivery, lease_until)
+                self._send_and_record(delivery, lease_until, span)
             except _LeaseOverError:
                 raise
             except Exception:
@@ -136,8 +157,10 @@ class DeliveryLoop:
                 self._under_way -= 1
             self._changed.set()
 
-    def _send_and_record(self, delivery: ClaimedDelivery, lease_until: float) -> None:
-        attempt = self._attempt(delivery, lease_until)
+    def _send_and_record(self, delivery: ClaimedDelivery, lease_until: float, span: Span | None) -> None:
+        attempt = self._attempt(delivery, lease_until, span)
+        if span is not None:
+            _tell(span, attempt)
         if attempt.reason == BUSY:
             # Nothing was sent, so this does not count as an attempt.
             self._retry_while_claimed(lease_until, lambda: give_back(self._database, delivery, BUSY_SECONDS))
@@ -155,7 +178,7 @@ class DeliveryLoop:
             self._metrics.attempted("lost")
             log.warning("an attempt took longer than its lease", delivery_id=delivery.id, host=delivery.host)
             return
-        self._metrics.attempted(attempt.reason or "delivered")
+        self._metrics.attempted(attempt.reason or "delivered", attempt.seconds)
         self._metrics.settled(settled.state)
         log.info(
             "delivered" if attempt.reason is None else "not delivered",
@@ -179,7 +202,7 @@ class DeliveryLoop:
                 status=attempt.status,
             )
 
-    def _attempt(self, delivery: ClaimedDelivery, lease_until: float) -> Attempt:
+    def _attempt(self, delivery: ClaimedDelivery, lease_until: float, span: Span | None) -> Attempt:
         # Read for every attempt, so that a new secret signs from its rotation on.
         secrets = self._retry_while_claimed(
             lease_until - self._lease_seconds + LEASE_SLACK_SECONDS,
@@ -192,6 +215,8 @@ class DeliveryLoop:
             "webhook-timestamp": str(timestamp),
             "webhook-signature": sign([one.secret for one in secrets], delivery.id, timestamp, delivery.body),
         }
+        if span is not None and span.traceparent is not None:
+            headers["traceparent"] = span.traceparent
         return attempt_from_result(self._sender.send(delivery.url, headers, delivery.body, delivery.tenant))
 
     def _retry_while_claimed(self, until: float, action: Callable[[], Result]) -> Result:
@@ -203,6 +228,15 @@ class DeliveryLoop:
                 if time.monotonic() + RETRY_SECONDS > until:
                     raise _LeaseOverError from error
                 time.sleep(RETRY_SECONDS)
+
+
+def _tell(span: Span, attempt: Attempt) -> None:
+    """Say in a span what came of an attempt."""
+    if attempt.status is not None:
+        span.set({"http.response.status_code": attempt.status})
+    if attempt.reason is not None:
+        span.set({"error.type": attempt.reason})
+        span.fail(attempt.reason)
 
 
 def attempt_from_result(outcome: SendResult) -> Attempt:

@@ -8,18 +8,23 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import structlog
-from pydantic import ValidationError
 
+from jobs.store.database import Database
 from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
+from settings.errors.endings import Ending, in_one_line
+from settings.errors.mistakes import SettingError, setting_error
 from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
+from settings.telemetry import TracingError, TracingSettings
 from settings.unknown import warn_of_unknown_variables
 from settings.version import VERSION
 from settings.worker import WorkerSettings
+from telemetry.opening import open_tracer
+from workers.engine_loop.devices import DeviceError, show_only, take
 from workers.engine_loop.heartbeat import new_worker_id
 from workers.engine_loop.provenance import processor_name
 from workers.engine_loop.serving import WorkerSlices, serve
@@ -48,6 +53,8 @@ def main() -> int:
     try:
         scoring, engine_settings = ScoringSettings(), EngineSettings()
         settings = WorkerSlices(StoreSettings(), BellSettings(), WorkerSettings())
+        tracer = open_tracer(TracingSettings.read(), "worker")
+        Database.open(settings.store).close()  # its URL is checked before the model is loaded
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
         log.info("loading", model=scoring.model, commit=checkpoint.commit)
         # A configuration that is not supported is refused here, before anything large is imported or read.
@@ -58,9 +65,12 @@ def main() -> int:
             delimiter=scoring.multi_item_scoring_delimiter,
             context_length=scoring.context_length,
         ).card
-        import jax
+        if engine_settings.devices:
+            show_only(engine_settings.devices, os.environ)
+        taken, _held = take(engine_settings.devices)
 
         from model.checks.known_answer import KnownAnswerError
+        from model.chips.mesh import Chips
         from model.engine import Engine
         from model.platforms import Platform
         from scoring.planning.description import describe
@@ -68,14 +78,24 @@ def main() -> int:
         loading = ByteProgress(
             lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
         )
-        platform = Platform.of(jax.devices()[0])
+        platform = Platform.of(taken[0], chips=Chips.of(taken) if len(taken) > 1 else None)
         engine = Engine.load(
             checkpoint.directory, engine_settings, card, platform, loading.advance, scoring.multi_item_algorithm
         )
-        log.info("loaded", device=engine.device, dtype=engine.dtype)
-    except (CheckpointError, ValidationError) as error:
-        log.error("can't start", reason=str(error))
-        return BROKEN
+        numbers = engine_settings.devices or [device.id for device in taken]
+        number = numbers[0] if len(numbers) == 1 else numbers
+        log.info("loaded", device=engine.device, number=number, dtype=engine.dtype)
+    except CheckpointError as error:
+        log.error("can't start", reason=str(setting_error("model", scoring.model, in_one_line(error))))
+        return Ending.MISCONFIGURED
+    except (SettingError, TracingError) as error:
+        log.error("can't start", reason=in_one_line(error))
+        return Ending.MISCONFIGURED
+    except DeviceError as error:  # it may be there, or free, when the process is started again
+        log.error("can't start", reason=in_one_line(error))
+        return Ending.FAILED
+    except Exception as error:
+        return _fail_for_memory(error, engine_settings)
     # The programs of whole steps can only be checked together, so they are compiled before anything is served.
     if engine_settings.multi_item_enable_startup_warmup or platform.whole_steps:
         try:
@@ -83,6 +103,8 @@ def main() -> int:
         except KnownAnswerError as error:
             log.error("can't start", reason=str(error))
             return BROKEN
+        except Exception as error:
+            return _fail_for_memory(error, engine_settings)
     if engine_settings.multi_item_enable_startup_warmup:
         threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
     worker = WorkerRecord(
@@ -115,7 +137,22 @@ def main() -> int:
         lambda: engine.estimate_ratio,
         provenance,
         lambda: engine.measured_estimate_ratio,
+        tracer,
     )
+
+
+def _fail_for_memory(error: Exception, settings: EngineSettings) -> int:
+    """Return the exit code of a worker for whose model there is too little memory. Raises any other error again."""
+    if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+        raise error
+    budget = "unset" if settings.prefix_cache_bytes is None else settings.prefix_cache_bytes
+    log.error(
+        "can't start",
+        reason="there is too little memory for the model and for cached queries: lower SCORELINE_PREFIX_CACHE_BYTES "
+        f"(it is {budget}) or SCORELINE_STEP_TOKENS, set SCORELINE_DTYPE to bfloat16, or serve a smaller model: "
+        + in_one_line(error),
+    )
+    return Ending.FAILED
 
 
 def _warm_up_rest(engine: Engine) -> None:

@@ -53,12 +53,7 @@ class Heartbeat:
 
     def register(self, stopping: threading.Event) -> bool:
         """Register once the database is there with the right schema. Return False if ``stopping`` is set before."""
-
-        def register_once() -> None:
-            self._database.check()
-            register(self._database, self._worker)
-
-        if not wait_for_database(register_once, stopping, log):
+        if not wait_for_database(self._database, stopping, log, lambda: register(self._database, self._worker)):
             return False
         self._touching = PeriodicTask("touching", HEARTBEAT_SECONDS, self._touch)
         return True

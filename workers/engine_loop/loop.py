@@ -20,7 +20,7 @@ import structlog
 
 from bell.interfaces import WorkerBell
 from checkpoints.card import ModelCard
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.lease import abandon, release
 from jobs.queue.read import has_waiting, others_wait
 from jobs.store.database import Database, StorageUnavailable
@@ -28,17 +28,20 @@ from jobs.store.provenance import Provenance
 from jobs.store.records import Claim
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from scoring.work import work_done
+from telemetry.tracing import Tracer
 from workers.database_outage import OutageLog
+from workers.engine_loop.batch_trace import BatchTrace, batch_trace
 from workers.engine_loop.garbage import GarbageCollector
 from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
 from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
+from workers.engine_loop.phases import BatchPhases
 from workers.engine_loop.poll_gate import PollGate
 from workers.engine_loop.provenance import ProvenanceRecorder
 from workers.engine_loop.score_committer import ScoreCommitter
 from workers.engine_loop.throughput import Throughput
 from workers.engine_loop.watchdog import Watchdog
 
-SCORING_FAILED = "scoring it failed"  # what the owner of a job is told; the log has the details
+SCORING_FAILED = "scoring it failed"  # the message that the owner of a job gets; the log has the details
 PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
 SHORT_SHARE = 1 / 16  # the same of a claim that preempts interactive work
 
@@ -48,8 +51,16 @@ log = structlog.stdlib.get_logger("worker")
 class ScoringEngine(Protocol):
     """What the loop needs of an engine: see :mod:`model.engine`."""
 
-    def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
-        """Yield each chunk once it is scored. Call ``on_step`` after each step; it raises an error to end the work."""
+    def score(
+        self,
+        groups: Sequence[GroupWork],
+        on_step: Callable[[], None],
+        on_phase: Callable[[str, float], None] | None = None,
+    ) -> Iterator[ScoredChunk]:
+        """Yield each chunk once it is scored. Call ``on_step`` after each step; it raises an error to end the work.
+
+        on_phase: called with the phase and the seconds of each part of the work, for traces.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +105,12 @@ class ScoringLoop:
         card: ModelCard,
         metrics: WorkerMetrics | None = None,
         provenance: Provenance | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
-        """provenance: of all scores, without the algorithms, which each chunk names; None if nothing is recorded."""
+        """provenance: of all scores, without the algorithms, which each chunk names; None if nothing is recorded.
+
+        tracer: None for no traces.
+        """
         self._database = database
         self._bell = bell
         self._engine = engine
@@ -104,6 +119,7 @@ class ScoringLoop:
         self._worker_id = worker_id
         self._card = card
         self._metrics = metrics or WorkerMetrics()
+        self._tracer = tracer
         self._throughput = Throughput()
         self._garbage = GarbageCollector()
         self._leases = LeaseRenewals(database)
@@ -232,19 +248,25 @@ class ScoringLoop:
 
         Raises EngineBrokenError, or the error that ended work between two steps. Both end the loop.
         """
-        with self._leases.of(claimed.batch_id, claimed_at) as lease:
+        with (
+            self._leases.of(claimed.batch_id, claimed_at) as lease,
+            batch_trace(self._tracer, claimed, claimed_at, self._worker_id) as trace,
+        ):
+            phases = BatchPhases(self._metrics, claimed, claimed_at, trace)
             try:
-                outcome = self._process(claimed, lease, between_steps)
+                outcome = self._process(claimed, lease, phases, between_steps)
             except Exception:
-                self._end(claimed, BatchOutcome.LOST if lease.lost else BatchOutcome.GIVEN_BACK)
+                self._end(claimed, BatchOutcome.LOST if lease.lost else BatchOutcome.GIVEN_BACK, trace)
                 raise
-            self._end(claimed, outcome)
+            self._end(claimed, outcome, trace)
 
-    def _process(self, claimed: Claim, lease: LeaseRenewal, between_steps: Callable[[], None]) -> BatchOutcome:
+    def _process(
+        self, claimed: Claim, lease: LeaseRenewal, phases: BatchPhases, between_steps: Callable[[], None]
+    ) -> BatchOutcome:
         """Score a batch and commit its scores. Return the outcome of both."""
-        committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping, self._provenances)
+        committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping, self._provenances, phases)
         with self._watchdog.armed(), committer:
-            scoring = self._score(claimed, lease, committer, between_steps)
+            scoring = self._score(claimed, lease, committer, phases, between_steps)
         if scoring is BatchOutcome.FAILED and not self._engine_works():
             raise EngineBrokenError("the engine fails at anything")
         if scoring is BatchOutcome.FAILED or committer.failed:
@@ -254,11 +276,16 @@ class ScoringLoop:
         return BatchOutcome.GIVEN_BACK if committer.gave_up else scoring
 
     def _score(
-        self, claimed: Claim, lease: LeaseRenewal, committer: ScoreCommitter, between_steps: Callable[[], None]
+        self,
+        claimed: Claim,
+        lease: LeaseRenewal,
+        committer: ScoreCommitter,
+        phases: BatchPhases,
+        between_steps: Callable[[], None],
     ) -> BatchOutcome:
         """Score a batch and hand its chunks to the committer. Return the outcome of the scoring alone."""
         try:
-            self._score_chunks(claimed, lease, committer, between_steps)
+            self._score_chunks(claimed, lease, committer, phases, between_steps)
         except _InterruptedError:
             return BatchOutcome.GIVEN_BACK
         except _PreemptionError as error:
@@ -269,7 +296,12 @@ class ScoringLoop:
         return BatchOutcome.FINISHED
 
     def _score_chunks(
-        self, claimed: Claim, lease: LeaseRenewal, committer: ScoreCommitter, between_steps: Callable[[], None]
+        self,
+        claimed: Claim,
+        lease: LeaseRenewal,
+        committer: ScoreCommitter,
+        phases: BatchPhases,
+        between_steps: Callable[[], None],
     ) -> None:
         """Score a batch. Raises _InterruptedError, _PreemptionError, or any error of the engine."""
         seconds_between = 0.0
@@ -293,7 +325,7 @@ class ScoringLoop:
 
         started = time.monotonic()
         cached_tokens: dict[int, int] = {}
-        for scored in self._engine.score(claimed.groups, on_step):
+        for scored in self._engine.score(claimed.groups, on_step, phases.on_engine_phase):
             cached_tokens[scored.id] = scored.cached_tokens
             committer.put(scored)
         self._record(claimed, cached_tokens, time.monotonic() - started - seconds_between)
@@ -331,9 +363,11 @@ class ScoringLoop:
             log.exception("the engine fails at the smallest work, too")
             return False
 
-    def _end(self, claimed: Claim, outcome: BatchOutcome) -> None:
+    def _end(self, claimed: Claim, outcome: BatchOutcome, trace: BatchTrace | None) -> None:
         """Count the batch, and have its unfinished chunks wait again."""
         self._metrics.count_batch(outcome)
+        if trace is not None:
+            trace.end(outcome.value)
         if outcome is BatchOutcome.FINISHED:
             return
         try:

@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from scoring.options import Priority
+from telemetry.build_info import BuildInfo
+from workers.metrics_port import offer_metrics
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -22,12 +26,40 @@ class BatchOutcome(StrEnum):
     FAILED = "failed"  # the engine failed at it, or its scores could not be stored
 
 
+class Phase(StrEnum):
+    """A phase of a job."""
+
+    ACCEPT_TO_CLAIM = "accept_to_claim"  # until its first chunk is claimed; of jobs that succeed
+    CLAIM_TO_FIRST_SCORE = "claim_to_first_score"  # of each batch that holds chunks of the job
+    SCORE_TO_COMMIT = "score_to_commit"  # of the first scores of a commit
+    ACCEPT_TO_END = "accept_to_end"  # of jobs that succeed
+
+
+PHASE_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0),
+)
+"""Upper bounds of the histogram of phases: from a call, which takes milliseconds, to work that waits for a day."""
+
+
 class WorkerMetrics:
     """The metrics of one worker. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(namespace="scoreline", registry=self._registry)
+        self._registry.register(BuildInfo("worker", "jax", "jaxlib"))
+        phases = Histogram(
+            "scoreline_worker_job_phase_seconds",
+            "How long the phases of jobs took, as the worker saw them that ended the phase.",
+            ("phase", "priority"),
+            buckets=PHASE_SECONDS,
+            registry=self._registry,
+        )
+        # Looking for the labels takes longer than counting, and each call is counted in four phases.
+        self._phases = {
+            (phase, priority): phases.labels(phase.value, priority.value) for phase in Phase for priority in Priority
+        }
 
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(f"scoreline_worker_{name}", help_text, labels, registry=self._registry)
@@ -44,6 +76,10 @@ class WorkerMetrics:
         self._items.inc(items)
         self._tokens.inc(tokens)
         self._seconds.inc(seconds)
+
+    def observe_phase(self, phase: Phase, priority: Priority, seconds: float) -> None:
+        """Count a phase of a job that took so long. If the database's clock was set back meanwhile, it took no time."""
+        self._phases[phase, priority].observe(max(0.0, seconds))
 
     def count_batch(self, outcome: BatchOutcome) -> None:
         """Count a batch by its outcome."""
@@ -70,10 +106,7 @@ class WorkerMetrics:
                 registry=self._registry,
             )
             gauge.set_function(estimate_ratio)
-        try:
-            start_http_server(port, host, self._registry)
-        except OSError as error:
-            log.error("can't offer metrics", host=host, port=port, reason=str(error))
+        offer_metrics("worker", host, port, self._registry, log)
 
 
 class _PrefixCache(Collector):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 
 import structlog
 
@@ -17,6 +18,7 @@ from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
 from scoring.layout import ScoredChunk
 from workers.engine_loop.lease_renewal import LeaseRenewal
+from workers.engine_loop.phases import BatchPhases
 from workers.engine_loop.provenance import ProvenanceRecorder
 
 RETRY_SECONDS = 0.5  # between two tries to commit while the database is away
@@ -39,15 +41,20 @@ class ScoreCommitter:
         lease: LeaseRenewal,
         stopping: threading.Event,
         provenances: ProvenanceRecorder,
+        phases: BatchPhases,
     ) -> None:
         self._database = database
         self._bell = bell
         self._batch_id = claimed.batch_id
         self._durable = claimed.durable
-        self._items = {chunk.id: len(chunk.rows) for group in claimed.groups for chunk in group.chunks}
+        self._shapes = {
+            chunk.id: (len(chunk.rows), chunk.columns) for group in claimed.groups for chunk in group.chunks
+        }
+        self._keep_targets = {chunk.id for group in claimed.groups for chunk in group.chunks if chunk.keep_targets}
         self._lease = lease
         self._stopping = stopping
         self._provenances = provenances
+        self._phases = phases
         self._scored: list[ScoredChunk] = []  # what the next commit takes
         self._changed = threading.Condition()
         self._complete = False  # nothing more will be put
@@ -71,10 +78,15 @@ class ScoreCommitter:
     def put(self, scored: ScoredChunk) -> None:
         """Have a chunk committed after this step of the engine, or at the end if this is the last one.
 
-        Raises ValueError if the engine has scored too many or too few items.
+        Raises ValueError if the engine has scored too many or too few items or labels.
         """
-        if len(scored.scores) != self._items[scored.id]:
-            raise ValueError(f"chunk {scored.id} has {self._items[scored.id]} items, scored were {len(scored.scores)}")
+        if scored.scores.logits.shape != self._shapes[scored.id]:
+            items, labels = self._shapes[scored.id]
+            found = scored.scores.logits.shape
+            raise ValueError(f"chunk {scored.id} has {items} items with {labels} labels, scored were {found}")
+        self._phases.scored(scored.id)
+        if scored.id not in self._keep_targets and scored.token_logprobs is not None:
+            scored = replace(scored, token_logprobs=None, greedy=None)
         with self._changed:
             self._scored.append(scored)
 
@@ -104,6 +116,10 @@ class ScoreCommitter:
         return taken
 
     def _commit(self, scored: list[ScoredChunk]) -> None:
+        with self._phases.committing(len(scored)):
+            self._try_to_commit(scored)
+
+    def _try_to_commit(self, scored: list[ScoredChunk]) -> None:
         while not self._lease.over:
             try:
                 provenances = self._provenances.ids_of(scored)
@@ -117,6 +133,7 @@ class ScoreCommitter:
                 continue
             if finished.job_ids:
                 self._bell.announce(finished.job_ids, finished.results)
+            self._phases.committed(scored, finished)
             if finished.fenced:
                 # Either their jobs were cancelled meanwhile, or the batch is lost. A renewal finds out which.
                 log.info("scores came too late", chunks=finished.fenced, batch_id=self._batch_id)

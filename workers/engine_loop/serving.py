@@ -20,6 +20,7 @@ from jobs.store.records import WorkerRecord
 from settings.bell import BellSettings
 from settings.jobs import StoreSettings
 from settings.worker import WorkerSettings
+from telemetry.tracing import Tracer
 from workers.engine_loop.garbage import freeze
 from workers.engine_loop.heartbeat import Heartbeat
 from workers.engine_loop.loop import LoopTiming, ScoringEngine, ScoringLoop
@@ -52,10 +53,12 @@ def serve(
     estimate_ratio: Callable[[], float] | None = None,
     provenance: Provenance | None = None,
     measured_ratio: Callable[[], float | None] = lambda: None,
+    tracer: Tracer | None = None,
 ) -> int:
     """Score until stopped. Returns the exit status.
 
-    prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance: see ScoringLoop. measured_ratio: see Heartbeat.
+    prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance, tracer: see ScoringLoop. measured_ratio: see
+    Heartbeat.
     """
     database = Database.open(settings.store)
     watchdog = Watchdog(settings.worker.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
@@ -75,6 +78,7 @@ def serve(
         card=worker.card,
         metrics=metrics,
         provenance=provenance,
+        tracer=tracer,
     )
     stopping.on_stop(loop.stop)
     status = BROKEN
@@ -93,6 +97,8 @@ def serve(
             log.exception("the scoring loop failed")
         finally:
             log.info("stopped")
+            if tracer is not None:
+                tracer.close()
             # A listener whose Redis no longer answers would take long to stop.
             end = threading.Timer(LISTENER_SECONDS, os._exit, (status,))
             end.daemon = True

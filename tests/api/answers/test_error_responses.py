@@ -306,4 +306,5 @@ def test_the_answer_to_an_unexpected_exception_has_no_details(
     assert "secret" not in response.text
     assert "Zero" not in response.text
     assert response.headers["x-request-id"] == "mine-1"
-    assert [entry["event"] for entry in logs if entry.get("exc_info")] == ["unexpected error"]
+    # A background task asks the database, too, and fails on its own account.
+    assert "unexpected error" in [entry["event"] for entry in logs if entry.get("exc_info")]

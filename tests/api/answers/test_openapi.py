@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import TypeAdapter
 
 import scoreline
 from api.answers.error_responses import STATUS
 from api.answers.examples import ANSWERS
-from api.answers.schemas import BatchEvent, ErrorEnvelope, Event, JobBody, ScoreBody, ScoreLine, Shape
+from api.answers.items.request_schemas import BatchEvent, Event, JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
+from api.answers.items.result_schemas import ScoreLine, Shape
+from api.answers.schemas import ErrorEnvelope
 from api.application import with_routes
-from api.routes import documentation
+from api.routes.deployment import documentation
 from jobs.store import webhook_events
 from scoring.error_codes import ErrorCode
 from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
@@ -115,10 +118,15 @@ def test_every_reference_in_the_document_can_be_resolved(document: dict[str, Any
 
 
 def test_the_documented_examples_of_bodies_are_accepted(api: RunningApi, document: dict[str, Any]) -> None:
-    for path, shape in (("/v1/score", ScoreBody), ("/v1/jobs", JobBody)):
+    shapes: dict[str, Any] = {
+        "/v1/score": ScoreBody,
+        "/v1/likelihood": LikelihoodBody,
+        "/v1/jobs": LikelihoodJobBody | JobBody,
+    }
+    for path, shape in shapes.items():
         content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         for example in content["examples"].values():
-            shape.model_validate(example["value"])
+            TypeAdapter(shape).validate_python(example["value"])
             assert api.client.post(path, json=example["value"]).status_code < 300
 
 

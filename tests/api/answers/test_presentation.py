@@ -17,7 +17,7 @@ from scoring.layout import Head, LabelScores
 from scoring.options import Priority, ScoreOptions
 
 
-def page_of(items: int, labels: int, *, has_more: bool = False, **options: bool) -> ScorePage:
+def page_of(items: int, labels: int, *, has_more: bool = False, **options: Any) -> ScorePage:
     """Return a page of made-up scores, one of them minus infinity."""
     rng = np.random.default_rng(items)
     logits = rng.normal(size=(items, labels)).astype(np.float32)
@@ -46,7 +46,7 @@ def page_of(items: int, labels: int, *, has_more: bool = False, **options: bool)
         webhook=None,
     )
     scores = LabelScores(logits, logprobs if job.options.head is Head.LOGPROBS else None)
-    return ScorePage(job, np.arange(items), scores, has_more)
+    return ScorePage(job, np.arange(items), scores, items if has_more else None)
 
 
 def rows_in_one_piece(page: ScorePage) -> dict[str, list[Any]]:
@@ -85,7 +85,8 @@ def test_scores_encoded_in_slices_have_the_bytes_of_one_piece(page: ScorePage, m
     rows = rows_in_one_piece(page)
     items = [{"index": n, **{name: of[n] for name, of in rows.items()}} for n in range(len(page.indices))]
     assert encode_lines(page) == b"".join(encode_in_one_piece(item) + b"\n" for item in items)
-    assert encode_page(page) == encode_in_one_piece({"object": "list", "data": items, "has_more": page.has_more})
+    what_follows = {"has_more": page.has_more, "next_offset": page.next_offset}
+    assert encode_page(page) == encode_in_one_piece({"object": "list", "data": items, **what_follows})
     encoded = encode_scoring(ScoredJob.read(page))
     scoring = json.loads(encoded)
     scoring |= rows

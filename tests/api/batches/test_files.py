@@ -13,7 +13,7 @@ import openai
 import pytest
 from sqlalchemy import func, select
 
-from api.requests.file_form import FORM_BYTES, FileForm
+from api.requests.uploads.file_form import FORM_BYTES, FileForm
 from jobs.file_batches.reading import FILE_IN_USE
 from jobs.files import removal
 from jobs.files.tables import creation_keys, file_parts, files

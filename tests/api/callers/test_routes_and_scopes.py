@@ -36,7 +36,9 @@ def test_every_route_requires_a_key_or_is_listed_as_open(guarded: Guarded) -> No
                 assert (answer.status_code == 401) == secured, (method, path)
 
 
-@pytest.mark.parametrize("path", ["/", "/livez", "/metrics", "/openapi.json", "/docs", "/docs/swagger-ui.css"])
+@pytest.mark.parametrize(
+    "path", ["/", "/livez", "/metrics", "/openapi.json", "/docs", "/docs/swagger-ui.css", "/page/main.js"]
+)
 def test_open_routes_need_no_key_and_ignore_an_invalid_one(guarded: Guarded, path: str) -> None:
     assert send(guarded.api, path=path).status_code == 200
     assert send(guarded.api, "Bearer nonsense", path=path).status_code == 200

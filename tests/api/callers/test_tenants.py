@@ -21,9 +21,9 @@ from jobs.store.identifiers import new_file_batch_id, new_file_id, new_job_id
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
 from tests.api.every_route import BATCH, BODY, WEBHOOK_BODY, delivery_of, made, upload
+from tests.api.requests.uploads.uploading import body as lines
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel
-from tests.api.uploading import body as lines
 from tests.databases import quick_on
 
 ROOT = Path(__file__).parents[3]

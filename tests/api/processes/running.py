@@ -17,7 +17,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkpoints.files import read_model_card
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from settings.jobs import StoreSettings
 from tests.api.serving import DEADLINE_SECONDS, KEY, StandInWorker
 from tests.scoreline.running import gone

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from api.callers.request_counts import LimitState, OwnCounts
 from api.siblings.membership import Siblings
 from api.threads import sql_threads
 from api.turns import Turns
 from settings.api import ApiSettings
+from settings.errors.mistakes import SettingError
 
 
 @pytest.mark.parametrize(("given", "processes"), [("1", 1), ("3", 3), ("auto", len(os.sched_getaffinity(0)))])
@@ -25,7 +25,7 @@ def test_the_number_of_processes_is_a_setting(monkeypatch: pytest.MonkeyPatch, g
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", ""])
 def test_what_is_no_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("SCORELINE_API_PROCESSES", given)
-    with pytest.raises(ValidationError, match="api_processes"):
+    with pytest.raises(SettingError, match="SCORELINE_API_PROCESSES"):
         ApiSettings()
 
 

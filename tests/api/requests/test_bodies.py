@@ -12,10 +12,10 @@ import pytest
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from tests.api.every_route import OPERATIONS, Operation
-from tests.api.raw_requests import JSON, begin, begin_body
+from tests.api.requests.raw_requests import JSON, begin, begin_body
+from tests.api.requests.uploads.uploading import LINES, body, nothing_is_left, receiving
 from tests.api.serving import KEY, UNKNOWN_KEY, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
-from tests.api.uploading import LINES, body, nothing_is_left, receiving
 
 WITH_BODY = [operation for operation in OPERATIONS if operation.body is not None]
 

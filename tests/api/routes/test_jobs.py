@@ -71,7 +71,12 @@ def test_a_job_without_items_succeeds_at_once(fresh: Fresh) -> None:
     job = api.submit(**BODY | {"items": []})
     assert job["status"] == "succeeded"
     assert api.client.get(job["urls"]["self"]).json()["result"]["scores"] == []
-    assert api.client.get(job["urls"]["scores"]).json() == {"object": "list", "data": [], "has_more": False}
+    assert api.client.get(job["urls"]["scores"]).json() == {
+        "object": "list",
+        "data": [],
+        "has_more": False,
+        "next_offset": None,
+    }
 
 
 def test_unknown_fields_and_null_options_of_a_job_are_accepted(api: RunningApi) -> None:
@@ -90,6 +95,7 @@ def test_a_result_too_large_for_the_job_object_is_read_in_pages_and_lines(fresh:
     while True:
         page = api.client.get(job["urls"]["scores"], params={"offset": len(lines), "limit": 300}).json()
         lines += page["data"]
+        assert page["next_offset"] == (len(lines) if page["has_more"] else None)
         if not page["has_more"]:
             break
     assert [line["index"] for line in lines] == list(range(1001))

@@ -34,6 +34,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "everything": BODY,
     "probabilities": {"query": "Query", "items": ["a", "b", ""], "label_token_ids": [70]},
     "softmax": {"query": "Query", "items": ["a"], "label_token_ids": [70, 71, 72], "apply_softmax": True},
+    "sequences": {
+        "query": "Query",
+        "items": ["a", ""],
+        "labels": [" the answer", " no"],
+        "label_scoring": "sequence",
+        "label_normalization": "tokens",
+    },
     "warnings": {"query": [5, 6, 7], "items": [[8], []], "label_token_ids": [70], "no_such_field": 1},
 }
 LARGE = {"query": "Query", "items": ["a"] * 300, "label_token_ids": [70, 71]}

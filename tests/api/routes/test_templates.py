@@ -47,6 +47,31 @@ def test_a_named_template_needs_no_labels(api: RunningApi, model: TinyModel) -> 
     assert_allclose(answer["scores"], model.scores([sequence], labels), rtol=1e-6)
 
 
+def test_scores_by_the_labels_of_a_template_have_its_relevance(api: RunningApi) -> None:
+    body: dict[str, Any] = {"query": "Paris", "items": ["London", "Berlin"], "template": "demonstration"}
+    call = api.score(**body)
+    by_softmax = api.score(**body, apply_softmax=True)
+    assert_allclose(call["relevance"], np.array(by_softmax["scores"])[:, 0], rtol=1e-6)
+    assert call["relevance"] == by_softmax["relevance"]
+    ranked = api.client.post("/v1/rerank", json={"query": "Paris", "documents": body["items"]} | {
+        "template": "demonstration"}).json()  # fmt: skip
+    by_index = {result["index"]: result["relevance_score"] for result in ranked["results"]}
+    assert call["relevance"] == [by_index[0], by_index[1]]
+    job = api.wait(api.submit(**body)["id"])
+    assert job["result"]["relevance"] == call["relevance"]
+    lines = api.client.get(f"/v1/jobs/{job['id']}/scores").json()["data"]
+    assert [line["relevance"] for line in lines] == call["relevance"]
+    for others in ({"labels": [" no", " yes"]}, {"label_token_ids": [70, 71]}):
+        assert "relevance" not in api.score(**body, **others)
+
+
+def test_the_service_tells_of_its_templates(api: RunningApi) -> None:
+    (model,) = api.client.get("/v1/models").json()["data"]
+    templates = {template.pop("name"): template for template in model["templates"]}
+    assert templates["demonstration"] == {"labels": [" yes", " no"], "relevance": "softmax(0)"}
+    assert templates["mxbai-rerank-v2"]["relevance"] == "difference(1, 0)"
+
+
 def test_a_template_for_another_tokenizer_is_refused(api: RunningApi) -> None:
     response = api.client.post("/v1/score", json={"query": "a", "items": ["b"], "template": "qwen3-reranker"})
     error = response.json()["error"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.api.processes.test_process import api_process, wait_for
 from tests.api.serving import DEADLINE_SECONDS
-from tests.api.test_process import api_process, wait_for
 from tests.api.tiny_model import TinyModel
 
 ASK = """

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ from api.text_process.process import TextProcess
 from api.threads import Threads
 from jobs.tenancy.tenants import Tenant
 from scoring.error_codes import RequestError
+from tests.api.processes.test_process import api_process, wait_for
 from tests.api.serving import KEY, RunningApi, eventually, running_api
-from tests.api.test_process import api_process, wait_for
 from tests.api.text_process.works import WORKING, work_for_ever
 from tests.api.tiny_model import TinyModel
+
+READERS = {"a job": read_job, "a call": partial(read_call, path="/v1/score")}
 
 PRINCIPAL = Principal(Tenant("acme"), frozenset(), None)
 
@@ -225,7 +228,7 @@ def read_here(reading: ReadingContext, function: Any, body: bytes) -> object:
 
 
 @pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("function", [read_job, read_call])
+@pytest.mark.parametrize("function", READERS.values(), ids=READERS)
 def test_what_a_process_sends_is_what_was_read(small: RunningApi, function: Any, name: str) -> None:
     read = read_here(small.app.state.service.reading, function, json.dumps(BODIES[name]).encode())
     if not isinstance(read, RequestError):
@@ -247,7 +250,7 @@ def test_another_process_reads_the_same_as_a_thread(small: RunningApi) -> None:
         keeping = asyncio.create_task(process.keep())
         for name, fields in BODIES.items():
             body = json.dumps(fields).encode()
-            for function in (read_job, read_call):
+            for function in READERS.values():
                 assert plain(await there(process, function, body)) == plain(read_here(reading, function, body)), name
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)

@@ -6,13 +6,13 @@ there.
 
 from __future__ import annotations
 
-import api.accepting
+import api.acceptance.accepting
 import api.batches.feeder
 import api.batches.work
-import api.requests.file_upload
+import api.requests.uploads.file_upload
 import api.routes.batches
 import api.routes.jobs
-import jobs.queue.claim
+import jobs.queue.claims.claim
 import jobs.queue.ending
 import jobs.queue.sweep
 import workers.delivery.loop
@@ -36,12 +36,12 @@ from jobs.webhooks.deliveries import claim_deliveries, record_attempt
 from tests.faults.injection.points import place
 from workers.sweeping import start_sweeping
 
-ACCEPT = place(api.accepting, accept_group)  # an API process stores the jobs of a group
+ACCEPT = place(api.acceptance.accepting, accept_group)  # an API process stores the jobs of a group
 CANCEL = place(api.routes.jobs, cancel)  # an API process cancels a job
 REMOVE_JOB = place(jobs.queue.ending, remove_jobs)  # an API process removes the rows of a job that it has deleted
 
-STAGE_FILE = place(api.requests.file_upload, stage_file)  # an API process stores a part of a file
-ACCEPT_FILE = place(api.requests.file_upload, accept_file)  # an API process makes a file visible
+STAGE_FILE = place(api.requests.uploads.file_upload, stage_file)  # an API process stores a part of a file
+ACCEPT_FILE = place(api.requests.uploads.file_upload, accept_file)  # an API process makes a file visible
 CREATE_BATCH = place(api.routes.batches, create_batch)  # an API process stores a batch
 FEED = place(api.batches.feeder, feed)  # an API process turns lines of a batch into jobs
 WRITE_LINES = place(api.batches.work, write_lines)  # an API process writes results of a batch
@@ -49,8 +49,8 @@ CANCEL_JOBS = place(api.batches.work, cancel_jobs)  # an API process cancels job
 END_BATCH = place(api.batches.work, end_batch)  # an API process ends a batch
 
 START_SWEEPING = place(workers.engine_loop.serving, start_sweeping)  # a registered worker has not yet looked for work
-CLAIM = place(workers.engine_loop.loop, jobs.queue.claim.claim)  # a worker claims a batch
-CHARGE_CLAIM = place(jobs.queue.claim, update_flows)  # a claim has taken its chunks, and its transaction goes on
+CLAIM = place(workers.engine_loop.loop, jobs.queue.claims.claim.claim)  # a worker claims a batch
+CHARGE_CLAIM = place(jobs.queue.claims.claim, update_flows)  # a claim has taken its chunks, and its transaction goes on
 RENEW = place(workers.engine_loop.lease_renewal, renew)  # a worker renews the lease of its batch
 FINISH = place(workers.engine_loop.score_committer, finish)  # a worker commits scores
 RELEASE = place(workers.engine_loop.loop, release)  # a worker gives back what is left of its batch

@@ -7,7 +7,7 @@ import types
 import pytest
 
 import workers.engine_loop.loop
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from tests.faults.injection import places
 from tests.faults.injection.points import place
 

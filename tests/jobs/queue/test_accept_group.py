@@ -14,7 +14,7 @@ from sqlalchemy.event import listen
 from jobs.invariants import find_violations
 from jobs.queue import accept as accepting
 from jobs.queue.accept import Outcome, accept, accept_group
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import delete
 from jobs.queue.idempotency import WantedKey, take_key
 from jobs.queue.new_jobs import store_prefixes

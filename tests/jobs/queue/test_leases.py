@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon, release, renew
 from jobs.queue.read import get_job, read_scores

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
 from jobs.queue.read import get_job, has_waiting, list_jobs, read_scores, statuses

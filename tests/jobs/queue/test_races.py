@@ -15,7 +15,7 @@ from sqlalchemy.event import listen
 
 from jobs.invariants import find_violations
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
 from jobs.queue.lease import abandon, release, renew

@@ -10,7 +10,7 @@ from sqlalchemy import Table, func, insert, select
 
 from checkpoints.card import ModelCard
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel
 from jobs.queue.read import get_job, list_jobs, read_scores
 from jobs.queue.removal import CHUNKS_PER_STEP, JOBS_PER_STEP

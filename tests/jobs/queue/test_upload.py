@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 
 from jobs.queue import upload as uploads
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, read_scores
 from jobs.queue.statistics import has_more_than

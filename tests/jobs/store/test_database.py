@@ -17,11 +17,15 @@ from sqlalchemy import insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from jobs.queue.read import get_job
+from jobs.queue.worker_registry import live_workers
 from jobs.store.clock import NOW
-from jobs.store.database import Database, StorageUnavailable
+from jobs.store.database import Database, NotMigratedError, StorageUnavailable, StoreError
+from jobs.store.migration import UnknownSchemaError, migrate
 from jobs.store.records import JobStatus
+from jobs.store.revisions import schema_head
 from jobs.store.tables import api_keys
 from jobs.tenancy.keys import Scope, create_key
+from settings.errors.mistakes import SettingError
 from settings.jobs import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import finish_all, submit, take
@@ -36,6 +40,7 @@ def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
         database = Database.open(StoreSettings(database_url=f"sqlite:///{path}"))
         together.wait()
         try:
+            database.create_file()
             with database.write():
                 pass
         except StorageUnavailable as error:
@@ -216,12 +221,42 @@ def test_only_its_user_may_read_a_new_sqlite_store(tmp_path: Path) -> None:
     assert modes == {"new": 0o700, "jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600}
 
 
-def test_the_folder_of_a_sqlite_store_is_made(tmp_path: Path) -> None:
-    Database.open(StoreSettings(database_url=f"sqlite:///{tmp_path}/a/b/store.db")).close()
-    assert (tmp_path / "a" / "b").is_dir()
+def test_a_sqlite_store_is_made_by_its_migration_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a/b/store.db"
+    database = Database.open(StoreSettings(database_url=url))
+    with pytest.raises(StorageUnavailable, match="there is no such file"):
+        database.check()
+    database.close()
+    assert list(tmp_path.iterdir()) == []
+    migrate_store(url)
+    assert (tmp_path / "a" / "b" / "store.db").is_file()
+
+
+def test_a_statement_that_fails_for_the_schema_says_what_to_do(store_url: str) -> None:
+    database = Database.open(StoreSettings(database_url=store_url))
+    with database.write() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        tx.execute(text("ALTER TABLE workers RENAME TO others"))
+    with pytest.raises(NotMigratedError, match="run `scoreline migrate`"):
+        live_workers(database, 1.0)
+    with database.write() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = :head"), {"head": schema_head()})
+    with pytest.raises(StoreError):  # of this schema, it is a mistake
+        live_workers(database, 1.0)
+    database.close()
+
+
+def test_a_store_that_a_later_version_has_migrated_is_used_but_not_migrated(store_url: str) -> None:
+    with closing(Database.open(StoreSettings(database_url=store_url))) as database:
+        assert not database.check()
+        with database.write() as tx:
+            tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        assert database.check()
+        with pytest.raises(UnknownSchemaError, match=r"at migration 9999, .* a later version of Scoreline"):
+            migrate(database)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/name"])
 def test_a_store_that_can_not_be_shared_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"must (be a file|name sqlite or postgresql)"):
+    with pytest.raises(SettingError, match=r"it must (name a file|be sqlite:///PATH or postgresql\+psycopg://)"):
         Database.open(StoreSettings(database_url=url))

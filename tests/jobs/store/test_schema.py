@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from sqlalchemy import inspect, text
 
 import jobs.file_batches.tables
 import jobs.files.tables
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.lease import release
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.revisions import alembic_config
@@ -125,8 +126,9 @@ def test_the_schema_of_a_later_version_is_accepted(store: Database) -> None:
 
 
 def test_a_store_that_was_never_migrated_is_not_ready(tmp_path: object) -> None:
+    sqlite3.connect(f"{tmp_path}/empty.db").close()
     database = Database.open(StoreSettings(database_url=f"sqlite:///{tmp_path}/empty.db"))
-    with pytest.raises(StorageUnavailable, match="migration None"):
+    with pytest.raises(StorageUnavailable, match="scoreline migrate"):
         database.check()
     migrate_store(f"sqlite:///{tmp_path}/empty.db")
     database.check()

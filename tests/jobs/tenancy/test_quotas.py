@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, insert, select, text, update
 
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.lease import abandon, release
 from jobs.queue.upload import Upload, accept_upload, begin_upload, remove_upload, stage

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from jobs.queue.accept import accept
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.lease import abandon
 from jobs.queue.sweep import sweep

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.compiling.cost import UnknownFrequencyError, cycles, parts
+from model.compiling.cost import UnknownFrequencyError, cycles, parts, sent_bytes
 from model.compiling.hlo import Module
 
 
@@ -150,4 +150,20 @@ ENTRY %main (table: bf16[100,8], ids: s32[4], row: f32[1,8], pool: f32[50,8], at
 """)
     found = {part.instruction.name: part.cycles for part in parts(module, {}, cycle_bytes=16)}
     assert found == {"written": 2 * 8 * 4 / 16, "fused": 2 * 4 * 8 * 2 / 16}
+    assert cycles(module, {}) == 0
+
+
+def test_exchanges_between_chips_count_by_the_bytes_that_go_around_the_ring() -> None:
+    """Of an array of 400 bytes, each of 4 chips sends 3 of 4 parts, and in an all-reduce it does so twice."""
+    module = Module.parse("""
+ENTRY %main (x: f32[100], y: f32[25]) -> f32[100] {
+  %x = f32[100]{0} parameter(0)
+  %y = f32[25]{0} parameter(1)
+  %summed = f32[100]{0} all-reduce(%x), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %gathered = f32[100]{0} all-gather(%y), channel_id=2, replica_groups=[1,4]<=[4], dimensions={0}
+}
+""")
+    found = {part.instruction.name: part.cycles for part in parts(module, {}, cycle_ring_bytes=10)}
+    assert found == {"summed": 2 * 300 / 10, "gathered": 300 / 10}
+    assert [sent_bytes(module.named(module.entry)[name]) for name in ("x", "summed")] == [None, 600]
     assert cycles(module, {}) == 0

@@ -16,14 +16,19 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 
 from model.architecture.decoder import Norm
-from model.architecture.heads import lm_head
+from model.chips.mesh import Chips
 from model.compiling.compiler import Compiler, shape
-from model.compiling.cost import UnknownFrequencyError, cycles
+from model.compiling.cost import UnknownFrequencyError, cycles, parts, sent_bytes
 from model.compiling.kernels import Schedules, kernel_cycles
+from model.compiling.programs import WeightlessEngine
 from model.compiling.shapes import NAMED_SHAPES
 from model.compiling.targets import prepare_environment, target_named
+from model.platforms import Platform
+from model.programs.label_head import lm_head
+from model.whole_steps.prefill import PrefillKey
 from scoreline.server_process import environment
 from scoring.layout import Head
+from settings.engine import EngineSettings
 
 pytestmark = pytest.mark.compile
 
@@ -127,6 +132,26 @@ def test_the_schedule_of_a_kernel_is_estimated_by_its_grid_and_regions(compiler:
     assert 7 < estimate(many, 0.25) / estimate(few, 0.25) < 10
 
 
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.timeout(600)
+def test_a_model_is_divided_among_four_chips() -> None:
+    target = target_named("v6e:2x2")
+    four = Compiler(target)
+    platform = Platform.of(four.devices[0], memory=int(target.usable_memory), chips=Chips.of(four.devices))
+    config = replace(NAMED_SHAPES["qwen3-0.6b"], layers=3, vocabulary=50_000, context=2_048)
+    engine = WeightlessEngine(config, EngineSettings(), platform)
+    program = engine.program(PrefillKey())
+    prefill = four.compile(program.function, program.arguments, program.donated)
+    assert prefill.custom_calls["scoreline_attention"] == 2, "one in the loop, and one in the last layer"
+    assert prefill.copies(engine.arrays) == ()
+    whole = WeightlessEngine(config, EngineSettings(), replace(platform, chips=None))
+    # The head's norm is no argument of a step, and tables of a step are no weights.
+    assert prefill.argument_bytes == pytest.approx(engine.resident_bytes, rel=0.01)
+    assert engine.resident_bytes == pytest.approx(whole.resident_bytes / 4, rel=0.01)
+    sent = [part for part in parts(prefill.module, {"while": 2}) if sent_bytes(part.instruction) is not None]
+    assert sum(part.times for part in sent) == 1 + 2 * config.layers, "the embedding, and twice in a layer"
+
+
 def command(target: str, model: str, *workloads: str) -> subprocess.CompletedProcess[str]:
     """Compile a model by the command."""
     arguments = ["--target", target, "--model", model, "--workloads", *workloads]
@@ -177,7 +202,7 @@ def test_a_model_with_narrow_heads_is_compiled_with_the_kernel(tmp_path: Path) -
     assert found["workloads"] == {}
     assert "comes to 87% of the peak" in table
     assert "longer than the context of 1024 tokens" in table
-    assert len(steps(found)) == 2
+    assert len(steps(found)) == 3
     for program in steps(found):
         assert "scoreline_attention" in program["custom_calls"]
         assert program["copies"] == []
@@ -189,12 +214,15 @@ def test_a_model_with_narrow_heads_is_compiled_with_the_kernel(tmp_path: Path) -
 def test_a_model_with_wide_heads_is_estimated_with_the_kernels(tmp_path: Path) -> None:
     found, table = compiled(cut("qwen3-0.6b", tmp_path, 4_096), "target")
     assert found["fits"] is True
-    assert len(steps(found)) == 2
+    assert len(steps(found)) == 3
     for program in steps(found):
         assert {"scoreline_attention", "scoreline_rotation"} <= program["custom_calls"].keys()
         assert program["copies"] == []
         assert program["temporary_bytes"] < 200e6
         assert 0 < program["needed_bytes"] < found["usable_bytes"]
-    assert all(program["estimated_us"] > 0 for program in found["programs"])
+    # No workload of this command reads items at several positions each.
+    called = [program for program in found["programs"] if program["name"] != "extend, read everywhere"]
+    assert len(called) == len(found["programs"]) - 1
+    assert all(program["estimated_us"] > 0 for program in called)
     assert "copies the" not in table
     assert found["workloads"]["target"]["estimated_ms"] > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.model.checkpoints import CONFIGS, EVERY, sequences
+from tests.model.continuations.cases import Case, Expected, reference_case
 
 FOLDER = Path(__file__).parent
 SEED = 7
@@ -39,3 +40,19 @@ def read(name: str) -> Reference:
 def path(name: str) -> Path:
     """Where a checkpoint's reference is stored."""
     return FOLDER / f"{name.replace(' ', '_')}.npz"
+
+
+FAMILIES = ("tied", "qwen2 tied", "llama3 scaled", "mistral wide heads")
+"""A checkpoint of each family, whose labels of several tokens are compared."""
+
+
+def read_labels(name: str) -> tuple[Case, Expected]:
+    """Labels of a checkpoint's reference, and what HuggingFace said of them."""
+    with np.load(labels_path()) as stored:
+        case = reference_case(EVERY[name].vocabulary, stored[f"{name} greedy"])
+        return case, Expected(stored[f"{name} logprobs"], stored[f"{name} lead"])
+
+
+def labels_path() -> Path:
+    """Where the references of labels are stored."""
+    return FOLDER / "labels.npz"

@@ -12,7 +12,7 @@ from scoring.prepare import prepare
 from scoring.request import parse_score_request
 from scoring.templates.known import KnownTemplates
 from scoring.templates.template import Template
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model import engines
 from tests.model.reranking.rerankers import pairs
 from tests.scoring.generous_limits import GENEROUS

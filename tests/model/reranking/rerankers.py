@@ -16,10 +16,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from model.architecture.config import DecoderConfig
 from scoring.templates.known import KnownTemplates
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model.checkpoints import CONFIGS, VARIANTS, tensors
-from tests.scoring.tokenizer_families import plain, special, write
-from tests.scoring.tokenizers_under_test import QWEN2, split_by
+from tests.scoring.tokenizing.tokenizer_families import plain, special, write
+from tests.scoring.tokenizing.tokenizers_under_test import QWEN2, split_by
 
 FOLDER = Path(__file__).parent
 INSTRUCTION = "Find the passage that a gardener would read, please!"

@@ -9,11 +9,28 @@ import pytest
 
 from model.platforms import Platform
 from tests.model import engines
+from tests.model.test_algorithms import MODELS
 
 WHOLE_STEPS: Platform = replace(
     engines.PLATFORM, whole_steps=True, largest_block=64, equal_sizes=0, bf16_as_integers=False
 )
 """A CPU that computes like an accelerator. A block is a step of the shortest kind, and a quarter of others."""
+
+
+ONE_MODEL = ("test_algorithms_by_whole_steps.py",)
+"""Files of tests that are about one model here: test_programs.py compares every family with the programs by layer."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out other models than the first where one is enough."""
+
+    def is_left_out(item: pytest.Item) -> bool:
+        given = getattr(item, "callspec", None)
+        return item.path.name in ONE_MODEL and given is not None and given.params.get("model", MODELS[0]) != MODELS[0]
+
+    left_out = [item for item in items if is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,12 @@ from model.attention.contract import WholeStepAttention
 from model.attention.xla import XLAAttention
 from model.forward import Extension
 from model.linear import project, rms_norm
+from model.whole_steps.decoder import Pool, StackedDecoder
+from model.whole_steps.extend import extend
 from model.whole_steps.filling import filled
 from model.whole_steps.layout import ItemStep, PrefillStep
-from model.whole_steps.programs import Pool, WholeStepPrograms
+from model.whole_steps.packed import packed
+from model.whole_steps.prefill import prefill
 from model.whole_steps.shape import StepShape
 
 SMALL = StepShape(tokens=128, tile_rows=32, block_tokens=64, blocks=16, longest=8, max_items=32)
@@ -31,13 +35,12 @@ class WholeSteps:
     attention: WholeStepAttention = field(default_factory=XLAAttention)
 
     def __post_init__(self) -> None:
-        self.programs = WholeStepPrograms(self.decoder, self.attention)
-        count = len(self.programs.weights)
-        self._extend = jax.jit(self.programs.extend)
-        self._prefill = jax.jit(self.programs.prefill, donate_argnums=(count, count + 1))
-        self._packed = jax.jit(self.programs.packed(dense=False))
-        shapes = self.programs.pool(self.shape.blocks, self.shape.block_tokens)
-        self.pool = Pool(*(jnp.zeros(part.shape, part.dtype) for part in shapes))
+        self.stacked = StackedDecoder(self.decoder, self.attention, self.shape)
+        count = len(self.stacked.weights)
+        self._extend = jax.jit(partial(extend, self.stacked))
+        self._prefill = jax.jit(partial(prefill, self.stacked), donate_argnums=(count, count + 1))
+        self._packed = jax.jit(partial(packed, self.stacked, False))
+        self.pool = Pool(*(jnp.zeros(part.shape, part.dtype) for part in self.stacked.pool()))
 
     def prefill(self, prefixes: Sequence[Prefix]) -> np.ndarray:
         """Write prefixes into the pool. Returns the hidden states of their last tokens: [prefixes, width]."""
@@ -45,7 +48,7 @@ class WholeSteps:
         pieces = [piece for prefix in prefixes for piece in prefix.pieces(self.shape)]
         for step in filled(pieces, self.shape):
             arrays = PrefillStep.of(step, self.shape).arrays
-            states, *pool = self._prefill(*self.programs.weights, *self.pool, *arrays)
+            states, *pool = self._prefill(*self.stacked.weights, *self.pool, *arrays)
             self.pool = Pool(*pool)
             hidden |= {id(piece.table): state for piece, state in zip(step, np.asarray(states), strict=False)}
         return np.stack([hidden[id(prefix.table)] for prefix in prefixes])
@@ -54,7 +57,7 @@ class WholeSteps:
         """Return the hidden states of items: [items, width]."""
         hidden: dict[int, np.ndarray] = {}
         for step in filled(items, self.shape):
-            (states,) = self._extend(*self.programs.weights, *self.pool, *ItemStep.of(step, self.shape).arrays)
+            (states,) = self._extend(*self.stacked.weights, *self.pool, *ItemStep.of(step, self.shape).arrays)
             hidden |= zip(map(id, step), np.asarray(states), strict=False)
         return np.stack([hidden[id(item)] for item in items])
 
@@ -62,7 +65,7 @@ class WholeSteps:
         self, tokens: np.ndarray, positions: np.ndarray, ranges: np.ndarray, logit_positions: np.ndarray
     ) -> np.ndarray:
         """Return the hidden states of a packed sequence at some positions: [n, width]."""
-        (states,) = self._packed(*self.programs.weights, tokens, positions, ranges, logit_positions)
+        (states,) = self._packed(*self.stacked.weights, tokens, positions, ranges, logit_positions)
         return np.asarray(states)
 
     def logprobs(self, hidden: np.ndarray) -> np.ndarray:

@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 
 from model.checks.known_answer import KnownAnswerError
 from model.checks.known_prompts import contents
-from model.checks.known_whole_steps import full_steps
 from model.engine import Engine
-from model.whole_steps.executables import ExtendKey, PrefillKey, WholeStepKey
-from model.whole_steps.forward import WholeStepForward
+from model.whole_steps.extend import ExtendKey
+from model.whole_steps.forward import Key, WholeStepForward
+from model.whole_steps.full_steps import full_steps
+from model.whole_steps.prefill import PrefillKey
 from model.whole_steps.shape import StepShape
 from tests.model import engines
 from tests.model.engines import DType
@@ -43,14 +44,15 @@ def whole(load: Callable[..., Engine]) -> Engine:
 
 
 @contextmanager
-def changed(engine: Engine, kind: type[WholeStepKey], change: Change) -> Iterator[None]:
-    """Have an engine call changed programs of one kind."""
+def changed(engine: Engine, kind: type[Key] | Key, change: Change) -> Iterator[None]:
+    """Have an engine call changed programs of one kind, or one changed program."""
     forward = engine.forward
     assert isinstance(forward, WholeStepForward)
     right = forward.executables
 
-    def program(key: WholeStepKey) -> Program:
-        return change(right[key]) if isinstance(key, kind) else right[key]
+    def program(key: Key) -> Program:
+        is_changed = isinstance(key, kind) if isinstance(kind, type) else key == kind
+        return change(right[key]) if is_changed else right[key]
 
     with forward.calling(program):
         yield
@@ -96,7 +98,8 @@ def in_last_tile(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.nda
     return changed
 
 
-FAULTS: dict[str, tuple[type[WholeStepKey], Change]] = {
+EVERYWHERE = ExtendKey(everywhere=True)
+FAULTS: dict[str, tuple[type[Key] | Key, Change]] = {
     "tiles that see the blocks of other tiles": (ExtendKey, argument(-7, next_row)),
     "blocks in another order": (ExtendKey, argument(-7, lambda table: table[:, ::-1])),
     "a block of a prefix that is not seen": (ExtendKey, argument(-6, one_less)),
@@ -104,6 +107,7 @@ FAULTS: dict[str, tuple[type[WholeStepKey], Change]] = {
     "a tile whose items are behind one token less": (ExtendKey, argument(-5, in_last_tile(one_less))),
     "items that see the item before them": (ExtendKey, argument(-3, lambda begins: np.maximum(begins - 8, 0))),
     "states of other items": (ExtendKey, argument(-1, next_row)),
+    "states of the tokens before": (EVERYWHERE, argument(-1, next_row)),
     "positions that are too low": (ExtendKey, argument(-8, one_less)),
     "a prefix that sees the blocks of another": (PrefillKey, argument(-5, next_row)),
     "a prefix that does not see its second block": (PrefillKey, argument(-4, lambda counts: np.minimum(counts, 1))),
@@ -132,7 +136,8 @@ def other_bits_in_company(found: Outputs) -> Outputs:
     return found[0] * (1 + items * 2**-22), *found[1:]
 
 
-BITS: dict[str, tuple[type[WholeStepKey], Change]] = {
+BITS: dict[str, tuple[type[Key] | Key, Change]] = {
+    "at one place of a step that is read everywhere": (EVERYWHERE, other_bits_at(9)),
     "at one place of a step of items": (ExtendKey, other_bits_at(2)),
     "beside other items": (ExtendKey, outputs(other_bits_in_company)),
     "at one place of a step of prefixes": (PrefillKey, other_bits_at(1)),
@@ -154,6 +159,7 @@ def test_a_worker_that_promises_no_bits_serves_with_other_bits_and_says_so(load:
     assert {(line["log_level"], line["algorithm"]) for line in told} == {
         ("warning", "serial"),
         ("warning", "prefill_extend"),
+        ("warning", "reading all tokens"),
     }
 
 

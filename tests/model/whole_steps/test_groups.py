@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from model.engine import Engine
-from model.whole_steps.executables import WholeStepExecutables, WholeStepKey
+from model.executable_table import ExecutableTable
+from model.whole_steps.decoder import StackedDecoder
+from model.whole_steps.forward import Key
 from scoring.layout import GroupWork
 from tests.model import engines
 from tests.model.checkpoints import EVERY, sequences
@@ -67,13 +69,13 @@ def test_a_step_is_at_most_three_calls_of_programs_with_its_heads(
     whole: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[str] = Counter()
-    get = WholeStepExecutables.__getitem__
+    get = ExecutableTable.__getitem__
 
-    def counted(self: WholeStepExecutables, key: WholeStepKey) -> object:
+    def counted(self: ExecutableTable[StackedDecoder], key: Key) -> object:
         calls[type(key).__name__] += 1
         return get(self, key)
 
-    monkeypatch.setattr(WholeStepExecutables, "__getitem__", counted)
+    monkeypatch.setattr(ExecutableTable, "__getitem__", counted)
     (prefix,) = sequences(CONFIG, 300, (200,))
     rows = sequences(CONFIG, 301, (20,) * 100)
     before = whole.computed_tokens
@@ -86,4 +88,4 @@ def test_a_step_is_at_most_three_calls_of_programs_with_its_heads(
 def test_the_warm_up_of_whole_steps_finds_no_fault(whole: Engine) -> None:
     told: list[str] = []
     whole.warm_up(lambda done, total, program: told.append(program))
-    assert len(told) == 4
+    assert len(told) == 5

@@ -16,6 +16,7 @@ from model.engine import Engine
 from model.forward import Extension
 from model.packed_sequence import pack_sequences
 from model.score_buffer import Row, ScoreBuffer
+from model.whole_steps import decoder
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import EVERY, sequences
@@ -146,6 +147,19 @@ def test_the_order_of_prefixes_and_items_does_not_change_a_bit(whole: WholeSteps
     for seed in range(3):
         order = np.random.RandomState(seed).permutation(len(asked))
         assert np.array_equal(whole.extend([asked[n] for n in order]), expected[order])
+
+
+def test_a_layer_that_computes_its_mlp_in_parts_has_the_same_states(
+    whole: WholeSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tokens,) = sequences(TIED, 5, (100,))
+    places = np.arange(100, dtype=np.int32)
+    ranges = np.stack([np.zeros((100, 2), np.int32), np.stack([places * 0, places + 1], axis=1)], axis=1)
+    expected = whole.packed(tokens, places, ranges, places)
+    monkeypatch.setattr(decoder, "MLP_ROWS", 48)
+    found = WholeSteps(whole.decoder).packed(tokens, places, ranges, places)
+    tolerance = 2e-5 if whole.decoder.head_kernel().dtype == np.float32 else 0.05
+    np.testing.assert_allclose(whole.logprobs(found), whole.logprobs(expected), rtol=0, atol=tolerance)
 
 
 def test_items_of_other_lengths_and_other_content_do_not_change_a_bit(whole: WholeSteps, filled: list[Prefix]) -> None:

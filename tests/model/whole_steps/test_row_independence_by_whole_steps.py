@@ -1,4 +1,4 @@
-"""The tests of tests/model/test_row_independence.py, by engines that compute whole steps."""
+"""The tests of tests/model/isolation/test_row_independence.py, by engines that compute whole steps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from model.engine import Engine
 from tests.model import engines
 from tests.model.engines import DType
-from tests.model.test_row_independence import *  # noqa: F403 (the tests and their fixtures)
-from tests.model.test_row_independence import DEMONSTRATION
+from tests.model.isolation.test_row_independence import *  # noqa: F403 (the tests and their fixtures)
+from tests.model.isolation.test_row_independence import DEMONSTRATION
 
 pytestmark = [pytest.mark.usefixtures("by_whole_steps"), pytest.mark.slow]
 

@@ -15,11 +15,11 @@ from scoring.prepare import PreparedRequest, prepare
 from scoring.request import parse_score_request
 from scoring.templates.encoding import Prompt
 from scoring.templates.known import KnownTemplates
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.packed_rows import whole_sequences
 from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.templates.prompts import sequences_of
-from tests.scoring.tokenizer_families import family
+from tests.scoring.tokenizing.tokenizer_families import family
 
 TEMPLATES = KnownTemplates.read(None, "any").by_name
 BODY: dict[str, Any] = {"query": "the answer", "items": ["is", "<|im_end|>", ""], "labels": ["yes"]}
@@ -149,7 +149,7 @@ def test_what_a_template_adds_to_each_row_is_checked_before_a_row_is_made(monkey
         raise AssertionError("a row was made")
 
     behind = len(Prompt(TEMPLATES["qwen3-reranker"].plain, BODY["query"], qwen3()).row_encoder().suffix)
-    monkeypatch.setattr("scoring.tokenization.TextTokenizer.encode_batch", forbidden)
+    monkeypatch.setattr("scoring.tokenizing.tokenization.TextTokenizer.encode_batch", forbidden)
     fields: dict[str, Any] = {"template": "qwen3-reranker", "items": ["a"] * 10}
     assert behind > 5
     assert error(**fields, limits=limit("stored_tokens", behind * 10 - 1))[0] is ErrorCode.REQUEST_TOO_LARGE

@@ -13,13 +13,13 @@ from scoring.request import parse_score_request
 from scoring.templates.encoding import Prompt
 from scoring.templates.known import KnownTemplates
 from scoring.templates.wording import Place, Wording, read_pieces
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.packed_rows import whole_sequences
-from tests.scoring import tokenizers_under_test as under_test
 from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.templates.prompts import pieces_of, sequences_of, text_of
-from tests.scoring.tokenizer_families import FAMILIES, family
-from tests.scoring.tokenizers_under_test import FRAGMENTS
+from tests.scoring.tokenizing import tokenizers_under_test as under_test
+from tests.scoring.tokenizing.tokenizer_families import FAMILIES, family
+from tests.scoring.tokenizing.tokenizers_under_test import FRAGMENTS
 
 TEMPLATES = KnownTemplates.read(None, "any").by_name
 NAMES = st.sampled_from(sorted(FAMILIES))

@@ -17,9 +17,9 @@ from scoring.templates.known import FALLBACK, KnownTemplates, require_fit
 from scoring.templates.relevance import Relevance
 from scoring.templates.template import parse_template, read_template
 from scoring.templates.wording import TemplateError
-from scoring.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.templates.prompts import sequences_of, text_of
-from tests.scoring.tokenizer_families import family
+from tests.scoring.tokenizing.tokenizer_families import family
 
 FIELDS: dict[str, Any] = {
     "query": "Q: {query}\n",
@@ -28,6 +28,11 @@ FIELDS: dict[str, Any] = {
     "relevance": "softmax(0)",
 }
 KNOWN = KnownTemplates.read(None, "any")
+
+
+@pytest.mark.parametrize("text", ["softmax(0)", "logit(1)", "difference(1, 0)", "sigmoid(difference(0, 1))"])
+def test_a_relevance_is_written_as_it_is_read(text: str) -> None:
+    assert str(Relevance.read(text, 2)) == text
 
 
 def test_the_prompt_of_qwen3_reranker_is_that_of_its_model_card() -> None:

@@ -20,6 +20,7 @@ from settings.delivery import DeliverySettings
 from settings.jobs import StoreSettings
 from tests.jobs.work import submission
 from tests.services import wait_until
+from tests.telemetry.recording import CALLER, TRACE_ID, RecordingTracer, attributes, context_of, parent_id, trace_id
 from webhooks.sending import Failed, SendResult, Sent
 from workers.delivery import loop as delivering
 from workers.delivery.loop import DeliveryLoop
@@ -33,8 +34,10 @@ class FaultySender:
 
     def __init__(self, *first: Callable[[], SendResult]) -> None:
         self._first = list(first)
+        self.headers: list[dict[str, str]] = []  # of all attempts
 
     def send(self, url: str, headers: dict[str, str], body: bytes, owner: str = "") -> SendResult:
+        self.headers.append(headers)
         return self._first.pop(0)() if self._first else Sent(204, None, "", 0.1)
 
 
@@ -46,8 +49,8 @@ class CountedMetrics(DeliveryMetrics):
         self.outcomes: list[str] = []
         self.ends: dict[DeliveryState, int] = {}
 
-    def attempted(self, outcome: str) -> None:
-        super().attempted(outcome)
+    def attempted(self, outcome: str, seconds: float | None = None) -> None:
+        super().attempted(outcome, seconds)
         self.outcomes.append(outcome)
 
     def settled(self, state: DeliveryState, deliveries: int = 1) -> None:
@@ -63,10 +66,12 @@ def database(sqlite_url: str) -> Iterator[Database]:
 
 
 @contextmanager
-def delivering_with(database: Database, sender: FaultySender, attempt_seconds: float = 5.0) -> Iterator[CountedMetrics]:
+def delivering_with(
+    database: Database, sender: FaultySender, attempt_seconds: float = 5.0, tracer: RecordingTracer | None = None
+) -> Iterator[CountedMetrics]:
     settings = DeliverySettings(delivery_poll_seconds=0.02, webhook_retry_seconds=(0.1,))
     metrics = CountedMetrics()
-    loop = DeliveryLoop(database, sender, settings, attempt_seconds, metrics)
+    loop = DeliveryLoop(database, sender, settings, attempt_seconds, metrics, tracer)
     thread = threading.Thread(target=loop.run)
     thread.start()
     try:
@@ -171,3 +176,29 @@ def test_skipped_deliveries_are_counted(database: Database) -> None:
         job_id = submitted(database)
         wait_until(lambda: DeliveryState.SKIPPED in metrics.ends and ended(database, job_id)(), "it is skipped", 20)
     assert metrics.ends[DeliveryState.SKIPPED] >= 1
+
+
+def failed() -> SendResult:
+    return Sent(503, None, "", 0.1)
+
+
+def test_each_attempt_has_a_span_in_the_trace_of_its_job_which_the_receiver_may_go_on_with(database: Database) -> None:
+    sender, tracer = FaultySender(failed), RecordingTracer()
+    job_id = accept(database, submission(chunks=0, webhook=HOOK, traceparent=CALLER)).job_id
+    with delivering_with(database, sender, tracer=tracer):
+        wait_until(ended(database, job_id), "the delivery ends", 20)
+    spans = tracer.named("deliver webhook")
+    assert {(trace_id(span), parent_id(span)) for span in spans} == {(TRACE_ID, CALLER.split("-")[2])}
+    assert [span.status.is_ok for span in spans] == [False, True]
+    assert [attributes(span)["http.response.status_code"] for span in spans] == [503, 204]
+    assert [headers["traceparent"] for headers in sender.headers] == [context_of(span) for span in spans]
+    assert not [span for span in spans if "scores" in span.to_json()], "the path of the URL may hold a secret"
+
+
+def test_a_delivery_of_an_untraced_job_has_no_span(database: Database) -> None:
+    sender, tracer = FaultySender(), RecordingTracer()
+    job_id = submitted(database)
+    with delivering_with(database, sender, tracer=tracer):
+        wait_until(ended(database, job_id), "the delivery ends", 20)
+    assert not tracer.spans
+    assert "traceparent" not in sender.headers[0]

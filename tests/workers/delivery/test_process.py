@@ -15,6 +15,7 @@ from jobs.store.database import Database
 from jobs.store.webhook_events import Webhook
 from jobs.webhooks.delivery_log import list_deliveries
 from settings.jobs import StoreSettings
+from tests.forked.running import run
 from tests.jobs.work import submission
 from tests.services import free_port, wait_until
 from tests.stores import migrate_store
@@ -52,15 +53,8 @@ class Deliverer:
 
     def health(self) -> subprocess.CompletedProcess[str]:
         """Run its health check."""
-        return subprocess.run(
-            [sys.executable, "-m", "operations.delivery_health"],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        name = "operations.delivery_health"
+        return run("-m", name, imports=[name], environment=self.environment)
 
 
 @pytest.fixture
@@ -125,13 +119,13 @@ def test_the_process_is_healthy_while_it_looks_for_deliveries(
     assert process.process.wait(20) == 0, process.log
     ended = process.health()
     assert ended.returncode == 1
-    assert ended.stderr.startswith("can't ask: ")
+    assert ended.stderr.startswith("scoreline: can't ask: ")
 
 
 def test_invalid_settings_are_reported_in_one_line(deliverer: Callable[..., Deliverer], sqlite_url: str) -> None:
     process = deliverer(sqlite_url, webhook_retry_seconds="5,soon")
-    assert process.process.wait(20) == 1
-    assert "can't start" in process.log
+    assert process.process.wait(20) == 2
+    assert "SCORELINE_WEBHOOK_RETRY_SECONDS has the entry 'soon': each entry must be a finite number" in process.log
     assert "Traceback" not in process.log
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from jobs.queue.claim import claim
+from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel
 from jobs.queue.lease import release
 from jobs.queue.read import get_job, has_waiting, read_scores
@@ -170,7 +170,9 @@ def test_a_sequence_longer_than_the_workers_context_waits_and_its_neighbours_are
 
 def test_scores_are_committed_while_the_batch_is_still_being_scored(store: Store, start_worker: StartWorker) -> None:
     class HoldsBeforeTheSecond(MadeUpEngine):
-        def score(self, groups: Sequence[GroupWork], on_step: Callable[[], None]) -> Iterator[ScoredChunk]:
+        def score(
+            self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: object = None
+        ) -> Iterator[ScoredChunk]:
             for scored in super().score(groups, on_step):
                 yield scored
                 self.hold()

@@ -1,0 +1,1 @@
+"""Committing what requests submit, and ringing the bell for it."""

@@ -1,0 +1,1 @@
+"""What answers show of each item."""

@@ -1,0 +1,110 @@
+"""The values that answers show of each item: scores of labels, or the likelihood of the item itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jobs.store.records import JobRecord, Submission
+from scoring.conversion import check_possible, label_mass, to_scores
+from scoring.item_labels import ItemLabels
+from scoring.layout import Continuations, LabelScores, TargetScores
+from scoring.options import Scoring
+from scoring.templates.relevance import Relevance
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """What was computed of N items of a job."""
+
+    job: JobRecord | Submission
+    scores: LabelScores
+    item_labels: ItemLabels | None = None  # the labels of these items, if each has its own
+    # Where an answer needs them: see ScoreOptions.needs_targets.
+    continuations: Continuations | None = None
+    targets: TargetScores | None = None
+
+    @property
+    def label_mass(self) -> npt.NDArray[np.float64] | None:
+        """The labels' share of the probability of each item, if it was computed: float64 [N]."""
+        if self.job.options.scoring is Scoring.LIKELIHOOD:
+            return None
+        scores = self.scores
+        if self.continuations is not None and scores.logprobs is not None:
+            # The log-probabilities were divided by these.
+            whole = scores.logprobs * self.continuations.divisors.reshape(scores.logprobs.shape)
+            scores = LabelScores(scores.logits, whole.astype(np.float32))
+        return label_mass(scores, self.job.label_token_ids, self.item_labels)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """A value of each of N items: a number, or a list of numbers."""
+
+    values: npt.NDArray[Any]  # [N], or [N, M] for lists; or [T] if the lists lie end to end
+    shown: npt.NDArray[np.int32] | None = None  # [N]: how many of the M numbers of each item are shown; None: all
+    ends: npt.NDArray[np.int64] | None = None  # [N + 1]: of lists that lie end to end: where each begins and ends
+
+    def __len__(self) -> int:
+        return len(self.values) if self.ends is None else len(self.ends) - 1
+
+    @property
+    def most_values(self) -> int:
+        """The most numbers of an item."""
+        if self.ends is not None:
+            return int(np.diff(self.ends).max(initial=0))
+        return self.values.shape[1] if self.values.ndim > 1 else 1
+
+    def part(self, part: slice) -> list[Any]:
+        """Return the values of some items."""
+        if self.ends is not None:
+            ends = self.ends[part.start : part.stop + 1].tolist()
+            return [self.values[start:stop].tolist() for start, stop in pairwise(ends)]
+        rows: list[Any] = self.values[part].tolist()
+        if self.shown is None:
+            return rows
+        return [row[:count] for row, count in zip(rows, self.shown[part].tolist(), strict=True)]
+
+
+def columns_of(computed: Computed) -> dict[str, Column]:
+    """Return the values to show, by the names of their fields. Raises RequestError JOB_FAILED for impossible ones."""
+    if computed.job.options.scoring is Scoring.LIKELIHOOD:
+        return _of_likelihoods(computed)
+    scores, options, item_labels = computed.scores, computed.job.options, computed.item_labels
+    # Items with labels of their own have as many as the one with most of them, and the others are filled up.
+    shown = scores if item_labels is None else item_labels.pick(scores)
+    counts = None if item_labels is None else item_labels.counts
+    columns = {"scores": Column(to_scores(shown, options.apply_softmax, options.temperature), counts)}
+    if options.return_logprobs and shown.logprobs is not None:
+        columns["logprobs"] = Column(shown.logprobs, counts)
+    if options.return_logits:
+        columns["logits"] = Column(shown.logits, counts)
+    if (mass := computed.label_mass) is not None:
+        columns["label_mass"] = Column(mass)
+    if options.relevance is not None:
+        columns["relevance"] = Column(Relevance.read(options.relevance, scores.logits.shape[1]).of(scores))
+    return columns
+
+
+def _of_likelihoods(computed: Computed) -> dict[str, Column]:
+    scores, continuations, targets = computed.scores, computed.continuations, computed.targets
+    # The store keeps all of them together.
+    assert scores.logprobs is not None
+    assert continuations is not None
+    assert targets is not None
+    check_possible(scores)
+    columns = {
+        "logprob": Column(scores.logprobs[:, 0]),
+        "num_tokens": Column(continuations.lengths),
+        "is_greedy": Column(targets.greedy),
+    }
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(continuations.lengths, dtype=np.int64)])
+    if computed.job.options.return_token_logprobs:
+        columns["token_logprobs"] = Column(targets.token_logprobs, ends=ends)
+    if computed.job.options.return_tokens:
+        columns["tokens"] = Column(continuations.tokens, ends=ends)
+    return columns

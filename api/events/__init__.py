@@ -1,0 +1,1 @@
+"""What streams of server-sent events report about jobs and about batches."""

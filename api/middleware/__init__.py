@@ -1,0 +1,1 @@
+"""The middleware, which each request passes before its route."""

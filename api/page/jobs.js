@@ -1,0 +1,100 @@
+// A list of jobs whose progress is live.
+
+import { html, nothing } from "./lit-html.js";
+import { count, failure, hasEnded, jobLink, progress, state, time } from "./format.js";
+import { call, follow, repeat } from "./interface.js";
+
+const SECONDS = 4;
+const STREAMS = 2; // followed at a time: a browser has six connections to a server, which all of its tabs share
+const PAGE = 25;
+const STATUSES = ["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"];
+
+/** Return a list that is read again every few seconds, and whose first unfinished jobs are followed by their events. */
+export function liveJobs({ redraw, signal }, path) {
+  const list = { jobs: null, hasMore: false, error: null, look };
+  const followed = new Map(); // id to what ends its stream
+
+  async function look() {
+    const asked = path();
+    const page = await call(asked, { signal });
+    if (asked !== path()) return; // another page was opened meanwhile
+    list.jobs = page.data;
+    list.hasMore = page.has_more;
+    followSome();
+    redraw();
+  }
+
+  function followSome() {
+    const wanted = list.jobs.filter((job) => !hasEnded(job.status)).slice(0, STREAMS).map((job) => job.id);
+    for (const [id, stream] of followed) if (!wanted.includes(id)) (stream.abort(), followed.delete(id));
+    for (const id of wanted) if (!followed.has(id)) followOne(id);
+  }
+
+  function followOne(id) {
+    const stream = new AbortController();
+    followed.set(id, stream);
+    signal.addEventListener("abort", () => stream.abort(), { once: true });
+    const change = (news) => {
+      const job = list.jobs?.find((job) => job.id === id);
+      if (!job || news.deleted) return;
+      Object.assign(job, { status: news.status, progress: news.progress });
+      redraw();
+    };
+    follow(`/v1/jobs/${encodeURIComponent(id)}/events`, { progress: change, end: change }, () => {}, stream.signal);
+  }
+
+  const failed = (error) => {
+    if (error !== list.error) redraw();
+    list.error = error;
+  };
+  repeat(SECONDS, look, failed, signal);
+  return list;
+}
+
+export const jobTable = (jobs, name) =>
+  jobs.length
+    ? html`<div class="wide" tabindex="0" role="region" aria-label=${name}>
+        <table class="jobs">
+          <thead><tr><th scope="col">Job</th><th scope="col">Status</th><th scope="col">Items</th><th scope="col">Priority</th><th scope="col">Accepted</th><th scope="col">Metadata</th></tr></thead>
+          <tbody>${jobs.map((job) => html`<tr>
+            <th scope="row">${jobLink(job.id)}</th><td>${state(job.status)}</td>
+            <td>${progress(job.progress.scored_items, job.progress.total_items, "items scored")}</td>
+            <td>${job.priority}</td><td>${time(job.created_at)}</td><td class="cut">${metadata(job.metadata)}</td></tr>`)}</tbody>
+        </table>
+      </div>`
+    : html`<p class="dim">There are none.</p>`;
+
+const metadata = (values) => Object.entries(values).map(([name, value]) => html`<span class="tag">${name}: ${value}</span> `);
+
+export function jobs(context) {
+  const { redraw } = context;
+  let status = "";
+  let trail = []; // the last ids of the pages before this one
+  const path = () => {
+    const query = new URLSearchParams({ limit: PAGE });
+    if (status) query.set("status", status);
+    if (trail.length) query.set("after", trail.at(-1));
+    return `/v1/jobs?${query}`;
+  };
+  const list = liveJobs(context, path);
+  const turn = async (newTrail) => {
+    trail = newTrail;
+    await list.look().catch((error) => error.name === "AbortError" || (list.error = error));
+    redraw();
+  };
+  const choose = (event) => ((status = event.target.value), turn([]));
+
+  const draw = () => html`
+    <h1 tabindex="-1">Jobs</h1>
+    <p class="row"><label for="status">Status</label>
+      <select id="status" @change=${choose}><option value="">all</option>${STATUSES.map((one) => html`<option>${one}</option>`)}</select></p>
+    ${failure(list.error)}
+    ${list.jobs ? jobTable(list.jobs, "Jobs, newest first") : list.error ? nothing : html`<p class="dim">Loading …</p>`}
+    <nav class="row pager" aria-label="Pages of jobs">
+      <button type="button" ?disabled=${!trail.length} @click=${() => turn([])}>Newest</button>
+      <button type="button" ?disabled=${!trail.length} @click=${() => turn(trail.slice(0, -1))}>Newer</button>
+      <button type="button" ?disabled=${!list.hasMore} @click=${() => turn([...trail, list.jobs.at(-1).id])}>Older</button>
+      <span aria-live="polite">${list.jobs?.length ? `Jobs ${count(trail.length * PAGE + 1)} to ${count(trail.length * PAGE + list.jobs.length)}` : ""}</span>
+    </nav>`;
+  return { title: "Jobs", draw };
+}

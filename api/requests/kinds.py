@@ -1,0 +1,51 @@
+"""The kinds of work that calls and jobs ask for: scores of labels, or likelihoods of items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
+from api.requests import dialects
+from api.requests.dialects import Foreign
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.request import ScoreRequest, parse_likelihood_request, parse_score_request
+from scoring.templates.template import Template
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a body of this kind may hold, and how it is read."""
+
+    path: str  # of its calls
+    of_calls: Collection[str]  # the fields of a call
+    of_jobs: Collection[str]  # those of a job
+    foreign: Mapping[str, Foreign]  # the fields of other systems that are refused
+    parse: Callable[[Mapping[str, object], Mapping[str, Template]], ScoreRequest]
+
+
+SCORE = Kind("/v1/score", ScoreBody.model_fields, JobBody.model_fields, dialects.SCORE, parse_score_request)
+LIKELIHOOD = Kind(
+    "/v1/likelihood",
+    LikelihoodBody.model_fields,
+    LikelihoodJobBody.model_fields,
+    dialects.LIKELIHOOD,
+    lambda body, _: parse_likelihood_request(body),
+)
+
+KINDS = {"score": SCORE, "likelihood": LIKELIHOOD}
+"""By the name in the body of a job, of which the first is the default."""
+
+
+CALLS = {kind.path: kind for kind in KINDS.values()}
+"""By the path of their calls."""
+
+
+def kind_of(body: Mapping[str, object]) -> Kind:
+    """Return the kind of the job in a body. Raises RequestError."""
+    name = body.get("kind")
+    if name is None:
+        return SCORE
+    if not isinstance(name, str) or name not in KINDS:
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"kind must be one of {', '.join(KINDS)}", param="kind")
+    return KINDS[name]

@@ -1,0 +1,1 @@
+"""Bodies that are received in pieces: jobs as JSON lines, and files."""

@@ -1,0 +1,195 @@
+"""Receive a file (``POST /v1/files``), and stage its bytes in the database meanwhile.
+
+The memory that this takes does not depend on the size of the file. A file that fails in any way leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import structlog
+from python_multipart.multipart import parse_options_header
+from starlette.requests import Request
+
+from api.callers.authentication import Principal
+from api.requests.uploads.file_form import FORM_BYTES, FileForm, too_large
+from api.requests.uploads.upload_body import UploadBody
+from api.service import Service
+from jobs.files.creation_keys import check_same_body
+from jobs.files.reading import FileRecord, get_file
+from jobs.files.receiving import (
+    EarlierFile,
+    FileQuota,
+    ReceivedFile,
+    accept_file,
+    begin_file,
+    give_up_file,
+    stage_file,
+)
+from jobs.files.removal import remove_files
+from jobs.files.tables import Purpose, files
+from jobs.store.database import StorageUnavailable
+from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
+
+STAGE_BYTES = 2**20
+"""The bytes that one transaction stores."""
+
+HEARTBEATS = 4
+"""The number of heartbeats in the time after which a file counts as abandoned."""
+
+MAX_BOUNDARY = 200
+
+log = structlog.stdlib.get_logger("api.files")
+
+
+async def receive_file(
+    request: Request, service: Service, principal: Principal, key: str | None
+) -> tuple[FileRecord, bool]:
+    """Receive a file. Returns it, and whether an earlier request with the same Idempotency-Key had made it.
+
+    Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
+    """
+    _check_length(request, service.limits)
+    boundary = _boundary(request.headers.get("content-type", ""))
+    return await _Receiver(service, principal.tenant, key, boundary).receive(UploadBody(request, service))
+
+
+class _Receiver:
+    """Receives one file."""
+
+    def __init__(self, service: Service, tenant: str, key: str | None, boundary: bytes) -> None:
+        self._service = service
+        self._tenant = tenant
+        self._key = key
+        self._form = FileForm(boundary, service.limits)
+        self._file: ReceivedFile | None = None
+        self._earlier: EarlierFile | None = None
+        self._content = bytearray()  # not staged yet
+        self._lines = 0
+        self._heartbeat_seconds = service.database.settings.upload_timeout_seconds / HEARTBEATS
+        self._staged_at = time.monotonic()
+
+    async def receive(self, body: UploadBody) -> tuple[FileRecord, bool]:
+        step, threads, db = self._service.bodies.step, self._service.threads, self._service.database
+        try:
+            async for data in body.pieces(self._heartbeat_seconds, self._stage):
+                content, lines = await step(self._tenant, self._form.feed, data)
+                _purpose(self._form.fields, is_complete=False)
+                await self._take(content, lines)
+            await self._take(b"", await step(self._tenant, self._form.finish))
+            purpose = _purpose(self._form.fields, is_complete=True)
+            expires_in = _expires_in(self._form.fields, db.settings.file_retention_seconds)
+            body_hash = self._form.body_hash(purpose.value, expires_in)
+            if self._earlier is not None:
+                assert self._key is not None
+                check_same_body(self._key, self._earlier.body_hash, body_hash)
+                return await threads.sql_of(self._tenant, get_file, db, self._tenant, self._earlier.id), True
+            await self._stage()
+            assert self._file is not None
+            assert self._form.filename is not None
+            stored = await threads.sql_of(
+                self._tenant,
+                accept_file,
+                db,
+                self._file,
+                purpose=purpose,
+                filename=self._form.filename,
+                expires_in=expires_in,
+                body_hash=body_hash,
+            )
+            return stored, False
+        except BaseException:
+            await self._give_up()
+            raise
+
+    async def _take(self, content: bytes, lines: int) -> None:
+        if self._file is None and self._earlier is None and self._form.filename is not None:
+            quota = file_quota(self._service.limits)
+            begun = await self._service.threads.sql_of(
+                self._tenant, begin_file, self._service.database, self._tenant, quota, self._key
+            )
+            if isinstance(begun, EarlierFile):
+                self._earlier = begun
+            else:
+                self._file = begun
+        if self._earlier is not None:
+            return
+        self._content += content
+        self._lines += lines
+        due = time.monotonic() - self._staged_at >= self._heartbeat_seconds
+        if due or len(self._content) >= STAGE_BYTES:
+            await self._stage()
+
+    async def _stage(self) -> None:
+        """Store the bytes that have arrived. Without any, only renew the heartbeat."""
+        self._staged_at = time.monotonic()
+        if self._file is None:
+            return
+        content, lines = bytes(self._content), self._lines
+        self._content.clear()
+        self._lines = 0
+        await self._service.threads.sql_of(self._tenant, stage_file, self._service.database, self._file, content, lines)
+
+    async def _give_up(self) -> None:
+        """Remove what has been stored. If the database is unavailable now, a sweep will remove it."""
+        if self._file is None:
+            return
+        try:
+            await self._service.threads.sql_of(self._tenant, _remove, self._service, self._file.id)
+        except StorageUnavailable as error:
+            log.warning("could not remove a file that failed", file_id=self._file.id, error=str(error))
+
+
+def file_quota(limits: LimitSettings) -> FileQuota:
+    """Return what the files of a tenant may be."""
+    return FileQuota(limits.max_files_per_tenant, limits.max_file_bytes_per_tenant)
+
+
+def _remove(service: Service, file_id: str) -> None:
+    give_up_file(service.database, [file_id])
+    while remove_files(service.database, files.c.id == file_id):
+        pass
+
+
+def _check_length(request: Request, limits: LimitSettings) -> None:
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > limits.max_file_bytes + FORM_BYTES:
+        raise too_large(limits)
+
+
+def _boundary(content_type: str) -> bytes:
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data":
+        message = "send a file as `Content-Type: multipart/form-data`, with the fields `purpose` and `file`"
+        raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, message)
+    if not 0 < len(boundary) <= MAX_BOUNDARY:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "the media type of a form has a boundary of 1 to 200 characters")
+    return boundary
+
+
+def _purpose(fields: dict[str, str], *, is_complete: bool) -> Purpose:
+    """Check the purpose as soon as it is known."""
+    given = fields.get("purpose")
+    if given is None and is_complete:
+        raise RequestError(ErrorCode.INVALID_REQUEST, 'purpose is required: "batch"', param="purpose")
+    if given not in (None, Purpose.BATCH.value):
+        raise RequestError(ErrorCode.INVALID_REQUEST, 'purpose must be "batch"', param="purpose")
+    return Purpose.BATCH
+
+
+def _expires_in(fields: dict[str, str], most: float) -> float:
+    """Return after how many seconds the file expires."""
+    anchor, given = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and given is None:
+        return most
+    if anchor != "created_at":
+        message = 'expires_after.anchor must be "created_at"'
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="expires_after.anchor")
+    seconds = int(given) if given is not None and re.fullmatch(r"[0-9]{1,12}", given) else 0
+    if not 1 <= seconds <= most:
+        message = f"expires_after.seconds must be a whole number from 1 to {most:g}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="expires_after.seconds")
+    return float(seconds)

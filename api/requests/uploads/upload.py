@@ -1,0 +1,167 @@
+"""Receive a job as JSON lines (``POST /v1/jobs`` with ``application/x-ndjson``), and stage its chunks meanwhile.
+
+Memory is bounded by a batch of items and the chunks of one transaction, whatever the client sends. The event loop waits
+for the bytes, so a slow client occupies neither a thread nor a connection to the database. An upload that fails in any
+way leaves no job behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+from starlette.requests import Request
+
+from api.callers.authentication import Principal
+from api.requests.body import check_declared_length, content_encoding
+from api.requests.uploads.upload_body import UploadBody
+from api.requests.uploads.upload_reader import UploadReader
+from api.requests.webhook import with_warning_of_disabled_endpoint
+from api.service import Service
+from jobs.queue.idempotency import key_reused
+from jobs.queue.read import get_job
+from jobs.queue.upload import EarlierUpload, Upload, accept_upload, begin_upload, remove_upload, stage
+from jobs.store.database import StorageUnavailable
+from jobs.store.records import Accepted, JobRecord, Submission
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.layout import Chunk
+from telemetry.tracing import current_traceparent
+
+JSON_LINES = "application/x-ndjson"
+
+STAGE_CHUNKS = 64
+STAGE_TOKENS = 2**20
+"""The chunks, and the tokens of their rows, that one transaction stages: about four megabytes."""
+
+HEARTBEATS = 4
+"""The number of heartbeats in the time after which an upload counts as abandoned."""
+
+log = structlog.stdlib.get_logger("api.upload")
+
+
+async def receive_upload(
+    request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool = False
+) -> tuple[Accepted, JobRecord]:
+    """Receive and accept a job. key: the request's Idempotency-Key. strict: whether unknown fields are refused.
+
+    Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
+    """
+    check_declared_length(request, service.limits, "max_upload_bytes")
+    encoding = content_encoding(request)
+    if encoding not in ("identity", "gzip", "x-gzip"):
+        raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
+    reader = UploadReader(service.reading, principal, gzip=encoding != "identity", strict=strict)
+    return await _Receiver(service, principal, key, reader).receive(UploadBody(request, service))
+
+
+class _Receiver:
+    """Receives one upload and stores it."""
+
+    def __init__(self, service: Service, principal: Principal, key: str | None, reader: UploadReader) -> None:
+        self._service = service
+        self._principal = principal
+        self._key = key
+        self._reader = reader
+        self._upload: Upload | None = None
+        self._earlier: EarlierUpload | None = None
+        self._admitted = False
+        self._chunks: list[Chunk] = []
+        self._tokens = 0
+        self._heartbeat_seconds = service.database.settings.upload_timeout_seconds / HEARTBEATS
+        self._staged_at = time.monotonic()
+
+    async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
+        step, tenant = self._service.bodies.step, self._principal.tenant
+        try:
+            async for data in body.pieces(self._heartbeat_seconds, self._stage):
+                steps = self._reader.feed(data)
+                while (chunks := await step(tenant, next, steps, None)) is not None:
+                    await self._take(chunks)
+            await self._take(await step(tenant, self._reader.finish))
+            accepted = await self._accept()
+            assert self._reader.submission is not None
+            self._service.acceptor.announce(self._reader.submission, accepted)
+            job = await self._service.threads.sql_of(
+                self._principal.tenant, get_job, self._service.database, tenant, accepted.job_id
+            )
+            if not accepted.replayed:
+                self._service.metrics.count_uploaded(job)
+            return accepted, job
+        except BaseException:
+            await self._give_up()
+            raise
+
+    async def _take(self, chunks: list[Chunk]) -> None:
+        if self._upload is None and self._earlier is None and self._reader.submission is not None:
+            await self._begin()
+        if self._earlier is not None:
+            return
+        self._chunks += chunks
+        self._tokens += sum(chunk.tokens for chunk in chunks)
+        due = time.monotonic() - self._staged_at >= self._heartbeat_seconds
+        if due or len(self._chunks) >= STAGE_CHUNKS or self._tokens >= STAGE_TOKENS:
+            await self._stage()
+
+    async def _begin(self) -> None:
+        assert self._reader.submission is not None
+        submission = replace(self._reader.submission, traceparent=current_traceparent())
+        begun = await self._service.threads.sql_of(
+            self._principal.tenant, _begin_upload, self._service, submission, self._key
+        )
+        if isinstance(begun, EarlierUpload):
+            # The job exists already. Of this body only the hash is needed, which must be that of the earlier body.
+            self._earlier = begun
+            self._reader.hash_only = True
+        else:
+            self._upload = begun
+
+    async def _stage(self) -> None:
+        """Store the chunks that are complete. Without any, only renew the upload's heartbeat."""
+        self._staged_at = time.monotonic()
+        chunks, self._chunks, self._tokens = self._chunks, [], 0
+        if self._upload is not None:
+            first, self._admitted = not self._admitted, self._admitted or bool(chunks)
+            await self._service.threads.sql_of(
+                self._principal.tenant, _check_and_stage, self._service, self._upload, chunks, first=first
+            )
+
+    async def _accept(self) -> Accepted:
+        body_hash = self._reader.body_hash
+        if self._earlier is not None:
+            if self._earlier.body_hash != body_hash:
+                assert self._key is not None
+                raise key_reused(self._key)
+            return Accepted(self._earlier.job_id, replayed=True)
+        if self._chunks:
+            await self._stage()
+        assert self._upload is not None
+        await self._service.threads.sql_of(
+            self._principal.tenant, accept_upload, self._service.database, self._upload, body_hash
+        )
+        return Accepted(self._upload.job_id, replayed=False)
+
+    async def _give_up(self) -> None:
+        """Remove the upload. If the database is unavailable now, a sweep will remove it."""
+        if self._upload is None:
+            return
+        try:
+            await self._service.threads.sql_of(
+                self._principal.tenant, remove_upload, self._service.database, self._upload.job_id
+            )
+        except StorageUnavailable as error:
+            log.warning("could not remove an upload", job_id=self._upload.job_id, error=str(error))
+
+
+def _begin_upload(service: Service, submission: Submission, key: str | None) -> Upload | EarlierUpload:
+    submission = with_warning_of_disabled_endpoint(service.database, submission)
+    return begin_upload(service.database, submission, key)
+
+
+def _check_and_stage(service: Service, upload: Upload, chunks: Sequence[Chunk], *, first: bool) -> None:
+    if chunks and first:
+        service.admission.admit_upload(upload.submission)
+    elif chunks:
+        service.admission.admit_part(upload.submission.tenant)
+    stage(service.database, upload, chunks)

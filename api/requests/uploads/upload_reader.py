@@ -1,0 +1,119 @@
+"""Read the job and the chunks from the lines of an upload, a batch of items at a time.
+
+The first line is the body of ``POST /v1/jobs`` without ``items``. Each further line is an item: a text or a list of
+token ids. Blank lines are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from api.callers.authentication import Principal
+from api.reading import ReadingContext
+from api.requests.json_body import check_containers, parse_json
+from api.requests.submission import parse_object, read_upload
+from api.requests.uploads.lines import LineReader
+from jobs.store.records import Submission
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.layout import Chunk
+from scoring.prepare import Preparation
+from scoring.request import check_items
+
+ROUTE = "POST /v1/jobs"
+
+BATCH_ITEMS = 1_024
+BATCH_BYTES = 2**20
+"""The items, and the bytes of their lines, that are prepared at a time."""
+
+LINES_PER_ITEM, FURTHER_LINES = 2, 1_000
+"""The lines that an upload may have: two for each item that it may have, so that a blank one may follow each."""
+
+_ITEM = re.compile(r"items\[(\d+)\]")
+
+
+class UploadReader:
+    """Reads an upload. It blocks on the processor, so use it in a thread. Every method raises RequestError."""
+
+    def __init__(self, reading: ReadingContext, principal: Principal, *, gzip: bool, strict: bool = False) -> None:
+        self.submission: Submission | None = None  # the job without its items, after the first line
+        self.hash_only = False  # set it to compute only the hash of the further body
+        self._reading = reading
+        self._principal = principal
+        self._strict = strict  # whether unknown fields are refused
+        self._preparation: Preparation | None = None
+        self._items: list[object] = []
+        self._numbers: list[int] = []
+        self._bytes = 0  # of the current batch of items, including the overhead
+        self._overhead = 0  # bytes that each item adds to its line
+        self._lines = LineReader(
+            ROUTE,
+            reading.limits,
+            gzip=gzip,
+            max_lines=LINES_PER_ITEM * reading.scoring.max_items_per_upload + FURTHER_LINES,
+        )
+
+    @property
+    def body_hash(self) -> str:
+        """The hash of the uncompressed bytes so far."""
+        return self._lines.body_hash
+
+    def feed(self, data: bytes) -> Iterator[list[Chunk]]:
+        """Yield the chunks that are complete with further bytes, possibly none, after each bounded step."""
+        for lines in self._lines.feed(data):
+            yield from self._take(lines)
+
+    def finish(self) -> list[Chunk]:
+        """Return the last chunks."""
+        chunks = [chunk for step in self._take(self._lines.finish()) for chunk in step]
+        if self.hash_only:
+            return []
+        if self._preparation is None:
+            raise RequestError(ErrorCode.INVALID_JSON, "the body is empty: its first line is the job without `items`")
+        return [*chunks, *self._prepare(self._preparation), *self._preparation.finish()]
+
+    def _take(self, lines: list[tuple[int, bytes]]) -> Iterator[list[Chunk]]:
+        """Yield the chunks that are complete, possibly none, after each batch of items and at the end of the lines."""
+        for number, line in lines:
+            if self.hash_only:
+                break
+            if self._preparation is None:
+                self._open(number, line)
+                continue
+            place = f"items[{self._preparation.total_items + len(self._items)}]"
+            check_containers(line, f"line {number}", place)
+            self._items.append(parse_json(line, f"line {number}", place))
+            self._numbers.append(number)
+            self._bytes += len(line) + self._overhead
+            if len(self._items) == BATCH_ITEMS or self._bytes >= BATCH_BYTES:
+                yield self._prepare(self._preparation)
+        yield []
+
+    def _open(self, number: int, line: bytes) -> None:
+        try:
+            check_containers(line, "the body")
+            self.submission, self._preparation = read_upload(
+                self._reading, self._principal, parse_object(line), strict=self._strict
+            )
+        except RequestError as error:
+            raise _in_line(error, number) from None
+        self._overhead = self._preparation.repeated_characters
+        if self.submission.options.item_first:
+            # Without a shared prefix, the row of each item also contains the query.
+            self._overhead = len(line)
+
+    def _prepare(self, preparation: Preparation) -> list[Chunk]:
+        """Prepare the current batch of items, and begin a new one."""
+        items, numbers, first = self._items, self._numbers, preparation.total_items
+        self._items, self._numbers, self._bytes = [], [], 0
+        assert self.submission is not None
+        try:
+            return preparation.add(check_items(items, text=preparation.is_text, first=first))
+        except RequestError as error:
+            named = _ITEM.match(error.param or "")
+            raise _in_line(error, numbers[int(named[1]) - first]) if named else error from None
+
+
+def _in_line(error: RequestError, number: int) -> RequestError:
+    message = f"line {number}: {error.message}"
+    return RequestError(error.code, message, param=error.param, retry_after=error.retry_after, limit=error.limit)

@@ -1,0 +1,1 @@
+"""The routes that describe the deployment itself: its health, models, metrics and documentation."""

@@ -1,0 +1,36 @@
+"""Serve the metrics of :mod:`api.metrics` to a monitoring system."""
+
+from __future__ import annotations
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from api.answers.error_responses import documented
+from api.service import ServiceOf
+
+router = APIRouter(tags=["health"])
+
+EXAMPLE = """\
+# HELP scoreline_http_requests_total Requests that were answered.
+# TYPE scoreline_http_requests_total counter
+scoreline_http_requests_total{method="POST",route="/v1/score",status="200"} 12.0
+"""
+
+
+_TEXT = {"text/plain": {"schema": {"type": "string"}, "example": EXAMPLE}}
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"description": "the metrics in Prometheus' text format", "content": _TEXT}, **documented()},
+)
+async def metrics(service: ServiceOf) -> Response:
+    """Metrics for Prometheus: counters of this process and gauges of the queue.
+
+    They are there also while the database is away. docs/observability.md lists them.
+    """
+    # Not in the threads for SQL, because metrics are needed most when all of those wait for the database.
+    return Response(await run_sync(service.metrics.text), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,63 @@
+"""``GET /v1/overview``: the live workers, and what waits of the caller's own work.
+
+Viewers ask every few seconds, so all viewers of a process share one look-up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from api.answers.error_responses import secured
+from api.answers.presentation import json_response
+from api.answers.server_schemas import Overview
+from api.principal import WithReadScope
+from api.service import Service, ServiceOf
+from jobs.queue.statistics import TenantWork
+from scoring.error_codes import ErrorCode
+from settings.version import VERSION
+
+router = APIRouter(tags=["models"])
+
+_NOTHING = TenantWork(chunks=0, tokens=0.0, oldest_seconds=0.0)
+
+
+@router.get("/v1/overview", response_model=Overview, responses=secured(ErrorCode.STORAGE_UNAVAILABLE))
+async def overview(service: ServiceOf, principal: WithReadScope) -> Response:
+    """The live workers, and how much of the caller's own work waits for them.
+
+    It costs little: all callers of a process share one look at the database a second, and fewer if the queue is long.
+    """
+    return json_response(await service.threads.sql_of(principal.tenant, _look, service, principal.tenant))
+
+
+def _look(service: Service, tenant: str) -> dict[str, Any]:
+    compatibility, waiting = service.compatibility.shared(), service.admission.waiting_work()
+    own, rate = waiting.of_tenants.get(tenant, _NOTHING), compatibility.tokens_per_second
+    estimated = 0.0 if not own.chunks else waiting.tokens_ahead(tenant, 0) / rate if rate else None
+    return {
+        "object": "overview",
+        "version": VERSION,
+        "model": service.card.name,
+        "max_model_len": service.card.context_length,
+        "template": service.reading.templates.default.name,
+        "workers": [
+            {
+                "device": worker.device,
+                "dtype": worker.dtype,
+                "started_at": round(worker.started_at, 3),
+                "last_seen": round(worker.last_seen, 3),
+                "tokens_per_second": worker.tokens_per_second,
+            }
+            for worker in compatibility.matching
+        ],
+        "waiting": {
+            "chunks": own.chunks,
+            "tokens": round(own.tokens),
+            "oldest_seconds": round(own.oldest_seconds, 3),
+            "estimated_seconds": None if estimated is None else round(estimated, 3),
+        },
+        "warnings": [*compatibility.warnings, *(compatibility.differences if compatibility.mismatched else ())],
+    }

@@ -1,0 +1,87 @@
+"""``GET /v1/jobs/{id}/items``: the query and the items of a job as text, so that people see what each score is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.answers.error_responses import secured
+from api.answers.presentation import json_response
+from api.answers.server_schemas import JobItems
+from api.principal import WithReadScope
+from api.routes.jobs import MAX_OFFSET, checked_job_id
+from api.service import ServiceOf
+from jobs.queue.inputs import JobInputs, read_inputs
+from scoring.error_codes import ErrorCode
+from scoring.layout import TokenIds
+from scoring.tokenizing.tokenization import TextTokenizer
+
+ITEMS_AT_ONCE = 100
+SHOWN_TOKENS = 200
+"""How many tokens of a text are shown, which bounds what an answer takes. The answer says how many there are."""
+
+router = APIRouter(tags=["jobs"])
+
+_Index = Annotated[int, Query(ge=0, le=MAX_OFFSET)]
+
+
+@router.get(
+    "/v1/jobs/{job_id}/items",
+    response_model=JobItems,
+    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def items(
+    job_id: str,
+    service: ServiceOf,
+    principal: WithReadScope,
+    index: Annotated[
+        list[_Index] | None,
+        Query(max_length=ITEMS_AT_ONCE, description="the index of an item; for several, several times"),
+    ] = None,
+) -> Response:
+    """Read the query, the labels and some items of a job, as far as they have up to 200 tokens; more are cut off.
+
+    They are made from the stored tokens, so they have what a template adds. Texts are null if the job was accepted with
+    another tokenizer than this server has.
+    """
+    inputs = await service.threads.sql_of(
+        principal.tenant, read_inputs, service.database, principal.tenant, checked_job_id(job_id), index or []
+    )
+    known = inputs.tokenizer_fingerprint == service.card.tokenizer_fingerprint
+    tokenizer = service.reading.tokenizer if known else None
+    return json_response(await service.threads.text(_show, inputs, tokenizer))
+
+
+def _show(inputs: JobInputs, tokenizer: TextTokenizer | None) -> dict[str, object]:
+    labels = inputs.labels
+    return {
+        "object": "list",
+        "query": _text(inputs.query, tokenizer),
+        "labels": None if labels is None else [_label(tokens, tokenizer) for tokens in labels],
+        "data": [
+            {"index": index, **_text(item.tokens, tokenizer, inputs.query[item.prefix_end :])}
+            for index, item in inputs.items.items()
+        ],
+    }
+
+
+def _label(tokens: Sequence[int], tokenizer: TextTokenizer | None) -> dict[str, object]:
+    if tokenizer is None:
+        return {"ids": list(tokens), "text": None}
+    text = tokenizer.pieces(tokens)[0] if len(tokens) == 1 else tokenizer.decode(tokens)
+    return {"ids": list(tokens), "text": text}
+
+
+def _text(
+    tokens: TokenIds, tokenizer: TextTokenizer | None, rest_of_query: TokenIds | None = None
+) -> dict[str, object]:
+    """Return a text. rest_of_query: what an item does not share of the query, and may repeat in other tokens."""
+    text = None
+    if tokenizer is not None:
+        text = tokenizer.decode(tokens[:SHOWN_TOKENS].tolist())
+        if rest_of_query is not None and len(rest_of_query) <= SHOWN_TOKENS:
+            text = text.removeprefix(tokenizer.decode(rest_of_query.tolist()))
+    return {"text": text, "tokens": len(tokens), "is_cut": len(tokens) > SHOWN_TOKENS}

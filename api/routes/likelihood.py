@@ -1,0 +1,45 @@
+"""``POST /v1/likelihood``: the log-probability of items behind a query. It is a call like those of ``/v1/score``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from api.answers.error_responses import secured
+from api.answers.items.request_schemas import LikelihoodBody
+from api.answers.items.result_schemas import LikelihoodResponse
+from api.answers.openapi import json_body
+from api.answers.presentation import encode_scoring
+from api.principal import WithScoreScope
+from api.requests.idempotency import IdempotencyKey
+from api.requests.kinds import LIKELIHOOD
+from api.requests.prefer import Handling, is_strict
+from api.routes.score import SCORING_ERRORS, answer_call, receive_call
+from api.service import ServiceOf
+from scoring.error_codes import ErrorCode
+
+router = APIRouter(tags=["scoring"])
+
+EXAMPLE = {"query": "The capital of France is", "items": [" Paris", " a city in the south"]}
+
+
+@router.post(
+    LIKELIHOOD.path,
+    response_model=LikelihoodResponse,
+    responses=secured(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
+    openapi_extra=json_body(LikelihoodBody, EXAMPLE),
+)
+async def likelihood(
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
+) -> Response:
+    """Return how probable each item is behind the query, and wait for it.
+
+    An item's log-probability is the sum of those of its own tokens. Everything else is as with `/v1/score`.
+    """
+    strict = is_strict(request, handling)
+    call = await receive_call(request, service, principal, idempotency_key, LIKELIHOOD.path, strict=strict)
+    return await answer_call(request, service, call, encode_scoring)

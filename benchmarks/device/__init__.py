@@ -1,0 +1,1 @@
+"""One command for whoever has a device for ten minutes: ``python -m benchmarks.device``."""

@@ -1,0 +1,1 @@
+"""Giving waiting chunks to workers."""

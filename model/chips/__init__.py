@@ -1,0 +1,1 @@
+"""Several chips that compute one model: what each of them has, and where they exchange numbers."""

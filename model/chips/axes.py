@@ -1,0 +1,59 @@
+"""The logical axes of arrays, and which of them are divided among chips.
+
+Parameters, the pool and the outputs of programs name their axes by what they mean. One table says which of these axes
+are divided over the one axis of the mesh (:data:`DIVIDED`); all others are whole on every chip. Hidden states are
+``rows`` and ``width``, so every chip has them whole, and what comes between two all-reduces is divided by heads, by
+the MLP's width, or by the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax.sharding import PartitionSpec
+
+TENSOR = "tensor"
+"""The one axis of the mesh."""
+
+DIVIDED = {"heads": TENSOR, "key_heads": TENSOR, "mlp": TENSOR, "vocabulary": TENSOR}
+"""Logical axes that are divided among chips. Attention never exchanges numbers, because it works head by head."""
+
+Axes = tuple[str, ...]
+
+_KERNELS: dict[str, Axes] = {
+    "embed_tokens": ("vocabulary", "width"),  # stored in rows: see Platform.tied_as_rows
+    "lm_head": ("width", "vocabulary"),
+    "q_proj": ("width", "heads"),
+    "k_proj": ("width", "key_heads"),
+    "v_proj": ("width", "key_heads"),
+    "o_proj": ("heads", "width"),
+    "gate_proj": ("width", "mlp"),
+    "up_proj": ("width", "mlp"),
+    "down_proj": ("mlp", "width"),
+}
+POOL: Axes = ("layers", "key_heads", "blocks", "block_tokens", "head_dim")
+STATES: Axes = ("rows", "width")
+WHOLE: Axes = ()
+"""Of any array that every chip has whole."""
+
+
+def parameter_axes(path: Sequence[str]) -> Axes:
+    """Return the axes of a parameter of :class:`model.architecture.decoder.Decoder`, with that of the layers.
+
+    path: its names from a module that holds the layer, or from further out, to ``weight`` or ``bias``.
+    """
+    module, name = path[-2:]
+    axes = _KERNELS.get(module, ("width",))  # a norm has no kernel
+    own = axes[-1:] if name == "bias" else axes
+    is_outside = module in {"embed_tokens", "lm_head"} or tuple(path[:-1]) == ("model", "norm")
+    return own if is_outside else ("layers", *own)
+
+
+def divided_axis(axes: Axes) -> int | None:
+    """Return the number of the axis that is divided, of which there is one at most; None if the array is whole."""
+    return next((number for number, axis in enumerate(axes) if axis in DIVIDED), None)
+
+
+def partition(axes: Axes) -> PartitionSpec:
+    """Return how an array is divided over the mesh."""
+    return PartitionSpec(*(DIVIDED.get(axis) for axis in axes))  # type: ignore[no-untyped-call]

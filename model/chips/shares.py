@@ -1,0 +1,53 @@
+"""Which heads, and how much of the MLP and of the vocabulary, each of several chips has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from model.architecture.config import DecoderConfig
+from model.architecture.configuration_reader import UnsupportedModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The equal shares of a model.
+
+    A chip needs the key heads of its query heads. If key heads can't be divided, some are on several chips: then the
+    model is computed as one with more key heads, of which some are the same (:attr:`key_heads`). A chip never has more
+    of them than the model.
+    """
+
+    whole: DecoderConfig
+    """The model as it is computed, with repeated key heads."""
+    own: DecoderConfig
+    """What one chip computes of it."""
+    key_heads: tuple[int, ...]
+    """The key head of the checkpoint that each key head of :attr:`whole` is."""
+
+    @classmethod
+    def of(cls, config: DecoderConfig, chips: int) -> Shares:
+        """Divide a model. Raises UnsupportedModelError, which names all that can't be divided."""
+        sizes = {
+            "num_attention_heads": config.query_heads,
+            "intermediate_size": config.mlp_width,
+            "vocab_size": config.vocabulary,
+        }
+        faults = [f"{name} {size}" for name, size in sizes.items() if size % chips]
+        if faults:
+            raise UnsupportedModelError(
+                f"{chips} devices can't share this model equally, because {chips} does not divide {', '.join(faults)}"
+            )
+        queries = config.query_heads // chips
+        of_one_key = config.query_heads // config.kv_heads
+        together = math.gcd(queries, of_one_key)  # neighbouring query heads of one chip with the same key head
+        repeated = config.query_heads // together
+        whole = replace(config, kv_heads=repeated)
+        own = replace(
+            whole,
+            query_heads=queries,
+            kv_heads=repeated // chips,
+            mlp_width=config.mlp_width // chips,
+            vocabulary=config.vocabulary // chips,
+        )
+        return cls(whole, own, tuple(head * together // of_one_key for head in range(repeated)))

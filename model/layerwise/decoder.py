@@ -1,0 +1,84 @@
+"""A decoder as its layers, and the shapes of what their programs hand on.
+
+A layer is four programs, the same for all layers: queries, keys and values (QKV); attention to the prefix;
+self-attention within the items; and the output projection with the MLP.
+
+Shapes: T tokens of a step, n of them scored; I = ``Buckets.padded_rows(T)``, to which queries, keys, values and
+attention outputs are padded between programs; R items of at most L tokens; H query heads, K key heads, D of a head.
+*layer* stands for the weights of a layer.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from model.architecture.decoder import Decoder, Layer
+from model.attention.contract import Attention
+from model.buckets import Buckets
+from model.platforms import Platform
+from model.programs.decoder import DecoderParts, on_device
+from model.programs.kind import array, float32
+
+Shape = jax.ShapeDtypeStruct
+
+
+class LayerwiseDecoder(DecoderParts):
+    """A decoder whose layers are computed one by one.
+
+    longest: blocks of the longest prefix; attention: None for the platform's own.
+    """
+
+    def __init__(
+        self, decoder: Decoder, platform: Platform, buckets: Buckets, longest: int, attention: Attention | None = None
+    ) -> None:
+        super().__init__(decoder)
+        self.buckets = buckets
+        self.longest = longest
+        self.attention = attention or platform.attention(self.dtype)
+        self._pool_dtype = platform.pool_dtype(self.dtype)
+        # On a CPU, views of the stacks.
+        per_leaf = [[on_device(layer) for layer in np.asarray(leaf)] for leaf in self.stacks]
+        self.layers: list[tuple[Array, ...]] = list(zip(*per_leaf, strict=True))
+
+    def layer(self, number: int) -> Layer:
+        """Return one layer as a module over the served weights."""
+        return self.layer_of(self.layers[number])
+
+    def pool(self, blocks: int) -> tuple[Shape, Shape]:
+        """Return the shapes of a layer's pool: keys and values of :class:`model.attention.contract.PrefixBlocks`."""
+        config, size, dtype = self.config, self.buckets.block_tokens, self._pool_dtype
+        heads = blocks, config.kv_heads
+        return array(dtype, *heads, config.head_dim, size), array(dtype, *heads, size, config.head_dim)
+
+    def hidden(self, tokens: int) -> Shape:
+        """Return the shape of hidden states."""
+        return float32(tokens, self.config.width)
+
+    def rotary(self, tokens: int) -> tuple[Shape, Shape]:
+        """Return the shapes of cosines and sines of positions."""
+        return (float32(tokens, self.config.head_dim // 2),) * 2
+
+    def queries(self, tokens: int) -> Shape:
+        """Return the shape of the queries of so many tokens, [I, H, D]."""
+        return array(self.dtype, self.buckets.padded_rows(tokens), self.config.query_heads, self.config.head_dim)
+
+    def key_values(self, tokens: int) -> tuple[Shape, Shape]:
+        """Return the shapes of their keys and values, [I, K, D] each."""
+        return (array(self.dtype, self.buckets.padded_rows(tokens), self.config.kv_heads, self.config.head_dim),) * 2
+
+    def attended(self, tokens: int) -> tuple[Shape, Shape]:
+        """Return the shapes of their attention output, [I, H, D], and its log-sum-exp, [I, H]."""
+        heads = self.buckets.padded_rows(tokens), self.config.query_heads
+        return float32(*heads, self.config.head_dim), float32(*heads)
+
+    def padded(self, *parts: Array) -> tuple[Array, ...]:
+        """Fill arrays [T, ...] up with zeros: [I, ...]."""
+
+        def of(part: Array) -> Array:
+            missing = self.buckets.padded_rows(len(part)) - len(part)
+            return jnp.pad(part, ((0, missing), (0, 0), (0, 0))) if missing else part
+
+        return tuple(map(of, parts))

@@ -1,0 +1,43 @@
+"""The program that ends a layer: the output projection of attention, and the MLP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from jax import Array
+from numpy.random import Generator
+
+from model.checks import numpy_decoder
+from model.checks.cases import DISTINCT_ROWS, in_turn, normal
+from model.checks.expected import Case, ExpectedOutput
+from model.layerwise.decoder import LayerwiseDecoder
+from model.programs.kind import Source
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMLPKey:
+    """The output projection of attention, and the MLP behind it."""
+
+    tokens: int
+
+    def source(self, decoder: LayerwiseDecoder) -> Source:
+        """See :class:`model.programs.kind.ProgramKey`."""
+        arguments = *decoder.layers[0], decoder.hidden(self.tokens), decoder.attended(self.tokens)[0]
+        return Source(partial(output_mlp, decoder), arguments)
+
+    def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
+        """See :class:`model.programs.kind.ProgramKey`."""
+        turns, config = in_turn(self.tokens), decoder.config
+        hidden = normal(random, DISTINCT_ROWS, config.width)
+        hidden[::2] = 0.0  # otherwise what is added would be a small part of the sum
+        attended = normal(random, DISTINCT_ROWS, config.query_heads, config.head_dim)
+        after = numpy_decoder.output_mlp(decoder.layer(0), hidden, attended)
+        padded = attended[in_turn(decoder.buckets.padded_rows(self.tokens))]
+        return (*decoder.layers[0], hidden[turns], padded), (ExpectedOutput(after[turns]),)
+
+
+def output_mlp(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array]:
+    """(*layer, hidden, attention output) -> hidden, float32 [T, width]."""
+    *weights, hidden, attended = arguments
+    return (decoder.layer_of(weights).output_mlp(hidden, attended[: len(hidden)]),)

@@ -1,0 +1,107 @@
+"""The program in which the tokens of items attend to their own item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.random import Generator
+
+from model.attention.contract import AttentionOutput, causal, merge
+from model.buckets import SHORTEST_LENGTH_BUCKET
+from model.checks import numpy_decoder
+from model.checks.cases import attended, evenly_spaced, normal, random_key_values, random_queries
+from model.checks.expected import Case, ExpectedOutput
+from model.checks.numpy_decoder import ReferenceAttention
+from model.forward import Extension
+from model.layerwise.decoder import LayerwiseDecoder
+from model.layerwise.steps import Step
+from model.programs.kind import Source, int32
+
+
+@dataclass(frozen=True, slots=True)
+class SelfAttentionKey:
+    """Attention of items to their own tokens."""
+
+    length: int  # tokens that each item is padded to
+    rows: int  # items
+    last: bool  # queries of each item's last token alone
+
+    def source(self, decoder: LayerwiseDecoder) -> Source:
+        """See :class:`model.programs.kind.ProgramKey`."""
+        step, rows = decoder.buckets.step_tokens, int32(self.rows)
+        program, indices = (self_attention_for_logits, (rows, rows)) if self.last else (self_attention, (int32(step),))
+        arguments = decoder.queries(step), *decoder.key_values(step), *decoder.attended(step), rows, *indices
+        return Source(partial(program, decoder, self.length), arguments)
+
+    def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
+        """Items of all lengths of a bucket, tightly packed, some of them behind a prefix that they have attended to.
+
+        Some tokens, or the first logit position, belong to another bucket: their output must not change.
+        """
+        buckets, others = decoder.buckets, 1
+        size = buckets.step_tokens
+        shorter = self.length // 2 if self.length > SHORTEST_LENGTH_BUCKET else 0
+        lengths = random.integers(shorter, self.length, size) + 1
+        lengths[0] = self.length
+        count = min(self.rows, buckets.logit_rows - others, int((np.cumsum(lengths) <= size).sum()))
+        lengths = lengths[:count]
+        step = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], buckets)
+        (batch,) = step.self_attention
+        queries = random_queries(random, decoder, buckets.padded_rows(size))
+        keys, values = random_key_values(random, decoder, size)
+        values[np.cumsum(lengths) - 1] *= 8  # so that an item's last token shows, however long the item is
+        before = ReferenceAttention(normal(random, *queries.shape), normal(random, *queries.shape[:2]))
+        before.out[1::3], before.log_sum_exp[1::3] = 0.0, -np.inf
+        item_of = np.repeat(np.arange(count), lengths)
+        slots, logit_indices = batch.slots.copy(), np.minimum(batch.logit_indices + others, size).astype(np.int32)
+        slots[3::7] = -1
+        checked = evenly_spaced(others + count if self.last else len(item_of))
+        # With ``last``, row ``others + n`` holds the query of item n's last token, which sees the whole item.
+        item_of_query = checked - others if self.last else item_of[checked]
+        ends = np.full_like(checked, len(item_of)) if self.last else checked + 1
+        visible = np.equal.outer(item_of_query, item_of) & np.greater.outer(ends, np.arange(len(item_of)))
+        own = attended(decoder, queries[checked], keys[: len(item_of)], values[: len(item_of)], visible)
+        merged = numpy_decoder.merge(ReferenceAttention(before.out[checked], before.log_sum_exp[checked]), own)
+        in_bucket = item_of_query >= 0 if self.last else slots[checked] >= 0
+        expected = np.where(in_bucket[:, None, None], merged, before.out[checked])
+        indices = (batch.lengths, logit_indices) if self.last else (slots,)
+        return (queries, keys, values, *before, batch.starts, *indices), (ExpectedOutput(expected, checked),)
+
+
+def self_attention(decoder: LayerwiseDecoder, length: int, *arguments: Array) -> tuple[Array]:
+    """(queries, keys, values, out, log-sum-exp, starts [R], slots [I]) -> attention output, float32 [I, H, D].
+
+    The program merges each token's attention to its own item into ``out``, its attention to the prefix. starts and
+    slots: see :class:`model.layerwise.steps.SelfAttentionBatch`. Tokens of other length buckets keep their ``out``.
+    """
+    queries, keys, values, out, log_sum_exp, starts, slots = arguments
+    positions = _item_positions(starts, length, len(keys))
+    padded = decoder.attention.attend(queries[positions], keys[positions], values[positions], causal(length))
+    own = (part.reshape(-1, *part.shape[2:])[jnp.maximum(slots, 0)] for part in padded)
+    merged = merge(AttentionOutput(out, log_sum_exp), AttentionOutput(*own)).out
+    return (jnp.where((slots >= 0)[:, None, None], merged, out),)
+
+
+def self_attention_for_logits(decoder: LayerwiseDecoder, length: int, *arguments: Array) -> tuple[Array]:
+    """(queries, keys, values, out, log-sum-exp, starts, lengths, logit indices) -> attention output [I, H, D].
+
+    The same for the query of each item's last token alone: the query and the output of item ``r`` stand at
+    ``logit_indices[r]``. Outputs elsewhere stay, and an index of I writes nothing.
+    """
+    queries, keys, values, out, log_sum_exp, starts, lengths, logit_indices = arguments
+    positions = _item_positions(starts, length, len(keys))
+    ranges = jnp.stack([jnp.zeros_like(lengths), lengths], axis=-1)[:, None, None]
+    present = jnp.minimum(logit_indices, len(queries) - 1)
+    padded = decoder.attention.attend(queries[present][:, None], keys[positions], values[positions], ranges)
+    own = AttentionOutput(*(part[:, 0] for part in padded))
+    merged = merge(AttentionOutput(out[present], log_sum_exp[present]), own)
+    return (out.at[logit_indices].set(merged.out, mode="drop"),)
+
+
+def _item_positions(starts: Array, length: int, size: int) -> Array:
+    """Return where in a step the tokens of items are, int32 [R, length]; behind an item's end, any tokens."""
+    return jnp.minimum(starts[:, None] + jnp.arange(length, dtype=jnp.int32), size - 1)

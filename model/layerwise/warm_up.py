@@ -1,0 +1,54 @@
+"""When the programs of layers are compiled: their whole set is known before a worker serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from model.buckets import Buckets, packed_logit_rows
+from model.layerwise.decoder import LayerwiseDecoder
+from model.layerwise.embed import EmbedKey
+from model.layerwise.output_mlp import OutputMLPKey
+from model.layerwise.packed_attention import PackedAttentionKey
+from model.layerwise.prefix_attention import PrefixAttentionKey
+from model.layerwise.qkv import QKVKey
+from model.layerwise.self_attention import SelfAttentionKey
+from model.layerwise.store import StoreKey
+from model.programs.heads import first_heads, rest_of_heads
+from model.programs.kind import ProgramKey
+
+Key = ProgramKey[LayerwiseDecoder]
+
+
+def core(buckets: Buckets, blocks: int) -> tuple[Key, ...]:
+    """Return what is compiled before serving: enough to score anything that has few labels. blocks: of the pool."""
+    steps = (key for size in buckets.warm_up_sizes for key in _of_step(buckets, size, blocks))
+    last_layer = PrefixAttentionKey(buckets.logit_rows, blocks), OutputMLPKey(buckets.logit_rows)
+    self_attention = (
+        SelfAttentionKey(bucket.length, bucket.rows, last)
+        for bucket in buckets.length_buckets
+        for last in (False, True)
+    )
+    return tuple(dict.fromkeys((*steps, *last_layer, StoreKey(blocks), *first_heads(), *self_attention)))
+
+
+def rest(buckets: Buckets, blocks: int, *, packed: bool, dense: bool) -> tuple[Key, ...]:
+    """Return what is compiled beside the first work: other step sizes, many labels, and packed sequences.
+
+    packed, dense: whether packed sequences may be computed without a mask and with one.
+    """
+    steps = (key for size in buckets.step_sizes for key in _of_step(buckets, size, blocks))
+    masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
+    sequences = (key for mask in masks for size in buckets.packed_sizes for key in _of_packed(size, mask))
+    known = set(core(buckets, blocks))
+    return tuple(key for key in dict.fromkeys((*steps, *rest_of_heads(), *sequences)) if key not in known)
+
+
+def _of_step(buckets: Buckets, size: int, blocks: int) -> Iterator[Key]:
+    yield from (EmbedKey(size), QKVKey(size), PrefixAttentionKey(size, blocks), OutputMLPKey(size))
+    yield QKVKey(size, buckets.logit_rows)
+
+
+def _of_packed(size: int, dense: bool) -> Iterator[Key]:
+    rows = packed_logit_rows(size)
+    yield from (EmbedKey(size), QKVKey(size), QKVKey(size, rows), OutputMLPKey(size), OutputMLPKey(rows))
+    yield from (PackedAttentionKey(size, 0, dense), PackedAttentionKey(size, rows, dense))

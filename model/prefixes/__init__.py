@@ -1,0 +1,1 @@
+"""Prefixes in the pool: its blocks, which prefixes have them, and how they are computed."""

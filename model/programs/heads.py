@@ -1,0 +1,19 @@
+"""When the programs of heads are compiled."""
+
+from __future__ import annotations
+
+from model.buckets import LABEL_BUCKETS
+from model.programs.label_head import HeadKey
+from model.programs.target_head import TargetHeadKey
+from scoring.layout import Head
+
+
+def first_heads() -> tuple[HeadKey, ...]:
+    """Return the heads that are compiled before serving: those for few labels."""
+    return tuple(HeadKey.of(head, LABEL_BUCKETS[0]) for head in Head)
+
+
+def rest_of_heads() -> tuple[HeadKey | TargetHeadKey, ...]:
+    """Return the heads that are not compiled before serving, up to the largest bucket."""
+    heads = (HeadKey.of(head, labels) for labels in LABEL_BUCKETS[1:] for head in Head)
+    return (*map(TargetHeadKey.of, LABEL_BUCKETS), *heads)

@@ -1,0 +1,124 @@
+"""The head for labels: from final hidden states to scores of the same labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array, lax
+from numpy.random import Generator
+
+from model.architecture.decoder import Norm
+from model.buckets import HEAD_ROWS, label_bucket
+from model.checks import numpy_decoder
+from model.checks.cases import HEAD_STATES, head_states, in_turn
+from model.checks.expected import Case, ExpectedOutput
+from model.chips.axes import WHOLE
+from model.chips.vocabulary import OnOneChip, Vocabulary
+from model.linear import project
+from model.programs.decoder import DecoderParts
+from model.programs.kind import Program, Source, float32, int32
+from model.score_buffer import Floats
+from scoring.layout import Head, TokenIds
+
+_COLUMNS = 128
+"""Columns of a kernel that are read for one of them: those that a TPU's memory holds together. To gather single ones,
+its compiler would transpose the whole kernel.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadKey:
+    """Scores of labels from final hidden states."""
+
+    head: Head
+    rows: int
+    labels: int
+
+    @classmethod
+    def of(cls, head: Head, labels: int) -> HeadKey:
+        """Return the program for a number of labels."""
+        return cls(head, HEAD_ROWS, label_bucket(labels))
+
+    def padded(self, hidden: Floats, labels: Sequence[int]) -> tuple[Floats, TokenIds]:
+        """Return hidden states [rows, width] and labels [labels] in the program's shapes. Zeros fill the rest."""
+        rows = np.zeros((self.rows, hidden.shape[1]), np.float32)
+        rows[: len(hidden)] = hidden
+        ids = np.zeros(self.labels, np.int32)
+        ids[: len(labels)] = labels
+        return rows, ids
+
+    def source(self, decoder: DecoderParts) -> Source:
+        """See :class:`model.programs.kind.ProgramKey`."""
+        program = lm_head(
+            self.head,
+            decoder.norm,
+            as_rows=decoder.head_as_rows,
+            by_tiles=decoder.heads_by_tiles,
+            vocabulary=decoder.vocabulary,
+        )
+        arguments = (*decoder.head, float32(self.rows, decoder.config.width), int32(self.labels))
+        outputs = (WHOLE,) if self.head is Head.LOGITS else (WHOLE, WHOLE)
+        return decoder.source(program, arguments, decoder.head_axes, outputs)
+
+    def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
+        """See :class:`model.programs.kind.ProgramKey`."""
+        ids = random.integers(0, decoder.config.vocabulary, self.labels, np.int32)
+        turns, states = in_turn(self.rows, HEAD_STATES), head_states(decoder.config.width)
+        logits = numpy_decoder.label_logits(decoder, states, ids)
+        arguments = (*decoder.head, states[turns], ids)
+        if self.head is Head.LOGITS:
+            return arguments, (ExpectedOutput(logits[turns]),)
+        logprobs = logits - decoder.over_vocabulary.log_sum_exp
+        return arguments, (ExpectedOutput(logits[turns]), ExpectedOutput(logprobs[turns]))
+
+
+def lm_head(
+    head: Head,
+    norm_graph: nnx.GraphDef[Norm],
+    *,
+    as_rows: bool,
+    by_tiles: bool = False,
+    vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
+) -> Program:
+    """(norm weight, kernel, hidden [R, width], labels int32 [M]) -> label logits, float32 [R, M].
+
+    With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary. Without,
+    only the labels' part of the kernel is read. hidden: before the final norm; kernel: [width, vocabulary], or its
+    transpose with ``as_rows``. by_tiles: columns of the kernel are read as a TPU's memory holds them; else gathered.
+    """
+
+    def program(weight: Array, kernel: Array, hidden: Array, labels: Array) -> tuple[Array, ...]:
+        norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
+        if head is Head.LOGITS:
+
+            def of_labels(ids: Array) -> Array:
+                if by_tiles and not as_rows:
+                    return project(norm(hidden), _rows_by_tiles(kernel, ids), transposed=True)
+                own = jnp.take(kernel, ids, axis=0 if as_rows else 1)
+                return project(norm(hidden), own, transposed=as_rows)
+
+            return (vocabulary.pick(labels, of_labels),)
+        logits = project(norm(hidden), kernel, transposed=as_rows)
+        label_logits = vocabulary.pick(labels, lambda ids: jnp.take(logits, ids, axis=1))
+        return label_logits, label_logits - vocabulary.log_sum_exp(logits)
+
+    return program
+
+
+def _rows_by_tiles(kernel: Array, labels: Array) -> Array:
+    """Return columns of a kernel as rows: [M, width]."""
+    width, vocabulary = kernel.shape
+    columns = min(_COLUMNS, vocabulary)
+
+    def row(label: Array) -> Array:
+        begin = jnp.minimum(label // columns * columns, vocabulary - columns)
+        near = lax.dynamic_slice(kernel, (0, begin), (width, columns))
+        wanted = jnp.arange(columns, dtype=labels.dtype) == label - begin
+        return jnp.sum(jnp.where(wanted, near, 0), axis=1, dtype=kernel.dtype)  # the sum of one number and zeros
+
+    rows: Array = lax.map(row, labels)
+    return rows

@@ -1,0 +1,98 @@
+"""The head for targets: from final hidden states to scores of tokens, of which each state has its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from numpy.random import Generator
+
+from model.architecture.decoder import Norm
+from model.buckets import HEAD_ROWS, label_bucket
+from model.checks import numpy_decoder
+from model.checks.cases import HEAD_STATES, head_states, in_turn
+from model.checks.expected import Case, ExpectedOutput
+from model.chips.axes import WHOLE
+from model.chips.vocabulary import OnOneChip, Vocabulary
+from model.linear import project
+from model.programs.decoder import DecoderParts
+from model.programs.kind import Program, Source, float32, int32
+from model.score_buffer import Floats
+from scoring.layout import TokenIds
+
+GREEDY_LEAD = 0.05
+"""By how much a logit must lead for its token to be the most probable one whatever is rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHeadKey:
+    """Scores of target tokens from final hidden states, each of which has targets of its own."""
+
+    rows: int
+    targets: int  # of a row
+
+    @classmethod
+    def of(cls, targets: int) -> TargetHeadKey:
+        """Return the program for states of so many targets each."""
+        return cls(HEAD_ROWS, label_bucket(targets))
+
+    def padded(self, hidden: Floats, targets: TokenIds) -> tuple[Floats, TokenIds]:
+        """Return hidden states [rows, width] and targets [rows, targets] in the program's shapes; zeros fill the rest.
+
+        targets: int32 [n, m].
+        """
+        rows, ids = np.zeros((self.rows, hidden.shape[1]), np.float32), np.zeros((self.rows, self.targets), np.int32)
+        rows[: len(hidden)] = hidden
+        ids[: len(targets), : targets.shape[1]] = targets
+        return rows, ids
+
+    def source(self, decoder: DecoderParts) -> Source:
+        """See :class:`model.programs.kind.ProgramKey`."""
+        program = target_head(decoder.norm, as_rows=decoder.head_as_rows, vocabulary=decoder.vocabulary)
+        states = float32(self.rows, decoder.config.width)
+        arguments = (*decoder.head, states, int32(self.rows, self.targets))
+        return decoder.source(program, arguments, decoder.head_axes, (WHOLE, WHOLE))
+
+    def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
+        """Other targets for each of the distinct states, one of which is its most probable token."""
+        states, known = head_states(decoder.config.width), decoder.over_vocabulary
+        ids = random.integers(0, decoder.config.vocabulary, (HEAD_STATES, self.targets), np.int32)
+        ids[:, self.targets // 2] = known.highest
+        # Where two tokens are nearly as probable, rounding may make either of them the most probable one.
+        clear = known.lead >= min(GREEDY_LEAD, known.lead.max())
+        logits = numpy_decoder.label_logits(decoder, states, ids.reshape(-1))
+        own = np.arange(HEAD_STATES)
+        logits = logits.reshape(HEAD_STATES, HEAD_STATES, self.targets)[own, own]
+        turns = in_turn(self.rows, HEAD_STATES)
+        greedy = (ids == known.highest[:, None])[turns]
+        is_clear = np.flatnonzero(clear[turns]).astype(np.int32)
+        return (*decoder.head, states[turns], ids[turns]), (
+            ExpectedOutput((logits - known.log_sum_exp)[turns]),
+            ExpectedOutput(greedy[is_clear], is_clear, exact=True),
+        )
+
+
+def target_head(
+    norm_graph: nnx.GraphDef[Norm],
+    *,
+    as_rows: bool,
+    vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
+) -> Program:
+    """(norm weight, kernel, hidden [R, width], targets int32 [R, M]) -> log-probabilities, and whether greedy, [R, M].
+
+    Each state has targets of its own. The log-probabilities, float32, are over the whole vocabulary, with the same bits
+    as those of :func:`model.programs.label_head.lm_head`. A target is greedy if no token is more probable. hidden and
+    kernel: as there.
+    """
+
+    def program(weight: Array, kernel: Array, hidden: Array, targets: Array) -> tuple[Array, ...]:
+        norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
+        logits = project(norm(hidden), kernel, transposed=as_rows)
+        of_targets = vocabulary.pick(targets, lambda ids: jnp.take_along_axis(logits, ids, axis=1))
+        greedy = of_targets >= vocabulary.highest(logits)
+        return of_targets - vocabulary.log_sum_exp(logits), greedy
+
+    return program

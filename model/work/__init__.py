@@ -1,0 +1,1 @@
+"""From claimed work to the rows that are computed."""

@@ -1,0 +1,284 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+
+import httpx2
+
+from scoreline.client.connection import connection_settings, request_settings, unreachable
+from scoreline.client.errors import ScorelineError
+from scoreline.client.exchange.flow import (
+    Answer,
+    Close,
+    Command,
+    Exchange,
+    Flow,
+    Give,
+    Iteration,
+    Next,
+    Open,
+    ReadAll,
+    Reading,
+    Sleep,
+    Stream,
+)
+from scoreline.client.exchange.sending import Service
+from scoreline.client.mapping import Mapping, map_async
+from scoreline.client.operations import batches as batch_operations
+from scoreline.client.operations import events as event_operations
+from scoreline.client.operations import files as file_operations
+from scoreline.client.operations import jobs as job_operations
+from scoreline.client.operations import likelihoods as likelihood_operations
+from scoreline.client.operations import scoring, submitting, waiting
+from scoreline.client.operations.pairs import MapProgress, Pair, PairOptions
+from scoreline.client.results import ScoreResult
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    flow: Callable[Concatenate[Service, P], Flow[T]],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Return an operation as a method that is awaited."""
+
+    @functools.wraps(flow)
+    def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._run(flow(self._service, *args, **options))
+
+    return method
+
+
+def _iterating(
+    flow: Callable[Concatenate[Service, P], Iteration[T]],
+) -> Callable[Concatenate[AsyncClient, P], AsyncIterator[T]]:
+    """Return an operation as a method that returns an asynchronous iterator."""
+
+    @functools.wraps(flow)
+    def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
+        return self._iterate(flow(self._service, *args, **options))
+
+    return method
+
+
+class AsyncClient:
+    """:class:`Client` for asyncio: its methods are awaited, and its iterators are asynchronous."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        retry_seconds: float = 20.0,
+        outage_seconds: float = 300.0,
+    ) -> None:
+        """Make a client. It connects when it is first used.
+
+        url: None: the environment variable ``SCORELINE_URL``, or else http://127.0.0.1:8000. api_key: None: the
+        environment variable ``SCORELINE_API_KEY``; empty: no key.
+        timeout: seconds in which an answer comes that does not wait for scores. retry_seconds: for how long a request
+        is repeated that was refused for now or got no answer; 0: never. outage_seconds: the same for ``wait``, ``map``
+        and other operations that take long anyway, once the service was reached.
+        """
+        self._settings, self._service = connection_settings(url, api_key, timeout, retry_seconds, outage_seconds)
+        self._http = httpx2.AsyncClient(**self._settings)
+
+    @classmethod
+    def like(cls, settings: dict[str, Any], service: Service) -> AsyncClient:
+        """Return a client of the same service as another one, which was made with these settings."""
+        client = cls.__new__(cls)
+        client._settings, client._service = settings, service
+        client._http = httpx2.AsyncClient(**settings)
+        return client
+
+    @property
+    def service(self) -> Service:
+        """Where the service is, and whether it answers."""
+        return self._service
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._http.aclose()
+
+    score = _awaited(scoring.score)
+    likelihood = _awaited(likelihood_operations.likelihood)
+    rerank = _awaited(scoring.rerank)
+    models = _awaited(scoring.models)
+    tokenize = _awaited(scoring.tokenize)
+    submit = _awaited(submitting.submit)
+    upload = _awaited(submitting.upload)
+    dry_run = _awaited(submitting.dry_run)
+    submit_likelihood = _awaited(likelihood_operations.submit_likelihood)
+    upload_likelihood = _awaited(likelihood_operations.upload_likelihood)
+    dry_run_likelihood = _awaited(likelihood_operations.dry_run_likelihood)
+    get = _awaited(job_operations.get)
+    wait = _awaited(waiting.wait)
+    jobs = _iterating(job_operations.jobs)
+    scores = _iterating(job_operations.scores)
+    result = _awaited(job_operations.result)
+    likelihoods = _iterating(likelihood_operations.likelihoods)
+    likelihood_result = _awaited(likelihood_operations.likelihood_result)
+    cancel = _awaited(job_operations.cancel)
+    delete = _awaited(job_operations.delete)
+    deliveries = _awaited(job_operations.deliveries)
+    redeliver = _awaited(job_operations.redeliver)
+    events = _iterating(event_operations.events)
+
+    upload_file = _awaited(file_operations.upload_file)
+    get_file = _awaited(file_operations.get_file)
+    delete_file = _awaited(file_operations.delete_file)
+    files = _iterating(file_operations.files)
+    file_lines = _iterating(file_operations.file_lines)
+    batch = _awaited(batch_operations.batch)
+    create_batch = _awaited(batch_operations.create_batch)
+    get_batch = _awaited(batch_operations.get_batch)
+    cancel_batch = _awaited(batch_operations.cancel_batch)
+    wait_batch = _awaited(batch_operations.wait_batch)
+    batch_deliveries = _awaited(batch_operations.batch_deliveries)
+    redeliver_batch = _awaited(batch_operations.redeliver_batch)
+    batches = _iterating(batch_operations.batches)
+    batch_results = _iterating(batch_operations.batch_results)
+    batch_events = _iterating(event_operations.batch_events)
+
+    @overload
+    def map(
+        self,
+        pairs: Iterable[Pair] | AsyncIterable[Pair],
+        *,
+        concurrency: int = 8,
+        errors: Literal["raise"] = "raise",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+        bar: bool = False,
+        **options: Unpack[PairOptions],
+    ) -> AsyncIterator[ScoreResult]: ...
+
+    @overload
+    def map(
+        self,
+        pairs: Iterable[Pair] | AsyncIterable[Pair],
+        *,
+        concurrency: int = 8,
+        errors: Literal["yield"],
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+        bar: bool = False,
+        **options: Unpack[PairOptions],
+    ) -> AsyncIterator[ScoreResult | ScorelineError]: ...
+
+    def map(
+        self,
+        pairs: Iterable[Pair] | AsyncIterable[Pair],
+        *,
+        concurrency: int = 8,
+        errors: Literal["raise", "yield"] = "raise",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+        bar: bool = False,
+        **options: Unpack[PairOptions],
+    ) -> AsyncIterator[Any]:
+        """Score the items of many queries, and yield the results in the order of the pairs.
+
+        Each pair becomes a job. At most ``concurrency`` jobs are under way, and no more results than that are kept, so
+        memory stays small however many pairs there are; they are read one at a time. Where the service is overloaded
+        or a quota is used up, this waits as long as the service asks for. A restart of the service does no harm.
+
+        concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
+        its error is yielded in the place of its result. timeout: seconds that a pair may take; None: any time.
+        idempotency_key: makes it safe to run the same ``map`` again: pair number n is sent with the key ``KEY-n``, so
+        what was scored before is not scored again. progress: called with a MapProgress after each pair. bar: show a
+        bar on standard error. options: those of :meth:`submit`.
+
+        The pairs may come from an asynchronous iterable, too.
+        """
+        wanted = Mapping(pairs, options, concurrency, errors, timeout, idempotency_key, progress, bar)
+        return map_async(wanted, lambda pair, number: self.run_mapped(wanted, pair, number))
+
+    def run_mapped(self, wanted: Mapping, pair: Pair, number: int) -> Coroutine[Any, Any, ScoreResult]:
+        """Return the coroutine that scores a pair of :meth:`map`."""
+        return self._run(wanted.flow(self._service, pair, number))
+
+    async def _run(self, flow: Flow[T]) -> T:
+        """Carry out the commands of a flow and return its value."""
+        outcome: Any = None
+        failure: BaseException | None = None
+        async with AsyncExitStack() as streams:
+            while True:
+                try:
+                    command = flow.send(outcome) if failure is None else flow.throw(failure)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+                outcome, failure = await self._outcome(command, streams)
+
+    async def _iterate(self, flow: Iteration[T]) -> AsyncIterator[T]:
+        """Carry out the commands of an iteration and yield its values."""
+        outcome: Any = None
+        failure: BaseException | None = None
+        async with AsyncExitStack() as streams:
+            while True:
+                try:
+                    command = flow.send(outcome) if failure is None else flow.throw(failure)
+                except StopIteration:
+                    return
+                outcome = failure = None
+                if isinstance(command, Give):
+                    yield command.value
+                else:
+                    outcome, failure = await self._outcome(command, streams)
+
+    async def _outcome(self, command: Command, streams: AsyncExitStack) -> tuple[Any, BaseException | None]:
+        """Return what came of a command: a value, or an error that the flow is to hear of."""
+        try:
+            return await self._carry_out(command, streams), None
+        except BaseException as error:
+            return None, error
+
+    async def _carry_out(self, command: Command, streams: AsyncExitStack) -> Any:
+        try:
+            match command:
+                case Exchange(request, seconds):
+                    content = request.body.async_content() if request.body else None
+                    response = await self._http.request(**request_settings(request, seconds), content=content)
+                    return Answer(response.status_code, response.headers, response.content)
+                case Sleep(seconds):
+                    return await asyncio.sleep(seconds)
+                case Open(request, reading, seconds):
+                    wanted = self._http.build_request(**request_settings(request, seconds))
+                    response = await self._http.send(wanted, stream=True)
+                    streams.push_async_callback(response.aclose)
+                    return Stream(response.status_code, response.headers, response, _read(response, reading))
+                case Next(stream):
+                    return await anext(stream.parts, None)
+                case ReadAll(stream):
+                    return await stream.handle.aread()
+                case Close(stream):
+                    return await stream.handle.aclose()
+        except httpx2.TransportError as error:
+            raise unreachable(self._service, error) from error
+
+
+def _read(response: httpx2.Response, reading: Reading) -> AsyncIterator[Any]:
+    """Return an iterator over the parts of an answer. It reads nothing before its first part is wanted."""
+    match reading:
+        case Reading.EVENTS:
+            return aiter(httpx2.EventSource(response))
+        case Reading.LINES:
+            return response.aiter_lines()
+        case Reading.CHUNKS:
+            return response.aiter_bytes()

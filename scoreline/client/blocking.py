@@ -1,0 +1,278 @@
+"""The client that blocks."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+
+import httpx2
+
+from scoreline.client.connection import connection_settings, request_settings, unreachable
+from scoreline.client.errors import ScorelineError
+from scoreline.client.exchange.flow import (
+    Answer,
+    Close,
+    Command,
+    Exchange,
+    Flow,
+    Give,
+    Iteration,
+    Next,
+    Open,
+    ReadAll,
+    Reading,
+    Sleep,
+    Stream,
+)
+from scoreline.client.exchange.sending import Service
+from scoreline.client.mapping import Mapping, map_blocking
+from scoreline.client.operations import batches as batch_operations
+from scoreline.client.operations import events as event_operations
+from scoreline.client.operations import files as file_operations
+from scoreline.client.operations import jobs as job_operations
+from scoreline.client.operations import likelihoods as likelihood_operations
+from scoreline.client.operations import scoring, submitting, waiting
+from scoreline.client.operations.pairs import MapProgress, Pair, PairOptions
+from scoreline.client.results import ScoreResult
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _blocking(flow: Callable[Concatenate[Service, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
+    """Return an operation as a method that returns its value."""
+
+    @functools.wraps(flow)
+    def method(self: Client, /, *args: P.args, **options: P.kwargs) -> T:
+        return self._run(flow(self._service, *args, **options))
+
+    return method
+
+
+def _iterating(flow: Callable[Concatenate[Service, P], Iteration[T]]) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    """Return an operation as a method that returns an iterator."""
+
+    @functools.wraps(flow)
+    def method(self: Client, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+        return self._iterate(flow(self._service, *args, **options))
+
+    return method
+
+
+class Client:
+    """A connection to a running service. Every method raises :class:`ScorelineError` if it fails.
+
+    It may be used by several threads at once.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        retry_seconds: float = 20.0,
+        outage_seconds: float = 300.0,
+    ) -> None:
+        """Make a client. It connects when it is first used.
+
+        url: None: the environment variable ``SCORELINE_URL``, or else http://127.0.0.1:8000. api_key: None: the
+        environment variable ``SCORELINE_API_KEY``; empty: no key.
+        timeout: seconds in which an answer comes that does not wait for scores. retry_seconds: for how long a request
+        is repeated that was refused for now or got no answer; 0: never. outage_seconds: the same for ``wait``, ``map``
+        and other operations that take long anyway, once the service was reached.
+        """
+        self._settings, self._service = connection_settings(url, api_key, timeout, retry_seconds, outage_seconds)
+        self._http = httpx2.Client(**self._settings)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    score = _blocking(scoring.score)
+    likelihood = _blocking(likelihood_operations.likelihood)
+    rerank = _blocking(scoring.rerank)
+    models = _blocking(scoring.models)
+    tokenize = _blocking(scoring.tokenize)
+    submit = _blocking(submitting.submit)
+    upload = _blocking(submitting.upload)
+    dry_run = _blocking(submitting.dry_run)
+    submit_likelihood = _blocking(likelihood_operations.submit_likelihood)
+    upload_likelihood = _blocking(likelihood_operations.upload_likelihood)
+    dry_run_likelihood = _blocking(likelihood_operations.dry_run_likelihood)
+    get = _blocking(job_operations.get)
+    wait = _blocking(waiting.wait)
+    jobs = _iterating(job_operations.jobs)
+    scores = _iterating(job_operations.scores)
+    result = _blocking(job_operations.result)
+    likelihoods = _iterating(likelihood_operations.likelihoods)
+    likelihood_result = _blocking(likelihood_operations.likelihood_result)
+    cancel = _blocking(job_operations.cancel)
+    delete = _blocking(job_operations.delete)
+    deliveries = _blocking(job_operations.deliveries)
+    redeliver = _blocking(job_operations.redeliver)
+    events = _iterating(event_operations.events)
+
+    upload_file = _blocking(file_operations.upload_file)
+    get_file = _blocking(file_operations.get_file)
+    delete_file = _blocking(file_operations.delete_file)
+    files = _iterating(file_operations.files)
+    file_lines = _iterating(file_operations.file_lines)
+    batch = _blocking(batch_operations.batch)
+    create_batch = _blocking(batch_operations.create_batch)
+    get_batch = _blocking(batch_operations.get_batch)
+    cancel_batch = _blocking(batch_operations.cancel_batch)
+    wait_batch = _blocking(batch_operations.wait_batch)
+    batch_deliveries = _blocking(batch_operations.batch_deliveries)
+    redeliver_batch = _blocking(batch_operations.redeliver_batch)
+    batches = _iterating(batch_operations.batches)
+    batch_results = _iterating(batch_operations.batch_results)
+    batch_events = _iterating(event_operations.batch_events)
+
+    @overload
+    def map(
+        self,
+        pairs: Iterable[Pair],
+        *,
+        concurrency: int = 8,
+        errors: Literal["raise"] = "raise",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+        bar: bool = False,
+        **options: Unpack[PairOptions],
+    ) -> Iterator[ScoreResult]: ...
+
+    @overload
+    def map(
+        self,
+        pairs: Iterable[Pair],
+        *,
+        concurrency: int = 8,
+        errors: Literal["yield"],
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+        bar: bool = False,
+        **options: Unpack[PairOptions],
+    ) -> Iterator[ScoreResult | ScorelineError]: ...
+
+    def map(
+        self,
+        pairs: Iterable[Pair],
+        *,
+        concurrency: int = 8,
+        errors: Literal["raise", "yield"] = "raise",
+        timeout: float | None = None,
+        idempotency_key: str | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+        bar: bool = False,
+        **options: Unpack[PairOptions],
+    ) -> Iterator[Any]:
+        """Score the items of many queries, and yield the results in the order of the pairs.
+
+        Each pair becomes a job. At most ``concurrency`` jobs are under way, and no more results than that are kept, so
+        memory stays small however many pairs there are; they are read one at a time. Where the service is overloaded
+        or a quota is used up, this waits as long as the service asks for. A restart of the service does no harm.
+
+        concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
+        its error is yielded in the place of its result. timeout: seconds that a pair may take; None: any time.
+        idempotency_key: makes it safe to run the same ``map`` again: pair number n is sent with the key ``KEY-n``, so
+        what was scored before is not scored again. progress: called with a MapProgress after each pair. bar: show a
+        bar on standard error. options: those of :meth:`submit`.
+
+        >>> reviews = {"hotel": ["A lovely room.", "The room was dirty."], "cafe": ["The soup was cold."]}
+        >>> pairs = (("Review: ", items) for items in reviews.values())
+        >>> template = "{item}\\nSentiment:"
+        >>> for result in client.map(pairs, item_template=template, labels=[" positive", " negative"]):
+        ...     print([row[0] > row[1] for row in result.scores])
+        [True, False]
+        [False]
+        """
+        wanted = Mapping(pairs, options, concurrency, errors, timeout, idempotency_key, progress, bar)
+        return self._mapped(wanted)
+
+    def _mapped(self, wanted: Mapping) -> Iterator[ScoreResult | ScorelineError]:
+        # Whoever imports a client for one call need not wait for asyncio.
+        from scoreline.client.asynchronous import AsyncClient
+        from scoreline.client.background import Background
+
+        client = AsyncClient.like(self._settings, self._service)
+        with Background(client) as background:
+            yield from map_blocking(
+                wanted, lambda pair, number: background.start(client.run_mapped(wanted, pair, number))
+            )
+
+    def _run(self, flow: Flow[T]) -> T:
+        """Carry out the commands of a flow and return its value."""
+        try:
+            next(self._steps(flow))
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        raise AssertionError("a flow that returns a value gives none before")
+
+    def _iterate(self, flow: Iteration[T]) -> Iterator[T]:
+        """Carry out the commands of an iteration and yield its values."""
+        yield from self._steps(flow)
+
+    def _steps(self, flow: Generator[Command | Give[T], Any, Any]) -> Generator[T, None, Any]:
+        outcome: Any = None
+        failure: BaseException | None = None
+        with ExitStack() as streams:
+            while True:
+                try:
+                    command = flow.send(outcome) if failure is None else flow.throw(failure)
+                except StopIteration as end:
+                    return end.value
+                outcome = failure = None
+                if isinstance(command, Give):
+                    yield command.value
+                    continue
+                try:
+                    outcome = self._carry_out(command, streams)
+                except BaseException as error:
+                    failure = error
+
+    def _carry_out(self, command: Command, streams: ExitStack) -> Any:
+        try:
+            match command:
+                case Exchange(request, seconds):
+                    content = request.body.content() if request.body else None
+                    response = self._http.request(**request_settings(request, seconds), content=content)
+                    return Answer(response.status_code, response.headers, response.content)
+                case Sleep(seconds):
+                    return time.sleep(seconds)
+                case Open(request, reading, seconds):
+                    wanted = self._http.build_request(**request_settings(request, seconds))
+                    response = self._http.send(wanted, stream=True)
+                    streams.callback(response.close)
+                    return Stream(response.status_code, response.headers, response, _read(response, reading))
+                case Next(stream):
+                    return next(stream.parts, None)
+                case ReadAll(stream):
+                    return stream.handle.read()
+                case Close(stream):
+                    return stream.handle.close()
+        except httpx2.TransportError as error:
+            raise unreachable(self._service, error) from error
+
+
+def _read(response: httpx2.Response, reading: Reading) -> Iterator[Any]:
+    """Return an iterator over the parts of an answer. It reads nothing before its first part is wanted."""
+    match reading:
+        case Reading.EVENTS:
+            return iter(httpx2.EventSource(response))
+        case Reading.LINES:
+            return response.iter_lines()
+        case Reading.CHUNKS:
+            return response.iter_bytes()

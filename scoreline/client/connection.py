@@ -1,0 +1,71 @@
+"""Where the service is, and how it is reached."""
+
+from __future__ import annotations
+
+import os
+import platform
+import ssl
+from typing import Any
+
+import httpx2
+
+from scoreline import __version__
+from scoreline.client.errors import Unreachable
+from scoreline.client.exchange.flow import Request
+from scoreline.client.exchange.sending import Service
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+URL_VARIABLE = "SCORELINE_URL"
+KEY_VARIABLE = "SCORELINE_API_KEY"
+
+
+def connection_settings(
+    url: str | None, api_key: str | None, timeout: float, retry_seconds: float, outage_seconds: float
+) -> tuple[dict[str, Any], Service]:
+    """Return the settings of the HTTP client, and the service."""
+    address = _checked(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    key = os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+    headers = {"User-Agent": f"scoreline-python/{__version__} Python/{platform.python_version()}"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    settings: dict[str, Any] = {"base_url": address, "timeout": timeout, "headers": headers, "limits": limits}
+    if httpx2.URL(address).scheme == "http":
+        # Reading the authorities that this machine trusts takes as long as many calls. A context that trusts none of
+        # them does no harm: it is never used, because redirects are not followed and proxies have their own context.
+        settings["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return settings, Service(address, timeout, retry_seconds, outage_seconds)
+
+
+def _checked(url: str) -> str:
+    """Return an address at which a service can be. Raises Unreachable."""
+    try:
+        parsed = httpx2.URL(url)
+        if parsed.scheme in ("http", "https") and parsed.host:
+            return url
+        reason = (
+            "it has no host" if parsed.scheme in ("http", "https") else "it does not begin with http:// or https://"
+        )
+    except httpx2.InvalidURL as error:
+        reason = str(error)
+    raise Unreachable("unreachable", f"{url!r} is no address of a service, such as {DEFAULT_URL}: {reason}")
+
+
+def unreachable(service: Service, error: httpx2.TransportError) -> Unreachable:
+    """Return the error for a connection that failed. A connection that broke off shows that a service was there."""
+    if not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        service.was_reached = True
+    found = Unreachable("unreachable", f"no answer from {service.url}: {str(error) or type(error).__name__}")
+    found.never_answered = not service.was_reached
+    return found
+
+
+def request_settings(request: Request[Any], seconds: float) -> dict[str, Any]:
+    """Return the arguments of the HTTP client for a request, without its body. seconds: of silence, at most."""
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": request.params,
+        "headers": {**request.headers, **(request.body.headers if request.body else {})},
+        "timeout": seconds,
+    }

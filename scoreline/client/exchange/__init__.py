@@ -1,0 +1,1 @@
+"""How requests are described, sent again and read. Nothing here does any input or output."""

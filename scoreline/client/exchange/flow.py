@@ -1,0 +1,153 @@
+"""Operations as *flows*: generators that yield what is to be done on the network, and receive its outcome.
+
+A flow does no input or output by itself. It yields commands, and a *driver* carries them out: one driver blocks, the
+other one awaits. So every operation is written once, for both clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from scoreline.client.exchange.bodies import Body
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The whole answer to a request."""
+
+    status: int
+    headers: Mapping[str, str]  # the names are in lower case
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """A request, and what its answer means."""
+
+    method: str
+    path: str
+    parse: Callable[[Any], T]  # from the JSON of a successful answer
+    params: Mapping[str, str | int] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body | None = None
+    seconds: float | None = None  # how long the answer may take; None: as long as the client allows
+    is_repeatable: bool = True  # whether sending it twice does what sending it once does
+    gone_is_done: bool = False  # whether a repetition that finds nothing shows that the first request was carried out
+
+
+class Reading(Enum):
+    """How a stream is read."""
+
+    EVENTS = "events"  # as server-sent events
+    LINES = "lines"  # as lines of text
+    CHUNKS = "chunks"  # as bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The command to send a request and return its :class:`Answer`. Raises Unreachable."""
+
+    request: Request[Any]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """The command to do nothing for a while."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The command to send a request and return its answer as a :class:`Stream`. Raises Unreachable."""
+
+    request: Request[Any]
+    reading: Reading
+    seconds: float  # of silence after which the connection counts as lost
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that is read bit by bit."""
+
+    status: int
+    headers: Mapping[str, str]
+    handle: Any  # what the driver needs to close it
+    parts: Any  # an iterator of the driver over what is read
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The command to return what comes next in a stream; None at its end. Raises Unreachable."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAll:
+    """The command to return the rest of a stream as bytes. Raises Unreachable."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The command to close a stream."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Give(Generic[T]):
+    """Hands a value to whoever iterates. It is what the flow of an iteration yields beside its commands."""
+
+    value: T
+
+
+Command = Exchange | Sleep | Open | Next | ReadAll | Close
+
+Flow = Generator[Command, Any, T]
+"""An operation that returns one value."""
+
+Iteration = Generator[Command | Give[T], Any, None]
+"""An operation that gives any number of values."""
+
+
+def exchange(request: Request[Any], seconds: float) -> Flow[Answer]:
+    """Send a request and return its answer."""
+    answer: Answer = yield Exchange(request, seconds)
+    return answer
+
+
+def sleep(seconds: float) -> Flow[None]:
+    """Do nothing for a while."""
+    yield Sleep(seconds)
+
+
+def open_stream(request: Request[Any], reading: Reading, seconds: float) -> Flow[Stream]:
+    """Send a request and return its answer as a stream."""
+    stream: Stream = yield Open(request, reading, seconds)
+    return stream
+
+
+def next_of(stream: Stream) -> Flow[Any]:
+    """Return what comes next in a stream; None at its end."""
+    following: Any = yield Next(stream)
+    return following
+
+
+def read_all(stream: Stream) -> Flow[bytes]:
+    """Return the rest of a stream."""
+    content: bytes = yield ReadAll(stream)
+    return content
+
+
+def close(stream: Stream) -> Flow[None]:
+    """Close a stream."""
+    yield Close(stream)

@@ -1,0 +1,1 @@
+"""What a client can do, each operation written once, as a flow."""

@@ -1,0 +1,175 @@
+"""Likelihoods: calls that wait for them, jobs of them, and reading those of a job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from scoreline.client.exchange.bodies import Body, JsonBody, PackedLines
+from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
+from scoreline.client.exchange.sending import Service, idempotency, send
+from scoreline.client.job_objects import DryRun, Job, Priority
+from scoreline.client.operations.jobs import PAGE_ITEMS, JobOrId, get, page_of_items
+from scoreline.client.operations.scoring import SLACK_SECONDS, Column, Items, Query, fields_of
+from scoreline.client.results import ItemLikelihood, LikelihoodResult
+
+KIND = "likelihood"
+"""What a job of likelihoods calls itself."""
+
+
+def likelihood(
+    service: Service,
+    query: Query,
+    items: Items,
+    *,
+    return_token_logprobs: bool = False,
+    return_tokens: bool = False,
+    return_provenance: bool = False,
+    model: str | None = None,
+    timeout: float = 60.0,
+    on_timeout: Literal["continue", "cancel"] | None = None,
+    idempotency_key: str | None = None,
+) -> Flow[LikelihoodResult]:
+    """Return how probable each item is behind the query, and wait for it.
+
+    return_token_logprobs, return_tokens, return_provenance: also return the log-probability of each token, the ids of
+    the tokens, and what computed them. The other options are those of :meth:`score`.
+
+    >>> result = client.likelihood("The capital of France is", [" Paris", " London"])
+    >>> result.logprob[0] > result.logprob[1]
+    True
+    """
+    body = fields_of(locals())
+    request = Request(
+        "POST",
+        "/v1/likelihood",
+        LikelihoodResult.read,
+        headers=idempotency(idempotency_key),
+        body=JsonBody(body),
+        seconds=timeout + SLACK_SECONDS,
+    )
+    return (yield from send(service, request))
+
+
+def submit_likelihood(
+    service: Service,
+    query: Query,
+    items: Items,
+    *,
+    return_token_logprobs: bool = False,
+    return_tokens: bool = False,
+    return_provenance: bool = False,
+    model: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    priority: Priority | None = None,
+    expires_in: float | None = None,
+    webhook: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+) -> Flow[Job]:
+    """Submit a job of likelihoods. Once this returns, the job survives the crash of any process of the service.
+
+    The options up to ``model`` are those of :meth:`likelihood`, the others those of :meth:`submit`. ``likelihoods`` of
+    the awaited job, :meth:`likelihoods` and :meth:`likelihood_result` have what was computed.
+
+    >>> job = client.submit_likelihood("The capital of France is", [" Paris", " London"])
+    >>> found = client.wait(job).likelihoods
+    >>> found.logprob[0] > found.logprob[1]
+    True
+    """
+    body = fields_of(locals()) | {"kind": KIND}
+    return (yield from _submitted(service, JsonBody(body), idempotency_key))
+
+
+def upload_likelihood(
+    service: Service,
+    query: Query,
+    items: Iterable[str] | Iterable[Sequence[int]] | AsyncIterable[str] | AsyncIterable[Sequence[int]] | Column,
+    *,
+    return_token_logprobs: bool = False,
+    return_tokens: bool = False,
+    return_provenance: bool = False,
+    model: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    priority: Priority | None = None,
+    expires_in: float | None = None,
+    webhook: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+) -> Flow[Job]:
+    """:meth:`submit_likelihood` for a large job: items are sent as the iterable yields them, as by :meth:`upload`.
+
+    >>> job = client.upload_likelihood("The capital of", (f" country {n}" for n in range(2_000)), priority="bulk")
+    >>> job.total_items
+    2000
+    """
+    first = fields_of(locals(), "items") | {"kind": KIND}
+    lines: Any = items  # A column need not name itself iterable.
+    return (yield from _submitted(service, PackedLines(first, lines), idempotency_key))
+
+
+def dry_run_likelihood(
+    service: Service,
+    query: Query,
+    items: Items,
+    *,
+    return_token_logprobs: bool = False,
+    return_tokens: bool = False,
+    return_provenance: bool = False,
+    model: str | None = None,
+    priority: Priority | None = None,
+) -> Flow[DryRun]:
+    """Return what a job of likelihoods would take, without submitting it. The options are those of the job.
+
+    >>> client.dry_run_likelihood("The capital of France is", [" Paris", " London"]).total_items
+    2
+    """
+    body = fields_of(locals()) | {"kind": KIND, "dry_run": True}
+    request = Request("POST", "/v1/jobs", DryRun.read, body=JsonBody(body))
+    return (yield from send(service, request))
+
+
+def likelihoods(service: Service, job: JobOrId, *, page_items: int = PAGE_ITEMS) -> Iteration[ItemLikelihood]:
+    """Yield the likelihoods that are there, in the order of the items. They are read page by page, in small memory.
+
+    page_items: items to read at a time, at most 1,000.
+    """
+    offset: int | None = 0
+    while offset is not None:
+        lines, offset = yield from _page(service, job, offset, page_items)
+        for line in lines:
+            yield Give(ItemLikelihood.read(line))
+
+
+def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
+    """Return all likelihoods of a job that has succeeded, however many items it has.
+
+    ``wait(...).likelihoods`` has them only of a job with at most 1,000 items.
+    """
+    found = yield from get(service, job)
+    if found.likelihoods is not None:
+        return found.likelihoods
+    lines: list[Mapping[str, Any]] = []
+    offset: int | None = 0
+    while offset is not None:
+        page, offset = yield from _page(service, job, offset, PAGE_ITEMS)
+        lines += page
+    raw = {
+        **{name: found.raw[name] for name in ("id", "model", "usage", "warnings")},
+        **{name: [line[name] for line in lines] for name in ("logprob", "num_tokens", "is_greedy")},
+        **{name: [line[name] for line in lines] for name in ("token_logprobs", "tokens") if lines and name in lines[0]},
+    }
+    return LikelihoodResult.read(raw)
+
+
+def _page(
+    service: Service, job: JobOrId, offset: int, page_items: int
+) -> Flow[tuple[list[Mapping[str, Any]], int | None]]:
+    """Do what :func:`page_of_items` does, for a job of likelihoods alone."""
+    lines, following = yield from page_of_items(service, job, offset, page_items)
+    if lines and "logprob" not in lines[0]:
+        raise ValueError("this is a job of scores, not of likelihoods: scores() and result() read it")
+    return lines, following
+
+
+def _submitted(service: Service, body: Body, key: str | None) -> Flow[Job]:
+    request = Request("POST", "/v1/jobs", Job.read, headers=idempotency(key), body=body)
+    return (yield from send(service, request))

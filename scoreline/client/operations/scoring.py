@@ -1,0 +1,204 @@
+"""Calls that wait for their answer: scores, rankings, models and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from scoreline.client.exchange.bodies import JsonBody, plain
+from scoreline.client.exchange.flow import Flow, Request
+from scoreline.client.exchange.sending import Service, idempotency, send
+from scoreline.client.results import Model, Ranking, ScoreResult
+
+SLACK_SECONDS = 15.0
+"""Time that an answer may take beyond the time that the service was asked to wait."""
+
+NO_FIELDS = frozenset({"service", "idempotency_key"})
+"""Arguments of operations that are no fields of a body."""
+
+
+class Column(Protocol):
+    """An array or a column of NumPy, pandas, Arrow or the like."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: Any, /) -> Any: ...
+
+
+Query = str | Sequence[int] | Column
+"""A text, or token ids."""
+
+Items = Sequence[str] | Sequence[Sequence[int]] | Sequence[Column] | Column
+"""Texts, or lists of token ids."""
+
+Labels = Sequence[int] | Sequence[Sequence[int]] | Column
+"""Ids of labels: the same for all items, or a list for each item."""
+
+LabelScoring = Literal["token", "sequence"]
+LabelNormalization = Literal["none", "tokens", "bytes"]
+
+
+def score(
+    service: Service,
+    query: Query,
+    items: Items,
+    *,
+    labels: Sequence[str] | Column | None = None,
+    label_token_ids: Labels | None = None,
+    label_token_sequences: Sequence[Sequence[int]] | None = None,
+    label_scoring: LabelScoring | None = None,
+    label_normalization: LabelNormalization | None = None,
+    apply_softmax: bool = False,
+    temperature: float | None = None,
+    query_template: str | None = None,
+    item_template: str | None = None,
+    template: str | None = None,
+    instruction: str | None = None,
+    item_first: bool = False,
+    return_logprobs: bool = False,
+    return_logits: bool = False,
+    return_provenance: bool = False,
+    model: str | None = None,
+    timeout: float = 60.0,
+    on_timeout: Literal["continue", "cancel"] | None = None,
+    idempotency_key: str | None = None,
+) -> Flow[ScoreResult]:
+    """Score items and wait for the result.
+
+    query: the text, or the token ids, that all items follow. items: what follows it, each scored on its own. labels:
+    the candidates for the next token as texts, each of which is one token. label_token_ids: the same as ids, or a list
+    of ids for each item.
+    label_scoring: ``"sequence"``: a label has any number of tokens, and its log-probability is the sum of theirs.
+    label_token_sequences: such labels as lists of ids. label_normalization: what their log-probabilities are divided
+    by: ``"none"``, ``"tokens"`` or ``"bytes"``.
+
+    apply_softmax: False: scores are probabilities over the whole vocabulary; True: each row sums to 1.
+    temperature: divides the logits before ``apply_softmax``; None: 1.
+    query_template, item_template: the text that the query, or each item, becomes; ``{query}`` and ``{item}`` stand for
+    them. template: the name of a template of the service instead of these two. instruction: what the template says the
+    task is, if it has a place for it.
+    item_first: score item + query instead of query + item.
+    return_logprobs, return_logits, return_provenance: also return log-probabilities over the whole vocabulary, raw
+    logits, and what computed the scores.
+    model: the name of a model; None: the one that is served.
+    timeout: seconds to wait; then TimedOut is raised, and the job goes on. on_timeout: ``"cancel"``: it is given up.
+    idempotency_key: makes it safe to repeat the call. The client makes one for its own repetitions, so a call that you
+    interrupt is scored all the same.
+
+    >>> result = client.score(
+    ...     "Review: ",
+    ...     ["The room was spotless and the staff were lovely.", "The soup was cold and the waiter forgot us."],
+    ...     item_template="{item}\\nSentiment:",
+    ...     labels=[" positive", " negative"],
+    ...     apply_softmax=True,
+    ... )
+    >>> [[round(score, 1) for score in row] for row in result.scores]
+    [[1.0, 0.0], [0.1, 0.9]]
+    """
+    body = fields_of(locals())
+    names = column_names(labels, label_token_ids)
+    request = Request(
+        "POST",
+        "/v1/score",
+        lambda raw: ScoreResult.read(raw, names),
+        headers=idempotency(idempotency_key),
+        body=JsonBody(body),
+        seconds=timeout + SLACK_SECONDS,
+    )
+    return (yield from send(service, request))
+
+
+def rerank(
+    service: Service,
+    query: str,
+    documents: Sequence[str] | Column,
+    *,
+    top_n: int | None = None,
+    return_documents: bool = False,
+    instruction: str | None = None,
+    template: str | None = None,
+    max_tokens_per_doc: int | None = None,
+    return_provenance: bool = False,
+    model: str | None = None,
+    timeout: float = 60.0,
+    idempotency_key: str | None = None,
+) -> Flow[Ranking]:
+    """Rank documents by their relevance to a query, and wait for it.
+
+    top_n: how many results to return; None: all. return_documents: return the texts with the results.
+    instruction: what makes a document relevant, if the template has a place for it. template: the name of a template
+    of the service; None: the one that it has for its model.
+    max_tokens_per_doc: cut documents behind so many tokens; None: none is ever cut.
+    return_provenance: also return what computed the relevance. model: the name of a model; None: the served one.
+    timeout: seconds to wait; a ranking that is out of time is given up, and TimedOut is raised.
+    idempotency_key: makes it safe to repeat the call; the client makes one for its own repetitions.
+
+    >>> documents = ["The train leaves at nine.", "Water the fern once a week and keep it out of the sun."]
+    >>> ranking = client.rerank("how do I care for indoor plants?", documents)
+    >>> [document.index for document in ranking.results]
+    [1, 0]
+    """
+    body = fields_of(locals(), "return_documents")
+    request = Request(
+        "POST",
+        "/v1/rerank",
+        Ranking.read,
+        headers=idempotency(idempotency_key),
+        body=JsonBody(body | {"return_documents": return_documents}),  # The service has another default.
+        seconds=timeout + SLACK_SECONDS,
+    )
+    return (yield from send(service, request))
+
+
+def models(service: Service) -> Flow[list[Model]]:
+    """Return the served models.
+
+    >>> [model.id for model in client.models()]
+    ['demonstration']
+    """
+    request = Request("GET", "/v1/models", lambda raw: [Model.read(one) for one in raw["data"]])
+    return (yield from send(service, request))
+
+
+def tokenize(
+    service: Service, text: str, *, add_special_tokens: bool = False, model: str | None = None
+) -> Flow[list[int]]:
+    """Return the token ids of a text.
+
+    add_special_tokens: add what the tokenizer adds to a plain text, as scoring does to query + item.
+
+    >>> len(client.tokenize(" yes"))
+    1
+    """
+    body = JsonBody(fields_of(locals()))
+
+    def read(raw: Mapping[str, Any]) -> list[int]:
+        tokens: list[int] = raw["tokens"]
+        return tokens
+
+    return (yield from send(service, Request("POST", "/v1/tokenize", read, body=body)))
+
+
+def fields_of(arguments: Mapping[str, object], *left_out: str) -> dict[str, object]:
+    """Return the fields of a body: the arguments of an operation under their names, without those that are None or off.
+
+    arguments: ``locals()``, as the first thing that the operation does. So no option can be forgotten in the body.
+    left_out: arguments that are no fields, besides those that no operation sends in its body.
+    """
+    return given({name: value for name, value in arguments.items() if name not in {*NO_FIELDS, *left_out}})
+
+
+def given(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a body that differ from their defaults. All options of the service default to these."""
+    return {name: value for name, value in fields.items() if value is not None and value is not False}
+
+
+def column_names(labels: Sequence[str] | Column | None, label_token_ids: Labels | None) -> tuple[str | int, ...] | None:
+    """Return the names of the columns of the scores, or None where items have labels of their own."""
+    values: Any = labels if labels is not None else label_token_ids
+    if values is None:
+        return None
+    names = values if isinstance(values, list | tuple) else plain(values)
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str | int) for name in names):
+        return None
+    return tuple(names)

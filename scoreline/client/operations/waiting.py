@@ -1,0 +1,89 @@
+"""Waiting for the end of a job."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from scoreline.client.errors import JobCancelled, JobEnded, JobExpired, JobFailed, ScorelineError, TimedOut
+from scoreline.client.exchange.flow import Flow, Request
+from scoreline.client.exchange.sending import Service, send
+from scoreline.client.job_objects import Job
+from scoreline.client.operations.jobs import JobOrId, job_path
+from scoreline.client.operations.scoring import SLACK_SECONDS
+from scoreline.client.progress import shown
+
+WAIT_SECONDS = 30
+"""Time that the service may hold one request, after which the client asks again."""
+
+SHOWN_WAIT_SECONDS = 1
+"""The same if the caller wants to see the progress."""
+
+
+def wait(
+    service: Service,
+    job: JobOrId,
+    timeout: float | None = None,
+    *,
+    progress: Callable[[Job], object] | None = None,
+    bar: bool = False,
+) -> Flow[Job]:
+    """Wait for a job to succeed and return it. A restart of the service meanwhile does no harm.
+
+    Raises JobFailed, JobCancelled or JobExpired where it ends otherwise; their ``job`` is the job. Raises TimedOut,
+    which is a TimeoutError, after ``timeout`` seconds; None: never.
+
+    progress: called with the job about once a second, and at its end. bar: show a bar on standard error.
+
+    >>> job = client.submit("Review: ", ["A lovely room."], labels=[" positive"])
+    >>> client.wait(job, timeout=60).scored_items
+    1
+    """
+    job_id = job if isinstance(job, str) else job.id
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with shown(progress, job_id if bar else None) as show:
+        while True:
+            found = yield from _held(service, job_id, deadline, WAIT_SECONDS if show is None else SHOWN_WAIT_SECONDS)
+            if show is not None:
+                show(found)
+            if found.ended:
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                raise _timed_out(f"{job_id} is still {found.status} after {timeout:g} s", job_id)
+    if found.status != "succeeded":
+        raise ended_without_success(found)
+    return found
+
+
+def _held(service: Service, job_id: str, deadline: float | None, longest: int) -> Flow[Job]:
+    """Return a job when it has ended, or after some time."""
+    left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+    held = math.ceil(min(longest, left))
+    headers = {"Prefer": f"wait={held}"}
+    request = Request("GET", job_path(job_id), Job.read, headers=headers, seconds=held + SLACK_SECONDS)
+    try:
+        return (yield from send(service, request, patient=True, until=deadline))
+    except ScorelineError as error:
+        if deadline is None or time.monotonic() < deadline or not error.status == 0:
+            raise
+        raise _timed_out(f"{job_id} is not known to have ended in time: {error.message}", job_id) from error
+
+
+def _timed_out(message: str, job_id: str) -> TimedOut:
+    return TimedOut("timeout", message, job_id=job_id)
+
+
+def ended_without_success(job: Job) -> JobEnded:
+    """Return the error for a job that failed, was cancelled or has expired."""
+    error: JobEnded
+    if job.status == "failed":
+        code, message = job.error or ("job_failed", "it failed")
+        error = JobFailed(code, f"{job.id} failed: {message}", job_id=job.id)
+    elif job.status == "cancelled":
+        error = JobCancelled("job_cancelled", f"{job.id} was cancelled", job_id=job.id)
+    else:
+        message = f"{job.id} was given up: {job.scored_items} of {job.total_items} items were scored in time"
+        error = JobExpired("job_expired", message, job_id=job.id)
+    error.job = job
+    return error

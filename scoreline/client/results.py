@@ -1,0 +1,257 @@
+"""Scores and rankings, as the client returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scoreline.client import tables
+from scoreline.client.reading import read_fields
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What computed some scores: what is needed to get the same bits again."""
+
+    model: str  # the name of the model
+    revision: str | None  # the commit on the hub; None for a model from a folder
+    weights_fingerprint: str  # a hash of all weights as they are stored
+    tokenizer_fingerprint: str  # a hash of the tokenizer
+    dtype: str  # the number format of weights and activations
+    device: str  # the platform and the kind of the device
+    processor: str | None  # of a device that is a processor: its name, and the cores in use
+    step_tokens: int  # tokens of the largest step
+    batch_invariant: bool  # False: the rounding may depend on what else was scored
+    versions: Mapping[str, str]  # of the service and of the libraries that compute
+    algorithms: Sequence[str]  # by which the items were scored
+
+    @classmethod
+    def read_all(cls, raw: Mapping[str, Any]) -> list[Provenance | None] | None:
+        """Read the provenance of an answer. None in the list stands for a version that recorded nothing."""
+        entries = raw.get("provenance")
+        if entries is None:
+            return None
+        return [None if one is None else cls(**{name: one[name] for name in cls.__slots__}) for one in entries]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """The scores of a request: a row per item and a column per label, in the order of the request."""
+
+    id: str  # of the job that computed them
+    model: str  # the name of the model that scored them
+    scores: list[list[float]]  # of each item: a number for each label
+    logprobs: list[list[float | None]] | None  # None unless asked for; in it, None stands for minus infinity
+    logits: list[list[float | None]] | None  # None unless asked for; in it, None stands for an infinity
+    prompt_tokens: int  # the lengths of all sequences, summed
+    cached_tokens: int  # prompt tokens that did not have to be computed
+    warnings: list[str]  # what is odd about the request, in words
+    label_mass: list[float] | None  # of each item: the labels' share of the probability; tiny: the prompt is wrong
+    relevance: list[float] | None  # of each item, by the formula of the template that the request named
+    provenance: list[Provenance | None] | None  # what computed them; None unless asked for
+    labels: tuple[str | int, ...] | None  # names of the columns, where the client knows them
+    raw: Mapping[str, Any] = field(repr=False)  # the whole response
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any], labels: tuple[str | int, ...] | None = None) -> ScoreResult:
+        """Read an answer of ``/v1/score``, or the ``result`` of a job."""
+        usage = raw["usage"]
+        return read_fields(
+            cls,
+            raw,
+            optional=("logprobs", "logits", "label_mass", "relevance"),
+            prompt_tokens=usage["prompt_tokens"],
+            cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            provenance=Provenance.read_all(raw),
+            labels=labels,
+        )
+
+    def to_numpy(self, values: tables.Values = "scores") -> npt.NDArray[np.float64]:
+        """Return the scores, log-probabilities or logits as an array, [items, labels]. It needs NumPy.
+
+        Minus infinity stands for what is None here. Raises ValueError if they are not there, or if items have
+        different numbers of labels.
+        """
+        return tables.to_numpy(self, values)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a table with a row per item. It needs pandas.
+
+        It has a column for each label, named by it where the client knows the labels, else by its number, and the
+        columns ``label_mass`` and ``relevance`` where the service returned them. Items with different numbers of labels
+        have one column, ``scores``, of lists.
+        """
+        return tables.to_pandas(tables.columns_of_scores(self))
+
+    def to_arrow(self) -> pa.Table:
+        """Return the same as an Arrow table, whose columns are named by texts. It needs pyarrow."""
+        return tables.to_arrow(tables.columns_of_scores(self))
+
+
+@dataclass(frozen=True, slots=True)
+class LikelihoodResult:
+    """The likelihoods of a request: a value per item in each list, in the order of the request."""
+
+    id: str  # of the job that computed them
+    model: str  # the name of the model that scored them
+    logprob: list[float | None]  # the sums over the items' tokens; None stands for minus infinity
+    num_tokens: list[int]  # how many tokens each item has
+    is_greedy: list[bool]  # whether each token was the most probable one
+    token_logprobs: list[list[float | None]] | None  # None unless asked for
+    tokens: list[list[int]] | None  # None unless asked for
+    prompt_tokens: int  # the lengths of all sequences, summed
+    cached_tokens: int  # prompt tokens that did not have to be computed
+    warnings: list[str]  # what is odd about the request, in words
+    provenance: list[Provenance | None] | None  # what computed them; None unless asked for
+    raw: Mapping[str, Any] = field(repr=False)  # the whole response
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> LikelihoodResult:
+        """Read an answer of ``/v1/likelihood``, or the ``result`` of a job of that kind."""
+        usage = raw["usage"]
+        return read_fields(
+            cls,
+            raw,
+            optional=("token_logprobs", "tokens"),
+            prompt_tokens=usage["prompt_tokens"],
+            cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            provenance=Provenance.read_all(raw),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ItemLikelihood:
+    """The likelihood of one item of a job."""
+
+    index: int  # its place in the request
+    logprob: float | None  # the sum over the item's tokens; None stands for minus infinity
+    num_tokens: int  # how many tokens the item has
+    is_greedy: bool  # whether each token was the most probable one
+    token_logprobs: list[float | None] | None  # None unless asked for
+    tokens: list[int] | None  # None unless asked for
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> ItemLikelihood:
+        """Read a line of ``/v1/jobs/JOB_ID/scores``."""
+        return cls(
+            index=raw["index"],
+            logprob=raw["logprob"],
+            num_tokens=raw["num_tokens"],
+            is_greedy=raw["is_greedy"],
+            token_logprobs=raw.get("token_logprobs"),
+            tokens=raw.get("tokens"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """A document and how relevant it is."""
+
+    index: int  # its place in the request
+    relevance_score: float  # by the template's formula, which need not lie between 0 and 1
+    label_mass: float  # the share of the probability that the template's labels have; tiny if the prompt is wrong
+    text: str | None  # None unless asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Documents by their relevance to a query, highest first, ties by index."""
+
+    id: str  # of the job that computed it
+    model: str  # the name of the model that scored it
+    results: list[RankedDocument]  # the documents, the most relevant first
+    prompt_tokens: int  # the lengths of all sequences, summed
+    warnings: list[str]  # what is odd about the request, in words
+    provenance: list[Provenance | None] | None  # what computed it; None unless asked for
+    raw: Mapping[str, Any] = field(repr=False)  # the whole response
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Ranking:
+        """Read an answer of ``/v1/rerank``."""
+        results = [
+            RankedDocument(
+                index=result["index"],
+                relevance_score=result["relevance_score"],
+                label_mass=result["label_mass"],
+                text=result["document"]["text"] if result.get("document") else None,
+            )
+            for result in raw["results"]
+        ]
+        return read_fields(
+            cls,
+            raw,
+            results=results,
+            prompt_tokens=raw["usage"]["prompt_tokens"],
+            provenance=Provenance.read_all(raw),
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a table with a row per document, the most relevant first. It needs pandas.
+
+        Its columns are ``index``, ``relevance_score``, ``label_mass``, and ``text`` if the texts were returned.
+        """
+        return tables.to_pandas(tables.columns_of_ranking(self.results))
+
+    def to_arrow(self) -> pa.Table:
+        """Return the same as an Arrow table. It needs pyarrow."""
+        return tables.to_arrow(tables.columns_of_ranking(self.results))
+
+
+@dataclass(frozen=True, slots=True)
+class ItemScores:
+    """The scores of one item of a job, one for each label."""
+
+    index: int  # its place in the request
+    scores: list[float]  # a number for each label
+    logprobs: list[float | None] | None  # None unless asked for; in it, None stands for minus infinity
+    logits: list[float | None] | None  # None unless asked for; in it, None stands for an infinity
+    label_mass: float | None  # the labels' share of the probability; None where it was not computed
+    relevance: float | None  # by the formula of the template that the request named
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> ItemScores:
+        """Read a line of ``/v1/jobs/JOB_ID/scores``."""
+        return cls(
+            index=raw["index"],
+            scores=raw["scores"],
+            logprobs=raw.get("logprobs"),
+            logits=raw.get("logits"),
+            label_mass=raw.get("label_mass"),
+            relevance=raw.get("relevance"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A template of the service, which a request may name."""
+
+    name: str  # by which requests name it
+    labels: list[str]  # the labels that it scores, as texts
+    relevance: str  # the formula that makes one number of the scores of the labels
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A served model."""
+
+    id: str  # the name by which requests name it
+    max_model_len: int  # longest sequence, in tokens
+    live_workers: int  # how many workers serve it now
+    template: str  # by which documents are ranked
+    templates: list[Template]  # those that a request may name
+    vocabulary: int  # token ids are below this
+    delimiter: int | None  # the token between query and items, in delimiter mode
+    raw: Mapping[str, Any] = field(repr=False)  # the whole entry
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Model:
+        """Read an entry of ``/v1/models``."""
+        templates = [Template(one["name"], one["labels"], one["relevance"]) for one in raw.get("templates", [])]
+        return read_fields(cls, raw, templates=templates)

@@ -1,0 +1,111 @@
+"""``scoreline keys`` and ``scoreline tenants``: commands on a database, which ``--data`` or a variable names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scoreline.commands.options import JsonOption
+from scoreline.server_process import exec_on_database
+
+keys_app = typer.Typer(help="Make, list and revoke API keys, in a database.")
+tenants_app = typer.Typer(help="List tenants, and set their shares and limits, in the same database.")
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder of `scoreline up`, to work on its database.  [default: the database of SCORELINE_DATABASE_URL]"
+    ),
+]
+LimitOption = Annotated[str | None, typer.Option(help="A whole number, or none.")]
+
+
+def run_on_database(
+    module: str,
+    data: Path | None,
+    action: str,
+    argument: str | None = None,
+    *,
+    as_json: bool,
+    **options: str | None,
+) -> None:
+    """Run an action of a module on a database. Never returns. options: those that are None are left out."""
+    named = {name: value for name, value in options.items() if value is not None}
+    given = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
+    given += ["--json"] if as_json else []
+    # The argument follows two dashes, so that it is never taken for an option.
+    exec_on_database(module, data, [action, *given, *([] if argument is None else ["--", argument])])
+
+
+@keys_app.command("create")
+def create_command(
+    name: Annotated[str, typer.Option(help="What it is for; shown in lists.")],
+    tenant: Annotated[str, typer.Option(help="Whose it is; made if there is none of this name.")] = "default",
+    scopes: Annotated[str, typer.Option(help="What it may do, separated by commas.")] = "score,read,webhooks",
+    expires_in: Annotated[str | None, typer.Option(help="Such as 90d, 12h, 30m. Default: never.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key and print it. It is shown this once: the database has no more than a hash of it."""
+    run_on_database(
+        "operations.keys",
+        data,
+        "create",
+        name=name,
+        tenant=tenant,
+        scopes=scopes,
+        expires_in=expires_in,
+        as_json=as_json,
+    )
+
+
+@keys_app.command("list")
+def list_command(
+    tenant: Annotated[str | None, typer.Option(help="The keys of one tenant alone.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List keys, without their secrets."""
+    run_on_database("operations.keys", data, "list", tenant=tenant, as_json=as_json)
+
+
+@keys_app.command("revoke")
+def revoke_command(
+    key_id: Annotated[str, typer.Argument(help="The id of the key, as listed.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke a key for good. It stops working within SCORELINE_KEY_CACHE_SECONDS."""
+    run_on_database("operations.keys", data, "revoke", key_id, as_json=as_json)
+
+
+@tenants_app.command("list")
+def list_tenants_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """List tenants with their shares and limits."""
+    run_on_database("operations.tenants", data, "list", as_json=as_json)
+
+
+@tenants_app.command("set")
+def set_command(
+    name: Annotated[str, typer.Argument(help="The tenant; made if there is none of this name.")],
+    weight: Annotated[float | None, typer.Option(help="Its share beside the others: 3 gets three times of 1.")] = None,
+    max_waiting_tokens: LimitOption = None,
+    requests_per_second: LimitOption = None,
+    requests_per_minute: LimitOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set what is named of a tenant; the rest stays as it is."""
+    run_on_database(
+        "operations.tenants",
+        data,
+        "set",
+        name,
+        weight=None if weight is None else str(weight),
+        max_waiting_tokens=max_waiting_tokens,
+        requests_per_second=requests_per_second,
+        requests_per_minute=requests_per_minute,
+        as_json=as_json,
+    )

@@ -1,0 +1,173 @@
+"""``scoreline run``: score all rows of a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from scoreline.client import DEFAULT_URL, AsyncClient, ScorelineError
+from scoreline.commands.options import (
+    USING,
+    InstructionOption,
+    ItemTemplateOption,
+    JsonOption,
+    LabelNormalizationOption,
+    LabelScoringOption,
+    LabelsOption,
+    QueryTemplateOption,
+    SoftmaxOption,
+    TemplateOption,
+    UrlOption,
+)
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.failures import failure_of
+from scoreline.runs.beginning import Finished, run
+from scoreline.runs.display import duration, share, speed
+from scoreline.runs.formats import STANDARD, Format, format_of
+from scoreline.runs.plan import Plan, Remedy
+from scoreline.runs.windows import Columns, WindowSize
+from scoreline.terminal.printable import printable
+
+app = typer.Typer()
+
+WINDOW_CHARACTERS = 32 * 1024 * 1024
+
+
+@app.command("run", rich_help_panel=USING)
+def run_command(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet; -: standard input.")],
+    query_column: Annotated[str, typer.Option(help="The column of the queries.")],
+    item_column: Annotated[str, typer.Option(help="The column of the items.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The same formats; -: standard output.")
+    ],
+    label: LabelsOption = None,
+    label_scoring: LabelScoringOption = None,
+    label_normalization: LabelNormalizationOption = None,
+    softmax: SoftmaxOption = False,
+    template: TemplateOption = None,
+    instruction: InstructionOption = None,
+    query_template: QueryTemplateOption = None,
+    item_template: ItemTemplateOption = None,
+    on_too_long: Annotated[
+        Remedy, typer.Option(help="Rows with more tokens than the model takes: skip leaves their cells empty.")
+    ] = Remedy.FAIL,
+    on_error: Annotated[Remedy, typer.Option(help="The same for rows with another error.")] = Remedy.FAIL,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Throw away what an earlier run has written, and begin again.")
+    ] = False,
+    input_format: Annotated[Format | None, typer.Option(help="If the name of the file does not tell.")] = None,
+    output_format: Annotated[Format | None, typer.Option(help="The same of the output.")] = None,
+    column_prefix: Annotated[str, typer.Option(help="What the names of the new columns begin with.")] = "",
+    window_rows: Annotated[
+        int, typer.Option(min=1, help="Rows in memory at a time; rows of a query within them are scored together.")
+    ] = 20_000,
+    concurrency: Annotated[int, typer.Option(min=1, max=500, help="Jobs at a time.")] = 32,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds for which a service that is away is waited for, once it has answered this run."
+        ),
+    ] = 3600.0,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Score all rows of a file, and write them with their scores.
+
+    Every row has a query and an item. The output has the rows in the same order, with a column more for each label.
+    A run that was interrupted, or killed, goes on where it was if the same command is given again.
+    """
+    if not label and template is None:
+        raise CommandError(
+            "there is nothing to score: give a --label, or a --template, which has labels", ExitCode.USAGE
+        )
+    options = {
+        "label_scoring": label_scoring,
+        "label_normalization": label_normalization,
+        "apply_softmax": softmax,
+        "template": template,
+        "instruction": instruction,
+        "query_template": query_template,
+        "item_template": item_template,
+    }
+    source_format = format_of(source, input_format, "--input-format")
+    plan = Plan(
+        source=source,
+        source_format=source_format,
+        target=output,
+        target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
+        columns=Columns(query_column, item_column),
+        labels=tuple(label or ()),
+        options={name: value for name, value in options.items() if value},
+        window=WindowSize(window_rows, WINDOW_CHARACTERS),
+        prefix=column_prefix,
+        on_too_long=on_too_long,
+        on_error=on_error,
+        concurrency=concurrency,
+        restart=restart,
+    )
+    finished = _run(plan, url, patience)
+    _report(plan, finished, as_json=as_json)
+
+
+def _like_the_input(output: str, source_format: Format) -> Format | None:
+    """Return the format of standard output if it is not named."""
+    if output != STANDARD:
+        return None
+    return Format.JSON_LINES if source_format is Format.PARQUET else source_format
+
+
+def _run(plan: Plan, url: str, patience: float) -> Finished:
+    async def go() -> Finished:
+        async with AsyncClient(url, retry_seconds=patience, outage_seconds=patience) as client:
+            return await run(plan, client, Console(stderr=True))
+
+    hint = "" if plan.journal is None else "the same command goes on where this one has stopped"
+    goes_on = f"; {hint}" if hint else ""
+    try:
+        return asyncio.run(go())
+    except KeyboardInterrupt:
+        raise CommandError(f"interrupted{goes_on}", ExitCode.INTERRUPTED) from None
+    except ScorelineError as error:
+        raise failure_of(error, hint=hint) from None
+    except BrokenPipeError:
+        raise CommandError("nobody reads the output any more") from None
+    except OSError as error:
+        raise CommandError(f"the output can't be written: {error.strerror or error}{goes_on}") from None
+
+
+def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:
+    written = finished.written
+    if as_json:
+        figures = {
+            "output": plan.target,
+            "rows": written.rows,
+            "too_long": written.too_long,
+            "failed": written.failed,
+            "prompt_tokens": written.prompt_tokens,
+            "shared_tokens": written.shared_tokens,
+            "seconds": round(written.seconds, 3),
+            "warnings": finished.warnings,
+        }
+        print(json.dumps(figures), file=sys.stderr if plan.target == STANDARD else sys.stdout)
+        return
+    console = Console(stderr=True)
+    rate = written.rows / written.seconds if written.seconds else 0.0
+    target = "standard output" if plan.target == STANDARD else plan.target
+    console.print(
+        f"Wrote {written.rows:,} rows to {target} in {duration(written.seconds)}: {speed(rate)}, "
+        f"{share(written.shared_tokens, written.prompt_tokens)} of {written.prompt_tokens:,} tokens shared.",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    for count, why in ((written.too_long, "are longer than the model takes"), (written.failed, "could not be scored")):
+        if count:
+            console.print(f"{count:,} rows {why}: their cells are empty.", style="yellow", soft_wrap=True)
+    for warning in finished.warnings:
+        console.print(f"warning: {printable(warning)}", style="yellow", markup=False, soft_wrap=True)

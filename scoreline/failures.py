@@ -1,0 +1,22 @@
+"""What the command says of an error of the client, and with which code it ends."""
+
+from __future__ import annotations
+
+from scoreline.client import JobEnded, ScorelineError, Unreachable
+from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
+
+WHERE_TO_FIND_A_SERVICE = "start a service with `scoreline up`, or name another one with --url or SCORELINE_URL"
+
+
+def failure_of(error: ScorelineError, *, hint: str = "") -> CommandError:
+    """Return the error of the command for one of the client. hint: what may help if the service is unavailable."""
+    if isinstance(error, JobEnded):
+        return CommandError(_joined(str(error), hint), ExitCode.JOB_FAILED)
+    code = exit_code_of(error.code, error.status)
+    if isinstance(error, Unreachable) and error.never_answered:
+        return CommandError(_joined(str(error), WHERE_TO_FIND_A_SERVICE), code)
+    return CommandError(_joined(str(error), hint if code is ExitCode.UNAVAILABLE else ""), code)
+
+
+def _joined(message: str, hint: str) -> str:
+    return f"{message}; {hint}" if hint else message

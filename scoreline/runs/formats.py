@@ -1,0 +1,57 @@
+"""The formats of files of rows, and how a file's format is found."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from scoreline.exit_codes import CommandError, ExitCode
+
+Row = dict[str, Any]
+"""The values of a row by the names of their columns."""
+
+STANDARD = "-"
+"""The name of standard input, or of standard output."""
+
+
+class Format(StrEnum):
+    """How rows are written."""
+
+    CSV = "csv"
+    TSV = "tsv"
+    JSON_LINES = "jsonl"
+    PARQUET = "parquet"
+
+
+_BY_ENDING = {
+    ".csv": Format.CSV,
+    ".tsv": Format.TSV,
+    ".tab": Format.TSV,
+    ".jsonl": Format.JSON_LINES,
+    ".ndjson": Format.JSON_LINES,
+    ".parquet": Format.PARQUET,
+    ".pq": Format.PARQUET,
+}
+
+DELIMITERS = {Format.CSV: ",", Format.TSV: "\t"}
+
+
+def lost(path: Path) -> CommandError:
+    """Return the error for an output that has less than its journal says."""
+    return CommandError(f"{path} has lost rows that were written: --restart begins again", ExitCode.FAILED)
+
+
+def format_of(name: str, given: Format | None, option: str) -> Format:
+    """Return the format of a file: the given one, or else what the ending of its name says.
+
+    option: the option by which the user can name the format. Raises CommandError.
+    """
+    if given is not None:
+        return given
+    found = _BY_ENDING.get(Path(name).suffix.lower())
+    if found is None:
+        what = "a standard stream has no ending" if name == STANDARD else f"the ending of {name} is not known"
+        choices = ", ".join(Format)
+        raise CommandError(f"{what}: say with {option} which format it has ({choices})", ExitCode.USAGE)
+    return found

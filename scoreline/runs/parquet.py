@@ -1,0 +1,167 @@
+"""Read and write Parquet, where the package pyarrow is installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.formats import Row, lost
+
+try:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+except ImportError:
+    raise CommandError("Parquet needs the package pyarrow: pip install pyarrow", ExitCode.USAGE) from None
+
+BATCH_ROWS = 1_000
+"""Rows that are read at a time."""
+
+
+class ParquetSource:
+    """A Parquet file."""
+
+    unit = "row"
+
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self.name = name
+        try:
+            self._file = pq.ParquetFile(file)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(name, error) from None
+        self.schema: Any = self._file.schema_arrow
+        self.columns: list[str] | None = list(self.schema.names)
+        self._rows_read = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Row]]:
+        try:
+            for batch in self._file.iter_batches(BATCH_ROWS):
+                for row in batch.to_pylist():
+                    self._rows_read += 1
+                    yield self._rows_read, row
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(self.name, error) from None
+
+    def share_read(self) -> float | None:
+        rows = self._file.metadata.num_rows
+        return self._rows_read / rows if rows else None
+
+    def close(self) -> None:
+        self._file.close(force=True)
+
+
+def _unreadable(name: str, error: Exception) -> CommandError:
+    return CommandError(f"{name} can't be read as Parquet: {str(error).splitlines()[0]}", ExitCode.REFUSED)
+
+
+class ParquetSink:
+    """A Parquet file that is made of segments: a file for each window of rows, and one file of them all at the end.
+
+    A Parquet file can be read only once it is closed, so what a killed process had written of it would be lost.
+    schema: the types of the input's columns; None: each column gets the type of its values.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], new_columns: Sequence[str], schema: Any) -> None:
+        self._path = path
+        self._folder = path.with_name(path.name + ".parts")
+        self._columns = [*columns, *new_columns]
+        self._new_columns = list(new_columns)
+        self._schema = schema
+        self._segments = 0
+
+    def resume(self, state: int) -> None:
+        """Keep the first ``state`` segments, and remove what else an earlier process has written."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"{self._folder} can't be written: {error.strerror}", ExitCode.USAGE) from None
+        if not all(self._segment(number).exists() for number in range(state)):
+            raise lost(self._folder)
+        self._segments = state
+        for file in self._folder.iterdir():
+            if not file.stem.isdigit() or int(file.stem) >= state:
+                file.unlink()
+
+    def write(self, rows: Sequence[Row]) -> int:
+        """Write a segment and return how many there are."""
+        table = self._table(rows)
+        unfinished = self._folder / "unfinished"
+        pq.write_table(table, unfinished)
+        unfinished.replace(self._segment(self._segments))
+        self._segments += 1
+        return self._segments
+
+    def finish(self) -> None:
+        """Make one file of all segments."""
+        schemas = [pq.read_schema(self._segment(n)) for n in range(self._segments)]
+        schema = _unified(schemas) if schemas else self._table([]).schema
+        unfinished = self._folder / "unfinished"
+        with pq.ParquetWriter(unfinished, schema) as writer:
+            for n in range(self._segments):
+                writer.write_table(_cast(pq.read_table(self._segment(n)), schema))
+        unfinished.replace(self._path)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove what was written, except for a finished file."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _segment(self, number: int) -> Path:
+        return self._folder / f"{number:08}.parquet"
+
+    def _table(self, rows: Sequence[Row]) -> Any:
+        arrays, fields = [], []
+        for name in self._columns:
+            values = [row.get(name) for row in rows]
+            kind = None
+            if name in self._new_columns:
+                kind = pa.float64()
+            elif self._schema is not None:
+                kind = self._schema.field(name).type
+            array = _array(values, kind)
+            arrays.append(array)
+            known = self._schema is not None and name not in self._new_columns
+            fields.append(self._schema.field(name) if known else pa.field(name, array.type))
+        metadata = None if self._schema is None else self._schema.metadata
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
+
+
+def _array(values: Sequence[Any], kind: Any) -> Any:
+    try:
+        return pa.array(values, type=kind)
+    except (pa.ArrowException, OverflowError):
+        if kind is not None:
+            raise
+        return _as_texts(values)  # they have no type in common
+
+
+def _as_texts(values: Sequence[Any]) -> Any:
+    """Return values as texts: those that are none as JSON."""
+    texts = [value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False) for value in values]
+    return pa.array(texts, type=pa.string())
+
+
+def _unified(schemas: Sequence[Any]) -> Any:
+    """Return a schema for all segments. A column whose types do not agree becomes texts."""
+    fields = []
+    for name in schemas[0].names:
+        of_column = [pa.schema([schema.field(name)]) for schema in schemas]
+        try:
+            fields.append(pa.unify_schemas(of_column, promote_options="permissive").field(name))
+        except pa.ArrowException:
+            fields.append(pa.field(name, pa.string()))
+    return pa.schema(fields, metadata=schemas[0].metadata)
+
+
+def _cast(table: Any, schema: Any) -> Any:
+    arrays = []
+    for field in schema:
+        column = table.column(field.name)
+        if column.type != field.type:
+            is_text = pa.types.is_string(field.type)
+            column = _as_texts(column.to_pylist()) if is_text else column.cast(field.type)
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,0 +1,112 @@
+"""What a run is to do: the user's options, checked and put together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.formats import STANDARD, Format
+from scoreline.runs.windows import Columns, WindowSize
+
+LABEL_MASS = "label_mass"
+RELEVANCE = "relevance"
+
+_SAMPLE_BYTES = 1024 * 1024
+
+
+class Remedy(StrEnum):
+    """What the run does when a row can't be scored."""
+
+    FAIL = "fail"  # the run ends with an error
+    SKIP = "skip"  # the row is written with empty cells, and counted
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to do."""
+
+    source: str  # a file, or - for standard input
+    source_format: Format
+    target: str  # a file, or - for standard output
+    target_format: Format
+    columns: Columns
+    labels: tuple[str, ...]
+    options: Mapping[str, Any]  # of each job, as the client takes them
+    window: WindowSize
+    prefix: str = ""  # of the names of the new columns
+    on_too_long: Remedy = Remedy.FAIL
+    on_error: Remedy = Remedy.FAIL
+    concurrency: int = 32  # jobs that wait or run at the same time
+    restart: bool = False  # throw away what an earlier run has written
+    metadata: Mapping[str, str] = field(default_factory=dict)  # of each job
+
+    @property
+    def journal(self) -> Path | None:
+        """Where the journal is; None if the run can't be resumed."""
+        return None if self.target == STANDARD else Path(self.target + ".journal")
+
+    @property
+    def has_label_mass(self) -> bool:
+        """Whether the service computes the labels' share of the probability of the whole vocabulary.
+
+        It does so where scores need that probability anyway, and where it shows whether a wording is right.
+        """
+        wordings = ("template", "query_template", "item_template")
+        is_needed = not self.options.get("apply_softmax") or self.options.get("label_scoring") == "sequence"
+        return is_needed or any(self.options.get(name) for name in wordings)
+
+    @property
+    def has_relevance(self) -> bool:
+        """Whether the service makes one number of a row's scores."""
+        return self.options.get("template") is not None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what must be the same when the run is resumed, by words for a message."""
+        return {
+            "input": _fingerprint(self.source),
+            "output format": self.target_format,
+            "query column": self.columns.query,
+            "item column": self.columns.item,
+            "list of labels": list(self.labels),
+            **{name.replace("_", " "): value for name, value in self.options.items()},
+            "column prefix": self.prefix,
+            "window": [self.window.rows, self.window.characters],
+        }
+
+
+def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """Return the names of the columns that the run adds: one for each label, and those that the scores bring along.
+
+    labels: of the plan, or of its template. taken: the columns of the input. Raises CommandError.
+    """
+    plain = [label.strip() for label in labels]
+    distinct = plain if all(plain) and len(set(plain)) == len(plain) else list(labels)
+    names = [plan.prefix + name for name in distinct]
+    names += [plan.prefix + LABEL_MASS] if plan.has_label_mass else []
+    names += [plan.prefix + RELEVANCE] if plan.has_relevance else []
+    for name in names:
+        if name in taken or names.count(name) > 1:
+            message = f"there would be two columns {name!r}: give the new ones another name, as with --column-prefix p_"
+            raise CommandError(message, ExitCode.USAGE)
+    return names
+
+
+def _fingerprint(source: str) -> Any:
+    """Return what tells a file from others, without reading all of it: its size, its beginning and its end.
+
+    Whether the part that was read before is the same is checked as well, when it is read again.
+    """
+    path = Path(source)
+    if source == STANDARD or not path.is_file():
+        return "standard input" if source == STANDARD else source
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        beginning = file.read(_SAMPLE_BYTES)
+        file.seek(max(0, size - _SAMPLE_BYTES))
+        end = file.read(_SAMPLE_BYTES)
+    return [size, hashlib.blake2b(beginning + end, digest_size=16).hexdigest()]

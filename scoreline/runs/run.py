@@ -1,0 +1,296 @@
+"""Read, score and write the rows of a file, in the order of the file and in bounded memory.
+
+At most two windows of rows are in memory: while the last jobs of one are being scored, those of the next are submitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from scoreline.client import AsyncClient
+from scoreline.client.job_objects import Job
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.display import Progressed, RunDisplay
+from scoreline.runs.formats import Row
+from scoreline.runs.journal import Journal, Written
+from scoreline.runs.plan import Plan, Remedy
+from scoreline.runs.reading import Source
+from scoreline.runs.scoring import Cells, GroupScorer, Listener, Refusal
+from scoreline.runs.windows import Group, Window, read_windows
+from scoreline.runs.writing import Sink
+
+WINDOWS_AT_ONCE = 2
+SHOW_SECONDS = 0.25
+MAX_WARNINGS = 5
+
+_FIGURES = re.compile(r"\d[\d.e+-]*")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a run works with."""
+
+    plan: Plan
+    source: Source
+    journal: Journal
+    labels: Sequence[str]
+    new_columns: Sequence[str]  # one for each label, and what else belongs to the scores
+    columns: Sequence[str] | None  # of the input; None if each row may have its own
+    sink: Sink
+
+
+class _ScoredWindow:
+    """A window, and the cells of its rows as they come."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.cells: list[Cells | None] = [None] * len(window.rows)  # None: not known yet, or to be left empty
+        self.too_long = self.failed = self.prompt_tokens = self.shared_tokens = 0
+        self._open_groups = 1  # one too many until all are known
+        self._done = asyncio.Event()
+
+    def add_group(self) -> None:
+        self._open_groups += 1
+
+    def end_group(self) -> None:
+        self._open_groups -= 1
+        if self._open_groups == 0:
+            self._done.set()
+
+    async def wait(self) -> None:
+        """Wait until all of its groups have ended."""
+        await self._done.wait()
+
+
+class Run:
+    """A run in this process."""
+
+    def __init__(self, opened: Opened, client: AsyncClient, display: RunDisplay, first: Sequence[Window]) -> None:
+        """first: windows that were read already."""
+        self._plan, self._source, self._journal = opened.plan, opened.source, opened.journal
+        self._opened, self._display = opened, display
+        self._scorer = GroupScorer(client, opened.journal, opened.plan, opened.labels)
+        self._first = list(first)
+        before = opened.journal.written
+        self._seconds_before = before.seconds
+        self._progressed = Progressed(
+            before.rows, before.rows, before.rows, None, before.prompt_tokens, before.shared_tokens
+        )
+        self._warnings: dict[str, str] = {}  # of the service, by their text without figures
+
+    @property
+    def warnings(self) -> list[str]:
+        """The warnings of the service, in the order in which they came."""
+        return list(self._warnings.values())
+
+    async def execute(self, windows: Iterator[Window]) -> Written:
+        """Score all rows that are not written yet, and return how far the run has got.
+
+        Raises CommandError and ScorelineError, after which the run can be resumed.
+        """
+        unwritten = asyncio.Semaphore(WINDOWS_AT_ONCE)
+        in_flight = asyncio.Semaphore(self._plan.concurrency)
+        to_write: asyncio.Queue[_ScoredWindow | None] = asyncio.Queue()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                ticker = tasks.create_task(self._show())
+                writer = tasks.create_task(self._write(to_write, unwritten))
+                while True:
+                    await unwritten.acquire()
+                    window = self._first.pop(0) if self._first else await in_a_thread(lambda: next(windows, None))
+                    if window is None:
+                        break
+                    await self._submit(_ScoredWindow(window), tasks, in_flight, to_write)
+                self._progressed.share_read = 1.0
+                to_write.put_nowait(None)
+                await writer
+                ticker.cancel()
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from None
+        finally:
+            self._journal.add_seconds(self._seconds_before + self._display.seconds)
+        return self._journal.written
+
+    async def _submit(
+        self,
+        scored: _ScoredWindow,
+        tasks: asyncio.TaskGroup,
+        in_flight: asyncio.Semaphore,
+        to_write: asyncio.Queue[_ScoredWindow | None],
+    ) -> None:
+        window = scored.window
+        self._progressed.rows_read += len(window.rows)
+        self._progressed.share_read = window.share_read
+        listener = self._listener(scored)
+        groups, wrong = window.groups(self._plan.columns)
+        to_write.put_nowait(scored)
+        for place, message in wrong.items():
+            listener.refused(place, Refusal(message, is_too_long=False))
+        for group in groups:
+            await in_flight.acquire()
+            scored.add_group()
+            tasks.create_task(self._score(group, scored, listener, in_flight))
+        scored.end_group()
+
+    async def _score(
+        self, group: Group, scored: _ScoredWindow, listener: Listener, in_flight: asyncio.Semaphore
+    ) -> None:
+        try:
+            await self._scorer.score(scored.window.number, group.query, group.rows, group.items, listener)
+            scored.end_group()
+        finally:
+            in_flight.release()
+
+    def _listener(self, scored: _ScoredWindow) -> Listener:
+        def on_scored(place: int, cells: Cells) -> None:
+            scored.cells[place] = cells
+
+        def on_refused(place: int, refusal: Refusal) -> None:
+            remedy = self._plan.on_too_long if refusal.is_too_long else self._plan.on_error
+            if remedy is Remedy.FAIL:
+                option = "--on-too-long" if refusal.is_too_long else "--on-error"
+                raise CommandError(
+                    f"{self._source.name}, {self._source.unit} {scored.window.numbers[place]}: {refusal.message}; "
+                    f"with {option} skip its cells are left empty",
+                    refusal.exit_code,
+                )
+            if refusal.is_too_long:
+                scored.too_long += 1
+            else:
+                scored.failed += 1
+            self._progressed.rows += 1
+
+        def on_counted(job: Job, rows: int) -> None:
+            check_weights(job, self._journal)
+            scored.prompt_tokens += job.prompt_tokens
+            scored.shared_tokens += job.cached_tokens
+            self._progressed.rows += rows
+            self._progressed.prompt_tokens += job.prompt_tokens
+            self._progressed.shared_tokens += job.cached_tokens
+            for warning in job.result.warnings if job.result is not None else ():
+                # Warnings that differ only in their figures are shown once.
+                if len(self._warnings) < MAX_WARNINGS:
+                    self._warnings.setdefault(_FIGURES.sub("#", warning), warning)
+
+        return Listener(on_scored, on_refused, on_counted)
+
+    async def _write(self, to_write: asyncio.Queue[_ScoredWindow | None], unwritten: asyncio.Semaphore) -> None:
+        """Write windows in their order."""
+        while (scored := await to_write.get()) is not None:
+            await scored.wait()
+            rows = self._with_cells(scored)
+            state = await in_a_thread(lambda rows=rows: self._opened.sink.write(rows))  # type: ignore[misc]
+            before = self._journal.written
+            self._journal.count_window(
+                Written(
+                    windows=before.windows + 1,
+                    rows=before.rows + len(rows),
+                    state=state,
+                    digest=scored.window.digest,
+                    too_long=before.too_long + scored.too_long,
+                    failed=before.failed + scored.failed,
+                    prompt_tokens=before.prompt_tokens + scored.prompt_tokens,
+                    shared_tokens=before.shared_tokens + scored.shared_tokens,
+                    seconds=self._seconds_before + self._display.seconds,
+                )
+            )
+            unwritten.release()
+
+    def _with_cells(self, scored: _ScoredWindow) -> list[Row]:
+        """Return the rows of a window with their new columns. Raises CommandError."""
+        names, known = self._opened.new_columns, self._opened.columns
+        empty: Cells = [None] * len(names)
+        rows = []
+        for number, row, cells in zip(scored.window.numbers, scored.window.rows, scored.cells, strict=True):
+            check_names(self._source, number, row, known, names)
+            rows.append(row | dict(zip(names, empty if cells is None else cells, strict=True)))
+        return rows
+
+    async def _show(self) -> None:
+        while True:
+            self._progressed.waits = self._scorer.waits
+            self._display.show(self._progressed)
+            await asyncio.sleep(SHOW_SECONDS)
+
+
+def check_weights(job: Job, journal: Journal) -> None:
+    """Raise CommandError if a model with other weights has scored the job than the jobs before."""
+    for provenance in job.provenance or ():
+        if provenance is None:
+            continue  # a worker that does not know its weights
+        if journal.remember("weights", provenance.weights_fingerprint) != provenance.weights_fingerprint:
+            raise CommandError(
+                "the weights of the model are others than when this run began: --restart scores all rows with them"
+            )
+
+
+def check_names(source: Source, number: int, row: Row, known: Sequence[str] | None, new: Sequence[str]) -> None:
+    """Raise CommandError for a row of JSON lines with columns that can't be written."""
+    if source.columns is not None:
+        return
+    for name in row:
+        if name in new:
+            problem = f"it has a column {name!r} already: give the new ones another name with --column-prefix"
+        elif known is not None and name not in known:
+            problem = f"it has a column {name!r}, which no row before had: write JSON lines, where each row has its own"
+        else:
+            continue
+        raise CommandError(f"{source.name}, {source.unit} {number}: {problem}", ExitCode.REFUSED)
+
+
+def unwritten_windows(source: Source, plan: Plan, written: Written) -> Iterator[Window]:
+    """Yield the windows that are not written yet. Raises CommandError if those before are not the same any more."""
+    digest = ""
+    for window in read_windows(source, plan.window):
+        if window.number >= written.windows:
+            if window.number == written.windows and digest != written.digest:
+                break
+            yield window
+        digest = window.digest
+        windows = window.number + 1
+        if windows == written.windows and digest != written.digest:
+            break
+    else:
+        return
+    raise CommandError(f"{source.name} is not what this run began with: --restart scores all of it", ExitCode.USAGE)
+
+
+def all_columns(windows: Sequence[Window]) -> list[str]:
+    """Return the columns of the rows of windows, in the order in which they first occur."""
+    return list(dict.fromkeys(name for window in windows for row in window.rows for name in row))
+
+
+async def in_a_thread(function: Callable[[], T]) -> T:
+    """Call a function in a thread that does not keep this process alive, as one that reads from a pipe would."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():
+            set_outcome(outcome)
+
+    def call() -> None:
+        try:
+            value = function()
+        except BaseException as error:
+            given: tuple[Callable[[Any], None], Any] = (future.set_exception, error)
+        else:
+            given = (future.set_result, value)
+        with suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(settle, *given)
+
+    threading.Thread(target=call, daemon=True).start()
+    return await future
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,198 @@
+"""Have the service score groups of rows: each becomes a job, or several if some of its rows can't be scored."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scoreline.client import AsyncClient
+from scoreline.client.errors import (
+    InvalidRequest,
+    JobEnded,
+    NotFound,
+    QuotaExceeded,
+    RequestTooLarge,
+    ScorelineError,
+)
+from scoreline.client.job_objects import Job
+from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
+from scoreline.runs.journal import Journal
+from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Plan, Remedy
+from scoreline.runs.windows import Text
+
+Cells = list[float | None]
+"""What is added to a row: a number for each new column."""
+
+TOO_LONG = "context_length_exceeded"
+
+QUOTA_SECONDS = 2.0
+"""How long to wait for room in a quota if the service does not say."""
+
+REFUSALS_BEFORE_HALVES = 4
+"""After so many refused rows, a group is divided: the service names one wrong row at a time."""
+
+_OF_THE_QUERY = ("query", None)
+"""Where errors are that concern all rows of a group."""
+
+_OF_EVERY_ROW = frozenset({"empty_query", TOO_LONG, "request_too_large", "delimiter_in_input"})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a row can't be scored."""
+
+    message: str
+    is_too_long: bool
+    exit_code: ExitCode = ExitCode.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who hears what comes of the rows."""
+
+    scored: Callable[[int, Cells], None]  # a row of the window, by its place
+    refused: Callable[[int, Refusal], None]  # the same; it may raise to end the run
+    counted: Callable[[Job, int], None]  # a job that succeeded, and the number of its rows
+
+
+class GroupScorer:
+    """Submits jobs, and waits for them."""
+
+    def __init__(self, client: AsyncClient, journal: Journal, plan: Plan, labels: Sequence[str]) -> None:
+        self._client = client
+        self._journal = journal
+        self._plan = plan
+        self._labels = list(labels)
+        self._job_has_ended = asyncio.Event()
+        self.waits_for_quota = 0  # jobs that are not submitted yet because of it
+
+    @property
+    def waits(self) -> str:
+        """What jobs wait for that is neither a worker nor an answer; empty if there is nothing."""
+        if self._client.service.is_away:
+            return "waiting for the service"
+        return "waiting for room in the quota" if self.waits_for_quota else ""
+
+    async def score(self, window: int, query: Text, rows: list[int], items: list[Text], listener: Listener) -> None:
+        """Score rows with the same query. Raises ScorelineError, CommandError.
+
+        window: the number of their window; rows: their places in it; items: of these rows.
+        """
+        parts = [(rows, items, 0)]
+        while parts:
+            rows, items, refused = parts.pop()
+            try:
+                job = await self._job(window, query, items)
+            except RequestTooLarge as error:
+                if len(rows) == 1:
+                    listener.refused(rows[0], _refusal(error))
+                else:
+                    parts += _halves(rows, items)
+            except InvalidRequest as error:
+                place = _place(error, len(rows))
+                if place is None and (error.param not in _OF_THE_QUERY or error.code not in _OF_EVERY_ROW):
+                    raise  # The options are wrong, not the rows.
+                for wrong in rows if place is None else rows[place : place + 1]:
+                    listener.refused(wrong, _refusal(error))
+                if place is None or len(rows) == 1:
+                    continue
+                rows, items = rows[:place] + rows[place + 1 :], items[:place] + items[place + 1 :]
+                refused += 1
+                divide = refused % REFUSALS_BEFORE_HALVES == 0 and len(rows) > 1
+                parts += _halves(rows, items) if divide else [(rows, items, refused)]
+            except JobEnded as error:
+                if self._plan.on_error is not Remedy.SKIP:
+                    raise
+                for row in rows:
+                    listener.refused(row, Refusal(str(error), is_too_long=False, exit_code=ExitCode.JOB_FAILED))
+            else:
+                for row, cells in zip(rows, self._cells(job), strict=True):
+                    listener.scored(row, cells)
+                listener.counted(job, len(rows))
+
+    def _cells(self, job: Job) -> list[Cells]:
+        result = job.result
+        if result is None or len(result.scores) != job.total_items:
+            raise CommandError(f"the service gave no scores for {job.id}")
+        if result.scores and len(result.scores[0]) != len(self._labels):
+            raise CommandError("the template has other labels than when the run began: --restart begins again")
+        columns: list[Sequence[float | None]] = [*zip(*result.scores, strict=True)] if result.scores else []
+        for name, is_wanted in ((LABEL_MASS, self._plan.has_label_mass), (RELEVANCE, self._plan.has_relevance)):
+            if is_wanted:
+                values = result.raw.get(name)
+                columns.append(values if values is not None else [None] * job.total_items)
+        return [list(cells) for cells in zip(*columns, strict=True)]
+
+    async def _job(self, window: int, query: Text, items: list[Text]) -> Job:
+        """Return a job that has succeeded. It is submitted unless the journal knows it."""
+        base = self._key(query, items)
+        while True:
+            key = f"{base}-{self._journal.attempt(base)}"
+            job_id = self._journal.job(key)
+            if job_id is None:
+                job_id = (await self._submitted(key, query, items)).id
+                self._journal.add_job(key, window, job_id)
+            try:
+                return await self._client.wait(job_id)
+            except NotFound:
+                # It was deleted, perhaps because the run rested for days.
+                self._journal.begin_attempt(base, key, window)
+            except JobEnded:
+                self._journal.begin_attempt(base, key, window)  # when the run is resumed
+                raise
+            finally:
+                self._job_has_ended.set()
+
+    async def _submitted(self, key: str, query: Text, items: list[Text]) -> Job:
+        labels: Any = self._plan.labels or None  # without them the template brings its own, and how they are scored
+        while True:
+            self._job_has_ended.clear()
+            try:
+                return await self._client.submit(
+                    query,
+                    items,
+                    labels=labels,
+                    **self._plan.options,
+                    metadata=dict(self._plan.metadata),
+                    priority="bulk",
+                    idempotency_key=key,
+                )
+            except QuotaExceeded as error:
+                await self._room_in_quota(error.retry_after or QUOTA_SECONDS)
+
+    async def _room_in_quota(self, seconds: float) -> None:
+        """Wait until a job of this run has ended, or for some seconds: another run may use the quota."""
+        self.waits_for_quota += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await self._job_has_ended.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.waits_for_quota -= 1
+
+    def _key(self, query: Text, items: list[Text]) -> str:
+        content = json.dumps([self._journal.run_id, query, items]).encode()
+        return f"run-{hashlib.blake2b(content, digest_size=20).hexdigest()}"
+
+
+def _halves(rows: list[int], items: list[Text]) -> list[tuple[list[int], list[Text], int]]:
+    middle = len(rows) // 2
+    return [(rows[:middle], items[:middle], 0), (rows[middle:], items[middle:], 0)]
+
+
+def _place(error: ScorelineError, items: int) -> int | None:
+    """Return the place of the item that an error is about; None if it is about something else."""
+    name, _, rest = (error.param or "").partition("[")
+    number = rest.partition("]")[0]
+    if name != "items" or not number.isdigit() or int(number) >= items:
+        return None
+    return int(number)
+
+
+def _refusal(error: ScorelineError) -> Refusal:
+    return Refusal(str(error), error.code == TOO_LONG, exit_code_of(error.code, error.status))

@@ -1,0 +1,170 @@
+"""Write rows with their scores, so that a process that was killed can go on where it was."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, lost
+
+
+class Sink(Protocol):
+    """Where rows are written. Its state is a number: whoever knows it can undo all that was written later."""
+
+    def resume(self, state: int) -> None:
+        """Begin, or go on where the state was ``state``. Raises CommandError."""
+        ...
+
+    def write(self, rows: Sequence[Row]) -> int:
+        """Write rows, have the system store them for good, and return the new state. Raises CommandError, OSError."""
+        ...
+
+    def finish(self) -> None:
+        """Give the file its name, now that it is complete."""
+        ...
+
+    def remove(self) -> None:
+        """Remove what was written, except for a finished file."""
+        ...
+
+
+def open_sink(
+    name: str, file_format: Format, columns: Sequence[str] | None, new_columns: Sequence[str], schema: Any
+) -> Sink:
+    """Return where rows are written: to a file, or to standard output for ``-``.
+
+    columns: of the input; None: those of each row, which only JSON lines can have. new_columns: follow these, and hold
+    numbers. schema: the types of the columns, if they come from a Parquet file. Raises CommandError.
+    """
+    if file_format is Format.PARQUET:
+        if name == STANDARD:
+            raise CommandError("Parquet can't be written to standard output: name a file", ExitCode.USAGE)
+        from scoreline.runs.parquet import ParquetSink
+
+        return ParquetSink(Path(name), columns or [], new_columns, schema)
+    layout = _JsonLines() if file_format is Format.JSON_LINES else _Delimited(file_format, columns or [], new_columns)
+    return StandardOutput(layout) if name == STANDARD else TextSink(Path(name), layout)
+
+
+class _Layout(Protocol):
+    def heading(self) -> bytes: ...
+
+    def rows(self, rows: Sequence[Row]) -> bytes: ...
+
+
+class _JsonLines:
+    def heading(self) -> bytes:
+        return b""
+
+    def rows(self, rows: Sequence[Row]) -> bytes:
+        return b"".join(map(_json_line, rows))
+
+
+def _json_line(row: Row) -> bytes:
+    try:
+        return json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
+        return json.dumps(row, default=str).encode() + b"\n"
+
+
+class _Delimited:
+    """CSV or TSV. An empty cell stands for a value that is not there."""
+
+    def __init__(self, file_format: Format, columns: Sequence[str], new_columns: Sequence[str]) -> None:
+        self._columns = [*columns, *new_columns]
+        self._delimiter = DELIMITERS[file_format]
+
+    def heading(self) -> bytes:
+        return self._encode([self._columns])
+
+    def rows(self, rows: Sequence[Row]) -> bytes:
+        return self._encode([[_cell(row.get(name)) for name in self._columns] for row in rows])
+
+    def _encode(self, lines: list[list[str]]) -> bytes:
+        text = _Collected()
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerows(lines)
+        return "".join(text.parts).encode(errors="backslashreplace")  # of lone surrogates
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def write(self, part: str) -> None:
+        self.parts.append(part)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict | bool) else str(value)
+
+
+class TextSink:
+    """A file of text. It has another name until it is complete. Its state is the number of its bytes."""
+
+    def __init__(self, path: Path, layout: _Layout) -> None:
+        self._path = path
+        self._unfinished = path.with_name(path.name + ".part")
+        self._layout = layout
+        self._file: BinaryIO | None = None
+
+    def resume(self, state: int) -> None:
+        try:
+            self._file = self._unfinished.open("r+b" if state else "wb")
+        except FileNotFoundError:
+            raise lost(self._unfinished) from None
+        except OSError as error:
+            raise CommandError(f"{self._unfinished} can't be written: {error.strerror}", ExitCode.USAGE) from None
+        if self._file.seek(0, os.SEEK_END) < state:
+            raise lost(self._unfinished)
+        self._file.truncate(state)
+        self._file.seek(state)
+        if state == 0:
+            self._file.write(self._layout.heading())
+
+    def write(self, rows: Sequence[Row]) -> int:
+        assert self._file is not None
+        self._file.write(self._layout.rows(rows))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def finish(self) -> None:
+        assert self._file is not None
+        self._file.close()
+        self._unfinished.replace(self._path)
+
+    def remove(self) -> None:
+        self._unfinished.unlink(missing_ok=True)
+
+
+class StandardOutput:
+    """Standard output, whose rows can't be taken back."""
+
+    def __init__(self, layout: _Layout) -> None:
+        self._layout = layout
+        self._file = sys.stdout.buffer
+
+    def resume(self, state: int) -> None:
+        assert state == 0
+        self._file.write(self._layout.heading())
+
+    def write(self, rows: Sequence[Row]) -> int:
+        self._file.write(self._layout.rows(rows))
+        self._file.flush()
+        return 0
+
+    def finish(self) -> None:
+        self._file.flush()
+
+    def remove(self) -> None:
+        pass

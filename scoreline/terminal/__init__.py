@@ -1,0 +1,1 @@
+"""What the terminal shows, and how text from elsewhere is made safe to print."""

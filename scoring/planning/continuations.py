@@ -1,0 +1,173 @@
+"""Choose how continuations share the work of their item, by lengths alone, as all planning does.
+
+Under batch invariance, the way of a continuation depends on the lengths of its query, of its item and of its own
+targets. How many other labels there are, and how long they are, must not matter, since a way decides the last bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from scoring.layout import Continuations, Rows, TokenIds
+from scoring.planning.algorithms import Algorithm
+from scoring.planning.estimates import NOTHING, Estimate, GroupLengths
+from scoring.planning.planner import Assignment, Indices, Planner
+
+ASSUMED_LABELS = 3
+"""Labels of an item that the cost of a branch is assumed to be divided by, where the true number must not matter."""
+
+
+class Way(IntEnum):
+    """What is computed for a continuation."""
+
+    NOTHING = 0  # it has no targets
+    END = 1  # its only target is read at the end of the item, which is computed as for labels of one token
+    ROW = 2  # item and targets are a row behind the query, so every label computes the item again
+    BRANCH = 3  # query and item become a prefix of their own, and the targets are a row behind it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContinuationLengths:
+    """The lengths of C continuations behind the rows of a group, in tokens."""
+
+    rows: Indices  # which row of the group each belongs to, [C], ascending
+    kept: TokenIds  # tokens of the row's whole sequence that it keeps, int32 [C]
+    targets: TokenIds  # int32 [C]
+
+    @classmethod
+    def of(cls, rows: Rows, continuations: Continuations) -> ContinuationLengths:
+        """Return the lengths of a chunk's continuations."""
+        labels = len(continuations) // max(1, len(rows))
+        return cls(np.repeat(np.arange(len(rows)), labels), continuations.kept, continuations.lengths)
+
+    @classmethod
+    def join(cls, parts: Sequence[tuple[Rows, Continuations]]) -> ContinuationLengths:
+        """Return the lengths of several chunks' continuations, whose rows make one group in this order."""
+        of_each = [cls.of(rows, continuations) for rows, continuations in parts]
+        firsts = np.cumsum([0, *(len(rows) for rows, _ in parts)])
+        return cls(
+            np.concatenate([one.rows + first for one, first in zip(of_each, firsts.tolist(), strict=False)]),
+            np.concatenate([one.kept for one in of_each]),
+            np.concatenate([one.targets for one in of_each]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContinuationPlan:
+    """What is computed for the continuations of a group."""
+
+    assignments: list[Assignment]  # of all rows, and so of their continuations; never a packed algorithm
+    ways: npt.NDArray[np.int8]  # of each continuation, a :class:`Way`
+
+
+def plan_continuations(planner: Planner, group: GroupLengths, continuations: ContinuationLengths) -> ContinuationPlan:
+    """Assign the rows of a group, and choose the way of each of their continuations."""
+    policy = planner.policy
+    if policy.algorithm == "packed":
+        rule = replace(planner, policy=replace(policy, algorithm="auto"))
+        why = "packed sequences are not read at several tokens"
+        assignments = [
+            Assignment(one.rows, replace(one.choice, reason=why, fallback=True)) for one in rule.plan_by_rule(group)
+        ]
+    else:
+        assignments = planner.plan_by_rule(group)
+    is_serial = np.zeros(len(group), np.bool_)
+    for one in assignments:
+        is_serial[one.rows] = one.choice.algorithm is Algorithm.SERIAL
+    of_rows = continuations.rows
+    labels = np.full(len(of_rows), ASSUMED_LABELS) if policy.batch_invariant else np.bincount(of_rows)[of_rows]
+    begins = np.where(is_serial[of_rows], 0, np.minimum(group.prefix_ends[of_rows], continuations.kept - 1))
+    whole = (group.prefix_ends + group.lengths)[of_rows]
+    kinds, kind_of = np.unique(
+        np.stack([begins, continuations.kept, continuations.targets, whole, labels]), axis=1, return_inverse=True
+    )
+    ways = [_way(planner, *kind) for kind in kinds.T.tolist()]
+    return ContinuationPlan(assignments, np.array(ways, np.int8)[kind_of.reshape(-1)])
+
+
+def _way(planner: Planner, begin: int, kept: int, targets: int, whole: int, labels: int) -> Way:
+    """Return the way of a continuation. begin: tokens of the query that it shares; whole: of query and item."""
+    if not targets:
+        return Way.NOTHING
+    if targets == 1 and kept == whole:
+        return Way.END
+    if kept - begin <= 1:  # The label alone is behind the query.
+        return Way.ROW
+    return cheaper_way(planner, begin, kept, targets, labels)
+
+
+def cheaper_way(planner: Planner, begin: int, kept: int, targets: int, labels: int) -> Way:
+    """Return the way that is estimated to take less time for a continuation of an item that has so many like it."""
+    estimator = planner.estimator
+    rows = estimator.row(kept - begin + targets - 1, begin).times(labels)
+    branch = estimator.beside(kept - begin, begin) + estimator.behind(labels * (targets - 1), kept)
+    return Way.ROW if rows.seconds <= branch.seconds else Way.BRANCH
+
+
+def cached_by_plan(
+    planner: Planner, group: GroupLengths, continuations: ContinuationLengths, plan: ContinuationPlan
+) -> int:
+    """Return the tokens of the query that items share, where none is cached. The first item pays for the query.
+
+    An item counts once, however many labels it has.
+    """
+    step, total = planner.estimator.shapes.step_tokens, 0
+    of_rows = continuations.rows
+    ends, kept = group.prefix_ends[of_rows], continuations.kept
+    lengths = np.where(
+        plan.ways == Way.END, group.lengths[of_rows], kept - np.minimum(ends, kept - 1) + continuations.targets - 1
+    )
+    # Where the query ends, the first target is read from its final state, and no token is computed for it.
+    lengths = np.where((group.lengths[of_rows] == 0) & (kept == group.prefix), 0, lengths)
+    # What is read at the end of a long item is read at the end of its branch, if there is one.
+    ends_branch = (plan.ways == Way.BRANCH) & (kept == (group.prefix_ends + group.lengths)[of_rows])
+    in_branch = np.isin(of_rows, of_rows[ends_branch]) & (lengths > step)
+    is_row = ((plan.ways == Way.END) & ~in_branch) | (plan.ways == Way.ROW)
+    for one in plan.assignments:
+        if one.choice.algorithm is Algorithm.SERIAL:
+            continue
+        mine = np.isin(of_rows, one.rows) & (plan.ways != Way.NOTHING)
+        short = np.isin(one.rows, of_rows[mine & is_row & (lengths <= step)])
+        shared = shared_tokens(group.prefix_ends[one.rows], short, step)
+        has_rows = np.isin(one.rows, of_rows[mine & is_row])
+        in_order = np.concatenate([shared[has_rows], shared[~has_rows & np.isin(one.rows, of_rows[mine])]])
+        total += int(in_order[1:].sum())
+    return total
+
+
+def shared_tokens(prefix_ends: TokenIds | int, is_short: npt.NDArray[np.bool_] | bool, step: int) -> TokenIds:
+    """Return how many tokens of the query items share: whole steps, unless some row of the item fits into a step."""
+    ends = np.asarray(prefix_ends, np.int64)
+    return np.where(is_short, ends, ends // step * step).astype(np.int32)
+
+
+def estimate_continuations(
+    planner: Planner, group: GroupLengths, continuations: ContinuationLengths, plan: ContinuationPlan
+) -> Estimate:
+    """Estimate a plan by the stored rates."""
+    total, estimator, states = NOTHING, planner.estimator, 0
+    of_rows, kept, targets = continuations.rows, continuations.kept.astype(np.int64), continuations.targets
+    for one in plan.assignments:
+        is_serial = one.choice.algorithm is Algorithm.SERIAL
+        prefix = 0 if is_serial else group.prefix
+        if not is_serial and not group.cached:
+            total += estimator.long(group.prefix)
+        mine = np.isin(of_rows, one.rows)
+        ends = np.unique(of_rows[mine & (plan.ways == Way.END)])
+        lengths = group.lengths[ends] + (group.prefix_ends[ends] if is_serial else 0)
+        total += estimator.items(lengths, prefix)
+        rows = mine & (plan.ways == Way.ROW)
+        begins = np.minimum(group.prefix_ends[of_rows], kept - 1) * (not is_serial)
+        total += estimator.items((kept - begins + targets - 1)[rows].astype(np.int32), prefix)
+        branching = mine & (plan.ways == Way.BRANCH)
+        branches, branch_of = np.unique(np.stack([of_rows, kept, begins])[:, branching], axis=1, return_inverse=True)
+        behind = np.bincount(branch_of.reshape(-1), (targets - 1)[branching], minlength=branches.shape[1])
+        for (_, kept_tokens, begin), tokens in zip(branches.T.tolist(), behind.tolist(), strict=True):
+            total += estimator.beside(kept_tokens - begin, begin) + estimator.behind(int(tokens), kept_tokens)
+        states += len(ends) + int(targets[rows].sum()) + branches.shape[1] + int(behind.sum())
+    return total + estimator.heads(states)

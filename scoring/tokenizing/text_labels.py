@@ -1,0 +1,94 @@
+"""Labels of any number of tokens behind the rows of items, in the tokens of the whole text.
+
+The targets of a label are what ``encode(query + item + label)`` has behind its common prefix with
+``encode(query + item)``. Encoding the whole text again for each label would be slow. If the text before the labels can
+be cut, only what stands behind its last cut is encoded with each label: docs/tokenization.md says why that is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple
+
+from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
+
+MOST_PAIRS = 2**16
+"""Pairs of a window and a label that are encoded at a time, and that are remembered. A pair takes some 200 bytes."""
+
+
+class LabelPlace(NamedTuple):
+    """The place of the labels behind an item."""
+
+    text_before: Callable[[str], str]  # the text before them, given the item; it is whole, or begins at a safe cut
+    add_special_tokens: bool  # whether the tokenizer puts its special tokens around that text and the label
+    last: tuple[int, ...] = ()  # tokens behind the label that the tokenizer does not put there itself
+
+
+class Behind(NamedTuple):
+    """The labels behind an item, one after another."""
+
+    replaced: tuple[int, ...]  # how many tokens at the end of the item's sequence merge with the label
+    targets: tuple[tuple[int, ...], ...]  # the label's tokens, with what merges with them
+
+
+class _Window(NamedTuple):
+    """What is encoded with the labels: the end of the text before them, or all of it."""
+
+    text: str
+    add_special_tokens: bool
+
+
+@dataclass(slots=True)
+class TextLabels:
+    """Encodes the labels of one request behind its items. What was found behind a window is remembered for the next."""
+
+    tokenizer: TextTokenizer
+    labels: Sequence[str]
+    place: LabelPlace
+    count_characters: Callable[[int], None]  # is called with how many are about to be encoded, and may raise
+    stop_if_unwanted: Callable[[], None] = always_wanted
+    _known: dict[_Window, Behind] = field(default_factory=dict)
+
+    def behind(self, items: Sequence[str]) -> Iterator[Behind]:
+        """Yield the labels behind each item."""
+        step = max(1, MOST_PAIRS // len(self.labels))
+        for start in range(0, len(items), step):
+            windows = [self._window(item) for item in items[start : start + step]]
+            if len(self._known) > step:
+                self._known.clear()
+            new = list(dict.fromkeys(window for window in windows if window not in self._known))
+            for add_special_tokens in (False, True):
+                self._encode([window for window in new if window.add_special_tokens is add_special_tokens])
+            yield from (self._known[window] for window in windows)
+
+    def _window(self, item: str) -> _Window:
+        text = self.place.text_before(item)
+        end = self.tokenizer.end_behind_cut(text)
+        return _Window(text, self.place.add_special_tokens) if end is None else _Window(end, False)
+
+    def _encode(self, windows: Sequence[_Window]) -> None:
+        """Encode the labels behind windows, all of which have special tokens around them, or none of which has."""
+        if not windows:
+            return
+        of_labels = sum(map(len, self.labels))
+        self.count_characters(
+            sum(len(window.text) * (1 + len(self.labels)) for window in windows) + of_labels * len(windows)
+        )
+        texts = (window.text + label for window in windows for label in ("", *self.labels))
+        encoded = self.tokenizer.encode_each(texts, add_special_tokens=windows[0].add_special_tokens)
+        for window in windows:
+            self.stop_if_unwanted()
+            alone = (*next(encoded), *self.place.last)
+            whole = [(*next(encoded), *self.place.last) for _ in self.labels]
+            shared = [_common(alone, tokens) for tokens in whole]
+            self._known[window] = Behind(
+                tuple(len(alone) - kept for kept in shared),
+                tuple(tokens[kept:] for tokens, kept in zip(whole, shared, strict=True)),
+            )
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many leading tokens two sequences share."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

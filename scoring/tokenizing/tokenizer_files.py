@@ -1,0 +1,84 @@
+"""Loading the tokenizer of a model directory, and what its definition says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from checkpoints.files import CheckpointError, require_directory
+
+
+def load_tokenizer(directory: Path) -> tuple[Tokenizer, bool]:
+    """Load the tokenizer in a model directory as transformers does.
+
+    Returns it, and whether special tokens written out in a text are ordinary text. Raises :class:`CheckpointError`.
+    """
+    require_directory(directory)
+    _require_tokenizer_files(directory)
+    # transformers would print a warning that torch is missing, which is not needed here.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import AutoTokenizer
+
+    try:
+        # Without trust_remote_code=False, it would ask at the terminal whether to run code of the checkpoint.
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises anything from OSError to a bare Exception from Rust
+        reason = " ".join(str(error).split())
+        if "trust_remote_code" in reason:
+            raise CheckpointError(
+                f"the tokenizer of {directory} is code in the checkpoint (auto_map in tokenizer_config.json), "
+                "which is not run here: save it as a tokenizer.json"
+            ) from error
+        raise CheckpointError(
+            f"no tokenizer can be loaded from {_tokenizer_file(directory)}: {reason}; get the file again, or check "
+            "that it belongs to the model"
+        ) from error
+    if not tokenizer.is_fast:
+        raise CheckpointError(
+            f"the tokenizer of {directory} ({type(tokenizer).__name__}) has no fast form, which is the only one "
+            "served: tokenizer_class in tokenizer_config.json must name one that reads tokenizer.json"
+        )
+    return tokenizer.backend_tokenizer, bool(tokenizer.split_special_tokens)
+
+
+def _tokenizer_file(directory: Path) -> Path:
+    """Return the path that an error message should name: tokenizer.json if it exists, else the directory."""
+    path = directory / "tokenizer.json"
+    return path if path.exists() else directory
+
+
+def _require_tokenizer_files(directory: Path) -> None:
+    """Raise :class:`CheckpointError` if there is no tokenizer, or none in a form that is served."""
+    if (directory / "tokenizer.json").exists() or all((directory / n).exists() for n in ("vocab.json", "merges.txt")):
+        return
+    found = [name for name in ("tokenizer.model", "tekken.json", "vocab.json") if (directory / name).exists()]
+    if not found:
+        raise CheckpointError(f"{directory} holds no tokenizer.json: add the model's tokenizer files to it")
+    raise CheckpointError(
+        f"{directory} holds {' and '.join(found)} but no tokenizer.json, which is the form that is served: add the "
+        "model's tokenizer.json, or have transformers write one (AutoTokenizer, save_pretrained)"
+    )
+
+
+def marks_beginnings(step: Mapping[str, Any] | None) -> bool:
+    """Whether a step of the tokenizer's pipeline puts a space, or a marker for one, before every text."""
+    match step:
+        case {"type": "Prepend"} | {"type": "Metaspace", "prepend_scheme": "always" | "first"}:
+            return True
+        case {"type": "ByteLevel", "add_prefix_space": True}:
+            return True
+        case {"type": "Sequence", "normalizers": steps} | {"type": "Sequence", "pretokenizers": steps}:
+            return any(map(marks_beginnings, steps))
+    return False
+
+
+def fingerprint_of(definition: dict[str, Any]) -> str:
+    """Return the SHA-256 of the definition of a tokenizer."""
+    canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,57 @@
+"""The programs of heads."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from model.architecture.decoder import Norm
+from model.buckets import HEAD_ROWS, LABEL_BUCKETS
+from model.programs.label_head import lm_head
+from model.programs.target_head import target_head
+from scoring.layout import Head
+from tests.model.checkpoints import EVERY
+
+
+@pytest.mark.parametrize("vocabulary", [90, 256, 300])
+def test_columns_that_are_read_by_tiles_are_those_that_are_gathered(vocabulary: int) -> None:
+    """A vocabulary of less than a tile, of whole tiles, and of tiles and a part of one."""
+    random, config = np.random.RandomState(0), EVERY["untied"]
+    norm = nnx.graphdef(Norm(config.width, (), config, "float32"))
+    shapes = (config.width,), (config.width, vocabulary), (5, config.width)
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    labels = np.array([0, vocabulary - 1, 88, vocabulary - 2, 89, 88], np.int32)
+    gathered, by_tiles = (
+        jax.jit(lm_head(Head.LOGITS, norm, as_rows=False, by_tiles=wanted))(*arrays, labels)[0]
+        for wanted in (False, True)
+    )
+    np.testing.assert_allclose(by_tiles, gathered, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("width", "vocabulary"),
+    [(96, 300), pytest.param(1_024, 32_768, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_a_target_has_the_bits_that_it_has_as_a_label(as_rows: bool, width: int, vocabulary: int, dtype: str) -> None:
+    """Whatever the number of labels, which are padded to one of three sizes."""
+    random = np.random.default_rng(0)
+    norm = nnx.graphdef(Norm(width, (), EVERY["untied"], "float32"))
+    shape = (vocabulary, width) if as_rows else (width, vocabulary)
+    kernel = random.standard_normal(shape, np.float32).astype(dtype)
+    hidden = random.standard_normal((HEAD_ROWS, width), np.float32)
+    arrays = np.ones(width, np.float32), jax.numpy.asarray(kernel), hidden
+    labels = random.integers(0, vocabulary, max(LABEL_BUCKETS), np.int32)
+    by_labels = jax.jit(lm_head(Head.LOGPROBS, norm, as_rows=as_rows))
+    expected = np.asarray(by_labels(*arrays, labels[: LABEL_BUCKETS[0]])[1])
+    by_targets = jax.jit(target_head(norm, as_rows=as_rows))
+    for count in LABEL_BUCKETS:
+        targets = np.tile(labels[:count], (HEAD_ROWS, 1))
+        found, greedy = map(np.asarray, by_targets(*arrays, targets))
+        assert np.array_equal(found[:, : len(expected[0])].view(np.int32), expected.view(np.int32)), count
+        default = np.asarray(by_labels(*arrays, labels[:count])[1])
+        assert np.array_equal(found.view(np.int32), default.view(np.int32)), count
+        assert not greedy[found < found.max(axis=1, keepdims=True)].any()

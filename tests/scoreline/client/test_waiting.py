@@ -1,0 +1,117 @@
+"""Waiting for jobs: their ends are exceptions unless they succeeded."""
+
+from __future__ import annotations
+
+import pytest
+
+from scoreline import (
+    Client,
+    Job,
+    JobCancelled,
+    JobEnd,
+    JobEnded,
+    JobExpired,
+    JobFailed,
+    JobProgress,
+    JobScores,
+    TimedOut,
+)
+from tests.scoreline.client.unreliable import Got, Reply, answering
+from tests.scoreline.running import Up
+
+
+def test_a_job_that_was_cancelled_is_an_exception_with_the_job(shared_up: Up, client: Client) -> None:
+    with shared_up.worker_frozen():
+        cancelled = client.cancel(client.submit("a", ["b"], label_token_ids=[1]))
+    with pytest.raises(JobCancelled, match=cancelled.id) as raised:
+        client.wait(cancelled)
+    assert raised.value.job is not None
+    assert (raised.value.job.id, raised.value.job.status) == (cancelled.id, "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind", "code"),
+    [
+        ("failed", {"code": "internal_error", "message": "no luck"}, JobFailed, "internal_error"),
+        ("expired", None, JobExpired, "job_expired"),
+    ],
+)
+def test_a_job_that_failed_or_has_expired_is_an_exception_with_the_job(
+    job_object: dict[str, object], status: str, error: object, kind: type[JobEnded], code: str
+) -> None:
+    ended = {**job_object, "status": status, "error": error}
+    with answering(lambda _: Reply(200, ended)) as server, Client(server.url) as client:
+        with pytest.raises(kind) as raised:
+            client.wait("job_1")
+        assert (type(raised.value), raised.value.code, raised.value.job_id) == (kind, code, "job_1")
+        assert raised.value.job is not None
+        assert raised.value.job.status == status
+
+
+def test_waiting_for_longer_than_the_caller_allows_is_a_timeout(job_object: dict[str, object]) -> None:
+    asked: list[str] = []
+
+    def answer(got: Got) -> Reply:
+        asked.append(got.headers["Prefer"])
+        return Reply(200, {**job_object, "status": "running"})
+
+    with answering(answer) as server, Client(server.url) as client:
+        with pytest.raises(TimedOut, match="job_1 is still running after") as raised:
+            client.wait("job_1", 0.05)
+        assert isinstance(raised.value, TimeoutError)
+        assert raised.value.job_id == "job_1"
+    assert asked[0] == "wait=1"
+
+
+def test_the_progress_of_a_job_is_told_until_its_end(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Job] = []
+    job = client.wait(client.submit("a", ["b", "c"], label_token_ids=[1]), progress=seen.append, bar=True)
+    assert seen[-1] == job
+    assert job.scored_items == 2
+    shown = capsys.readouterr()
+    assert "2/2" in shown.err
+    assert shown.out == ""
+
+
+def test_jobs_are_listed_over_pages_and_by_status(client: Client) -> None:
+    made = [client.submit("a", ["b"], label_token_ids=[n]).id for n in range(5)]
+    for job_id in made:
+        client.wait(job_id)
+    listed = [job.id for _, job in zip(range(5), client.jobs(status="succeeded", page_jobs=2), strict=False)]
+    assert listed == made[::-1]
+    behind = next(iter(client.jobs(after=made[-1])))
+    assert behind.id == made[-2]
+
+
+def test_all_scores_of_a_large_job_are_one_result(client: Client) -> None:
+    items = [f"item {n}" for n in range(1_500)]
+    job = client.wait(client.upload("a", items, label_token_ids=[1, 2], return_logprobs=True))
+    assert job.result is None
+    result = client.result(job)
+    assert [len(result.scores), len(result.logprobs or []), len(result.label_mass or [])] == [1_500] * 3
+    assert result.scores == [item.scores for item in client.scores(job)]
+    assert result.logits is None
+
+
+def test_a_dry_run_says_what_a_job_would_take_and_submits_nothing(client: Client) -> None:
+    before = next(iter(client.jobs())).id if any(True for _ in client.jobs()) else None
+    wanted = client.dry_run("a long query", ["b", "c"], label_token_ids=[1])
+    assert (wanted.total_items, wanted.waits_for) == (2, [])
+    assert wanted.prompt_tokens > wanted.work > 0
+    assert (next(iter(client.jobs())).id if before else None) == before
+
+
+def test_events_tell_of_a_job_until_its_end(client: Client) -> None:
+    job = client.submit("a", [f"item {n}" for n in range(300)], label_token_ids=[1])
+    seen = list(client.events(job, scores=True))
+    assert isinstance(seen[0], JobProgress | JobScores)
+    assert isinstance(seen[-1], JobEnd)
+    assert seen[-1].job is not None
+    assert seen[-1].job.status == "succeeded"
+    scores = [item for event in seen if isinstance(event, JobScores) for item in event.items]
+    assert [item.index for item in scores] == list(range(300))
+    middle = next(event for event in seen if isinstance(event, JobScores))
+    again = list(client.events(job, scores=True, last_event_id=middle.id))
+    left = [item for event in again if isinstance(event, JobScores) for item in event.items]
+    assert left == scores[len(middle.items) :]
+    assert list(client.events(job, last_event_id=seen[-1].id)) == []

@@ -1,0 +1,260 @@
+"""A run writes the rows of its input in their order, with their scores, whatever the formats are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoreline import Client, ScorelineError
+from scoreline.exit_codes import CommandError
+from scoreline.runs.plan import Remedy
+from scoreline.runs.windows import Columns
+from tests.scoreline.running import Up, scoreline
+from tests.scoreline.runs.files import (
+    LABELS,
+    ROWS,
+    execute,
+    expected_scores,
+    plan_of,
+    read_csv,
+    read_lines,
+    write_csv,
+    write_lines,
+)
+
+NEW = ("yes", "no", "label_mass")
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[list[float]]:
+    return [[float(row[name]) for name in NEW] for row in rows]
+
+
+def test_the_rows_of_a_csv_file_keep_their_order_and_get_the_scores_of_a_call(
+    shared_up: Up, client: Client, tmp_path: Path
+) -> None:
+    source, target = write_csv(tmp_path / "in.csv", ROWS), tmp_path / "out.csv"
+    finished = execute(plan_of(source, target), shared_up.url)
+    rows = read_csv(target)
+    assert list(rows[0]) == [*ROWS[0], *NEW]
+    assert [{name: row[name] for name in ROWS[0]} for row in rows] == ROWS
+    assert numbers(rows) == expected_scores(client, ROWS)
+    assert (finished.written.rows, finished.written.windows) == (40, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
+
+
+def test_rows_with_the_same_query_are_one_job_in_each_window(shared_up: Up, client: Client, tmp_path: Path) -> None:
+    before = {job.id for job in client.jobs()}
+    execute(plan_of(write_csv(tmp_path / "in.csv", ROWS), tmp_path / "out.csv", rows=20), shared_up.url)
+    jobs = [job for job in client.jobs() if job.id not in before]
+    assert sorted(job.total_items for job in jobs) == [6, 6, 7, 7, 7, 7]
+    assert {job.priority for job in jobs} == {"bulk"}
+
+
+@pytest.mark.parametrize("ending", ["tsv", "jsonl", "parquet"])
+def test_every_format_is_read_and_written(shared_up: Up, tmp_path: Path, ending: str) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    rows = [row | {"note": note} for row, note in zip(ROWS[:5], ('"', "a\tb", "two\nlines", "é,", ""), strict=True)]
+    source = write_csv(tmp_path / "in.csv", rows)
+    first, second = tmp_path / f"first.{ending}", tmp_path / "second.csv"
+    execute(plan_of(source, first, rows=2), shared_up.url)
+    execute(plan_of(first, second, rows=2, prefix="again "), shared_up.url)
+    found = read_csv(second)
+    assert [{name: row[name] for name in rows[0]} for row in found] == rows
+    assert [[row[name] for name in NEW] for row in found] == [[row[f"again {name}"] for name in NEW] for row in found]
+
+
+def test_values_of_json_lines_keep_their_types(shared_up: Up, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows: list[dict[str, Any]] = [
+        {"query": "The capital", "item": " of France", "n": 1, "list": [1, 2]},
+        {"query": "The capital", "item": " of Japan", "n": 2.5, "list": None, "more": True},
+        {"query": [70, 71], "item": [72], "n": "text", "list": [3]},
+    ]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    options: dict[str, Any] = {"columns": Columns("query", "item"), "rows": 2}
+    execute(plan_of(source, tmp_path / "out.jsonl", **options), shared_up.url)
+    written = read_lines(tmp_path / "out.jsonl")
+    assert [{name: row[name] for name in row if name not in NEW} for row in written] == rows
+    execute(plan_of(source, tmp_path / "out.parquet", **options), shared_up.url)
+    execute(plan_of(tmp_path / "out.parquet", tmp_path / "back.jsonl", prefix="b_", **options), shared_up.url)
+    assert [row["n"] for row in read_lines(tmp_path / "back.jsonl")] == ["1.0", "2.5", "text"]
+    assert [row["list"] for row in read_lines(tmp_path / "back.jsonl")] == [[1, 2], None, [3]]
+
+
+def test_a_template_brings_its_labels_and_the_relevance(shared_up: Up, client: Client, tmp_path: Path) -> None:
+    plan = plan_of(
+        write_csv(tmp_path / "in.csv", ROWS[:3]), tmp_path / "out.csv", labels=(), options={"template": "yes-no"}
+    )
+    execute(plan, shared_up.url)
+    for row in read_csv(tmp_path / "out.csv"):
+        ranked = client.rerank(row["query"], [row["item"]], template="yes-no")
+        assert float(row["relevance"]) == ranked.results[0].relevance_score
+
+
+@pytest.mark.parametrize(
+    ("options", "has_label_mass"),
+    [
+        ({"apply_softmax": True}, False),
+        ({"apply_softmax": True, "item_template": "{item}."}, True),
+        ({"apply_softmax": True, "label_scoring": "sequence"}, True),
+    ],
+)
+def test_the_label_mass_is_a_column_wherever_the_service_computes_it(
+    shared_up: Up, client: Client, tmp_path: Path, options: dict[str, Any], has_label_mass: bool
+) -> None:
+    execute(plan_of(write_csv(tmp_path / "in.csv", ROWS[:1]), tmp_path / "out.csv", options=options), shared_up.url)
+    (row,) = read_csv(tmp_path / "out.csv")
+    expected = client.score(row["query"], [row["item"]], labels=list(LABELS), **options).label_mass
+    assert (expected is not None, "label_mass" in row) == (has_label_mass, has_label_mass)
+    assert expected is None or float(row["label_mass"]) == expected[0]
+
+
+SEQUENCE_TEMPLATE = """
+query = "{query}"
+item = "{item}. The guest had"
+labels = [" a wonderful experience", " a dreadful evening"]
+relevance = "softmax(0)"
+label_scoring = "sequence"
+"""
+
+
+@pytest.mark.slow
+def test_a_template_says_how_its_labels_are_scored(start_up: Callable[..., Up], tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(SEQUENCE_TEMPLATE)
+    up = start_up(SCORELINE_TEMPLATE=str(tmp_path / "mine.toml"))
+    up.wait_until_ready()
+    source = write_csv(tmp_path / "in.csv", ROWS[:3])
+    execute(plan_of(source, tmp_path / "out.csv", labels=(), options={"template": "mine"}), up.url)
+    with Client(up.url) as client:
+        for row in read_csv(tmp_path / "out.csv"):
+            expected = client.score(row["query"], [row["item"]], template="mine").scores
+            assert [float(row["a wonderful experience"]), float(row["a dreadful evening"])] == expected[0]
+
+
+@pytest.fixture
+def too_long(tmp_path: Path) -> Path:
+    """A file in which some rows have more tokens than the model takes."""
+    rows = [row | {"item": "too long " * 600} if n % 3 == 1 else row for n, row in enumerate(ROWS)]
+    rows[5] = rows[5] | {"query": "too long " * 600}
+    return write_csv(tmp_path / "in.csv", rows)
+
+
+def test_rows_that_are_too_long_can_be_skipped(shared_up: Up, client: Client, tmp_path: Path, too_long: Path) -> None:
+    finished = execute(plan_of(too_long, tmp_path / "out.csv", on_too_long=Remedy.SKIP), shared_up.url)
+    rows = read_csv(tmp_path / "out.csv")
+    empty = [n for n, row in enumerate(rows) if [row[name] for name in NEW] == ["", "", ""]]
+    assert empty == sorted({*range(1, 40, 3), 5})
+    assert (finished.written.too_long, finished.written.failed) == (len(empty), 0)
+    good = [n for n in range(40) if n not in empty]
+    assert numbers([rows[n] for n in good]) == expected_scores(client, [ROWS[n] for n in good])
+
+
+def test_a_row_that_is_too_long_ends_the_run_with_its_line_unless_it_may_be_skipped(
+    shared_up: Up, tmp_path: Path, too_long: Path
+) -> None:
+    with pytest.raises(CommandError, match=r"in.csv, line 3: .* 512; with --on-too-long skip") as refused:
+        execute(plan_of(too_long, tmp_path / "out.csv", concurrency=1), shared_up.url)
+    assert refused.value.exit_code == 4
+    execute(plan_of(too_long, tmp_path / "out.csv", on_too_long=Remedy.SKIP), shared_up.url)
+    assert len(read_csv(tmp_path / "out.csv")) == 40
+
+
+def test_rows_with_other_errors_can_be_skipped(shared_up: Up, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"query": "", "item": "a"},
+        {"query": "a", "item": 5},
+        {"query": "a", "item": "b"},
+        {"item": "b"},
+        {"query": "a", "item": "\ud800"},
+        {"query": "a", "item": [70]},
+    ]
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    finished = execute(plan_of(source, tmp_path / "out.jsonl", on_error=Remedy.SKIP), shared_up.url)
+    assert [row["yes"] is None for row in read_lines(tmp_path / "out.jsonl")] == [True, True, False, True, True, True]
+    assert (finished.written.too_long, finished.written.failed) == (0, 5)
+    with pytest.raises(CommandError, match=r"line [1245]: "):
+        execute(plan_of(source, tmp_path / "other.jsonl"), shared_up.url)
+
+
+def test_a_wrong_option_ends_the_run_and_leaves_nothing_behind(shared_up: Up, tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "in.csv", ROWS)
+    with pytest.raises(ScorelineError, match="not one"):
+        execute(plan_of(source, tmp_path / "out.csv", labels=(" several tokens",)), shared_up.url)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv"]
+    execute(plan_of(source, tmp_path / "out.csv"), shared_up.url)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"query,item\na\n", "line 2: it has 1 values, and there are 2 columns"),
+        (b"query,item,query\n", "several columns 'query'"),
+        (b"query,item\n\xff,b\n", "line 2: it is not UTF-8"),
+        (b"query,text\na,b\n", "has no column 'item'; it has 'query', 'text'"),
+        (b"query,item,yes\na,b,c\n", "two columns 'yes'"),
+    ],
+)
+def test_a_file_that_can_not_be_read_is_one_line(shared_up: Up, tmp_path: Path, content: bytes, says: str) -> None:
+    source = tmp_path / "in.csv"
+    source.write_bytes(content)
+    with pytest.raises(CommandError) as refused:
+        execute(plan_of(source, tmp_path / "out.csv"), shared_up.url)
+    assert says in str(refused.value)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_byte_order_mark_and_blank_lines_are_no_rows(shared_up: Up, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_bytes("\ufeffquery,item\r\n\r\na,b\r\n".encode())
+    execute(plan_of(tmp_path / "in.csv", tmp_path / "out.csv"), shared_up.url)
+    (row,) = read_csv(tmp_path / "out.csv")
+    assert (row["query"], row["item"]) == ("a", "b")
+
+
+def test_a_file_without_rows_gives_a_file_without_rows(shared_up: Up, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("query,item\n")
+    execute(plan_of(tmp_path / "in.csv", tmp_path / "out.csv"), shared_up.url)
+    assert (tmp_path / "out.csv").read_text() == "query,item,yes,no,label_mass\n"
+
+
+def test_the_command_reads_standard_input_and_writes_standard_output(shared_up: Up) -> None:
+    given = "".join(json.dumps(row) + "\n" for row in ROWS[:3])
+    labels = [word for label in LABELS for word in ("--label", label)]
+    outcome = scoreline(
+        "run", "-", "--input-format", "jsonl", "--query-column", "query", "--item-column", "item", *labels, "-o", "-",
+        given=given, SCORELINE_URL=shared_up.url,
+    )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    assert [json.loads(line)["id"] for line in outcome.stdout.splitlines()] == ["0", "1", "2"]
+    assert "Wrote 3 rows to standard output" in outcome.stderr
+
+
+def test_the_command_reports_as_json(shared_up: Up, tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "in.csv", ROWS[:3])
+    outcome = scoreline(
+        "run", str(source), "--query-column", "query", "--item-column", "item", "--label", " yes", "--json",
+        "-o", str(tmp_path / "out.csv"), "--url", shared_up.url,
+    )  # fmt: skip
+    figures = json.loads(outcome.stdout)
+    assert (figures["rows"], figures["too_long"], figures["failed"]) == (3, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-", "--label", "a"], "say with --input-format"),
+        (["in.txt", "--label", "a"], "the ending of in.txt is not known"),
+        (["nothing.csv", "--label", "a"], "nothing.csv can't be read: No such file"),
+        (["in.csv"], "give a --label, or a --template"),
+    ],
+)
+def test_a_wrong_use_of_the_command_is_one_line(arguments: list[str], says: str) -> None:
+    outcome = scoreline("run", *arguments, "--query-column", "query", "--item-column", "item", "-o", "out.csv")
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    (line,) = outcome.stderr.splitlines()
+    assert says in line

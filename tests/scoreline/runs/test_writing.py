@@ -1,0 +1,84 @@
+"""What was written after the last state that a journal knows is undone, and what it knows must be there."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scoreline.exit_codes import CommandError
+from scoreline.runs.formats import Format
+from scoreline.runs.writing import Sink, open_sink
+
+ROWS: list[dict[str, Any]] = [{"name": f"row {n}", "score": n / 8} for n in range(4)]
+
+
+def opened(path: Path, file_format: Format) -> Sink:
+    if file_format is Format.PARQUET:
+        pytest.importorskip("pyarrow")
+    return open_sink(str(path), file_format, ["name"], ["score"], None)
+
+
+def rows_in(path: Path, file_format: Format) -> list[dict[str, Any]]:
+    if file_format is Format.PARQUET:
+        from pyarrow import parquet
+
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+        return rows
+    if file_format is Format.JSON_LINES:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open(newline="") as file:
+        read = csv.DictReader(file, delimiter="\t" if file_format is Format.TSV else ",")
+        return [row | {"score": float(row["score"])} for row in read]
+
+
+@pytest.mark.parametrize("file_format", list(Format))
+def test_what_was_written_after_the_last_known_state_is_undone(tmp_path: Path, file_format: Format) -> None:
+    path = tmp_path / "out"
+    killed = opened(path, file_format)
+    killed.resume(0)
+    state = killed.write(ROWS[:2])
+    killed.write(ROWS[2:3] * 5)  # more than what is written in its place
+    assert not path.exists()
+    resumed = opened(path, file_format)
+    resumed.resume(state)
+    resumed.write(ROWS[2:])
+    resumed.finish()
+    assert rows_in(path, file_format) == ROWS
+    assert [found.name for found in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("file_format", [Format.CSV, Format.PARQUET])
+def test_an_output_that_has_lost_rows_is_not_continued(tmp_path: Path, file_format: Format) -> None:
+    with pytest.raises(CommandError, match="lost rows that were written: --restart"):
+        opened(tmp_path / "out", file_format).resume(1_000)
+
+
+def test_an_output_that_is_shorter_than_its_journal_says_is_not_continued(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "out", Format.CSV)
+    sink.resume(0)
+    state = sink.write(ROWS)
+    with (tmp_path / "out.part").open("r+b") as file:
+        file.truncate(state - 1)
+    with pytest.raises(CommandError, match="lost rows that were written: --restart"):
+        opened(tmp_path / "out", Format.CSV).resume(state)
+
+
+@pytest.mark.parametrize("file_format", [Format.CSV, Format.PARQUET])
+def test_an_output_in_a_folder_that_can_not_be_written_is_one_line(tmp_path: Path, file_format: Format) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="can't be written") as refused:
+        opened(tmp_path / "file" / "out", file_format).resume(0)
+    assert "\n" not in str(refused.value)
+
+
+def test_texts_that_are_not_unicode_are_escaped(tmp_path: Path) -> None:
+    for file_format, expected in ((Format.JSON_LINES, b'"\\ud800\\u00e9"'), (Format.CSV, "\\ud800é".encode())):
+        sink = opened(tmp_path / file_format, file_format)
+        sink.resume(0)
+        sink.write([{"name": "\ud800é", "score": None}])
+        sink.finish()
+        assert expected in (tmp_path / file_format).read_bytes()

@@ -1,0 +1,117 @@
+"""Who follows the tutorial word by word gets what it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.scoreline.running import ROOT, Up
+
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+ELSEWHERE = {
+    "make demo": "tests/scoreline/commands/test_demo.py runs it",
+    "source .venv/bin/activate": "the tests run in the environment",
+    "scoreline up": "a fixture runs it, at a free port",
+    "scoreline up --model Qwen/Qwen3-0.6B": "this needs the internet",
+}
+"""What the test does not run itself, and why."""
+
+TOLERANCE = 0.01
+_BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w*)\n(?P<text>.*?)\n```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"`(?P<name>[\w.-]+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Commands that are typed together, and the output that is shown after them."""
+
+    commands: str
+    shown: str
+
+
+def files_and_steps(text: str) -> tuple[dict[str, str], list[Step]]:
+    """Return the files that the reader is asked to save, and the steps."""
+    files: dict[str, str] = {}
+    steps: list[Step] = []
+    for block in _BLOCK.finditer(text):
+        match block["language"]:
+            case "bash":
+                steps.append(Step(block["text"], ""))
+            case "":
+                steps[-1] = Step(steps[-1].commands, block["text"])
+            case _:
+                name = _FILE.search(block["before"])
+                assert name is not None, f"no name stands above {block['text']}"
+                files[name["name"]] = block["text"] + "\n"
+    return files, steps
+
+
+FILES, STEPS = files_and_steps(TUTORIAL)
+
+
+def words(line: str) -> list[str]:
+    return [word for word in re.split(r"[\s,]+", line) if word]
+
+
+def number(word: str) -> float | None:
+    return float(word) if re.fullmatch(r"\d+\.\d+(e-\d+)?", word) else None
+
+
+def alike(shown: str, printed: str) -> bool:
+    """Whether a line has the words that are shown, and about the same numbers."""
+    pairs = list(zip(words(shown), words(printed), strict=False))
+    return len(words(shown)) == len(words(printed)) and all(
+        abs(one - other) <= TOLERANCE
+        if (one := number(left)) is not None and (other := number(right)) is not None
+        else left == right
+        for left, right in pairs
+    )
+
+
+def test_lines_are_alike_if_their_words_are_and_their_numbers_nearly() -> None:
+    assert alike("a, b  0.856", "a,b,0.8555938013906751")
+    assert not alike("a 0.856", "a 0.9")
+    assert not alike("a b", "a")
+    assert alike("0.000", "5.6e-05")
+
+
+def test_the_tutorial_has_what_a_newcomer_needs() -> None:
+    assert set(FILES) == {"questions.csv", "first.py", "reviews.csv"}
+    commands = "\n".join(step.commands for step in STEPS)
+    for command in (*ELSEWHERE, "scoreline score", "scoreline run", "python first.py"):
+        assert command in commands
+    assert sum(bool(step.shown) for step in STEPS) == 5
+
+
+@pytest.mark.slow
+def test_every_command_of_the_tutorial_gives_what_it_shows(demonstration: Up, tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    variables = {
+        "SCORELINE_URL": demonstration.url,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    for step in STEPS:
+        commands = "\n".join(line for line in step.commands.splitlines() if line not in ELSEWHERE)
+        if not commands:
+            continue
+        run = subprocess.run(
+            ["bash", "-e", "-c", commands],
+            cwd=tmp_path,
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, f"{commands}\n{run.stderr}"
+        printed = (run.stdout + run.stderr).splitlines()
+        for line in step.shown.splitlines():
+            assert any(alike(line, one) for one in printed), f"{line}\nis not in\n{run.stdout}{run.stderr}"
+    assert (tmp_path / "reviews-scored.csv").read_text(encoding="utf-8").count("\n") == 3

@@ -1,0 +1,145 @@
+"""The work of labels of several tokens is what a worker computes for them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from model.score_buffer import TargetBuffer
+from model.work.continuations import ContinuationRows, Item
+from scoring.layout import Chunk, Continuations, Rows
+from scoring.planning.continuations import (
+    ASSUMED_LABELS,
+    ContinuationLengths,
+    Way,
+    plan_continuations,
+)
+from scoring.planning.estimates import GroupLengths
+from scoring.planning.planner import Planner
+from scoring.work import STEP_TOKENS, are_branches, work, work_of_chunk
+from tests.model.continuations.cases import Case, Label, cases
+from tests.model.geometries import Item as ItemTokens
+from tests.scoring.planning.test_planner import ESTIMATOR, INVARIANT
+
+PLANNER = Planner(INVARIANT, ESTIMATOR)
+PREFIXES = (10, 50, 63, 64, 70, 255, 500, 1_000, 2_000, 2_047, 4_000, 8_000, 16_000)
+ITEMS = (2, 5, 10, 20, 40, 60, 80, 100, 130, 160, 200, 250, 256, 300, 500, 800, 2_000, 4_000)
+TARGETS = (2, 3, 4, 5, 8, 12, 20, 30, 60, 100, 250)
+CLOSE = 1.3
+"""Where the planner's estimates of both ways differ by less than this factor, either is as good."""
+
+
+def seconds(prefix: int, item: int, targets: int) -> tuple[float, float]:
+    """What the planner estimates for rows, and for a branch."""
+    begin, kept = (prefix if prefix >= 64 else 0), prefix + item
+    row = ESTIMATOR.row(kept - begin + targets - 1, begin).times(ASSUMED_LABELS)
+    branch = ESTIMATOR.beside(kept - begin, begin) + ESTIMATOR.behind(ASSUMED_LABELS * (targets - 1), kept)
+    return row.seconds, branch.seconds
+
+
+def planned(prefix: int, item: int, targets: int) -> Way:
+    """The planner's way of a label behind an item."""
+    group = GroupLengths(prefix, np.array([item], np.int32), np.array([prefix], np.int32))
+    of_label = ContinuationLengths(np.array([0]), np.array([prefix + item], np.int32), np.array([targets], np.int32))
+    return Way(int(plan_continuations(PLANNER, group, of_label).ways[0]))
+
+
+def priced(prefix: int, item: int, targets: int) -> Way:
+    """The way that the price of the same label is of."""
+    found = are_branches(*(np.array(float(one)) for one in (prefix, prefix + item, targets)))
+    return Way.BRANCH if found else Way.ROW
+
+
+def test_the_price_is_of_the_way_that_the_planner_takes() -> None:
+    ways = set()
+    for lengths in product(PREFIXES, ITEMS, TARGETS):
+        rows, branch = seconds(*lengths)
+        assert planned(*lengths) is (Way.ROW if rows <= branch else Way.BRANCH), lengths
+        if max(rows, branch) > CLOSE * min(rows, branch):
+            assert priced(*lengths) is planned(*lengths), (lengths, rows, branch)
+            ways.add(priced(*lengths))
+    assert ways == {Way.ROW, Way.BRANCH}
+
+
+@pytest.mark.parametrize(("lengths", "way"), [((2_000, 20, 5), Way.ROW), ((2_000, 800, 4), Way.BRANCH)])
+def test_short_items_are_priced_with_each_label_and_long_ones_once(lengths: tuple[int, int, int], way: Way) -> None:
+    assert priced(*lengths) is planned(*lengths) is way
+    prefix, item, targets = lengths
+    rows = Rows.pack([[1] * item], [prefix])
+    continuations = Continuations.pack([[1] * targets] * 4, [prefix + item] * 4)
+    expected = {
+        Way.ROW: 4 * work(float(prefix), float(item + targets - 1)),
+        Way.BRANCH: work(float(prefix), float(item)) + 4 * work(float(prefix + item), float(targets - 1)),
+    }
+    assert work_of_chunk(Chunk(0, rows, continuations)) == round(expected[way])
+
+
+def test_another_label_of_one_token_is_free_and_others_cost_what_they_cost_alone() -> None:
+    rows = Rows.pack([[1] * 20], [100])
+
+    def price(*targets: int) -> int:
+        continuations = Continuations.pack([[1] * one for one in targets], [120] * len(targets))
+        return work_of_chunk(Chunk(0, rows, continuations))
+
+    assert price(1, 1, 1) == price(1) == work_of_chunk(Chunk(0, rows))
+    assert price(1, 5, 9) == pytest.approx(price(1) + price(5) + price(9), abs=2)
+    assert price(5) == pytest.approx(price(5, 1) - price(1), abs=2)
+
+
+@given(case=cases())
+def test_the_price_counts_the_tokens_that_are_computed(case: Case) -> None:
+    assert_counted(case)
+
+
+@pytest.mark.parametrize("length", [150, STEP_TOKENS + 1])
+def test_the_price_of_a_long_item_with_labels_that_merge_counts_its_branches(length: int) -> None:
+    labels = tuple(Label((1,) * tokens, cut) for tokens, cut in ((5, 0), (4, 0), (1, 0), (6, 2), (3, 2), (8, 1)))
+    case = Case((1,) * 300, (ItemTokens((2,) * length), ItemTokens((3,) * length)), (labels, labels))
+    assert assert_counted(case) == {Way.END, Way.BRANCH}
+
+
+def assert_counted(case: Case) -> set[Way]:
+    """Compare the price with what the engine would compute in the ways that the price is of; return these."""
+    (chunk,) = case.work().chunks
+    assert chunk.continuations is not None
+    of_labels, prefix = chunk.continuations, case.work().prefix
+    buffer = TargetBuffer.of(chunk, of_labels)
+    made, stops = ContinuationRows(STEP_TOKENS), np.cumsum(of_labels.lengths).tolist()
+    columns, ends = chunk.columns, np.cumsum(chunk.rows.lengths).tolist()
+    found: set[Way] = set()
+    expected = 0.0
+    for n, (whole, begin) in enumerate(
+        zip(chunk.rows.sequence_lengths.tolist(), chunk.rows.prefix_ends.tolist(), strict=True)
+    ):
+        own = chunk.rows.tokens[ends[n] - int(chunk.rows.lengths[n]) : ends[n]]
+        ways: list[int] = [
+            way_of(begin, kept, whole, targets)
+            for kept, targets in zip(
+                chunk.continuations.kept.tolist(), chunk.continuations.lengths.tolist(), strict=True
+            )
+        ]
+        mine = slice(n * columns, (n + 1) * columns)
+        found |= set(map(Way, ways[mine]))
+        before = len(made.rows), len(made.branches)
+        made.add(Item(prefix, begin, own, buffer, False), n * columns, (n + 1) * columns, ways, stops)
+        tokens = sum(work(float(begin), float(max(1, len(row.tokens)))) for row in made.rows[before[0] :])
+        for branch in made.branches[before[1] :]:
+            tokens += work(float(begin), float(max(1, len(branch.tokens) - begin)))
+            tokens += sum(work(float(len(branch.tokens)), float(len(row.tokens))) for row in branch.rows)
+        expected += max(1.0, tokens)
+    # A row that keeps less than the query computes the last token before its label again.
+    assert work_of_chunk(Chunk(0, chunk.rows, chunk.continuations)) == pytest.approx(
+        expected, rel=0.15, abs=3 * columns
+    )
+    return found
+
+
+def way_of(begin: int, kept: int, whole: int, targets: int) -> Way:
+    if not targets:
+        return Way.NOTHING
+    if targets == 1 and kept == whole:
+        return Way.END
+    return Way.BRANCH if are_branches(*(np.array(float(one)) for one in (begin, kept, targets))) else Way.ROW

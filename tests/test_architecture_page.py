@@ -1,0 +1,77 @@
+"""``docs/architecture.md`` names every file of the rooms, and allows the imports that ``pyproject.toml`` allows."""
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def _import_linter() -> dict[str, Any]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings: dict[str, Any] = project["tool"]["importlinter"]
+    return settings
+
+
+ROOMS: tuple[str, ...] = tuple(_import_linter()["root_packages"])
+
+
+def _section(heading: str) -> str:
+    return PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def _named_files() -> Iterator[str]:
+    """The paths of the tables of files, folders with a slash at their end."""
+    room = ""
+    for line in _section("Every file").splitlines():
+        if heading := re.match(r"`(\w+/)`", line):
+            room = heading[1]
+            yield from (room + name for name in re.findall(r"one file, `([\w.]+)`", line))
+        if line.startswith("| `"):
+            yield from (room + name for name in re.findall(r"`([^`]+)`", line.split(" | ")[0]))
+
+
+def test_every_file_of_the_rooms_is_named_once() -> None:
+    named = Counter(_named_files())
+    assert [name for name, times in named.items() if times > 1] == []
+    folders = tuple(name for name in named if name.endswith("/"))
+    files = [path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    modules = [name for name in files if not name.endswith("__init__.py")]
+    assert [name for name in modules if name not in named and not name.startswith(folders)] == []
+
+
+def test_every_file_that_the_page_names_is_there() -> None:
+    rows = _section("Where to make a change")
+    asked = [line.split(" | ")[0] for line in rows.splitlines() if line.startswith("| ")]
+    assert len(asked) == len(set(asked))
+    begun = re.findall(rf"`((?:{'|'.join(ROOMS)}|docs|migrations|deploy)/[\w./-]*)`", rows)
+    assert len(begun) > 20
+    assert [name for name in (*_named_files(), *begun) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_may_import_what_its_contracts_allow(room: str) -> None:
+    row = next(line for line in _section("Rooms").splitlines() if line.startswith(f"| `{room}/` |"))
+    allowed = set(re.findall(r"`(\w+)`", row.split(" | ")[1]))
+    forbidden = {
+        module
+        for contract in _import_linter()["contracts"]
+        if contract["type"] == "forbidden" and room in contract["source_modules"]
+        for module in contract["forbidden_modules"]
+    }
+    assert allowed == set(ROOMS) - forbidden - {room}
+
+
+def test_the_layers_of_jobs_are_those_of_their_contract() -> None:
+    layers = next(contract["layers"] for contract in _import_linter()["contracts"] if contract["type"] == "layers")
+    rule = next(
+        line for line in re.split(r"\n(?=- )", _section("Rooms")) if line.startswith("- **`jobs/` has layers.**")
+    )
+    named = re.findall(r"`(jobs/\w+)(?:\.py|/)`", rule.split("From top to bottom")[1])
+    assert [name.replace("/", ".") for name in named] == layers

@@ -1,0 +1,1 @@
+"""Real processes of the engine loop: how they start, fail, stop, and are killed."""
