@@ -57,8 +57,8 @@ def test_a_half_upgraded_deployment_scores_nothing_wrongly(versions: tuple[Deplo
     old.start_api()
     new.start_worker()
 
-    # The only worker has another tokenizer: nothing is accepted that it could get, once the API has looked at the workers
-    # again. Work that is accepted before that waits, because no claim gives it to this worker.
+    # The only worker has another tokenizer: nothing is accepted that it could get, once the API has looked at the
+    # workers again. Work that is accepted before that waits, because no claim gives it to this worker.
     wait_until(lambda: old.client.get("/readyz").status_code == 503, "the API to know the worker")
     for path in ("/v1/jobs", "/v1/score"):
         response = old.client.post(path, json=BODY)
