@@ -6,14 +6,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 
-from model.forward import Computed, Extension, Forward
+from model.forward import NO_BLOCKS, Computed, Extension, Forward
 from model.head_runner import FinalStates
 from model.prefixes.cache import BranchPin, Pin, PrefixCache
-from model.score_buffer import AnyRow, Branch, Floats, TargetRow
+from model.score_buffer import AnyRow, Branch, Floats, ReadRow, Row, TargetRow, TargetTree
 from scoring.layout import GroupWork, TokenIds
 
 StepOutput = tuple[list[FinalStates], int]
@@ -45,7 +45,7 @@ class Extender:
     def serial(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Compute whole sequences, without a prefix."""
         whole = [
-            Extension(np.concatenate([part.group.prefix[: row.prefix_end], row.tokens]), 0, row, read=row.read)
+            _extension(row, np.concatenate([part.group.prefix[: row.prefix_end], row.tokens]), 0)
             for part in work
             for row in part.rows
         ]
@@ -100,7 +100,7 @@ class Extender:
                 prefix = np.zeros(0, np.int32)
                 behind[id(prefix)] = pin
                 rows = [row for row in part.rows if not _ends_with(row, pin.tokens)]
-                extensions += [_extension(row, pin.tokens, prefix) for row in rows]
+                extensions += [_behind(row, pin.tokens, prefix) for row in rows]
             yield from self._extend(extensions, behind)
             branches = [(branch, pin) for pin, part in zip(pins, work, strict=True) for branch in part.branches]
             yield from self._branches(branches)
@@ -137,7 +137,7 @@ class Extender:
             yield [(branch.end, pin.hidden)], 0
             prefix = np.zeros(0, np.int32)
             behind[id(prefix)] = pin
-            extensions += [_extension(row, pin.tokens, prefix) for row in branch.rows]
+            extensions += [_behind(row, pin.tokens, prefix) for row in branch.rows]
         yield from self._extend(extensions, behind)
 
     def _extend(self, extensions: Sequence[Extension], behind: dict[int, Pin]) -> Iterator[StepOutput]:
@@ -167,6 +167,7 @@ class Extender:
         """Compute a row that is longer than a step as a prefix of its own, whose last final states are the row's."""
         row = extension.row
         assert row is not None
+        assert not isinstance(row, TargetTree), "a tree fits into a step"
         tokens = extension.tokens if pin is None else np.concatenate([pin.tokens[: extension.start], extension.tokens])
         with self._cache.prefill(tokens, extension.start, pin, row.read) as prefill:
             for computed in prefill.steps():
@@ -184,7 +185,7 @@ class Extender:
         step = self._forward.shapes.step_tokens
         counted = list[tuple[AnyRow, int]]()
         for row in (*part.rows, *(branch.end for branch in part.branches)):
-            if isinstance(row, TargetRow):
+            if not isinstance(row, Row):
                 counted += [] if row.shared is None else [(row, row.shared)]
             else:
                 counted.append((row, row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end))
@@ -211,7 +212,8 @@ def _with_table(extension: Extension, pin: Pin | None) -> Extension:
         return extension
     assert pin.prefix is not None
     # Not by dataclasses.replace, which takes five times as long: this is done for every item.
-    return Extension(extension.tokens, extension.start, extension.row, pin.prefix.table, read=extension.read)
+    table, tails = pin.prefix.table, extension.tails
+    return Extension(extension.tokens, extension.start, extension.row, table, read=extension.read, tails=tails)
 
 
 def _one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -225,11 +227,12 @@ def _one_ahead(items: Iterable[T]) -> Iterator[T]:
 
 
 def _states_of(rows: Sequence[AnyRow], states: Floats) -> list[FinalStates]:
-    """Return each row of a step with its final states."""
-    if not any(row.read > 1 for row in rows):
-        return list(zip(rows, states, strict=False))
-    stops = np.cumsum([row.read for row in rows]).tolist()
-    return [(row, states[stop - row.read : stop]) for row, stop in zip(rows, stops, strict=True)]
+    """Return each row of a step with its final states. A tree is returned as the rows that it consists of."""
+    parts = [part for row in rows for part in row.parts]
+    if not any(part.read > 1 for part in parts):
+        return list(zip(parts, states, strict=False))
+    stops = np.cumsum([part.read for part in parts]).tolist()
+    return [(part, states[stop - part.read : stop]) for part, stop in zip(parts, stops, strict=True)]
 
 
 def _pieces(row: AnyRow, states: Iterable[tuple[int, Floats]]) -> list[FinalStates]:
@@ -241,13 +244,18 @@ def _pieces(row: AnyRow, states: Iterable[tuple[int, Floats]]) -> list[FinalStat
     return found
 
 
-def _extension(row: AnyRow, prefix: TokenIds, table: TokenIds) -> Extension:
+def _behind(row: AnyRow, prefix: TokenIds, table: TokenIds) -> Extension:
     """Return the item itself, or for an empty item that ends within the prefix the last token that it sees."""
     if len(row.tokens):
-        return Extension(row.tokens, row.prefix_end, row, table, read=row.read)
+        return _extension(row, row.tokens, row.prefix_end, table)
     return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row, table)
 
 
-def _ends_with(row: AnyRow, prefix: TokenIds) -> bool:
-    """Return whether a row is scored at the prefix's last token."""
+def _extension(row: AnyRow, tokens: TokenIds, start: int, table: TokenIds = NO_BLOCKS) -> Extension:
+    tails = tuple(tail.read for tail in row.tails) if isinstance(row, TargetTree) else ()
+    return Extension(tokens, start, row, table, read=row.read, tails=tails)
+
+
+def _ends_with(row: AnyRow, prefix: TokenIds) -> TypeGuard[ReadRow]:
+    """Return whether a row is scored at the prefix's last token. A tree has tokens of its own."""
     return not len(row.tokens) and row.prefix_end == len(prefix)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from jax import Array
 
 from model.packed_sequence import PackedSequence
@@ -18,6 +19,7 @@ from model.score_buffer import AnyRow, Floats
 from scoring.layout import Head, TokenIds
 from scoring.planning.estimates import Shapes
 
+Numbers = npt.NDArray[np.int64]
 NO_BLOCKS: TokenIds = np.zeros(0, np.int32)
 
 
@@ -35,6 +37,53 @@ class Extension:
     read: int = 1
     """How many of its last tokens are read, that is, their final states are wanted. One that is read at several tokens
     is computed by other programs behind the last layer's keys and values, in steps of its own kind."""
+    tails: tuple[int, ...] = ()
+    """The lengths of its tails. They are its last tokens, one tail after another. Each tail continues what is before
+    the first one, and does not see the others. Only an extension that is read at several tokens has tails."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionRows:
+    """The R rows in which the tokens of extensions attend to their own extension.
+
+    An extension without its tails is a row. So is each tail together with the tokens that it continues. Their keys and
+    values are computed once, in the extension's first row, and a tail's row shares them. So what a tail gets depends on
+    its own row alone. All arrays are int64 [R], and ``begins`` and ``own_begins`` are places in a step.
+    """
+
+    begins: Numbers  # where the shared tokens begin
+    shared: Numbers  # how many tokens the row shares
+    own_begins: Numbers  # where the row's own tokens begin
+    own: Numbers  # how many of its tokens no other row has; the rows' own tokens are all tokens of the step, in order
+
+    @classmethod
+    def of(cls, extensions: Sequence[Extension], begins: Numbers) -> AttentionRows:
+        """Return the rows of extensions that begin at some places of a step."""
+        lengths = np.array([len(extension.tokens) for extension in extensions], np.int64)
+        if not any(extension.tails for extension in extensions):  # Nearly always, and then this is a faster way.
+            return cls(begins, np.zeros_like(lengths), begins, lengths)
+        stems = lengths - np.array([sum(extension.tails) for extension in extensions], np.int64)
+        of_extension = np.repeat(np.arange(len(extensions)), [1 + len(extension.tails) for extension in extensions])
+        is_tail = np.diff(of_extension, prepend=-1) == 0
+        own = np.array([part for n, one in enumerate(extensions) for part in (stems[n], *one.tails)], np.int64)
+        inside = np.cumsum(own) - own - (np.cumsum(lengths) - lengths)[of_extension]  # places in the extension
+        return cls(begins[of_extension], stems[of_extension] * is_tail, begins[of_extension] + inside, own)
+
+    @property
+    def lengths(self) -> Numbers:
+        """The tokens of each row, [R]."""
+        return self.shared + self.own
+
+    def offsets(self) -> Numbers:
+        """Return the place of each own token in its row, one row after another."""
+        firsts = np.cumsum(self.own) - self.own - self.shared
+        offsets: Numbers = np.arange(int(self.own.sum())) - np.repeat(firsts, self.own)
+        return offsets
+
+    def places(self, offset: Numbers) -> Numbers:
+        """Return where in the step the tokens of rows are; offset: of each token in its row, [R, any]."""
+        begins, shared, own_begins = (part[:, None] for part in (self.begins, self.shared, self.own_begins))
+        return np.where(offset < shared, begins + offset, own_begins + offset - shared)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from model.buckets import label_bucket
 from model.forward import Forward
-from model.score_buffer import AnyRow, Floats, Row, ScoreBuffer, TargetBuffer, TargetRow
+from model.score_buffer import Floats, ReadRow, Row, ScoreBuffer, TargetBuffer, TargetRow
 from scoring.layout import Head, ScoredChunk
 
 FLUSH_TOKENS = 2_048
@@ -18,7 +18,7 @@ FLUSH_TOKENS = 2_048
 as much for a few rows as for many; a finished chunk should not wait for long either.
 """
 
-FinalStates = tuple[AnyRow, Floats]
+FinalStates = tuple[ReadRow, Floats]
 """A row and the final hidden states of the tokens that it is read at, float32 [read, width], or [width] for one."""
 
 

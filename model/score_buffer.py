@@ -115,6 +115,11 @@ class Row:
         """How many of its last tokens are read; of an empty row, the last token of its part of the prefix."""
         return 1
 
+    @property
+    def parts(self) -> tuple[Row]:
+        """The rows that it consists of, in the order of the tokens that are read."""
+        return (self,)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetRow:
@@ -131,8 +136,56 @@ class TargetRow:
         """As of :class:`Row`."""
         return len(self.places)
 
+    @property
+    def parts(self) -> tuple[TargetRow]:
+        """As of :class:`Row`."""
+        return (self,)
 
-AnyRow = Row | TargetRow
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetTree:
+    """Tokens of an item, and labels behind them that do not see one another: a row with tails.
+
+    It is read at the item's last token, and at every token of its tails.
+    """
+
+    item: TargetRow  # read at its last token
+    tails: tuple[TargetRow, ...]  # each read at all of its tokens; one at least
+    tokens: TokenIds  # the item's, and those of the tails in order, int32 [length]
+
+    @classmethod
+    def of(cls, item: TargetRow, tails: tuple[TargetRow, ...]) -> TargetTree:
+        """Return the tree of an item and its tails."""
+        return cls(item, tails, np.concatenate([item.tokens, *(tail.tokens for tail in tails)]))
+
+    @property
+    def prefix_end(self) -> int:
+        """As of :class:`Row`."""
+        return self.item.prefix_end
+
+    @property
+    def buffer(self) -> TargetBuffer:
+        """As of :class:`TargetRow`."""
+        return self.item.buffer
+
+    @property
+    def shared(self) -> int | None:
+        """As of :class:`TargetRow`."""
+        return self.item.shared
+
+    @property
+    def read(self) -> int:
+        """As of :class:`Row`."""
+        return 1 + sum(tail.read for tail in self.tails)
+
+    @property
+    def parts(self) -> tuple[TargetRow, ...]:
+        """As of :class:`Row`."""
+        return self.item, *self.tails
+
+
+ReadRow = Row | TargetRow
+AnyRow = ReadRow | TargetTree
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -61,7 +61,9 @@ def work_of_each_row(rows: Rows, continuations: Continuations | None = None) -> 
     at_end = (targets == 1) & (kept == whole)
     branching = (targets > 0) & ~at_end & are_branches(begins, kept, targets)
     in_rows = (targets > 0) & ~at_end & ~branching
-    of_rows = work(begins, np.maximum(kept - begins, 0) + targets - 1)
+    own = np.maximum(kept - begins, 0)
+    sharing = in_rows & (targets > 1) & (own + targets - 1 <= STEP_TOKENS)
+    of_rows = work(begins, np.where(sharing, 0, own) + targets - 1)
     behind_branches = work(kept, targets - 1)
     # Labels that keep as much of the item share a branch.
     ends = np.sort(np.where(branching, kept, 0), axis=1)
@@ -72,7 +74,30 @@ def work_of_each_row(rows: Rows, continuations: Continuations | None = None) -> 
     total: Floats = np.where(has_own_row, alone, 0.0)
     for part, counts in ((of_rows, in_rows), (behind_branches, branching), (of_branches, is_new)):
         total += np.where(counts, part, 0.0).sum(axis=1)
+    total += _shared_items(sharing, own, work(begins, own), targets)
     return np.maximum(total, 1.0)
+
+
+def _shared_items(sharing: npt.NDArray[np.bool_], own: Floats, item: Floats, targets: Floats) -> Floats:
+    """Return the work of the tokens of items that labels share in rows, for each item, float64 [N].
+
+    Labels that keep as much of an item share its tokens, as many of them as fit into a step. All arrays are [N, M].
+    own: these tokens; item: their work.
+    """
+    of_rows, columns = np.nonzero(sharing)
+    kinds, kind_of = np.unique(np.stack([of_rows, own[of_rows, columns]]), axis=1, return_inverse=True)
+    # The share of a step that a label takes of what its item leaves free.
+    shares: Floats = 1 / _labels_in_a_step(own, targets)[of_rows, columns]
+    rows = np.maximum(1.0, np.bincount(kind_of.reshape(-1), shares, minlength=kinds.shape[1]))
+    of_kind: Floats = np.zeros(kinds.shape[1])
+    of_kind[kind_of.reshape(-1)] = item[of_rows, columns]
+    return np.bincount(kinds[0].astype(np.int64), rows * of_kind, minlength=len(sharing)).astype(np.float64)
+
+
+def _labels_in_a_step(own: Floats, targets: Floats) -> Floats:
+    """Return how many labels with so many targets fit into a step with their item, at least one."""
+    found: Floats = np.maximum((STEP_TOKENS - own) // np.maximum(targets - 1, 1), 1.0)
+    return found
 
 
 def are_branches(begins: Floats, kept: Floats, targets: Floats) -> npt.NDArray[np.bool_]:
@@ -86,7 +111,10 @@ def are_branches(begins: Floats, kept: Floats, targets: Floats) -> npt.NDArray[n
     whole_steps: Floats = begin // STEP_TOKENS * STEP_TOKENS
     length = kept - begin + targets - 1
     long_row: Floats = work(whole_steps, _padded(begin - whole_steps + length))
-    rows = ASSUMED_LABELS * np.where(length > STEP_TOKENS, long_row, work(begin, length))
+    items = np.ceil(ASSUMED_LABELS / _labels_in_a_step(kept - begin, targets)) * work(begin, kept - begin)
+    sharing = items + ASSUMED_LABELS * work(begin, targets - 1)
+    alone = ASSUMED_LABELS * np.where(length > STEP_TOKENS, long_row, work(begin, length))
+    rows = np.where((targets > 1) & (length <= STEP_TOKENS), sharing, alone)
     branch = work(whole_steps, _padded(kept - whole_steps)) + work(kept, _padded(ASSUMED_LABELS * (targets - 1)))
     found: npt.NDArray[np.bool_] = (kept - begin > 1) & (branch < rows)
     return found

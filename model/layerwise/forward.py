@@ -83,15 +83,15 @@ class LayerwiseForward:
                 first.table,
                 step.prefix_ends,
                 self._targets(first.stored) if len(first.stored) else None,
-                [(batch.starts, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
+                [(batch.places, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
             )
         )
         size, logit_rows = len(step.tokens), self._buckets.logit_rows
         run = self._executables
         qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
         self_attention = [
-            (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], starts, slots)
-            for batch, (starts, slots, _, _) in zip(step.self_attention, indices, strict=True)
+            (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], places, slots)
+            for batch, (places, slots, _, _) in zip(step.self_attention, indices, strict=True)
         ]
         attend_prefix = run[PrefixAttentionKey(size, self._blocks)] if step.has_prefix else None
         hidden, *rotary = run[EmbedKey(size)](*self._decoder.embedding, step.tokens, step.positions)
@@ -103,8 +103,8 @@ class LayerwiseForward:
             if attend_prefix is not None:
                 out, log_sum_exp = attend_prefix(queries, *self._pool[number], blocks, prefix_ends)
             self._store(number, keys, values, target)
-            for attend_items, starts, slots in self_attention:
-                (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, slots)
+            for attend_items, places, slots in self_attention:
+                (out,) = attend_items(queries, keys, values, out, log_sum_exp, places, slots)
             (hidden,) = output_mlp(*layer, hidden, out)
         if first.read > 1:
             return hidden  # type: ignore[no-any-return]
@@ -119,9 +119,9 @@ class LayerwiseForward:
         self._store(last, keys, values, target)
         if not first.read:
             return hidden  # type: ignore[no-any-return]
-        for batch, (starts, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
+        for batch, (places, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
             attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
-            (out,) = attend_items(queries, keys, values, out, log_sum_exp, starts, lengths, logit_indices)
+            (out,) = attend_items(queries, keys, values, out, log_sum_exp, places, lengths, logit_indices)
         (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return hidden  # type: ignore[no-any-return]
 

@@ -33,9 +33,11 @@ class SelfAttentionKey:
     def source(self, decoder: LayerwiseDecoder) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
         step, rows = decoder.buckets.step_tokens, int32(self.rows)
-        program, indices = (self_attention_for_logits, (rows, rows)) if self.last else (self_attention, (int32(step),))
-        arguments = decoder.queries(step), *decoder.key_values(step), *decoder.attended(step), rows, *indices
-        return Source(partial(program, decoder, self.length), arguments)
+        places = int32(self.rows, self.length)
+        arguments = decoder.queries(step), *decoder.key_values(step), *decoder.attended(step), places
+        if self.last:
+            return Source(partial(self_attention_for_logits, decoder), (*arguments, rows, rows))
+        return Source(partial(self_attention, decoder, self.length), (*arguments, int32(step)))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
         """Items of all lengths of a bucket, tightly packed, some of them behind a prefix that they have attended to.
@@ -69,39 +71,32 @@ class SelfAttentionKey:
         in_bucket = item_of_query >= 0 if self.last else slots[checked] >= 0
         expected = np.where(in_bucket[:, None, None], merged, before.out[checked])
         indices = (batch.lengths, logit_indices) if self.last else (slots,)
-        return (queries, keys, values, *before, batch.starts, *indices), (ExpectedOutput(expected, checked),)
+        return (queries, keys, values, *before, batch.places, *indices), (ExpectedOutput(expected, checked),)
 
 
 def self_attention(decoder: LayerwiseDecoder, length: int, *arguments: Array) -> tuple[Array]:
-    """(queries, keys, values, out, log-sum-exp, starts [R], slots [I]) -> attention output, float32 [I, H, D].
+    """(queries, keys, values, out, log-sum-exp, places [R, L], slots [I]) -> attention output, float32 [I, H, D].
 
-    The program merges each token's attention to its own item into ``out``, its attention to the prefix. starts and
+    The program merges each token's attention to its own item into ``out``, its attention to the prefix. places and
     slots: see :class:`model.layerwise.steps.SelfAttentionBatch`. Tokens of other length buckets keep their ``out``.
     """
-    queries, keys, values, out, log_sum_exp, starts, slots = arguments
-    positions = _item_positions(starts, length, len(keys))
-    padded = decoder.attention.attend(queries[positions], keys[positions], values[positions], causal(length))
+    queries, keys, values, out, log_sum_exp, places, slots = arguments
+    padded = decoder.attention.attend(queries[places], keys[places], values[places], causal(length))
     own = (part.reshape(-1, *part.shape[2:])[jnp.maximum(slots, 0)] for part in padded)
     merged = merge(AttentionOutput(out, log_sum_exp), AttentionOutput(*own)).out
     return (jnp.where((slots >= 0)[:, None, None], merged, out),)
 
 
-def self_attention_for_logits(decoder: LayerwiseDecoder, length: int, *arguments: Array) -> tuple[Array]:
-    """(queries, keys, values, out, log-sum-exp, starts, lengths, logit indices) -> attention output [I, H, D].
+def self_attention_for_logits(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array]:
+    """(queries, keys, values, out, log-sum-exp, places, lengths, logit indices) -> attention output [I, H, D].
 
     The same for the query of each item's last token alone: the query and the output of item ``r`` stand at
     ``logit_indices[r]``. Outputs elsewhere stay, and an index of I writes nothing.
     """
-    queries, keys, values, out, log_sum_exp, starts, lengths, logit_indices = arguments
-    positions = _item_positions(starts, length, len(keys))
+    queries, keys, values, out, log_sum_exp, places, lengths, logit_indices = arguments
     ranges = jnp.stack([jnp.zeros_like(lengths), lengths], axis=-1)[:, None, None]
     present = jnp.minimum(logit_indices, len(queries) - 1)
-    padded = decoder.attention.attend(queries[present][:, None], keys[positions], values[positions], ranges)
+    padded = decoder.attention.attend(queries[present][:, None], keys[places], values[places], ranges)
     own = AttentionOutput(*(part[:, 0] for part in padded))
     merged = merge(AttentionOutput(out[present], log_sum_exp[present]), own)
     return (out.at[logit_indices].set(merged.out, mode="drop"),)
-
-
-def _item_positions(starts: Array, length: int, size: int) -> Array:
-    """Return where in a step the tokens of items are, int32 [R, length]; behind an item's end, any tokens."""
-    return jnp.minimum(starts[:, None] + jnp.arange(length, dtype=jnp.int32), size - 1)

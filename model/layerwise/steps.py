@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from model.buckets import Buckets, LengthBucket
-from model.forward import Extension
+from model.forward import AttentionRows, Extension
 from scoring.layout import TokenIds
 from scoring.planning.bin_packing import first_fit_decreasing
 
@@ -20,14 +21,15 @@ class SelfAttentionBatch:
 
     See :mod:`model.layerwise.self_attention`.
 
-    All arrays are int32; those of R entries are padded to the bucket's rows.
+    All arrays are int32; those of R entries are padded to the bucket's rows. A tail, with the tokens that it continues,
+    is an item here: see :class:`model.forward.AttentionRows`.
     """
 
     bucket: LengthBucket
-    starts: TokenIds  # [R]: where in the step each item begins
+    places: TokenIds  # [R, bucket.length]: where in the step each item's tokens are; behind the item, any place
     lengths: TokenIds  # [R]: tokens of each item
     logit_indices: TokenIds  # [R]: which of the step's logit positions is the item's; ``step_tokens`` for padding
-    slots: TokenIds  # [I]: item x bucket.length + offset in the item, of each token; -1 for tokens of other buckets
+    slots: TokenIds  # [I]: item x bucket.length + offset in the item, of each of its own tokens; -1 for other tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,40 +41,24 @@ class Step:
     positions: TokenIds  # [T]
     prefix_ends: TokenIds  # [T]: how many tokens of the prefix each token sees
     logit_positions: TokenIds  # [n]: the last token of each extension
-    self_attention: tuple[SelfAttentionBatch, ...]  # one for each length bucket in the step
+    self_attention: tuple[SelfAttentionBatch, ...]
+    """One for each length bucket in the step; with tails, as many as their rows take."""
 
     @classmethod
     def of(cls, extensions: Sequence[Extension], buckets: Buckets) -> Step:
-        """Lay out extensions that fit into a step. Those of one length bucket have to be neighbours."""
-        lengths = np.array([len(extension.tokens) for extension in extensions], np.int32)
-        stops = np.cumsum(lengths, dtype=np.int32)
-        starts, total = stops - lengths, int(stops[-1])
+        """Lay out extensions that fit into a step."""
+        lengths = np.array([len(extension.tokens) for extension in extensions], np.int64)
+        stops = np.cumsum(lengths)
         prefix_ends = np.repeat(np.array([extension.start for extension in extensions], np.int32), lengths)
-        offsets = np.arange(total, dtype=np.int32) - np.repeat(starts, lengths)
-        size = buckets.step_size(total)
-        batches = []
-        for bucket, numbers in groupby(range(len(extensions)), lambda n: buckets.length_bucket(int(lengths[n]))):
-            items = np.array(list(numbers), np.int32)
-            tokens = slice(int(starts[items[0]]), int(stops[items[-1]]))
-            slots = np.full(buckets.step_tokens, -1, np.int32)
-            item_slots = np.arange(len(items), dtype=np.int32) * bucket.length
-            slots[tokens] = offsets[tokens] + np.repeat(item_slots, lengths[items])
-            batches.append(
-                SelfAttentionBatch(
-                    bucket,
-                    _padded(starts[items], bucket.rows),
-                    _padded(lengths[items], bucket.rows),
-                    _padded(items, bucket.rows, fill=buckets.step_tokens),
-                    slots,
-                )
-            )
+        size = buckets.step_size(int(stops[-1]))
+        rows = AttentionRows.of(extensions, stops - lengths)
         return cls(
             tuple(extensions),
             _padded(np.concatenate([extension.tokens for extension in extensions]), size),
-            _padded(prefix_ends + offsets, size),
+            _padded(prefix_ends + rows.offsets(), size),
             _padded(prefix_ends, size),
             _padded(stops - 1, buckets.logit_rows),
-            tuple(batches),
+            tuple(_batches(rows, buckets)),
         )
 
     @property
@@ -99,5 +85,31 @@ def tokens_read(extensions: Sequence[Extension]) -> TokenIds:
     return np.repeat(stops - np.cumsum(reads), reads) + np.arange(reads.sum(), dtype=np.int32)
 
 
-def _padded(values: TokenIds, size: int, fill: int = 0) -> TokenIds:
-    return np.pad(values, (0, size - len(values)), constant_values=fill)
+def _batches(rows: AttentionRows, buckets: Buckets) -> Iterator[SelfAttentionBatch]:
+    """Yield the rows of a step by their length buckets, as many of a bucket at a time as its program takes."""
+    lengths, offsets = rows.lengths, rows.offsets()
+    row_of_token = np.repeat(np.arange(len(lengths)), rows.own)
+    bucket_of = np.searchsorted([bucket.length for bucket in buckets.length_buckets], lengths)
+    for number in np.unique(bucket_of).tolist():
+        bucket = buckets.length_buckets[number]
+        of_bucket = np.flatnonzero(bucket_of == number)
+        for first in range(0, len(of_bucket), bucket.rows):
+            together = of_bucket[first : first + bucket.rows]
+            first_slots = np.full(len(lengths), -1)
+            first_slots[together] = np.arange(len(together)) * bucket.length
+            of_token = first_slots[row_of_token]
+            slots = np.where(of_token >= 0, of_token + offsets, -1)
+            places = rows.places(np.arange(bucket.length)[None])[together]
+            yield SelfAttentionBatch(
+                bucket,
+                np.minimum(_padded(places, bucket.rows), buckets.step_tokens - 1),
+                _padded(lengths[together], bucket.rows),
+                _padded(together, bucket.rows, fill=buckets.step_tokens),
+                _padded(slots, buckets.step_tokens, fill=-1),
+            )
+
+
+def _padded(values: npt.NDArray[np.integer[Any]], size: int, fill: int = 0) -> TokenIds:
+    """Return int32 [size, …] with ``fill`` behind the values."""
+    padding = [(0, size - len(values)), *[(0, 0)] * (values.ndim - 1)]
+    return np.pad(values, padding, constant_values=fill).astype(np.int32)

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from model.forward import Extension
-from model.whole_steps.shape import SHORTEST_SLOT, StepShape
+from model.whole_steps.shape import StepShape
+from scoring.planning.estimates import slot_rows
 
+SIZE = 2**32  # more than the rows of a step's slots
 LOOK_AHEAD = 16
 """Prefixes of which a step leaves items, at most. While it has free tiles, it looks at the items of one more."""
 
@@ -75,9 +77,10 @@ def prefix_of(item: Extension) -> int | None:
     return id(item.table) if item.start else None
 
 
-def slot_rows(length: int) -> int:
-    """Return the rows of an item's slot: see :class:`model.attention.contract.ItemSlots`."""
-    return max(SHORTEST_SLOT, 1 << (length - 1).bit_length())
+def slots_of(item: Extension) -> int:
+    """Return the rows of all slots of an item: of what it has without its tails, and of each tail behind that."""
+    stem = len(item.tokens) - sum(item.tails)
+    return slot_rows(stem) + sum(slot_rows(stem + tail) for tail in item.tails)
 
 
 class _Room:
@@ -90,35 +93,37 @@ class _Room:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """The items of one prefix that no step has taken yet, the longest first."""
+    """The items of one prefix that no step has taken yet, the longest first. The slots of each fit into a step."""
 
     items: Sequence[Extension]
-    order: npt.NDArray[np.int64]  # of the items, by length; those of one length keep their order
-    left: dict[int, tuple[int, int]]  # by length, descending: where in ``order`` its items begin and end
+    order: npt.NDArray[np.int64]  # of the items, by size; those of one size keep their order
+    left: dict[tuple[int, int], tuple[int, int]]
+    """By size, which is the tokens of an item and the rows of its slots, descending: where in ``order`` its items begin
+    and end."""
 
     @classmethod
     def of(cls, items: Sequence[Extension]) -> _Waiting:
-        lengths = np.array([len(item.tokens) for item in items])
-        order = np.argsort(-lengths, kind="stable")
-        distinct, counts = np.unique(lengths, return_counts=True)
+        # A size as one number, because NumPy sorts pairs slowly.
+        sizes = np.array([len(item.tokens) * SIZE + slots_of(item) for item in items])
+        order = np.argsort(-sizes, kind="stable")
+        distinct, counts = np.unique(sizes, return_counts=True)
         distinct, counts = distinct[::-1], counts[::-1]
         stops = np.cumsum(counts)
         bounds = zip((stops - counts).tolist(), stops.tolist(), strict=True)
-        return cls(items, order, dict(zip(distinct.tolist(), bounds, strict=True)))
+        return cls(items, order, dict(zip((divmod(size, SIZE) for size in distinct.tolist()), bounds, strict=True)))
 
     def take(self, room: _Room) -> list[Extension]:
         """Return the items that go into a step, by first fit decreasing, and subtract the room that they take."""
         rows, taken = room.tiles * room.tile_rows, list[Extension]()
-        for length, (begin, end) in list(self.left.items()):
-            slot = slot_rows(length)
-            count = min(end - begin, rows // length, room.items, room.slot_rows // slot)
+        for (length, slots), (begin, end) in list(self.left.items()):
+            count = min(end - begin, rows // length, room.items, room.slot_rows // slots)
             if not count:
                 continue
             taken += [self.items[number] for number in self.order[begin : begin + count].tolist()]
-            rows, room.items, room.slot_rows = rows - count * length, room.items - count, room.slot_rows - count * slot
+            rows, room.items, room.slot_rows = rows - count * length, room.items - count, room.slot_rows - count * slots
             if begin + count == end:
-                del self.left[length]
+                del self.left[length, slots]
             else:
-                self.left[length] = begin + count, end
+                self.left[length, slots] = begin + count, end
         room.tiles = rows // room.tile_rows
         return taken

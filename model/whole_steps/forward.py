@@ -40,7 +40,7 @@ class WholeStepForward:
     def __init__(self, executables: ExecutableTable[StackedDecoder], buckets: Buckets) -> None:
         self._decoder = executables.decoder
         self._shape = self._decoder.shape
-        self.shapes = replace(buckets.shapes, tile_tokens=self._shape.tile_rows)
+        self.shapes = replace(buckets.shapes, tile_tokens=self._shape.tile_rows, slot_tokens=self._shape.slot_rows)
         self.block_tokens = self._shape.block_tokens
         self.prefixes = self._shape.tiles
         self.executables = executables

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.forward import Extension
-from model.whole_steps.filling import prefix_of, slot_rows
+from model.forward import AttentionRows, Extension
+from model.whole_steps.filling import prefix_of
 from model.whole_steps.shape import StepShape
 from scoring.layout import TokenIds
+from scoring.planning.estimates import slot_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +52,19 @@ class ItemStep:
             tiles = slice(tile, tile - (-int(rows[-1]) // shape.tile_rows))
             table[tiles, : len(together[0].table)] = together[0].table
             tile, first = tiles.stop, numbers.stop
-        slot, slot_length = np.empty_like(start), np.array([slot_rows(one) for one in length.tolist()])
-        longest_first = np.argsort(-slot_length, kind="stable")  # so that each slot begins at a multiple of its length
+        slotted = AttentionRows.of(items, start)
+        slot_length = np.array([slot_rows(one) for one in slotted.lengths.tolist()])
+        slot, longest_first = np.empty_like(slot_length), np.argsort(-slot_length, kind="stable")
+        # Each slot begins at a multiple of its length, because the longest ones come first.
         slot[longest_first] = np.cumsum(slot_length[longest_first]) - slot_length[longest_first]
-        # From here on, for each row of an item: its place in the item, in the step, and in the slots.
-        offset = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-        row, row_slot = np.repeat(start, length) + offset, np.repeat(slot, length) + offset
+        # For each row of an item: its place in the item, in the step, and in the slots.
+        offset = slotted.offsets()
+        row = np.repeat(slotted.own_begins - slotted.shared, slotted.own) + offset
+        row_slot = np.repeat(slot, slotted.own) + offset
+        # For each row of a slot, those among them that a tail shares: its place in the step, and in the slots.
+        in_slot = np.arange(int(slotted.lengths.max()))[None]
+        slot_row, filled_slot = slotted.places(in_slot), slot[:, None] + in_slot
+        is_filled = in_slot < slotted.lengths[:, None]
         ends = _filled(shape.tokens, row, np.repeat(prefix_end, length))
         reads = np.array([item.read for item in items])
         read = np.repeat(start + length - np.cumsum(reads), reads) + np.arange(int(reads.sum()))
@@ -67,8 +75,8 @@ class ItemStep:
             table,
             _block_counts(ends, shape),
             ends,
-            _filled(shape.slot_rows, row_slot, row),
-            _filled(shape.slot_rows, row_slot, np.repeat(slot, length), padding=shape.slot_rows),
+            _filled(shape.slot_rows, filled_slot[is_filled], slot_row[is_filled]),
+            _filled(shape.slot_rows, filled_slot[is_filled], np.repeat(slot, slotted.lengths), padding=shape.slot_rows),
             _filled(shape.tokens, row, row_slot, padding=shape.slot_rows),
             _filled(most_read, slice(len(read)), read),
         )

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 TILE_ROWS = 128
 """Rows of a tile: the chunks that TPU kernels compute at a time. A prefix leaves half of them empty on average."""
-SHORTEST_SLOT = 8
-"""Rows of the shortest slot of an item: see :class:`model.attention.contract.ItemSlots`."""
 
 
 @dataclass(frozen=True, slots=True)

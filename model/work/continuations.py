@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from model.score_buffer import Branch, Places, TargetBuffer, TargetRow
+from model.score_buffer import Branch, Places, TargetBuffer, TargetRow, TargetTree
 from scoring.layout import TokenIds
-from scoring.planning.continuations import Way, shared_tokens
+from scoring.planning.continuations import Way, shared_tokens, shares_row, together_in_rows
+from scoring.planning.estimates import Shapes
 
 NO_TOKENS: TokenIds = np.zeros(0, np.int32)
 
@@ -33,11 +34,12 @@ class Item:
 class ContinuationRows:
     """Rows and branches under construction.
 
-    step_tokens: rows that are longer are computed as branches are. They have the same bits at their end.
+    shapes: those of steps. Rows that are longer than a step are computed as branches are. They have the same bits at
+    their end.
     """
 
-    step_tokens: int
-    rows: list[TargetRow] = field(default_factory=list)
+    shapes: Shapes
+    rows: list[TargetRow | TargetTree] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
 
     def add(self, item: Item, first: int, last: int, ways: list[int], stops: list[int]) -> None:
@@ -47,10 +49,11 @@ class ContinuationRows:
         buffer's chunk.
         """
         lengths, kept = item.buffer.continuations.lengths, item.buffer.continuations.kept
-        at_end, behind = list[int](), defaultdict[int, list[range]](list)
-        adding, length = _Adding(item), item.prefix_end + len(item.own)
+        at_end, behind, sharing = list[int](), defaultdict[int, list[range]](list), defaultdict[int, list[range]](list)
+        adding, length, step = _Adding(item, self.shapes), item.prefix_end + len(item.own), self.shapes.step_tokens
         for number in range(first, last):
             targets = range(stops[number] - int(lengths[number]), stops[number])
+            own = int(kept[number]) - adding.computed_from(int(kept[number]))
             match ways[number]:
                 case Way.END:
                     at_end.append(targets.start)
@@ -58,19 +61,23 @@ class ContinuationRows:
                     # The prefix's final state is kept with it, so its last token is not computed again.
                     at_end.append(targets.start)
                     adding.row(targets[1:], item.prefix_end, NO_TOKENS)
+                case Way.ROW if shares_row(own, len(targets), step):
+                    sharing[int(kept[number])].append(targets)
                 case Way.ROW:
                     begin = min(item.prefix_end, int(kept[number]) - 1)
                     adding.row(targets, begin, _between(item, begin, int(kept[number])))
                 case Way.BRANCH:
                     behind[int(kept[number])].append(targets)
+        for tokens, labels in sharing.items():
+            adding.trees(tokens, labels)
         computed = length if item.is_serial else len(item.own)
-        if at_end and length in behind and computed > self.step_tokens:
+        if at_end and length in behind and computed > step:
             adding.branch(length, behind.pop(length), at_end)
         elif at_end:
             adding.rows.append(TargetRow(item.own, item.prefix_end, item.buffer, _places(at_end)[None], None))
         for tokens, labels in behind.items():
             adding.branch(tokens, labels, [])
-        adding.count_shared(self.step_tokens)
+        adding.count_shared()
         self.rows += adding.rows
         self.branches += adding.branches
 
@@ -80,15 +87,25 @@ class _Adding:
     """Makes what is computed for one item."""
 
     item: Item
-    rows: list[TargetRow] = field(default_factory=list)
+    shapes: Shapes
+    rows: list[TargetRow | TargetTree] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
 
-    def count_shared(self, step_tokens: int) -> None:
+    def computed_from(self, kept: int) -> int:
+        """Return where the computed tokens of a row begin that keeps so many tokens of query and item."""
+        return 0 if self.item.is_serial else min(self.item.prefix_end, kept - 1)
+
+    def count_shared(self) -> None:
         """Have the first row, or the first branch, count what the item shares: see :func:`shared_tokens`."""
+        step_tokens = self.shapes.step_tokens
         is_short = any(len(row.tokens) <= step_tokens for row in self.rows)
         shared = int(shared_tokens(self.item.prefix_end, is_short, step_tokens))
         if self.rows:
-            self.rows[0] = replace(self.rows[0], shared=shared)
+            first = self.rows[0]
+            if isinstance(first, TargetTree):
+                self.rows[0] = replace(first, item=replace(first.item, shared=shared))
+            else:
+                self.rows[0] = replace(first, shared=shared)
         elif self.branches:
             self.branches[0] = replace(self.branches[0], end=replace(self.branches[0].end, shared=shared))
 
@@ -99,18 +116,32 @@ class _Adding:
             tokens = np.concatenate([kept, ids])
             self.rows.append(TargetRow(tokens, begin, self.item.buffer, _places(targets)[:, None], None))
 
+    def trees(self, kept: int, labels: list[range]) -> None:
+        """Add rows whose tails are labels that keep ``kept`` tokens of query and item. Each row computes these once."""
+        begin = min(self.item.prefix_end, kept - 1)
+        own = _between(self.item, begin, kept)
+        tails = [len(targets) - 1 for targets in labels]
+        for numbers, _ in together_in_rows(kept - self.computed_from(kept), tails, self.shapes):
+            together = [labels[number] for number in numbers]
+            firsts = _places([targets.start for targets in together])[None]
+            item = TargetRow(own, begin, self.item.buffer, firsts, None)
+            self.rows.append(TargetTree.of(item, self._behind(kept, together)))
+
     def branch(self, kept: int, labels: list[range], at_end: list[int]) -> None:
         """Add a branch of the first ``kept`` tokens of the item's sequence. at_end: targets that are read there."""
-        buffer = self.item.buffer
-        begin = 0 if self.item.is_serial else min(self.item.prefix_end, kept - 1)
         at_end = at_end + [targets.start for targets in labels]
-        end = TargetRow(NO_TOKENS, kept, buffer, _places(at_end)[None], None)
-        rows = tuple(
-            TargetRow(buffer.continuations.tokens[targets.start : targets.stop - 1], kept, buffer, places, None)
+        end = TargetRow(NO_TOKENS, kept, self.item.buffer, _places(at_end)[None], None)
+        behind = self._behind(kept, labels)
+        self.branches.append(Branch(_between(self.item, 0, kept), self.computed_from(kept), end, behind))
+
+    def _behind(self, kept: int, labels: list[range]) -> tuple[TargetRow, ...]:
+        """Return the rows of labels behind what they keep: all targets of each but the last, read at every token."""
+        buffer = self.item.buffer
+        return tuple(
+            TargetRow(buffer.continuations.tokens[_before_targets(targets, kept)], kept, buffer, places, None)
             for targets in labels
             if len(places := _places(targets[1:])[:, None])
         )
-        self.branches.append(Branch(_between(self.item, 0, kept), begin, end, rows))
 
 
 def _before_targets(targets: range, kept: int) -> slice:

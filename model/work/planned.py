@@ -103,7 +103,7 @@ class WorkPlanner:
         choice_of = np.zeros(len(lengths), np.int64)
         for number, one in enumerate(plan.assignments):
             choice_of[one.rows] = number
-        made = [ContinuationRows(self.planner.estimator.shapes.step_tokens) for _ in plan.assignments]
+        made = [ContinuationRows(self.planner.estimator.shapes) for _ in plan.assignments]
         first_row = first_way = 0
         for buffer in buffers:
             ways = plan.ways[first_way : first_way + len(buffer.continuations)].tolist()

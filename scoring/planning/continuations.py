@@ -6,7 +6,7 @@ targets. How many other labels there are, and how long they are, must not matter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from scoring.layout import Continuations, Rows, TokenIds
 from scoring.planning.algorithms import Algorithm
-from scoring.planning.estimates import NOTHING, Estimate, GroupLengths
+from scoring.planning.estimates import NOTHING, Estimate, GroupLengths, Shapes, slot_rows
 from scoring.planning.planner import Assignment, Indices, Planner
 
 ASSUMED_LABELS = 3
@@ -27,7 +27,7 @@ class Way(IntEnum):
 
     NOTHING = 0  # it has no targets
     END = 1  # its only target is read at the end of the item, which is computed as for labels of one token
-    ROW = 2  # item and targets are a row behind the query, so every label computes the item again
+    ROW = 2  # item and targets are a row behind the query, whose tokens of the item are computed once for many labels
     BRANCH = 3  # query and item become a prefix of their own, and the targets are a row behind it
 
 
@@ -103,10 +103,45 @@ def _way(planner: Planner, begin: int, kept: int, targets: int, whole: int, labe
 
 def cheaper_way(planner: Planner, begin: int, kept: int, targets: int, labels: int) -> Way:
     """Return the way that is estimated to take less time for a continuation of an item that has so many like it."""
-    estimator = planner.estimator
-    rows = estimator.row(kept - begin + targets - 1, begin).times(labels)
-    branch = estimator.beside(kept - begin, begin) + estimator.behind(labels * (targets - 1), kept)
+    estimator, own = planner.estimator, kept - begin
+    if shares_row(own, targets, estimator.shapes.step_tokens):
+        sizes = [size for _, size in together_in_rows(own, [targets - 1] * labels, estimator.shapes)]
+        rows = sum((estimator.row(size, begin) for size in sizes), NOTHING)
+    else:
+        rows = estimator.row(own + targets - 1, begin).times(labels)
+    branch = estimator.beside(own, begin) + estimator.behind(labels * (targets - 1), kept)
     return Way.ROW if rows.seconds <= branch.seconds else Way.BRANCH
+
+
+def shares_row(own: int, targets: int, step: int) -> bool:
+    """Return whether a label's row shares the computed tokens of its item with the rows of other labels.
+
+    own: those tokens. A label that is longer than a step has a row of its own, and so has one that is not read behind
+    its item, because its row is computed by other programs.
+    """
+    return targets > 1 and own + targets - 1 <= step
+
+
+def together_in_rows(own: int, tails: Sequence[int], shapes: Shapes) -> Iterator[tuple[list[int], int]]:
+    """Yield which labels share a row, as many as a step has room for, and the tokens of a step that the row takes.
+
+    own: computed tokens of the item; tails: those of each label behind them. Each label fits alone.
+    """
+    together, tokens, slots = list[int](), own, slot_rows(own)
+
+    def size() -> int:
+        return max(tokens, -(-slots * shapes.step_tokens // shapes.slot_tokens)) if shapes.slot_tokens else tokens
+
+    for number, tail in enumerate(tails):
+        slot = slot_rows(own + tail)
+        is_full = tokens + tail > shapes.step_tokens or (shapes.slot_tokens and slots + slot > shapes.slot_tokens)
+        if together and is_full:
+            yield together, size()
+            together, tokens, slots = [], own, slot_rows(own)
+        together.append(number)
+        tokens, slots = tokens + tail, slots + slot
+    if together:
+        yield together, size()
 
 
 def cached_by_plan(
@@ -161,13 +196,28 @@ def estimate_continuations(
         ends = np.unique(of_rows[mine & (plan.ways == Way.END)])
         lengths = group.lengths[ends] + (group.prefix_ends[ends] if is_serial else 0)
         total += estimator.items(lengths, prefix)
-        rows = mine & (plan.ways == Way.ROW)
         begins = np.minimum(group.prefix_ends[of_rows], kept - 1) * (not is_serial)
-        total += estimator.items((kept - begins + targets - 1)[rows].astype(np.int32), prefix)
+        lengths = kept - begins + targets - 1
+        in_rows = mine & (plan.ways == Way.ROW)
+        sharing = in_rows & (targets > 1) & (lengths <= estimator.shapes.step_tokens)  # see :func:`shares_row`
+        shared = list(_shared_rows(of_rows[sharing], (kept - begins)[sharing], targets[sharing], estimator.shapes))
+        rows = in_rows & ~sharing
+        total += estimator.items(np.array([*lengths[rows], *shared], np.int32), prefix)
         branching = mine & (plan.ways == Way.BRANCH)
         branches, branch_of = np.unique(np.stack([of_rows, kept, begins])[:, branching], axis=1, return_inverse=True)
         behind = np.bincount(branch_of.reshape(-1), (targets - 1)[branching], minlength=branches.shape[1])
         for (_, kept_tokens, begin), tokens in zip(branches.T.tolist(), behind.tolist(), strict=True):
             total += estimator.beside(kept_tokens - begin, begin) + estimator.behind(int(tokens), kept_tokens)
         states += len(ends) + int(targets[rows].sum()) + branches.shape[1] + int(behind.sum())
+        states += len(shared) + int((targets - 1)[sharing].sum())
     return total + estimator.heads(states)
+
+
+def _shared_rows(of_rows: Indices, own: Indices, targets: Indices, shapes: Shapes) -> Iterator[int]:
+    """Yield the tokens of a step that each row takes which labels share: those of one item that keep as much of it."""
+    order = np.lexsort((own, of_rows))
+    keys = np.stack([of_rows, own])[:, order]
+    firsts = np.flatnonzero((np.diff(keys, axis=1, prepend=-1) != 0).any(axis=0))
+    for together in np.split(order, firsts[1:]) if len(order) else ():
+        tails = (targets[together] - 1).tolist()
+        yield from (size for _, size in together_in_rows(int(own[together[0]]), tails, shapes))

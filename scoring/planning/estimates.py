@@ -64,6 +64,10 @@ class Rates:
         return next((rate for size, rate in self.linear if tokens <= size), self.linear[-1][1])
 
 
+SHORTEST_SLOT = 8
+"""Rows of the shortest slot of an item in a step: see :attr:`Shapes.slot_tokens`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shapes:
     """The sizes to which the engine pads."""
@@ -73,6 +77,9 @@ class Shapes:
     packed_sizes: tuple[int, ...]  # tokens of a packed sequence, ascending
     head_rows: int  # rows of a head program
     tile_tokens: int = 0  # to which the tokens of a prefix are padded in a step of several; 0: a step has one prefix
+    slot_tokens: int = 0
+    """Tokens of all slots of a step. A slot is what an item is padded to for attention to itself (:func:`slot_rows`).
+    0: their number is not limited."""
 
     @property
     def step_tokens(self) -> int:
@@ -90,6 +97,11 @@ class Shapes:
     def padded(self, tokens: int) -> int:
         """Return the number of tokens that a step of ``tokens`` tokens computes."""
         return next(size for size in self.step_sizes if tokens <= size)
+
+
+def slot_rows(length: int) -> int:
+    """Return the rows of an item's slot: see :class:`model.attention.contract.ItemSlots`."""
+    return max(SHORTEST_SLOT, 1 << (length - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -58,7 +58,7 @@ def test_targets_of_short_items_count_with_the_item() -> None:
     of_one_token = Continuations.pack([[1], [2]], [20, 20])
     assert work_of_chunk(Chunk(0, rows, of_one_token)) == work_of_chunk(Chunk(0, rows)) == 20
     assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 5], [20]))) == 24
-    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 5] * 4, [20] * 4))) == 4 * 24
+    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 5] * 4, [20] * 4))) == 20 + 4 * 4
 
 
 def test_a_likelihood_counts_the_tokens_that_are_computed_for_it() -> None:

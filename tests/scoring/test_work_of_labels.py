@@ -17,9 +17,9 @@ from scoring.planning.continuations import (
     Way,
     plan_continuations,
 )
-from scoring.planning.estimates import GroupLengths
+from scoring.planning.estimates import GroupLengths, Shapes
 from scoring.planning.planner import Planner
-from scoring.work import STEP_TOKENS, are_branches, work, work_of_chunk
+from scoring.work import STEP_SIZES, STEP_TOKENS, are_branches, work, work_of_chunk, work_of_each_row
 from tests.model.continuations.cases import Case, Label, cases
 from tests.model.geometries import Item as ItemTokens
 from tests.scoring.planning.test_planner import ESTIMATOR, INVARIANT
@@ -35,9 +35,18 @@ CLOSE = 1.3
 def seconds(prefix: int, item: int, targets: int) -> tuple[float, float]:
     """What the planner estimates for rows, and for a branch."""
     begin, kept = (prefix if prefix >= 64 else 0), prefix + item
-    row = ESTIMATOR.row(kept - begin + targets - 1, begin).times(ASSUMED_LABELS)
+    rows = sum(ESTIMATOR.row(tokens, begin).seconds for tokens in row_tokens(kept - begin, targets - 1))
     branch = ESTIMATOR.beside(kept - begin, begin) + ESTIMATOR.behind(ASSUMED_LABELS * (targets - 1), kept)
-    return row.seconds, branch.seconds
+    return rows, branch.seconds
+
+
+def row_tokens(own: int, tail: int) -> list[int]:
+    """The tokens of the rows of an item and its labels: as many labels share a row as a step has room for."""
+    in_a_row = (STEP_TOKENS - own) // tail
+    if in_a_row < 1:
+        return [own + tail] * ASSUMED_LABELS
+    counts = [min(in_a_row, ASSUMED_LABELS - done) for done in range(0, ASSUMED_LABELS, in_a_row)]
+    return [own + count * tail for count in counts]
 
 
 def planned(prefix: int, item: int, targets: int) -> Way:
@@ -65,19 +74,19 @@ def test_the_price_is_of_the_way_that_the_planner_takes() -> None:
 
 
 @pytest.mark.parametrize(("lengths", "way"), [((2_000, 20, 5), Way.ROW), ((2_000, 800, 4), Way.BRANCH)])
-def test_short_items_are_priced_with_each_label_and_long_ones_once(lengths: tuple[int, int, int], way: Way) -> None:
+def test_items_are_priced_once_for_all_of_their_labels(lengths: tuple[int, int, int], way: Way) -> None:
     assert priced(*lengths) is planned(*lengths) is way
     prefix, item, targets = lengths
     rows = Rows.pack([[1] * item], [prefix])
     continuations = Continuations.pack([[1] * targets] * 4, [prefix + item] * 4)
     expected = {
-        Way.ROW: 4 * work(float(prefix), float(item + targets - 1)),
+        Way.ROW: work(float(prefix), float(item)) + 4 * work(float(prefix), float(targets - 1)),
         Way.BRANCH: work(float(prefix), float(item)) + 4 * work(float(prefix + item), float(targets - 1)),
     }
     assert work_of_chunk(Chunk(0, rows, continuations)) == round(expected[way])
 
 
-def test_another_label_of_one_token_is_free_and_others_cost_what_they_cost_alone() -> None:
+def test_another_label_of_one_token_is_free_and_others_cost_their_own_tokens() -> None:
     rows = Rows.pack([[1] * 20], [100])
 
     def price(*targets: int) -> int:
@@ -85,8 +94,17 @@ def test_another_label_of_one_token_is_free_and_others_cost_what_they_cost_alone
         return work_of_chunk(Chunk(0, rows, continuations))
 
     assert price(1, 1, 1) == price(1) == work_of_chunk(Chunk(0, rows))
-    assert price(1, 5, 9) == pytest.approx(price(1) + price(5) + price(9), abs=2)
+    assert price(5, 9) == pytest.approx(price(5) + work(100.0, 8.0), abs=2)
+    assert price(1, 5, 9) == pytest.approx(price(1) + price(5, 9), abs=2)
     assert price(5) == pytest.approx(price(5, 1) - price(1), abs=2)
+
+
+def test_labels_that_do_not_fit_into_a_step_together_are_priced_with_more_rows() -> None:
+    rows = Rows.pack([[1] * 200], [100])
+    continuations = Continuations.pack([[1] * 15] * 10, [300] * 10)
+    assert (STEP_TOKENS - 200) // 14 == 4
+    expected = 10 / 4 * work(100.0, 200.0) + 10 * work(100.0, 14.0)
+    assert work_of_each_row(rows, continuations) == pytest.approx(expected)
 
 
 @given(case=cases())
@@ -94,11 +112,20 @@ def test_the_price_counts_the_tokens_that_are_computed(case: Case) -> None:
     assert_counted(case)
 
 
-@pytest.mark.parametrize("length", [150, STEP_TOKENS + 1])
-def test_the_price_of_a_long_item_with_labels_that_merge_counts_its_branches(length: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "ways"),
+    [
+        (150, {Way.END, Way.ROW}),
+        (STEP_TOKENS - 6, {Way.END, Way.ROW, Way.BRANCH}),
+        (STEP_TOKENS + 1, {Way.END, Way.BRANCH}),
+    ],
+)
+def test_the_price_of_a_long_item_with_labels_that_merge_counts_its_rows_and_branches(
+    length: int, ways: set[Way]
+) -> None:
     labels = tuple(Label((1,) * tokens, cut) for tokens, cut in ((5, 0), (4, 0), (1, 0), (6, 2), (3, 2), (8, 1)))
     case = Case((1,) * 300, (ItemTokens((2,) * length), ItemTokens((3,) * length)), (labels, labels))
-    assert assert_counted(case) == {Way.END, Way.BRANCH}
+    assert assert_counted(case) == ways
 
 
 def assert_counted(case: Case) -> set[Way]:
@@ -107,7 +134,7 @@ def assert_counted(case: Case) -> set[Way]:
     assert chunk.continuations is not None
     of_labels, prefix = chunk.continuations, case.work().prefix
     buffer = TargetBuffer.of(chunk, of_labels)
-    made, stops = ContinuationRows(STEP_TOKENS), np.cumsum(of_labels.lengths).tolist()
+    made, stops = ContinuationRows(Shapes(STEP_SIZES, STEP_TOKENS, (), 128)), np.cumsum(of_labels.lengths).tolist()
     columns, ends = chunk.columns, np.cumsum(chunk.rows.lengths).tolist()
     found: set[Way] = set()
     expected = 0.0

@@ -277,13 +277,13 @@ def test_programs_that_do_not_add_up_to_the_model_are_detected(
 
 @pytest.mark.slow
 def test_an_item_behind_one_token_less_is_detected(small_step: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    extension = extending._extension
+    extension = extending._behind
 
     def short(*arguments: Any) -> Extension:
         found = extension(*arguments)
         return replace(found, start=found.start - 1)
 
-    monkeypatch.setattr(extending, "_extension", short)
+    monkeypatch.setattr(extending, "_behind", short)
     with pytest.raises(KnownAnswerError, match="a known prompt scored by prefill_extend differs"):
         small_step("tied", "bfloat16").check_model()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 
 from model.engine import Engine
 from model.extending import cache_key
+from model.forward import AttentionRows
 from model.layerwise import forward as layerwise_forward
 from model.layerwise import steps
 from model.layerwise.forward import LayerwiseForward
@@ -89,7 +91,11 @@ def test_no_setting_changes_the_scores(
     assert not any("packed" in name for name in found.algorithms)
 
 
-FEW = Case((5, 6, 7), (Item((8, 9)), Item(())), ((Label((1,)), Label((2, 3))), (Label((4, 5, 6)), Label((7,)))))
+FEW = Case(
+    (5, 6, 7),
+    (Item((8, 9)), Item(())),
+    ((Label((1,)), Label((2, 3)), Label((10, 11, 12))), (Label((4, 5, 6)), Label((7,)), Label((13, 14)))),
+)
 
 
 def test_chunks_of_both_kinds_share_a_group(load: Load, oracle: Oracle) -> None:
@@ -258,7 +264,43 @@ def targets_computed_one_place_early(patches: pytest.MonkeyPatch) -> None:
     patches.setattr(continuations, "_before_targets", early)
 
 
-BUGS = (target_off_by_one, first_target_read_late, neighbours_label_seen, targets_computed_one_place_early)
+def tail_behind_the_tail_before_it(patches: pytest.MonkeyPatch) -> None:
+    places = AttentionRows.places
+
+    def in_order(self: AttentionRows, offset: np.ndarray) -> np.ndarray:
+        return places(replace(self, begins=self.own_begins - self.shared), offset)
+
+    patches.setattr(AttentionRows, "places", in_order)
+
+
+def tail_at_the_place_behind_the_tail_before_it(patches: pytest.MonkeyPatch) -> None:
+    offsets = AttentionRows.offsets
+
+    def counted_on(self: AttentionRows) -> np.ndarray:
+        begins = np.repeat(self.begins, self.own)
+        return np.where(np.repeat(self.shared, self.own) > 0, np.arange(len(begins)) - begins, offsets(self))
+
+    patches.setattr(AttentionRows, "offsets", counted_on)
+
+
+BUGS = (
+    target_off_by_one,
+    first_target_read_late,
+    neighbours_label_seen,
+    targets_computed_one_place_early,
+    tail_behind_the_tail_before_it,
+    tail_at_the_place_behind_the_tail_before_it,
+)
+
+
+def test_labels_share_the_tokens_of_a_short_item(load: Load) -> None:
+    labels = tuple(Label((number, *range(4))) for number in range(10))
+    case = Case(tuple(range(STEP)), (Item(tuple(range(20))),), (labels,))
+    engine = load()
+    list(engine.score([case.work()], lambda: None))  # so that the query is cached
+    computed = engine.computed_tokens
+    scored(engine, case)
+    assert engine.computed_tokens - computed == STEP, "20 + 10 x 4 tokens fit into a step"
 
 
 @pytest.mark.parametrize("bug", BUGS)

@@ -12,18 +12,13 @@ from hypothesis import strategies as st
 from model.buckets import Buckets
 from model.forward import Extension
 from model.layerwise.steps import SelfAttentionBatch, Step, filled
+from tests.model.extensions import extensions, paths, shapes_with_tails, with_tails
 
 BUCKETS = Buckets.of(256)
 several = st.builds(
     Buckets.of, st.sampled_from([64, 256, 1024]), one_size=st.booleans(), max_rows=st.sampled_from([None, 1, 5])
 )
 some_lengths = st.lists(st.integers(1, 1024), min_size=1, max_size=40)
-
-
-def extensions(lengths: list[int]) -> list[Extension]:
-    """Extensions whose token ids are all different."""
-    ids = np.split(np.arange(1, sum(lengths) + 1, dtype=np.int32), np.cumsum(lengths)[:-1])
-    return [Extension(tokens, 1_000 * number) for number, tokens in enumerate(ids)]
 
 
 def steps(extensions: list[Extension], buckets: Buckets) -> Iterator[Step]:
@@ -34,7 +29,7 @@ def steps(extensions: list[Extension], buckets: Buckets) -> Iterator[Step]:
 def items(own: SelfAttentionBatch, buckets: Buckets) -> Iterator[tuple[int, int, int]]:
     """Where in its step each item begins, its tokens, and its logit_index."""
     for start, length, logit_index in zip(
-        own.starts.tolist(), own.lengths.tolist(), own.logit_indices.tolist(), strict=True
+        own.places[:, 0].tolist(), own.lengths.tolist(), own.logit_indices.tolist(), strict=True
     ):
         if logit_index < buckets.step_tokens:
             yield start, length, logit_index
@@ -71,6 +66,27 @@ def test_every_token_has_a_slot_in_its_own_item_alone(lengths: list[int], bucket
                 assert buckets.length_bucket(length) == batch.bucket
                 expected[start : start + length] = row * batch.bucket.length + np.arange(length)
             assert np.array_equal(batch.slots, expected)
+
+
+@given(shapes=shapes_with_tails, buckets=several)
+def test_a_tail_sees_what_it_continues_and_itself_alone(shapes: list[tuple[int, list[int]]], buckets: Buckets) -> None:
+    asked = with_tails([shape for shape in shapes if shape[0] + sum(shape[1]) <= buckets.step_tokens])
+    for step in steps(asked, buckets):
+        own, taken = np.full(len(step.tokens), -1), list[list[tuple[int, int]]]()
+        for batch in step.self_attention:
+            assert len(batch.places) == batch.bucket.rows
+            for row, (places, length) in enumerate(zip(batch.places, batch.lengths.tolist(), strict=True)):
+                seen = places[:length]
+                taken += [list(zip(step.tokens[seen].tolist(), step.positions[seen].tolist(), strict=True))] * bool(
+                    length
+                )
+                assert not length or buckets.length_bucket(length) == batch.bucket
+                slots = row * batch.bucket.length + np.arange(length)
+                is_own = batch.slots[seen] == slots
+                assert (own[seen[is_own]] == -1).all(), "a token has one slot"
+                own[seen[is_own]] = 1
+        assert (own == 1).sum() == sum(len(extension.tokens) for extension in step.extensions)
+        assert sorted(taken) == sorted(path for extension in step.extensions for path in paths(extension))
 
 
 def test_items_of_different_lengths_share_steps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.forward import Extension
-from model.whole_steps.filling import filled
+from model.whole_steps.filling import filled, slots_of
 from model.whole_steps.layout import ItemStep, PrefillStep
-from model.whole_steps.shape import SHORTEST_SLOT, StepShape
+from model.whole_steps.shape import StepShape
+from tests.model.extensions import paths, shapes_with_tails, with_tails
 from tests.model.whole_steps.runs import Prefix
 
 LONGEST = 5  # blocks
@@ -113,7 +115,7 @@ def test_each_item_has_an_aligned_slot_that_no_other_item_touches(lengths: list[
     for laid in laid_out(shape, items(shape, fitting(lengths, shape))):
         used, step = np.zeros(shape.slot_rows, np.bool_), laid[1]
         for item, rows in rows_of(laid):
-            length, slot = len(item.tokens), SHORTEST_SLOT
+            length, slot = len(item.tokens), 8
             while slot < length:
                 slot *= 2
             begin = int(step.item_slots[rows.start])
@@ -125,6 +127,27 @@ def test_each_item_has_an_aligned_slot_that_no_other_item_touches(lengths: list[
             assert (step.item_begins[begin + length : begin + slot] == shape.slot_rows).all()
             used[begin : begin + slot] = True
         assert (step.item_begins[~used] == shape.slot_rows).all()
+
+
+@given(asked=shapes_with_tails, shape=shapes)
+def test_a_tail_has_a_slot_with_what_it_continues_and_itself_alone(
+    asked: list[tuple[int, list[int]]], shape: StepShape
+) -> None:
+    blocks = table(np.random.default_rng(0))
+    fit = [
+        replace(extension, table=blocks)
+        for extension in with_tails(asked)
+        if len(extension.tokens) <= shape.tokens and slots_of(extension) <= shape.slot_rows
+    ]
+    for together, step in laid_out(shape, fit):
+        slots = step.item_slots[step.item_slots < shape.slot_rows].tolist()
+        assert len(set(slots)) == len(slots) == sum(len(extension.tokens) for extension in together)
+        seen = [step.item_rows[step.item_begins[slot] : slot + 1] for slot in slots]
+        found = [list(zip(step.tokens[rows].tolist(), step.positions[rows].tolist(), strict=True)) for rows in seen]
+        wanted = [path for extension in together for path in paths(extension)]
+        # Every token sees a beginning of such a path, and each path's last token sees all of it.
+        assert all(any(path[: len(one)] == one for path in wanted) for one in found)
+        assert all(path in found for path in wanted)
 
 
 LARGE = StepShape(2_048, 128, 256, BLOCKS, LONGEST, 512)

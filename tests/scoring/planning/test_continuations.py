@@ -50,7 +50,7 @@ def test_with_batch_invariance_a_way_depends_on_query_item_and_that_label_alone(
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("policy", [INVARIANT, FREE])
-def test_short_items_are_computed_with_each_label_and_long_ones_once(name: str, policy: object) -> None:
+def test_labels_of_short_items_are_rows_and_those_of_long_items_branches(name: str, policy: object) -> None:
     (prefix, item, targets, count), way = SHAPES[name]
     planner = replace(PLANNER, policy=policy)  # type: ignore[arg-type]
     assert ways(planner, prefix, [(item, [(0, targets)] * count)]) == [[way] * count]
@@ -77,7 +77,7 @@ def test_the_way_that_is_chosen_is_estimated_to_take_less_time(name: str) -> Non
 
 def test_without_batch_invariance_the_number_of_labels_decides() -> None:
     planner = replace(PLANNER, policy=FREE)
-    few, many = (ways(planner, 2_000, [(150, [(0, 5)] * count)])[0] for count in (1, 40))
+    few, many = (ways(planner, 2_000, [(250, [(0, 5)] * count)])[0] for count in (1, 40))
     assert (set(few), set(many)) == ({Way.ROW}, {Way.BRANCH})
 
 
