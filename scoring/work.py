@@ -85,13 +85,14 @@ def _shared_items(sharing: npt.NDArray[np.bool_], own: Floats, item: Floats, tar
     own: these tokens; item: their work.
     """
     of_rows, columns = np.nonzero(sharing)
-    kinds, kind_of = np.unique(np.stack([of_rows, own[of_rows, columns]]), axis=1, return_inverse=True)
+    # An item and what is kept of it, as one number: NumPy sorts pairs slowly.
+    keys, kind_of = np.unique((of_rows << 32) + own[of_rows, columns].astype(np.int64), return_inverse=True)
     # The share of a step that a label takes of what its item leaves free.
     shares: Floats = 1 / _labels_in_a_step(own, targets)[of_rows, columns]
-    rows = np.maximum(1.0, np.bincount(kind_of.reshape(-1), shares, minlength=kinds.shape[1]))
-    of_kind: Floats = np.zeros(kinds.shape[1])
-    of_kind[kind_of.reshape(-1)] = item[of_rows, columns]
-    return np.bincount(kinds[0].astype(np.int64), rows * of_kind, minlength=len(sharing)).astype(np.float64)
+    rows = np.maximum(1.0, np.bincount(kind_of, shares, minlength=len(keys)))
+    of_kind: Floats = np.zeros(len(keys))
+    of_kind[kind_of] = item[of_rows, columns]
+    return np.bincount(keys >> 32, rows * of_kind, minlength=len(sharing)).astype(np.float64)
 
 
 def _labels_in_a_step(own: Floats, targets: Floats) -> Floats:
