@@ -4,7 +4,8 @@ An API and a worker run in processes of their own, on a private PostgreSQL (or S
 worker takes no time, and remembers as many queries as ``--remembered`` says. The lines are shuffled, and every
 hundredth is broken in one of ten ways. OpenAI's client uploads them, waits, and reads the answers, each of which is
 checked: its place, its ``custom_id``, and its logits or its error. With ``--kill``, API, worker and database are killed
-(SIGKILL) one after another meanwhile, and started again.
+(SIGKILL) one after another meanwhile, and started again. With ``--client scoreline``, our own client does all that, and
+its memory is measured instead of that of the service.
 
 Prints the memory of the processes over time; the last line is JSON. ``prefills`` counts the answers whose query the
 worker did not remember. The exit status is 1 if an answer is wrong, missing or double.
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import openai
 from openai import OpenAI
 from openai.types import Batch
 
+from benchmarks.batches import client as own_client
 from benchmarks.batches.lines import BROKEN, LABELS, Lines, logits
 from benchmarks.shapes import DEMONSTRATION
 from benchmarks.upload import Deployment, Watch, memory_mb
@@ -105,14 +108,20 @@ def main() -> int:
     parser.add_argument("--remembered", type=int, default=1_000, help="queries that the worker remembers")
     parser.add_argument("--database", choices=("postgres", "sqlite"), default="postgres")
     parser.add_argument("--kill", action="store_true", help="kill API, worker and database meanwhile")
+    parser.add_argument("--client", choices=("openai", "scoreline"), default="openai")
     given = parser.parse_args()
+    if given.kill and given.client == "scoreline":
+        parser.error("--kill needs --client openai")
     lines = Lines(given.lines, given.queries)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-batches-")))
         service = Service(stack, folder, given.database, given.remembered)
         client = OpenAI(api_key=KEY, base_url=f"{service.url}/v1", timeout=600, max_retries=5)
         wait_until(lambda: _answers(client), "the API answers", 120)
-        report = _measure(service, client, lines, folder, kill=given.kill)
+        if given.client == "scoreline":
+            report = asdict(own_client.measure(service.url, KEY, lines, _written(lines, folder)))
+        else:
+            report = _measure(service, client, lines, folder, kill=given.kill)
     print(json.dumps({"database": given.database, "queries": given.queries, "killed": given.kill, **report}))
     return int(bool(report["wrong"]))
 
@@ -125,10 +134,15 @@ def _answers(client: OpenAI) -> bool:
     return True
 
 
-def _measure(service: Service, client: OpenAI, lines: Lines, folder: Path, *, kill: bool) -> dict[str, Any]:
+def _written(lines: Lines, folder: Path) -> Path:
     path = folder / "lines.jsonl"
     with path.open("wb") as file:
         file.writelines(lines)
+    return path
+
+
+def _measure(service: Service, client: OpenAI, lines: Lines, folder: Path, *, kill: bool) -> dict[str, Any]:
+    path = _written(lines, folder)
     watch = None if kill else Watch(Deployment(service.url, {n: p.pid for n, p in service.processes.items()}))
     before = {name: memory_mb(process.pid, "VmRSS") for name, process in service.processes.items()}
     if watch is not None:
