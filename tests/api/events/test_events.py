@@ -246,8 +246,8 @@ def test_a_thousand_watchers_share_each_query(model: TinyModel, store_url: str, 
                     await asyncio.to_thread(steps.finish, number)
                     for reader, _ in watchers:
                         await reader.readuntil(b'"scored_items":%d' % (2 * number + 2))
-            assert 3 <= looks[0] - before < WATCHERS / 10
-            # A look may have begun before the statements were counted.
+            # Three steps are seen by three looks, of which the first may have begun before they were counted.
+            assert 2 <= looks[0] - before < WATCHERS / 10
             assert abs(len(progress_reads(sent)) - (looks[0] - before)) <= 1, "one query for a look"
             with statements_of(database) as ending:
                 await asyncio.to_thread(steps.finish, 3)
