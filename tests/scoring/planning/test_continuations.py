@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scoring.planning.continuations import ContinuationLengths, Way, estimate_continuations, plan_continuations
-from scoring.planning.estimates import GroupLengths
+from scoring.planning.continuations import (
+    ContinuationLengths,
+    Way,
+    estimate_continuations,
+    plan_continuations,
+    together_in_rows,
+)
+from scoring.planning.estimates import GroupLengths, Shapes
 from scoring.planning.planner import Planner
 from tests.scoring.planning.test_planner import ESTIMATOR, FREE, INVARIANT
 
@@ -79,6 +85,20 @@ def test_without_batch_invariance_the_number_of_labels_decides() -> None:
     planner = replace(PLANNER, policy=FREE)
     few, many = (ways(planner, 2_000, [(250, [(0, 5)] * count)])[0] for count in (1, 40))
     assert (set(few), set(many)) == ({Way.ROW}, {Way.BRANCH})
+
+
+@pytest.mark.parametrize(
+    ("slot_tokens", "expected"),
+    [
+        (0, [(list(range(11)), 64), ([11], 24)]),  # 20 + 11 x 4 tokens fit into a step of 64
+        (128, [([0, 1, 2], 64), ([3, 4, 5], 64), ([6, 7, 8], 64), ([9, 10, 11], 64)]),  # four slots of 32
+    ],
+)
+def test_as_many_labels_share_a_row_as_a_step_has_room_for(
+    slot_tokens: int, expected: list[tuple[list[int], int]]
+) -> None:
+    shapes = Shapes((64,), 64, (), 128, slot_tokens=slot_tokens)
+    assert list(together_in_rows(20, [4] * 12, shapes)) == expected
 
 
 def test_what_is_read_where_the_item_ends_needs_no_way_of_its_own() -> None:
