@@ -41,11 +41,14 @@ WINDOW_CHARACTERS = 32 * 1024 * 1024
 @app.command("run", rich_help_panel=USING)
 def run_command(
     source: Annotated[str, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet; -: standard input.")],
-    query_column: Annotated[str, typer.Option(help="The column of the queries.")],
     item_column: Annotated[str, typer.Option(help="The column of the items.")],
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The same formats; -: standard output.")
     ],
+    query_column: Annotated[str | None, typer.Option(help="The column of the queries.")] = None,
+    query: Annotated[
+        str | None, typer.Option(help="The query of all rows, where the file has no column of queries.")
+    ] = None,
     label: LabelsOption = None,
     label_scoring: LabelScoringOption = None,
     label_normalization: LabelNormalizationOption = None,
@@ -79,9 +82,14 @@ def run_command(
 ) -> None:
     """Score all rows of a file, and write them with their scores.
 
-    Every row has a query and an item. The output has the rows in the same order, with a column more for each label.
+    Every row has an item, and a query of its own or the same as all others. The output has the rows in the same order,
+    with a column more for each label.
     A run that was interrupted, or killed, goes on where it was if the same command is given again.
     """
+    if (query_column is None) == (query is None):
+        raise CommandError(
+            "give either --query-column, the column of the queries, or --query, one text for all rows", ExitCode.USAGE
+        )
     if not label and template is None:
         raise CommandError(
             "there is nothing to score: give a --label, or a --template, which has labels", ExitCode.USAGE
@@ -101,7 +109,7 @@ def run_command(
         source_format=source_format,
         target=output,
         target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
-        columns=Columns(query_column, item_column),
+        columns=Columns(query_column, item_column, query or ""),
         labels=tuple(label or ()),
         options={name: value for name, value in options.items() if value},
         window=WindowSize(window_rows, WINDOW_CHARACTERS),

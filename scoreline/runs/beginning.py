@@ -88,7 +88,7 @@ def _check_columns(source: Source, plan: Plan) -> None:
     if source.columns is None:
         return
     for name, option in ((plan.columns.query, "--query-column"), (plan.columns.item, "--item-column")):
-        if name not in source.columns:
+        if name is not None and name not in source.columns:
             raise missing_column(source.name, plan.source_format, source.columns, name, option)
 
 

@@ -71,6 +71,7 @@ class Plan:
             "input": _fingerprint(self.source),
             "output format": self.target_format,
             "query column": self.columns.query,
+            **({"query": self.columns.same_query} if self.columns.query is None else {}),
             "item column": self.columns.item,
             "list of labels": list(self.labels),
             **{name.replace("_", " "): value for name, value in self.options.items()},

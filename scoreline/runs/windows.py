@@ -37,8 +37,9 @@ class WindowSize:
 class Columns:
     """Where the query and the item of a row are."""
 
-    query: str
+    query: str | None  # the column of the queries; None: all rows have ``same_query``
     item: str
+    same_query: str = ""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,8 @@ class Window:
         wrong: dict[int, str] = {}
         for place, row in enumerate(self.rows):
             try:
-                query, item = _text(row, columns.query), _text(row, columns.item)
+                query = columns.same_query if columns.query is None else _text(row, columns.query)
+                item = _text(row, columns.item)
             except ValueError as error:
                 wrong[place] = str(error)
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,33 @@ def test_the_command_reads_standard_input_and_writes_standard_output(shared_up: 
     assert outcome.returncode == 0, outcome.stderr
     assert [json.loads(line)["id"] for line in outcome.stdout.splitlines()] == ["0", "1", "2"]
     assert "Wrote 3 rows to standard output" in outcome.stderr
+
+
+def test_all_rows_may_have_one_query_that_is_no_column(shared_up: Up, client: Client, tmp_path: Path) -> None:
+    rows = [{"item": row["item"]} for row in ROWS[:3]]
+    source = write_csv(tmp_path / "in.csv", rows)
+    labels = [word for label in LABELS for word in ("--label", label)]
+    command = ("run", str(source), "--item-column", "item", *labels, "-o", str(tmp_path / "out.csv"))
+    outcome = scoreline(*command, "--query", "Review: ", SCORELINE_URL=shared_up.url)
+    assert outcome.returncode == 0, outcome.stderr
+    written = read_csv(tmp_path / "out.csv")
+    assert list(written[0]) == ["item", *NEW]
+    assert numbers(written) == expected_scores(client, [{"query": "Review: ", **row} for row in rows])
+
+
+@pytest.mark.parametrize("queries", [(), ("--query", "a", "--query-column", "query")])
+def test_a_run_has_a_column_of_queries_or_one_query(queries: tuple[str, ...]) -> None:
+    outcome = scoreline("run", "in.csv", "--item-column", "item", "--label", "a", "-o", "out.csv", *queries)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    (line,) = outcome.stderr.splitlines()
+    assert "give either --query-column, the column of the queries, or --query, one text for all rows" in line
+
+
+def test_a_run_with_another_query_does_not_go_on_where_the_first_one_was(tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "in.csv", ROWS)
+    plan = plan_of(source, tmp_path / "out.csv", columns=Columns(None, "item", "a"))
+    assert plan.fingerprint() != replace(plan, columns=Columns(None, "item", "b")).fingerprint()
+    assert plan.fingerprint() != replace(plan, columns=Columns("a", "item")).fingerprint()
 
 
 def test_the_command_reports_as_json(shared_up: Up, tmp_path: Path) -> None:
