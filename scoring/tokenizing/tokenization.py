@@ -167,6 +167,9 @@ class TextTokenizer:
         if len(ids) != 1:
             pieces = quote_pieces(self.pieces(ids[:QUOTED_PIECES]), len(ids))
             remedy = 'give label_scoring "sequence" for labels of several tokens'
+            with_blank = " " + text
+            if 1 < len(ids) <= QUOTED_PIECES and len(self.encode_behind_text(with_blank)) == 1:
+                remedy = f"{quote(with_blank)} is one; or {remedy}"
             message = f"label {quote(text)} is {len(ids)} tokens, not one: {pieces}; {remedy}"
             raise RequestError(ErrorCode.LABEL_NOT_SINGLE_TOKEN, message)
         return ids[0]

@@ -151,6 +151,16 @@ def test_the_error_for_a_label_of_several_tokens_lists_them(label: str, pieces: 
     assert pieces.replace("Ā", "\\x00") in raised.value.message
 
 
+def test_the_error_for_a_label_names_the_blank_that_makes_it_one_token() -> None:
+    tokenizer = under_test.qwen2()
+    found = []
+    for label in ("is", "", "is is"):
+        with pytest.raises(RequestError) as raised:
+            tokenizer.single_token(label)
+        found.append("' is' is one; or give label_scoring" in raised.value.message)
+    assert found == [True, False, False]
+
+
 def test_pieces_are_text_if_they_are_whole_characters_and_vocabulary_spellings_if_not() -> None:
     tokenizer = under_test.qwen2()
     assert "".join(tokenizer.pieces(tokenizer.encode("The answer <|im_end|>"))) == "The answer <|im_end|>"
