@@ -25,7 +25,12 @@ def main() -> int:
         help="how many requests are sent; an attack has one or many",
     )
     parser.add_argument("--minutes", type=float, default=30.0, help="time in which that must be done")
-    parser.add_argument("--pace", type=float, default=200.0, help="attacks that are begun in a second, at most")
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=60.0,
+        help="requests that are begun in a second, at most; a large number for as many as the machine takes",
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed of the attacks")
     parser.add_argument("--only", type=int, default=None, help="carry out only the attack of this number")
     parser.add_argument("--judge-times", action="store_true", help="judge times, too: on a quiet machine")

@@ -79,7 +79,7 @@ class Assault:
     seed: int
     at_once: int = 24  # quick attacks at the same time
     slow_at_once: int = 200
-    pace: float = 1_000.0  # attacks begun in a second, at most
+    pace: float = 10_000.0  # requests begun in a second, at most
     pause: float = 0.5  # seconds between the pieces of what is sent slowly
     stall: float = 40.0  # seconds for which slow readers read nothing: longer than the service waits for them
     patience: float = 75.0  # seconds within which every attack must be over
@@ -100,7 +100,7 @@ class Assault:
                 group.create_task(self._one(attack, plan, number, tally, slow if attack.slow else None, quick))
                 number += 1
                 begun += plan.requests * plan.connections
-                if (ahead := number / self.pace - (time.monotonic() - started)) > 0:
+                if (ahead := begun / self.pace - (time.monotonic() - started)) > 0:
                     await asyncio.sleep(ahead)
                 if time.monotonic() - said > 15:
                     said = time.monotonic()

@@ -67,7 +67,7 @@ class Plan:
     requests: int
     seconds: float
     seed: int
-    pace: float  # attacks a second; an attack has one request or many
+    pace: float  # requests that are begun in a second, at most
     judge_times: bool = False
 
 
