@@ -17,6 +17,7 @@ from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
 from api.budget import Budget, PlaceForEachRequest
+from api.caching import SharedCall
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
@@ -171,6 +172,9 @@ def create_app(
             admission=Admission(database, threads, card, compatibility, api),
             acceptor=Acceptor(database, threads, ringer, process_metrics, card.name),
             metrics=process_metrics,
+            # Not in the threads for SQL, because metrics are needed most when all of those wait for the database. One
+            # thread at a time, because making the text takes the interpreter's lock from everybody.
+            metrics_text=SharedCall(lambda: run_sync(process_metrics.text)),
             budget=budget,
             threads=threads,
             provenances=KnownProvenances(database),

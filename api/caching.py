@@ -1,7 +1,7 @@
-"""Two caches for values that many requests need: one for threads, and one by key for coroutines.
+"""Values that many requests need: two caches, one for threads and one by key for coroutines, and a call that is shared.
 
-Both keep a value for a limited time and let one caller at a time look it up. They share no code for the waiting: a
-thread waits for a lock, a coroutine for a task.
+Both caches keep a value for a limited time and let one caller at a time look it up. They share no code for the waiting:
+a thread waits for a lock, a coroutine for a task. A shared call keeps nothing.
 """
 
 from __future__ import annotations
@@ -140,3 +140,28 @@ class CachedLookup(Generic[T]):
         del self._tasks[key]
         if not task.cancelled():
             task.exception()  # marks it as retrieved: a refresh in the background may have no caller that awaits it
+
+
+class SharedCall(Generic[T]):
+    """An asynchronous function that is called once for all who ask at the same time. For use within one event loop.
+
+    One call is under way at a time. Who asks meanwhile gets the result of the next one, so that no result is older than
+    the question.
+    """
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self._function = function
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[T] | None = None  # the call that has not begun yet
+
+    async def result(self) -> T:
+        """Return the result of a call that begins after this question. Raises what the function raises."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._call())
+        # Other callers may wait for the same call, so cancelling one caller must not cancel it.
+        return await asyncio.shield(self._next)
+
+    async def _call(self) -> T:
+        async with self._turn:
+            self._next = None
+            return await self._function()

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from api.acceptance.accepting import Acceptor
 from api.acceptance.ringing import Ringer
 from api.budget import Budget
+from api.caching import SharedCall
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
@@ -50,6 +51,7 @@ class Service:
     admission: Admission
     acceptor: Acceptor
     metrics: Metrics
+    metrics_text: SharedCall[bytes]  # what /metrics answers
     budget: Budget
     threads: Threads
     provenances: KnownProvenances

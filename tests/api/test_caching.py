@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.caching import CachedLookup, ThrottledValue
+from api.caching import CachedLookup, SharedCall, ThrottledValue
 
 
 class Source:
@@ -182,3 +182,37 @@ def test_a_failed_look_up_of_a_throttled_value_is_repeated() -> None:
     with pytest.raises(TimeoutError):
         throttled.get()
     assert throttled.get() == 7
+
+
+def test_a_shared_call_is_made_once_for_all_who_ask_while_another_is_under_way() -> None:
+    async def scenario() -> None:
+        source = Source()
+        shared = SharedCall(lambda: source.look_up("a"))
+        source.gate.clear()
+        first = asyncio.create_task(shared.result())
+        await settled()
+        later = [asyncio.create_task(shared.result()) for _ in range(3)]
+        await settled()
+        later[0].cancel()
+        await settled()
+        assert source.asked == 1
+        source.gate.set()
+        assert await first == "a 1"
+        # None of them gets the result of the call that had begun before they asked.
+        assert await asyncio.gather(*later[1:]) == ["a 2", "a 2"]
+        assert await shared.result() == "a 3"
+
+    asyncio.run(scenario())
+
+
+def test_a_shared_call_that_fails_is_repeated() -> None:
+    async def scenario() -> None:
+        source = Source()
+        shared = SharedCall(lambda: source.look_up("a"))
+        source.error = OSError("away")
+        for answer in await asyncio.gather(shared.result(), shared.result(), return_exceptions=True):
+            assert answer is source.error
+        source.error = None
+        assert await shared.result() == "a 2"
+
+    asyncio.run(scenario())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
@@ -32,5 +31,4 @@ async def metrics(service: ServiceOf) -> Response:
 
     They are there also while the database is away. docs/observability.md lists them.
     """
-    # Not in the threads for SQL, because metrics are needed most when all of those wait for the database.
-    return Response(await run_sync(service.metrics.text), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(await service.metrics_text.result(), headers={"Content-Type": CONTENT_TYPE_LATEST})

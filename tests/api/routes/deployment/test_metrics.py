@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
@@ -29,6 +31,8 @@ GAUGES_OF_SQL = {
     "scoreline_overdue_deliveries",
     "scoreline_disabled_endpoints",
 }
+
+SCRAPES = 12
 
 Samples = dict[str, float]
 
@@ -187,6 +191,34 @@ def test_scrapes_share_the_statistics_of_the_queue(api: RunningApi) -> None:
     assert {name: after[name] for name in GAUGES_OF_SQL & after.keys()} == {
         name: before[name] for name in GAUGES_OF_SQL & before.keys()
     }
+
+
+def test_scrapes_at_the_same_time_are_made_by_one_thread(
+    fresh: tuple[RunningApi, StandInWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, _ = fresh
+    made, free, at_once = 0, threading.Semaphore(), list[bool]()
+    all_asked = threading.Event()
+
+    def made_once_all_have_asked(registry: CollectorRegistry) -> bytes:
+        nonlocal made
+        made += 1
+        at_once.append(not free.acquire(blocking=False))
+        assert all_asked.wait(60)
+        text = generate_latest(registry)
+        free.release()
+        return text
+
+    monkeypatch.setattr("api.metrics.generate_latest", made_once_all_have_asked)
+    with ThreadPoolExecutor(SCRAPES) as pool:
+        scrapes = [pool.submit(scrape, api) for _ in range(SCRAPES)]
+        eventually(lambda: made >= 1, "a text is under way")
+        for _ in range(SCRAPES):  # answered in turn with what was sent before, by an event loop that is free
+            assert api.client.get("/livez").status_code == 200
+        all_asked.set()
+        assert all(one.result()["scoreline_database_up"] == 1 for one in scrapes)
+    assert not any(at_once)
+    assert made < SCRAPES
 
 
 def test_an_outage_of_the_database_leaves_the_other_metrics(
