@@ -29,6 +29,7 @@ from model.chips.shares import Shares
 from model.extending import Extender, GroupRows, StepOutput, cache_key
 from model.forward import Forward
 from model.head_runner import HeadRunner
+from model.lookahead import Lookahead
 from model.packed_sequence import pack_sequences
 from model.phases import OnPhase, watched
 from model.platforms import Platform
@@ -97,8 +98,10 @@ class Engine:
         self.computed_tokens = 0  # by all steps so far, padding included
         self._width = decoder.config.width
         timeout = settings.multi_item_prefill_extend_cache_timeout
-        self.prefix_cache = PrefixCache(self._forward, pool, timeout)
-        self._extender = Extender(self._forward, self.prefix_cache, keeps_prefixes=settings.enable_scoring_cache)
+        self._lookahead = Lookahead(gives_way=not platform.whole_steps)
+        self.prefix_cache = PrefixCache(self._forward, pool, timeout, self._lookahead)
+        keeps_prefixes = settings.enable_scoring_cache
+        self._extender = Extender(self._forward, self.prefix_cache, self._lookahead, keeps_prefixes=keeps_prefixes)
         policy = Policy(
             algorithm=algorithm,
             mask=settings.multi_item_mask_impl,
@@ -254,13 +257,14 @@ class Engine:
         plans = [self._work_planner.plan(group, of_group) for group, of_group in buffers]
         stopwatch = Stopwatch(self._clock)
         computed = 0
-        for event in stopwatch.timed(self._run(plans, on_phase)):
-            if isinstance(event, ScoredChunk):
-                yield event
-            else:
-                computed += event
-                self.computed_tokens += event
-                on_step()
+        with self._lookahead.working():
+            for event in stopwatch.timed(self._run(plans, on_phase)):
+                if isinstance(event, ScoredChunk):
+                    yield event
+                else:
+                    computed += event
+                    self.computed_tokens += event
+                    on_step()
         estimated = self._calibrate(calibration, plans, computed, stopwatch.seconds)
         log.info(
             "computed",

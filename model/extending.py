@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import numpy as np
 
 from model.forward import NO_BLOCKS, Computed, Extension, Forward
 from model.head_runner import FinalStates
+from model.lookahead import Lookahead
 from model.prefixes.cache import BranchPin, Pin, PrefixCache
 from model.score_buffer import AnyRow, Branch, Floats, ReadRow, Row, TargetRow, TargetTree
 from scoring.layout import GroupWork, TokenIds
@@ -37,9 +39,10 @@ class Extender:
     keeps_prefixes: whether prefixes stay in the cache for later work.
     """
 
-    def __init__(self, forward: Forward, cache: PrefixCache, *, keeps_prefixes: bool) -> None:
+    def __init__(self, forward: Forward, cache: PrefixCache, lookahead: Lookahead, *, keeps_prefixes: bool) -> None:
         self._forward = forward
         self._cache = cache
+        self._lookahead = lookahead
         self._keeps_prefixes = keeps_prefixes
 
     def serial(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
@@ -143,7 +146,8 @@ class Extender:
     def _extend(self, extensions: Sequence[Extension], behind: dict[int, Pin]) -> Iterator[StepOutput]:
         """Compute extensions, those longer than a step last.
 
-        A step is laid out while the last one runs. behind: the prefixes, by the identity of the extensions' tables.
+        A step is laid out while the last one runs, where that is allowed. behind: the prefixes, by the identity of the
+        extensions' tables.
         """
         longest = self._forward.shapes.step_tokens
         fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
@@ -157,7 +161,7 @@ class Extender:
                 computed = self._forward.run([_with_table(one, pins[id(one.table)]) for one in step])
                 yield rows, computed, again + computed.tokens
 
-        for rows, computed, tokens in _one_ahead(dispatched()):
+        for rows, computed, tokens in _one_ahead(dispatched(), self._lookahead):
             yield _states_of(rows, computed.fetch()), tokens
         for extension in extensions:
             if len(extension.tokens) > longest:
@@ -216,13 +220,13 @@ def _with_table(extension: Extension, pin: Pin | None) -> Extension:
     return Extension(extension.tokens, extension.start, extension.row, table, read=extension.read, tails=tails)
 
 
-def _one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the same items, and ask for the next one before each is yielded."""
-    waiting: list[T] = []
+def _one_ahead(items: Iterable[T], lookahead: Lookahead) -> Iterator[T]:
+    """Yield the same items, and ask for the next one before each is yielded, where that is allowed."""
+    waiting = deque[T]()
     for item in items:
         waiting.append(item)
-        if len(waiting) == 2:
-            yield waiting.pop(0)
+        while len(waiting) > lookahead.allowed():
+            yield waiting.popleft()
     yield from waiting
 
 

@@ -23,6 +23,7 @@ import structlog
 from jax import Array
 
 from model.forward import Forward
+from model.lookahead import Lookahead
 from model.prefixes.pool import PoolShape
 from model.prefixes.prefill import Allocation, CachedPrefix, Prefill
 from model.score_buffer import Floats
@@ -117,12 +118,14 @@ class PrefixCache:
         forward: Forward,
         shape: PoolShape,
         timeout: float,
+        lookahead: Lookahead,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._forward = forward
         self._shape = shape
         self._free = list(range(shape.blocks))  # a heap: the lowest are used first, and others may never be touched
         self._timeout = timeout
+        self._lookahead = lookahead
         self._clock = clock
         self._prefixes: OrderedDict[str, CachedPrefix] = OrderedDict()  # the least recently used first
         self._used_at: dict[str, float] = {}
@@ -202,7 +205,14 @@ class PrefixCache:
         common: how many of its first tokens are also those of the prefix pinned by ``pin``; whole steps of them are
         shared and not computed again. read: how many of its last tokens are read. Whoever finishes it has its blocks.
         """
-        prefill = Prefill(self._forward, tokens, read, lambda: self._allocate(len(tokens), common, pin), self.release)
+        prefill = Prefill(
+            self._forward,
+            tokens,
+            read,
+            lambda: self._allocate(len(tokens), common, pin),
+            self.release,
+            self._lookahead,
+        )
         begun = prefill, pin
         self._prefills.append(begun)
         try:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from model.forward import Computed, Extension, Forward
+from model.lookahead import Lookahead
 from model.score_buffer import Floats
 from scoring.layout import TokenIds
 
@@ -46,12 +47,14 @@ class Prefill:
         read: int,
         allocate: Callable[[], Allocation],
         release: Callable[[tuple[int, ...]], None],
+        lookahead: Lookahead,
     ) -> None:
         self._forward = forward
         self._tokens = tokens
         self._read = read
         self._allocate = allocate
         self._release = release
+        self._lookahead = lookahead
         self._taken = 0  # tokens that are read whose states were taken
         self._untaken: list[tuple[range, Computed]] = []  # steps, and which of the tokens that are read are theirs
         self._states: Array | None = None
@@ -104,7 +107,7 @@ class Prefill:
                 self._states, self._index, self._done = computed.states, index, len(self._tokens)
 
     def _step(self) -> int:
-        """Dispatch the next step, and wait for the one before it. Returns the tokens of the step."""
+        """Dispatch the next step, and wait for the one before it, or for itself. Returns the tokens of the step."""
         size = self._forward.block_tokens
         start, stop = self._done, min(self._done + self._forward.shapes.step_tokens, len(self._tokens))
         blocks = self._table[start // size : -(-stop // size)]
@@ -116,7 +119,8 @@ class Prefill:
         self._states = computed.states
         if read and self._read > 1:
             self._untaken.append((range(stop - read - first_read, stop - first_read), computed))
-        jax.block_until_ready(before)  # type: ignore[no-untyped-call]
+        awaited = before if self._lookahead.allowed() else computed.states
+        jax.block_until_ready(awaited)  # type: ignore[no-untyped-call]
         return computed.tokens
 
     def take(self) -> Iterator[tuple[int, Floats]]:
