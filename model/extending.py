@@ -67,17 +67,28 @@ class Extender:
             known = by_key.setdefault(cache_key(part.group), GroupRows(part.group, [], []))
             rows, branches = [*known.rows, *part.rows], [*known.branches, *part.branches]
             by_key[cache_key(part.group)] = GroupRows(known.group, rows, branches)
-        yield from self._with_room([(part, len(part.group.prefix)) for part in by_key.values()])
+        yield from self._with_room([(part, self._room_of(part)) for part in by_key.values()])
 
-    def _with_room(self, prefixes: Sequence[tuple[T, int]]) -> Iterator[list[T]]:
-        """Yield what may be in the pool together, by the number of tokens of each: within its budget, or one alone."""
+    def _room_of(self, part: GroupRows) -> int:
+        """Return the tokens of the blocks of a group's prefix and of all its branches."""
+        return self._padded(len(part.group.prefix)) + sum(self._padded(len(branch.tokens)) for branch in part.branches)
+
+    def _padded(self, tokens: int) -> int:
+        """Return the tokens of the blocks that so many tokens take."""
         size = self._forward.block_tokens
-        together, left = list[T](), self._cache.budget_tokens
-        for one, tokens in prefixes:
-            taken = -(-tokens // size) * size
+        return -(-tokens // size) * size
+
+    def _with_room(self, sized: Sequence[tuple[T, int]], beside: int = 0) -> Iterator[list[T]]:
+        """Yield what may be in the pool together, by the tokens of the blocks of each: within its budget, or one alone.
+
+        beside: the tokens of the blocks of what is in the pool with all of them.
+        """
+        room = self._cache.budget_tokens - beside
+        together, left = list[T](), room
+        for one, taken in sized:
             if together and taken > left:
                 yield together
-                together, left = [], self._cache.budget_tokens
+                together, left = [], room
             together.append(one)
             left -= taken
         if together:
@@ -103,16 +114,22 @@ class Extender:
                 extensions += [_behind(row, pin.tokens, prefix) for row in rows]
             yield from self._extend(extensions, behind)
             branches = [(branch, pin) for pin, part in zip(pins, work, strict=True) for branch in part.branches]
-            yield from self._branches(branches)
+            yield from self._branches(branches, pins)
             if not self._keeps_prefixes:
                 for pin in pins:
                     self._cache.drop(pin.key)
 
-    def _branches(self, branches: Sequence[tuple[Branch, Pin | None]]) -> Iterator[StepOutput]:
-        """Compute branches, each on the blocks of its query if that is pinned, and the labels behind them."""
-        sized = [((branch, base), len(branch.tokens)) for branch, base in branches]
+    def _branches(
+        self, branches: Sequence[tuple[Branch, Pin | None]], queries: Sequence[Pin] = ()
+    ) -> Iterator[StepOutput]:
+        """Compute branches, each on the blocks of its query if that is pinned, and the labels behind them.
+
+        queries: all that are pinned meanwhile, whose blocks the branches leave to them.
+        """
+        sized = [((branch, base), self._padded(len(branch.tokens))) for branch, base in branches]
+        beside = sum(self._padded(len(pin.tokens)) for pin in queries)
         alone = self._forward.prefixes == 1
-        for together in ([one] for one, _ in sized) if alone else self._with_room(sized):
+        for together in ([one] for one, _ in sized) if alone else self._with_room(sized, beside):
             with ExitStack() as stack:
                 pins = []
                 for branch, base in together:
@@ -125,9 +142,8 @@ class Extender:
 
     def _again(self, base: Pin, branch: Branch) -> Iterator[int]:
         """Obtain a query whose blocks were taken, if the pool has room for it beside a branch. Yields tokens."""
-        size = self._forward.block_tokens
-        blocks = -(-len(base.tokens) // size) - (-len(branch.tokens) // size)
-        if base.prefix is None and blocks * size <= self._cache.budget_tokens:
+        blocks = self._padded(len(base.tokens)) + self._padded(len(branch.tokens))
+        if base.prefix is None and blocks <= self._cache.budget_tokens:
             yield from base.obtain()
 
     def _behind_branches(self, pins: Sequence[BranchPin], branches: Sequence[Branch]) -> Iterator[StepOutput]:

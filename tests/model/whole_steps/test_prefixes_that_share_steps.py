@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from model.engine import Engine
 from model.prefixes.cache import Pin, PrefixCache
+from scoring.planning.continuations import Way
 from tests.model import engines
+from tests.model.continuations.cases import bits, by
 from tests.model.continuations.test_preempted_labels import (  # the tests and their fixture
     alone,
     drawn,
@@ -121,3 +124,15 @@ def test_work_of_several_queries_that_preempts_other_work_scores_as_alone(load: 
     for scores in found:
         np.testing.assert_array_equal(scores, expected)
     assert engine.prefix_cache._used <= 10
+
+
+def test_branches_take_no_room_from_the_queries_of_their_step(load: Load) -> None:
+    """Each of three queries has three of ten blocks. Three branches have as many, two of which are their query's."""
+    engine, roomy = load(10), load()
+    work = [drawn(seed, 2 * BLOCK + 2, (20,), (4, 5)).work(f"query {seed}", seed) for seed in range(3)]
+    cache = engine.prefix_cache
+    with by(Way.BRANCH), patch.object(cache, "_lose", wraps=cache._lose) as lose:
+        expected, found = ({one.id: bits(one) for one in of.score(work, lambda: None)} for of in (roomy, engine))
+    np.testing.assert_equal(found, expected)
+    assert not lose.called
+    assert cache.counts()["prefills"] == 3
