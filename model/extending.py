@@ -107,11 +107,10 @@ class Extender:
             for pin, part in zip(pins, work, strict=True):
                 assert pin.hidden is not None
                 yield [(row, pin.hidden) for row in part.rows if _ends_with(row, pin.tokens)], 0
-                # What tells the prefix from others until its blocks are known, just before a step.
-                prefix = np.zeros(0, np.int32)
-                behind[id(prefix)] = pin
+                stand_in = _stand_in()
+                behind[id(stand_in)] = pin
                 rows = [row for row in part.rows if not _ends_with(row, pin.tokens)]
-                extensions += [_behind(row, pin.tokens, prefix) for row in rows]
+                extensions += [_behind(row, pin.tokens, stand_in) for row in rows]
             yield from self._extend(extensions, behind)
             branches = [(branch, pin) for pin, part in zip(pins, work, strict=True) for branch in part.branches]
             yield from self._branches(branches, pins)
@@ -151,9 +150,9 @@ class Extender:
         for pin, branch in zip(pins, branches, strict=True):
             assert pin.hidden is not None
             yield [(branch.end, pin.hidden)], 0
-            prefix = np.zeros(0, np.int32)
-            behind[id(prefix)] = pin
-            extensions += [_behind(row, pin.tokens, prefix) for row in branch.rows]
+            stand_in = _stand_in()
+            behind[id(stand_in)] = pin
+            extensions += [_behind(row, pin.tokens, stand_in) for row in branch.rows]
         yield from self._extend(extensions, behind)
 
     def _extend(self, extensions: Sequence[Extension], behind: dict[int, Pin]) -> Iterator[StepOutput]:
@@ -258,6 +257,11 @@ def _pieces(row: AnyRow, states: Iterable[tuple[int, Floats]]) -> list[FinalStat
         assert isinstance(row, TargetRow)
         found.append((replace(row, places=row.places[first : first + len(of_piece)]), of_piece))
     return found
+
+
+def _stand_in() -> TokenIds:
+    """Return an array that tells a prefix from others until its table of blocks is known, just before a step."""
+    return np.zeros(0, np.int32)
 
 
 def _behind(row: AnyRow, prefix: TokenIds, table: TokenIds) -> Extension:
