@@ -113,10 +113,6 @@ class Buckets:
         """Return the number of tokens that a step of ``tokens`` tokens computes, padding included."""
         return next(size for size in self.step_sizes if tokens <= size)
 
-    def length_bucket(self, tokens: int) -> LengthBucket:
-        """Return the bucket of an item with ``tokens`` own tokens, at most ``step_tokens``."""
-        return next(bucket for bucket in self.length_buckets if tokens <= bucket.length)
-
     def padded_rows(self, tokens: int) -> int:
         """Return the rows to which queries, keys, values and attention outputs are padded between programs.
 

@@ -70,17 +70,28 @@ class Extender:
             known = by_key.setdefault(cache_key(part.group), GroupRows(part.group, [], []))
             rows, branches = [*known.rows, *part.rows], [*known.branches, *part.branches]
             by_key[cache_key(part.group)] = GroupRows(known.group, rows, branches)
-        yield from self._with_room([(part, len(part.group.prefix)) for part in by_key.values()])
+        yield from self._with_room([(part, self._room_of(part)) for part in by_key.values()])
 
-    def _with_room(self, prefixes: Sequence[tuple[T, int]]) -> Iterator[list[T]]:
-        """Yield what may be in the pool together, by the number of tokens of each: within its budget, or one alone."""
+    def _room_of(self, part: GroupRows) -> int:
+        """Return the tokens of the blocks of a group's prefix and of all its branches."""
+        return self._padded(len(part.group.prefix)) + sum(self._padded(len(branch.tokens)) for branch in part.branches)
+
+    def _padded(self, tokens: int) -> int:
+        """Return the tokens of the blocks that so many tokens take."""
         size = self._forward.block_tokens
-        together, left = list[T](), self._cache.budget_tokens
-        for one, tokens in prefixes:
-            taken = -(-tokens // size) * size
+        return -(-tokens // size) * size
+
+    def _with_room(self, sized: Sequence[tuple[T, int]], beside: int = 0) -> Iterator[list[T]]:
+        """Yield what may be in the pool together, by the tokens of the blocks of each: within its budget, or one alone.
+
+        beside: the tokens of the blocks of what is in the pool with all of them.
+        """
+        room = self._cache.budget_tokens - beside
+        together, left = list[T](), room
+        for one, taken in sized:
             if together and taken > left:
                 yield together
-                together, left = [], self._cache.budget_tokens
+                together, left = [], room
             together.append(one)
             left -= taken
         if together:
@@ -99,23 +110,28 @@ class Extender:
             for pin, part in zip(pins, work, strict=True):
                 assert pin.hidden is not None
                 yield [(row, pin.hidden) for row in part.rows if _ends_with(row, pin.tokens)], 0
-                # What tells the prefix from others until its blocks are known, just before a step.
-                prefix = np.zeros(0, np.int32)
-                behind[id(prefix)] = pin
+                stand_in = _stand_in()
+                behind[id(stand_in)] = pin
                 rows = [row for row in part.rows if not _ends_with(row, pin.tokens)]
-                extensions += [_behind(row, pin.tokens, prefix) for row in rows]
+                extensions += [_behind(row, pin.tokens, stand_in) for row in rows]
             yield from self._extend(extensions, behind)
             branches = [(branch, pin) for pin, part in zip(pins, work, strict=True) for branch in part.branches]
-            yield from self._branches(branches)
+            yield from self._branches(branches, pins)
             if not self._keeps_prefixes:
                 for pin in pins:
                     self._cache.drop(pin.key)
 
-    def _branches(self, branches: Sequence[tuple[Branch, Pin | None]]) -> Iterator[StepOutput]:
-        """Compute branches, each on the blocks of its query if that is pinned, and the labels behind them."""
-        sized = [((branch, base), len(branch.tokens)) for branch, base in branches]
+    def _branches(
+        self, branches: Sequence[tuple[Branch, Pin | None]], queries: Sequence[Pin] = ()
+    ) -> Iterator[StepOutput]:
+        """Compute branches, each on the blocks of its query if that is pinned, and the labels behind them.
+
+        queries: all that are pinned meanwhile, whose blocks the branches leave to them.
+        """
+        sized = [((branch, base), self._padded(len(branch.tokens))) for branch, base in branches]
+        beside = sum(self._padded(len(pin.tokens)) for pin in queries)
         alone = self._forward.prefixes == 1
-        for together in ([one] for one, _ in sized) if alone else self._with_room(sized):
+        for together in ([one] for one, _ in sized) if alone else self._with_room(sized, beside):
             with ExitStack() as stack:
                 pins = []
                 for branch, base in together:
@@ -128,9 +144,8 @@ class Extender:
 
     def _again(self, base: Pin, branch: Branch) -> Iterator[int]:
         """Obtain a query whose blocks were taken, if the pool has room for it beside a branch. Yields tokens."""
-        size = self._forward.block_tokens
-        blocks = -(-len(base.tokens) // size) - (-len(branch.tokens) // size)
-        if base.prefix is None and blocks * size <= self._cache.budget_tokens:
+        blocks = self._padded(len(base.tokens)) + self._padded(len(branch.tokens))
+        if base.prefix is None and blocks <= self._cache.budget_tokens:
             yield from base.obtain()
 
     def _behind_branches(self, pins: Sequence[BranchPin], branches: Sequence[Branch]) -> Iterator[StepOutput]:
@@ -138,9 +153,9 @@ class Extender:
         for pin, branch in zip(pins, branches, strict=True):
             assert pin.hidden is not None
             yield [(branch.end, pin.hidden)], 0
-            prefix = np.zeros(0, np.int32)
-            behind[id(prefix)] = pin
-            extensions += [_behind(row, pin.tokens, prefix) for row in branch.rows]
+            stand_in = _stand_in()
+            behind[id(stand_in)] = pin
+            extensions += [_behind(row, pin.tokens, stand_in) for row in branch.rows]
         yield from self._extend(extensions, behind)
 
     def _extend(self, extensions: Sequence[Extension], behind: dict[int, Pin]) -> Iterator[StepOutput]:
@@ -246,6 +261,11 @@ def _pieces(row: AnyRow, states: Iterable[tuple[int, Floats]]) -> list[FinalStat
         assert isinstance(row, TargetRow)
         found.append((replace(row, places=row.places[first : first + len(of_piece)]), of_piece))
     return found
+
+
+def _stand_in() -> TokenIds:
+    """Return an array that tells a prefix from others until its table of blocks is known, just before a step."""
+    return np.zeros(0, np.int32)
 
 
 def _behind(row: AnyRow, prefix: TokenIds, table: TokenIds) -> Extension:

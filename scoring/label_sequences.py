@@ -16,7 +16,7 @@ from scoring.layout import Continuations, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.options import Normalization, Scoring
 from scoring.request import ScoreRequest
-from scoring.tokenizing.text_labels import MOST_PAIRS, Behind, TextLabels
+from scoring.tokenizing.text_labels import MOST_PAIRS, Behind, TextLabels, windows_at_a_time
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 from scoring.vocabulary import bad_id, check_range
 
@@ -33,10 +33,8 @@ class Targets:
     adds_tokens = True
     """Whether the targets are tokens besides those of the items."""
 
-    @property
-    def most_rows(self) -> int:
-        """How many rows :meth:`behind` takes at a time. This bounds its memory."""
-        return max(1, MOST_PAIRS // self.columns)
+    most_rows = MOST_PAIRS
+    """How many rows :meth:`behind` takes at a time. This bounds its memory."""
 
     def behind(self, rows: Rows, items: Sequence[Any], first: int) -> tuple[Rows, Continuations]:
         """Return the rows to store and their continuations.
@@ -80,6 +78,7 @@ class LabelSequences(Targets):
         self._fixed: Behind | None = None
         if request.labels is not None and query.label_place is not None:
             self.columns = self.fewest_tokens = len(request.labels)
+            self.most_rows = windows_at_a_time(request.labels)
             self._of_text = TextLabels(
                 tokenizer, request.labels, query.label_place, self._count_characters, stop_if_unwanted
             )
@@ -91,6 +90,7 @@ class LabelSequences(Targets):
             for n, sequence in enumerate(sequences):
                 check_range(sequence, card, f"{self._field}[{n}]")
             self.columns, self.fewest_tokens = len(sequences), sum(map(len, sequences))
+            self.most_rows = max(1, MOST_PAIRS // max(1, self.columns, self.fewest_tokens))
             self._fixed = Behind((0,) * len(sequences), sequences)
             self._check(self._fixed, "the items")
 

@@ -5,6 +5,9 @@ sequences would not do: 500 items of 20 tokens behind a query of 2,000 tokens ar
 but only 12,000 of them are computed, since the items share the work of the query. So a row counts its own tokens and
 the targets behind it, and the prefix counts once for all rows that are scored together. A token that attends to a long
 prefix takes longer than one without a prefix: it counts as the number of prefixless tokens that take as long.
+
+A short prefix is not shared: it is computed again with each row. So it counts with each row, and not once for all. How
+short that is may be set for a worker, but the price must not depend on the worker, so this counts with the default.
 """
 
 from __future__ import annotations
@@ -41,23 +44,28 @@ def work(prefix_length: Number, own_tokens: Number) -> Number:
 
 
 def work_of_prefix(length: float) -> int:
-    """Return the work of computing a prefix. On average, each of its tokens attends to half of it."""
-    return round(work(length / 2, float(length)))
+    """Return the work of computing a prefix for all rows behind it, which is nothing if they do not share it.
+
+    On average, each of its tokens attends to half of it. :mod:`jobs.store.prefix_work` says the same in SQL.
+    """
+    return round(work(length / 2, float(length))) if length >= SHORTEST_SHARED else 0
 
 
 def work_of_each_row(rows: Rows, continuations: Continuations | None = None) -> npt.NDArray[np.float64]:
-    """Return the work of each row, float64 [N], prefix excluded. An empty row counts one token: it is scored, too.
+    """Return the work of each row, float64 [N], without a prefix that it shares. At least one token counts.
 
-    The last target of a continuation is not computed, since nothing is read behind it. The others are computed in the
-    way that a worker would take: see :func:`are_branches`.
+    An empty row is scored, too. A row whose prefix is too short to be shared counts the prefix with its own tokens. The
+    last target of a continuation is not computed, since nothing is read behind it. The others are computed in the way
+    that a worker would take: see :func:`are_branches`.
     """
-    prefix_ends = rows.prefix_ends.astype(np.float64)
-    alone = work(prefix_ends, np.maximum(rows.lengths, 1).astype(np.float64))
+    shared, whole = _shared_prefix(rows.prefix_ends.astype(np.float64)), rows.sequence_lengths.astype(np.float64)
+    alone = work(shared, np.maximum(whole - shared, 1))
     if continuations is None or not len(rows) or not len(continuations):
         return alone
     kept = continuations.kept.reshape(len(rows), -1).astype(np.float64)
     targets = continuations.lengths.reshape(kept.shape).astype(np.float64)
-    begins, whole = prefix_ends[:, None], rows.sequence_lengths[:, None]
+    is_long = whole - shared > STEP_TOKENS
+    begins, whole = shared[:, None], whole[:, None]
     at_end = (targets == 1) & (kept == whole)
     branching = (targets > 0) & ~at_end & are_branches(begins, kept, targets)
     in_rows = (targets > 0) & ~at_end & ~branching
@@ -70,12 +78,18 @@ def work_of_each_row(rows: Rows, continuations: Continuations | None = None) -> 
     is_new = (ends > 0) & (np.diff(ends, axis=1, prepend=0) > 0)
     of_branches = work(begins, np.maximum(ends - begins, 1))
     # What is read at the end of a long item is read at the end of its branch, if there is one.
-    has_own_row = at_end.any(axis=1) & ~((branching & (kept == whole)).any(axis=1) & (rows.lengths > STEP_TOKENS))
+    has_own_row = at_end.any(axis=1) & ~((branching & (kept == whole)).any(axis=1) & is_long)
     total: Floats = np.where(has_own_row, alone, 0.0)
     for part, counts in ((of_rows, in_rows), (behind_branches, branching), (of_branches, is_new)):
         total += np.where(counts, part, 0.0).sum(axis=1)
     total += _shared_items(sharing, own, work(begins, own), targets)
     return np.maximum(total, 1.0)
+
+
+def _shared_prefix(prefix_ends: Floats) -> Floats:
+    """Return how many tokens of its prefix each row shares with others: all, or none of a short one."""
+    found: Floats = np.where(prefix_ends < SHORTEST_SHARED, 0.0, prefix_ends)
+    return found
 
 
 def _shared_items(sharing: npt.NDArray[np.bool_], own: Floats, item: Floats, targets: Floats) -> Floats:
@@ -108,7 +122,7 @@ def are_branches(begins: Floats, kept: Floats, targets: Floats) -> npt.NDArray[n
     by estimates (:mod:`scoring.planning.continuations`). The price must not depend on the worker, so this counts the
     same padded steps with the sizes of a CPU's steps and the attention of :data:`ATTENTION_TOKENS`.
     """
-    begin: Floats = np.minimum(np.where(begins < SHORTEST_SHARED, 0.0, begins), kept - 1)
+    begin: Floats = np.minimum(_shared_prefix(begins), kept - 1)
     whole_steps: Floats = begin // STEP_TOKENS * STEP_TOKENS
     length = kept - begin + targets - 1
     long_row: Floats = work(whole_steps, _padded(begin - whole_steps + length))
@@ -130,7 +144,7 @@ def _padded(tokens: Floats) -> Floats:
 
 
 def work_of_chunk(chunk: Chunk | ChunkWork) -> int:
-    """Return the work of all rows of a chunk together, their prefix excluded."""
+    """Return the work of all rows of a chunk together, without a prefix that they share."""
     return round(float(work_of_each_row(chunk.rows, chunk.continuations).sum()))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Float, ScalarSelect, cast, func, select
+from sqlalchemy import ColumnElement, Float, ScalarSelect, case, cast, func, select
 
 from jobs.store.codec import TOKEN_BYTES
 from jobs.store.tables import prefixes
-from scoring.work import ATTENTION_TOKENS
+from scoring.work import ATTENTION_TOKENS, SHORTEST_SHARED
 
 _LENGTH = cast(func.length(prefixes.c.tokens), Float) / TOKEN_BYTES
-_WORK = func.round(_LENGTH * (1 + _LENGTH / (2 * ATTENTION_TOKENS)))
+_WORK = case((_LENGTH < SHORTEST_SHARED, 0.0), else_=func.round(_LENGTH * (1 + _LENGTH / (2 * ATTENTION_TOKENS))))
 
 
 def prefix_work(prefix_id: ColumnElement[int]) -> ScalarSelect[float]:

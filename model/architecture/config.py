@@ -27,15 +27,21 @@ class Family:
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
     head_dim: int | None = None  # default; None: width / query heads
     kv_heads: int | None = None  # default; None: the number of query heads
+    default_window: int | None = None  # the sliding window of configurations that leave it out; None: no window
     window_switch: bool = False  # the sliding window is in use only with ``use_sliding_window``
 
 
 FAMILIES = {
     "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
-    "mistral": Family("MistralForCausalLM", kv_heads=8),
-    "qwen2": Family("Qwen2ForCausalLM", always_biased=True, window_switch=True),
+    "mistral": Family("MistralForCausalLM", kv_heads=8, default_window=4096),
+    "qwen2": Family("Qwen2ForCausalLM", always_biased=True, default_window=4096, window_switch=True),
     "qwen3": Family(
-        "Qwen3ForCausalLM", qk_norm=True, bias_fields=frozenset({"attention_bias"}), head_dim=128, window_switch=True
+        "Qwen3ForCausalLM",
+        qk_norm=True,
+        bias_fields=frozenset({"attention_bias"}),
+        head_dim=128,
+        default_window=4096,
+        window_switch=True,
     ),
 }
 """Families by ``model_type``."""
@@ -146,8 +152,15 @@ class DecoderConfig:
             "tie_word_embeddings": self.tied,
             "hidden_act": "silu",
             **{field: biases[field] for field in sorted(family.bias_fields)},
-            **({"use_sliding_window": False} if family.window_switch else {"sliding_window": None}),
+            **_without_window(family),
         }
+
+
+def _without_window(family: Family) -> dict[str, object]:
+    """Return the fields that say that no layer has a sliding window."""
+    if family.window_switch:
+        return {"use_sliding_window": False}
+    return {} if family.default_window is None else {"sliding_window": None}
 
 
 def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family) -> None:
@@ -167,14 +180,17 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family)
 
 
 def _window_in_use(fields: ConfigurationReader, family: Family) -> int | None:
-    """Return the sliding window if a layer has one that is shorter than the context. Defaults are HuggingFace's."""
+    """Return the sliding window if a layer has one that is shorter than the context. Defaults are HuggingFace's.
+
+    HuggingFace ignores a window that a Llama names. Here it counts, since the decoder of whoever wrote it may have one.
+    """
     if family.window_switch:
         if not fields.flag("use_sliding_window", False):
             return None
         # Layers before this number have no window.
         if fields.integer("max_window_layers", 28, least=0) >= fields.integer("num_hidden_layers"):
             return None
-    if "sliding_window" in fields.values and "sliding_window" not in fields:
+    if "sliding_window" not in fields and ("sliding_window" in fields.values or family.default_window is None):
         return None
-    window = fields.integer("sliding_window", 4096)
+    window = fields.integer("sliding_window", family.default_window)
     return window if window < context_length(fields.values) else None

@@ -201,11 +201,6 @@ def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Fl
     return multiply(entering, kernel[:, labels].astype(np.float32))
 
 
-def log_sum_exp(decoder: ServedDecoder, hidden: Floats) -> Floats:
-    """Return the log-sum-exp of the logits of the whole vocabulary, [T, 1], for final states [T, width]."""
-    return over_vocabulary(decoder, hidden).log_sum_exp
-
-
 class OverVocabulary(NamedTuple):
     """What is known of the logits of the whole vocabulary, for T final states."""
 

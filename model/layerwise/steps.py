@@ -36,7 +36,6 @@ class SelfAttentionBatch:
 class Step:
     """Extensions laid out for programs: see :mod:`model.layerwise.decoder` for T and n. All arrays are int32."""
 
-    extensions: tuple[Extension, ...]
     tokens: TokenIds  # [T]
     positions: TokenIds  # [T]
     prefix_ends: TokenIds  # [T]: how many tokens of the prefix each token sees
@@ -53,7 +52,6 @@ class Step:
         size = buckets.step_size(int(stops[-1]))
         rows = AttentionRows.of(extensions, stops - lengths)
         return cls(
-            tuple(extensions),
             _padded(np.concatenate([extension.tokens for extension in extensions]), size),
             _padded(prefix_ends + rows.offsets(), size),
             _padded(prefix_ends, size),

@@ -231,17 +231,21 @@ class PrefixCache:
     def obtain(self, pins: Sequence[Pin]) -> Iterator[int]:
         """Find several pinned prefixes, or prefill them in steps that they share. Yields the tokens of each step.
 
-        They have to fit into the budget together. Where preempting work takes their blocks, the rest is prefilled one
-        after another.
+        They have to fit into the budget together. Where blocks are taken from any of them, by preempting work or for
+        another one of them, those that are not complete are prefilled one after another.
         """
         missing = [pin for pin in pins if not pin.found()]
         if len(missing) > 1:
             with ExitStack() as stack:
                 prefills = [stack.enter_context(pin.prefill()) for pin in missing]
                 yield from self._together(prefills)
-                for pin, prefill in zip(missing, prefills, strict=True):
-                    if not prefill.is_lost:
-                        pin.add(prefill.finished())
+                complete = [(pin, one) for pin, one in zip(missing, prefills, strict=True) if one.is_complete]
+                finished = [(pin, prefill.finished()) for pin, prefill in complete]
+                for prefill in prefills:
+                    if not prefill.is_complete:
+                        prefill.lose()
+            for pin, prefix in finished:
+                pin.add(prefix)
         for pin in pins:
             if pin.prefix is None:
                 yield from pin.obtain()

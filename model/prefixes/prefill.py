@@ -91,6 +91,11 @@ class Prefill:
         """Whether its blocks were taken."""
         return self._lost
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of its tokens are computed, and it still has its blocks."""
+        return not self._lost and self._done == len(self._tokens)
+
     def pieces(self) -> list[Extension]:
         """Return all that is left to compute, a block at a time."""
         size, length = self._forward.block_tokens, len(self._tokens)

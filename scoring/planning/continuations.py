@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from scoring.planning.planner import Assignment, Indices, Planner
 
 ASSUMED_LABELS = 3
 """Labels of an item that the cost of a branch is assumed to be divided by, where the true number must not matter."""
+
+MOST_KEYS = 2**62
+"""Rows of a table are told apart by 64-bit numbers, which must not overflow."""
 
 
 class Way(IntEnum):
@@ -83,11 +87,27 @@ def plan_continuations(planner: Planner, group: GroupLengths, continuations: Con
     labels = np.full(len(of_rows), ASSUMED_LABELS) if policy.batch_invariant else np.bincount(of_rows)[of_rows]
     begins = np.where(is_serial[of_rows], 0, np.minimum(group.prefix_ends[of_rows], continuations.kept - 1))
     whole = (group.prefix_ends + group.lengths)[of_rows]
-    kinds, kind_of = np.unique(
-        np.stack([begins, continuations.kept, continuations.targets, whole, labels]), axis=1, return_inverse=True
-    )
-    ways = [_way(planner, *kind) for kind in kinds.T.tolist()]
-    return ContinuationPlan(assignments, np.array(ways, np.int8)[kind_of.reshape(-1)])
+    kinds, kind_of = _kinds(begins, continuations.kept, continuations.targets, whole, labels)
+    ways = [_way(planner, *kind) for kind in kinds]
+    return ContinuationPlan(assignments, np.array(ways, np.int8)[kind_of])
+
+
+def _kinds(*columns: npt.NDArray[np.integer[Any]]) -> tuple[list[list[int]], Indices]:
+    """Return the distinct rows of a table, in ascending order, and which of them each row is.
+
+    columns: non-negative integers. NumPy sorts rows slowly and copies them, so each row becomes one number.
+    """
+    keys, most = np.zeros(len(columns[0]), np.int64), 0
+    for column in columns:
+        values = int(column.max(initial=0)) + 1
+        if (most + 1) * values > MOST_KEYS:
+            distinct, keys = np.unique(keys, return_inverse=True)
+            most = len(distinct)
+        keys *= values
+        keys += column
+        most = most * values + values - 1
+    _, firsts, kind_of = np.unique(keys, return_index=True, return_inverse=True)
+    return np.stack([column[firsts] for column in columns], axis=1).tolist(), kind_of
 
 
 def _way(planner: Planner, begin: int, kept: int, targets: int, whole: int, labels: int) -> Way:
@@ -204,11 +224,11 @@ def estimate_continuations(
         rows = in_rows & ~sharing
         total += estimator.items(np.array([*lengths[rows], *shared], np.int32), prefix)
         branching = mine & (plan.ways == Way.BRANCH)
-        branches, branch_of = np.unique(np.stack([of_rows, kept, begins])[:, branching], axis=1, return_inverse=True)
-        behind = np.bincount(branch_of.reshape(-1), (targets - 1)[branching], minlength=branches.shape[1])
-        for (_, kept_tokens, begin), tokens in zip(branches.T.tolist(), behind.tolist(), strict=True):
+        branches, branch_of = _kinds(of_rows[branching], kept[branching], begins[branching])
+        behind = np.bincount(branch_of, (targets - 1)[branching], minlength=len(branches))
+        for (_, kept_tokens, begin), tokens in zip(branches, behind.tolist(), strict=True):
             total += estimator.beside(kept_tokens - begin, begin) + estimator.behind(int(tokens), kept_tokens)
-        states += len(ends) + int(targets[rows].sum()) + branches.shape[1] + int(behind.sum())
+        states += len(ends) + int(targets[rows].sum()) + len(branches) + int(behind.sum())
         states += len(shared) + int((targets - 1)[sharing].sum())
     return total + estimator.heads(states)
 

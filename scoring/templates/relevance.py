@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, softmax
 
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.conversion import check_possible
 from scoring.layout import LabelScores
 from scoring.templates.wording import TemplateError
 
@@ -64,10 +64,7 @@ class Relevance:
 
         Raises RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing log-probabilities.
         """
-        if scores.impossible_row() is not None:
-            raise RequestError(
-                ErrorCode.JOB_FAILED, "the model gave NaN or infinity for an item; please score it again"
-            )
+        check_possible(scores)
         value = self._value(scores)
         # Labels whose logits are minus infinity would otherwise make infinities and NaN, which JSON does not have.
         return np.nan_to_num(expit(value) if self.sigmoid else value, nan=0.0, posinf=_MOST, neginf=-_MOST)

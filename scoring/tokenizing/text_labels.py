@@ -15,7 +15,12 @@ from typing import NamedTuple
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 
 MOST_PAIRS = 2**16
-"""Pairs of a window and a label that are encoded at a time, and that are remembered. A pair takes some 200 bytes."""
+"""Pairs of a window and a label that are encoded at a time, or characters of these labels if there are more.
+
+A pair takes some 200 bytes, and a token up to 40. A label rarely has more tokens than characters.
+"""
+MOST_REMEMBERED = 2**17
+"""Pairs and tokens of labels that are remembered, at most, but for those of the last windows."""
 
 
 class LabelPlace(NamedTuple):
@@ -50,14 +55,16 @@ class TextLabels:
     count_characters: Callable[[int], None]  # is called with how many are about to be encoded, and may raise
     stop_if_unwanted: Callable[[], None] = always_wanted
     _known: dict[_Window, Behind] = field(default_factory=dict)
+    _remembered: int = 0  # the pairs and tokens of what is known
 
     def behind(self, items: Sequence[str]) -> Iterator[Behind]:
         """Yield the labels behind each item."""
-        step = max(1, MOST_PAIRS // len(self.labels))
+        step = windows_at_a_time(self.labels)
         for start in range(0, len(items), step):
             windows = [self._window(item) for item in items[start : start + step]]
-            if len(self._known) > step:
+            if self._remembered > MOST_REMEMBERED:
                 self._known.clear()
+                self._remembered = 0
             new = list(dict.fromkeys(window for window in windows if window not in self._known))
             for add_special_tokens in (False, True):
                 self._encode([window for window in new if window.add_special_tokens is add_special_tokens])
@@ -83,10 +90,14 @@ class TextLabels:
             alone = (*next(encoded), *self.place.last)
             whole = [(*next(encoded), *self.place.last) for _ in self.labels]
             shared = [_common(alone, tokens) for tokens in whole]
-            self._known[window] = Behind(
-                tuple(len(alone) - kept for kept in shared),
-                tuple(tokens[kept:] for tokens, kept in zip(whole, shared, strict=True)),
-            )
+            targets = tuple(tokens[kept:] for tokens, kept in zip(whole, shared, strict=True))
+            self._known[window] = Behind(tuple(len(alone) - kept for kept in shared), targets)
+            self._remembered += len(targets) + sum(map(len, targets))
+
+
+def windows_at_a_time(labels: Sequence[str]) -> int:
+    """Return with how many windows labels are encoded at a time, at least one."""
+    return max(1, MOST_PAIRS // max(1, len(labels), sum(map(len, labels))))
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:

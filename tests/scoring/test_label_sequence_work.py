@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from scoring.encoded_query import encode_query
 from scoring.error_codes import RequestError
+from scoring.label_sequences import targets_of
 from scoring.layout import Chunk, Continuations, Rows
 from scoring.limits import Limit, Limits
 from scoring.prepare import Preparation
 from scoring.request import parse_score_request
+from scoring.tokenizing.text_labels import MOST_PAIRS, LabelPlace, TextLabels
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.test_label_sequences import card_of, prepared, refusal
@@ -66,6 +70,30 @@ def test_labels_behind_the_same_end_are_encoded_once(monkeypatch: pytest.MonkeyP
     assert sum(text.endswith("of course") for text in encoded) == 1
 
 
+def test_long_labels_behind_many_different_ends_take_little_memory() -> None:
+    tokenizer = under_test.qwen2()
+    labels = TextLabels(tokenizer, [" the answer" * 200], LabelPlace(lambda item: item, False), lambda _: None)
+    items = [f"query {chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)}" for n in range(3_000)]
+    (targets,) = next(labels.behind(items[:1])).targets
+    tracemalloc.start()
+    try:
+        assert sum(len(behind.targets) for behind in labels.behind(items)) == len(items)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(items) * len(targets) * 36 / 4, "a fourth of what all of them would take"
+
+
+def test_long_labels_by_their_tokens_are_put_behind_few_items_at_a_time() -> None:
+    tokenizer = under_test.qwen2()
+    body = {"query": [1], "items": [[1]], "label_scoring": "sequence", "label_token_sequences": [[1] * 1_000]}
+    request = parse_score_request(body)
+    query = encode_query(request, card_of(tokenizer), tokenizer, lambda: None)
+    targets = targets_of(request, card_of(tokenizer), tokenizer, GENEROUS, query)
+    assert targets is not None
+    assert targets.most_rows == MOST_PAIRS // 1_000
+
+
 def chunks_of(tokenizer: TextTokenizer, body: dict[str, Any], limits: Limits, steps: int) -> list[Chunk]:
     """Prepare items a few at a time."""
     request = parse_score_request({"label_scoring": "sequence", **body, "items": []})
@@ -83,7 +111,7 @@ def test_chunks_are_the_same_however_the_items_arrive(steps: int, monkeypatch: p
     body = {"query": "the query", "items": items, "labels": [" yes", " the answer is"]}
     limits = replace(GENEROUS, chunk_tokens=60, chunk_items=9)
     whole = prepared(tokenizer, body, limits=limits)
-    monkeypatch.setattr("scoring.label_sequences.MOST_PAIRS", 10)
+    monkeypatch.setattr("scoring.tokenizing.text_labels.MOST_PAIRS", 60)
     found = chunks_of(tokenizer, body, limits, steps)
     assert len(found) > 3
     assert [chunk.rows.to_bytes() for chunk in found] == [chunk.rows.to_bytes() for chunk in whole.chunks]

@@ -183,7 +183,7 @@ def test_chunks_hold_every_row_once_in_order_within_both_limits(
 
 
 def test_chunks_are_as_full_as_the_limits_allow() -> None:
-    request = prepared([1], [[1], [1], [1], [1] * 9, [1]], limits=replace(GENEROUS, chunk_tokens=4, chunk_items=10))
+    request = prepared([1], [[1], [1], [1], [1] * 9, [1]], limits=replace(GENEROUS, chunk_tokens=6, chunk_items=10))
     assert [len(chunk.rows) for chunk in request.chunks] == [3, 1, 1]
 
 

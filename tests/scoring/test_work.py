@@ -8,7 +8,16 @@ import pytest
 from benchmarks.shapes import QWEN3_06B
 from model.compiling.workloads import Group, Workload
 from scoring.layout import Chunk, ChunkWork, Continuations, GroupWork, Head, Rows
-from scoring.work import ATTENTION_TOKENS, work, work_done, work_of_chunk, work_of_group, work_of_prefix
+from scoring.work import (
+    ATTENTION_TOKENS,
+    SHORTEST_SHARED,
+    work,
+    work_done,
+    work_of_chunk,
+    work_of_each_row,
+    work_of_group,
+    work_of_prefix,
+)
 
 
 def group(prefix: int, *chunks: int, item: int = 20) -> GroupWork:
@@ -20,12 +29,29 @@ def group(prefix: int, *chunks: int, item: int = 20) -> GroupWork:
     return GroupWork("group", np.ones(prefix, np.int32), tuple(works))
 
 
-@pytest.mark.parametrize("asked", [(2_000, 500, 20), (300, 100, 20), (16_000, 200, 60), (50, 400, 30)], ids=str)
+@pytest.mark.parametrize("asked", [(2_000, 500, 20), (300, 100, 20), (16_000, 200, 60), (64, 400, 30)], ids=str)
 def test_work_is_proportional_to_the_operations_of_qwen3_0_6b(asked: tuple[int, int, int]) -> None:
     prefix, items, length = asked
     flop = Workload((Group(prefix, (length,) * items),)).necessary_flop(QWEN3_06B)
     expected = (flop.linear + flop.attention) / (2 * 440e6)
     assert work_done([group(prefix, items, item=length)], {0: 0}) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(("query", "items", "length"), [(50, 400, 30), (63, 1, 5), (1, 9, 10)])
+def test_a_query_that_is_too_short_to_be_shared_counts_with_each_item(query: int, items: int, length: int) -> None:
+    """Workers compute it with each item: see :func:`scoring.planning.algorithms.choose`."""
+    one = group(query, items, item=length)
+    flop = Workload((Group(0, (query + length,) * items),)).necessary_flop(QWEN3_06B)
+    price = work_of_group(query, one.chunks)
+    assert price == work_done([one], {0: 0}) == items * (query + length)
+    assert price == pytest.approx((flop.linear + flop.attention) / (2 * 440e6), rel=0.03)
+
+
+def test_a_query_is_shared_from_a_number_of_tokens_on() -> None:
+    assert (work_of_prefix(SHORTEST_SHARED - 1), work_of_prefix(SHORTEST_SHARED)) == (0, 65)
+    rows = Rows.pack([[1] * 10, []] * 2, [SHORTEST_SHARED - 1] * 2 + [SHORTEST_SHARED] * 2)
+    behind = work(float(SHORTEST_SHARED), 1.0)
+    assert work_of_each_row(rows) == pytest.approx([73, 63, 10 * behind, behind])
 
 
 def test_a_token_behind_a_long_prefix_counts_as_more_work() -> None:
@@ -37,7 +63,7 @@ def test_a_token_behind_a_long_prefix_counts_as_more_work() -> None:
 
 
 def test_an_empty_item_counts_as_one_token() -> None:
-    assert work_of_chunk(Chunk(0, Rows.pack([[], []], [5, 5]))) == 2
+    assert work_of_chunk(Chunk(0, Rows.pack([[], []], [70, 70]))) == 2
 
 
 def test_a_prefix_counts_once_or_not_at_all_if_it_was_cached() -> None:
@@ -62,5 +88,11 @@ def test_targets_of_short_items_count_with_the_item() -> None:
 
 
 def test_a_likelihood_counts_the_tokens_that_are_computed_for_it() -> None:
+    rows = Rows.pack([[], []], [64, 64])
+    behind = work(64.0, 20.0)
+    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 21, []], [64, 64]))) == round(behind + 1)
+
+
+def test_a_likelihood_behind_a_short_query_counts_the_query_with_each_item() -> None:
     rows = Rows.pack([[], []], [10, 10])
-    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 21, []], [10, 10]))) == 21
+    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 21, [1] * 31], [10, 10]))) == 10 + 20 + 10 + 30

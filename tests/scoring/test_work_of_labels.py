@@ -19,7 +19,7 @@ from scoring.planning.continuations import (
 )
 from scoring.planning.estimates import GroupLengths, Shapes
 from scoring.planning.planner import Planner
-from scoring.work import STEP_SIZES, STEP_TOKENS, are_branches, work, work_of_chunk, work_of_each_row
+from scoring.work import SHORTEST_SHARED, STEP_SIZES, STEP_TOKENS, are_branches, work, work_of_chunk, work_of_each_row
 from tests.model.continuations.cases import Case, Label, cases
 from tests.model.geometries import Item as ItemTokens
 from tests.scoring.planning.test_planner import ESTIMATOR, INVARIANT
@@ -151,10 +151,15 @@ def assert_counted(case: Case) -> set[Way]:
         mine = slice(n * columns, (n + 1) * columns)
         found |= set(map(Way, ways[mine]))
         before = len(made.rows), len(made.branches)
-        made.add(Item(prefix, begin, own, buffer, False), n * columns, (n + 1) * columns, ways, stops)
-        tokens = sum(work(float(begin), float(max(1, len(row.tokens)))) for row in made.rows[before[0] :])
+        is_serial = begin < SHORTEST_SHARED
+        made.add(Item(prefix, begin, own, buffer, is_serial), n * columns, (n + 1) * columns, ways, stops)
+        shared = 0 if is_serial else begin
+        tokens = sum(
+            work(float(shared), float(max(1, row.prefix_end - shared + len(row.tokens))))
+            for row in made.rows[before[0] :]
+        )
         for branch in made.branches[before[1] :]:
-            tokens += work(float(begin), float(max(1, len(branch.tokens) - begin)))
+            tokens += work(float(shared), float(max(1, len(branch.tokens) - shared)))
             tokens += sum(work(float(len(branch.tokens)), float(len(row.tokens))) for row in branch.rows)
         expected += max(1.0, tokens)
     # A row that keeps less than the query computes the last token before its label again.

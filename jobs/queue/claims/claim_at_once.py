@@ -26,7 +26,7 @@ from jobs.store.identifiers import new_batch_id
 from jobs.store.postgresql import condensed
 from jobs.store.records import Claim
 from jobs.store.tables import CONTINUED
-from scoring.work import ATTENTION_TOKENS
+from scoring.work import ATTENTION_TOKENS, SHORTEST_SHARED
 
 
 class AllAtOnce(NamedTuple):
@@ -106,6 +106,7 @@ def _statement(few: int, interactive_only: bool) -> TextClause:
         ORDER BY due_at, id"""
     of_class = "l.model = :for_model AND l.interactive = (SELECT interactive FROM head)"
     length = f"(max(prefix_bytes) / {TOKEN_BYTES}.0::float8)"
+    of_prefix = f"round({length} * (1 + {length} / {2 * ATTENTION_TOKENS}))"
     sql = f"""
         WITH waiting AS (
             SELECT id, tenant, prefix_id, interactive, token_count, batch_limit, due_at,
@@ -115,7 +116,7 @@ def _statement(few: int, interactive_only: bool) -> TextClause:
         head AS (SELECT interactive FROM waiting ORDER BY due_at, id LIMIT 1),
         part AS (
             SELECT tenant, count(*) AS chunks, count(batch_limit) AS limits,
-                sum(token_count) + round({length} * (1 + {length} / {2 * ATTENTION_TOKENS})) AS tokens
+                sum(token_count) + CASE WHEN {length} < {SHORTEST_SHARED} THEN 0 ELSE {of_prefix} END AS tokens
             FROM waiting WHERE interactive = (SELECT interactive FROM head) GROUP BY tenant, prefix_id
         ),
         flow AS (

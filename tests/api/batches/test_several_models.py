@@ -37,7 +37,7 @@ def test_lines_are_read_only_by_a_process_that_serves_their_model(
                 read_lines, written = tx.execute(select(file_batches.c.read_lines, file_batches.c.written_lines)).one()
                 return int(read_lines), int(written)
 
-        fitting = 11  # more would need more than 60 tokens
+        fitting = 10  # more would need more than 60 tokens
         eventually(lambda: places()[0] == fitting, "as many lines are read as fit into the quota")
     with running_api(model.directory, store_url, tmp_path, with_worker=False, model_name="other") as (api, _):
         worker = api.worker()

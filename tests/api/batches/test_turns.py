@@ -71,7 +71,7 @@ def test_lines_without_room_are_not_read_again_while_results_are_written(
     monkeypatch.setattr(feeder.Feeder, "feed", note_pause)
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
         with closing(Database.open(api.store)) as store:
-            set_tenant(store, "default", max_waiting_tokens=60)
+            set_tenant(store, "default", max_waiting_tokens=100)
         client = openai_of(api)
         full = BODY | {"items": [" France is"] * 15}
         lines = [b"bad"] * 20 + [line("a", full), line("b", full)]

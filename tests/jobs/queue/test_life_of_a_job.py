@@ -178,7 +178,7 @@ def test_the_backlog_counts_what_waits(store: Database) -> None:
     submit(store, chunks=2, rows=3, row_tokens=4)
     assert has_waiting(store, CARD)
     assert not has_waiting(store, replace(CARD, name="other"))
-    assert [(queue.chunks, queue.tokens) for queue in read_statistics(store, 20.0).queues] == [(2, 2 * 3 * 4)]
+    assert [(queue.chunks, queue.tokens) for queue in read_statistics(store, 20.0).queues] == [(2, 2 * 3 * (3 + 4))]
     take(store)
     assert read_statistics(store, 20.0).queues == ()
     assert not has_waiting(store, CARD)

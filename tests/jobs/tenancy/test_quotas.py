@@ -16,6 +16,7 @@ from jobs.queue.accept import accept
 from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.lease import abandon, release
+from jobs.queue.statistics import count_waiting
 from jobs.queue.upload import Upload, accept_upload, begin_upload, remove_upload, stage
 from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Database
@@ -35,9 +36,9 @@ from tests.services import wait_until
 
 ACME = "acme"
 QUOTA = 40
-CHUNK, QUERY = 4, 1
-"""Tokens of one chunk and of the query of a job of :func:`work`, as scoring.work counts them."""
-JOB = QUERY + CHUNK
+CHUNK = 5
+"""Tokens of a chunk of a job of :func:`work`, as scoring.work counts them: one of the query, which is short, too."""
+JOB = CHUNK
 """Tokens of a job of one chunk. A quota has room for eight."""
 
 _prefixes = count(100)
@@ -130,6 +131,21 @@ def test_a_quota_counts_the_work_on_queries_that_claims_then_take(long_limited: 
     assert charged_to_flows(long_limited) == LONG_QUOTA
 
 
+@pytest.mark.parametrize(("query", "price"), [(63, 10 * 68), (64, 65 + 51)])
+def test_a_short_query_counts_with_each_item_wherever_work_is_counted(
+    query: int, price: int, long_limited: Database, clock: HandClock
+) -> None:
+    """When a job is accepted, when unfinished work is counted, in claims, and in what they are charged with."""
+    accept(long_limited, submission(tenant=ACME, quota=LONG_QUOTA, prefix=[1] * query, rows=10, row_tokens=5))
+    assert counted(long_limited) == unfinished(long_limited) == price
+    clock.turn(MAX_RECOUNT_DELAY_SECONDS)
+    assert recount(long_limited, ACME) == 0.0
+    assert counted(long_limited) == price
+    assert count_waiting(long_limited, CARD, 100, interactive_only=False).tokens == price
+    assert claim(long_limited, "worker", CARD, price) is not None
+    assert charged_to_flows(long_limited) == price
+
+
 def test_a_query_that_many_jobs_share_counts_once_where_unfinished_work_is_counted(
     long_limited: Database, clock: HandClock
 ) -> None:
@@ -166,7 +182,7 @@ def test_a_job_that_was_accepted_is_replayed_also_when_the_quota_is_full(limited
 
 
 def test_a_job_larger_than_the_quota_is_too_large(limited: Database) -> None:
-    most = (QUOTA - QUERY) // CHUNK
+    most = QUOTA // CHUNK
     assert refusal(lambda: accept(limited, work(most + 1))) is ErrorCode.REQUEST_TOO_LARGE
     assert accept(limited, work(most)).job_id
 
@@ -206,13 +222,13 @@ def test_claimed_and_returned_work_makes_no_room_in_the_quota(limited: Database,
 
 def test_calls_and_jobs_count_against_the_same_quota(limited: Database) -> None:
     accept(limited, work(4, priority=Priority.INTERACTIVE))
-    accept(limited, work(4, priority=Priority.BULK))
+    accept(limited, work(3, priority=Priority.BULK))
     assert len(fill(limited)) == 1
 
 
 def piece(first: int, chunk_count: int) -> list[Chunk]:
     """Chunks of an upload, ``first`` of which were staged before."""
-    return [Chunk(first + chunk.first_item, chunk.rows) for chunk in submission(chunks=chunk_count).chunks]
+    return [Chunk(first + chunk.first_item, chunk.rows) for chunk in submission(chunks=chunk_count, prefix=(1,)).chunks]
 
 
 def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandClock) -> None:
@@ -222,7 +238,7 @@ def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandC
     assert isinstance(upload, Upload)
     stage(limited, upload, piece(0, 4))
     stage(limited, upload, piece(4, 2))
-    assert len(fill(limited)) == (QUOTA - QUERY - 6 * CHUNK) // JOB == 3
+    assert len(fill(limited)) == (QUOTA - 6 * CHUNK) // JOB == 2
     assert refusal(lambda: stage(limited, upload, piece(6, 1))) is ErrorCode.QUOTA_EXCEEDED
     stage(limited, upload)
     clock.turn(MAX_RECOUNT_DELAY_SECONDS)
@@ -237,7 +253,7 @@ def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandC
     stage(limited, other, piece(0, 6))
     remove_upload(limited, other.job_id)
     clock.turn(MAX_RECOUNT_DELAY_SECONDS)
-    assert len(fill(limited)) == QUOTA // JOB - 3
+    assert len(fill(limited)) == QUOTA // JOB - 2
 
 
 def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_be_tried_again(
@@ -245,7 +261,7 @@ def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_b
 ) -> None:
     upload = begin_upload(limited, work(0), None)
     assert isinstance(upload, Upload)
-    most = (QUOTA - QUERY) // CHUNK
+    most = QUOTA // CHUNK
     stage(limited, upload, piece(0, most - 1))
     stage(limited, upload, piece(most - 1, 1))
     assert refusal(lambda: stage(limited, upload, piece(most, 1))) is ErrorCode.REQUEST_TOO_LARGE
@@ -254,9 +270,9 @@ def test_an_upload_that_is_larger_than_the_whole_quota_is_too_large_and_not_to_b
 
 
 def test_a_quota_that_is_set_later_counts_what_waits_already(limited: Database) -> None:
-    accept(limited, work(8, quota=None))
+    accept(limited, work(7, quota=None))
     set_tenant(limited, ACME, max_waiting_tokens=QUOTA)
-    assert len(fill(limited)) == (QUOTA - QUERY - 8 * CHUNK) // JOB == 1
+    assert len(fill(limited)) == (QUOTA - 7 * CHUNK) // JOB == 1
 
 
 def test_counts_are_delayed_in_proportion_to_their_duration(limited: Database) -> None:
@@ -343,8 +359,8 @@ def test_counting_waits_for_an_accept_that_is_under_way(postgres_store: Database
         with postgres_store.write() as connection:
             connection.execute(update(tenants).values(recount_at=0.0))
             connection.execute(insert(chunks).from_select(columns, select(*columns)))
-            charge(connection, ACME, QUOTA, CHUNK + QUERY)
+            charge(connection, ACME, QUOTA, CHUNK)
             counted_anew = pool.submit(recount, postgres_store, ACME)
             wait_until(counting_waits, "the count waits")
         assert counted_anew.result() == 0.0
-    assert counted(postgres_store) == unfinished(postgres_store) == QUERY + 2 * CHUNK
+    assert counted(postgres_store) == unfinished(postgres_store) == 2 * CHUNK

@@ -230,7 +230,10 @@ def test_the_numpy_decoder_agrees_with_huggingface(name: str, checkpoint: Callab
     for row, expected in zip(references.rows(name), references.read(name).float32, strict=True):
         positions = np.arange(len(row), dtype=np.int32)
         hidden = numpy_decoder.final_states(model, row, positions, np.tri(len(row), dtype=np.bool_))[-1:]
-        found = numpy_decoder.label_logits(model, hidden, vocabulary) - numpy_decoder.log_sum_exp(model, hidden)
+        found = (
+            numpy_decoder.label_logits(model, hidden, vocabulary)
+            - numpy_decoder.over_vocabulary(model, hidden).log_sum_exp
+        )
         assert np.abs(found[0] - expected).max() <= FLOAT32_LOGPROBS
 
 

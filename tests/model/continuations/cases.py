@@ -106,7 +106,7 @@ class Oracle:
             others = logits.copy()
             others[at] = -np.inf
             leads.append(logits[at] - others.max(axis=1))
-            logprobs.append(logits[at] - numpy_decoder.log_sum_exp(self._decoder, states)[:, 0])
+            logprobs.append(logits[at] - numpy_decoder.over_vocabulary(self._decoder, states).log_sum_exp[:, 0])
         return Expected(np.concatenate([np.zeros(0), *logprobs]), np.concatenate([np.zeros(0), *leads]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scoring.planning.continuations import (
     ContinuationLengths,
     Way,
+    _kinds,
     estimate_continuations,
     plan_continuations,
     together_in_rows,
@@ -106,3 +108,33 @@ def test_what_is_read_where_the_item_ends_needs_no_way_of_its_own() -> None:
         [Way.END, Way.NOTHING, Way.ROW],
         [Way.END, Way.ROW],
     ]
+
+
+@given(
+    table=st.integers(1, 5).flatmap(
+        lambda columns: st.lists(
+            st.lists(st.sampled_from([0, 1, 2, 300, 2**20, 2**31 - 1]), min_size=columns, max_size=columns), min_size=1
+        )
+    )
+)
+def test_the_kinds_of_a_table_are_its_distinct_rows_whatever_their_size(table: list[list[int]]) -> None:
+    rows = np.array(table, np.int64)
+    kinds, kind_of = _kinds(*rows.T)
+    assert kinds == sorted({tuple(row): row for row in table}.values())
+    assert [kinds[kind] for kind in kind_of.tolist()] == table
+
+
+def test_many_labels_are_planned_in_little_memory() -> None:
+    """A dry run plans all labels of a job at once, of which there may be ten million."""
+    items, of_each = 2_000, 100
+    own = np.random.default_rng(0).integers(5, 400, items).astype(np.int32)
+    group = GroupLengths(500, own, np.full(items, 500, np.int32))
+    lengths = np.full(items * of_each, 4, np.int32)
+    many = ContinuationLengths(np.repeat(np.arange(items), of_each), np.repeat(own + 500, of_each), lengths)
+    tracemalloc.start()
+    try:
+        plan_continuations(PLANNER, group, many)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak / len(lengths) < 100, "bytes for each label"

@@ -27,8 +27,8 @@ from tests.jobs.work import CARD, at_once, finish_all, prefixes_of, submission, 
 
 
 def test_a_claim_keeps_to_its_budget_but_takes_one_chunk_whatever_its_size(store: Database) -> None:
-    submit(store, chunks=1, rows=10, row_tokens=97)  # 970 tokens
-    submit(store, chunks=6, rows=1, row_tokens=7)  # 7 tokens each, and 3 of the prefix once
+    submit(store, chunks=1, rows=10, row_tokens=97)  # 1,000 tokens, with the 3 of the prefix of each row
+    submit(store, chunks=6, rows=1, row_tokens=5)  # 8 tokens each
     assert len(take(store, budget=44).chunk_ids) == 1
     assert len(take(store, budget=44).chunk_ids) == 5
     assert len(take(store, budget=44).chunk_ids) == 1
