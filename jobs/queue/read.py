@@ -37,6 +37,9 @@ from scoring.options import Priority
 PAGE_TOKENS = 2**19
 """About how many tokens the items of a page have, if they are shown. A page with so many takes some 50 MB of memory."""
 
+HIDDEN_TOKENS = 2**21
+"""The same, if a page needs the scores of single tokens, but does not show them: then they are only in arrays."""
+
 IDS_PER_QUERY = 5_000  # both databases take about 32,000 parameters in a statement
 
 
@@ -108,11 +111,12 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
 
 
 def most_items(job: JobRecord, limit: int) -> int:
-    """Return how many of ``limit`` items a page may have: fewer, if the tokens of each are shown and they are long."""
-    if not (job.options.return_token_logprobs or job.options.return_tokens):
+    """Return how many of ``limit`` items a page may have: fewer, if it needs the tokens of each and they are long."""
+    if not job.options.needs_targets:
         return limit
+    shows = job.options.return_token_logprobs or job.options.return_tokens
     tokens_of_each = job.prompt_tokens // max(1, job.total_items)
-    return max(1, min(limit, PAGE_TOKENS // max(1, tokens_of_each)))
+    return max(1, min(limit, (PAGE_TOKENS if shows else HIDDEN_TOKENS) // max(1, tokens_of_each)))
 
 
 def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePage:
