@@ -82,6 +82,10 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
         "tcp_keepalives_count": str(_PROBES),
     }
     _check_options(url)
+    asked = url.query.get("options", ())
+    # Of two values of one setting, PostgreSQL takes the last.
+    options = [asked] if isinstance(asked, str) else [*asked]
+    options += [f"-c {name}={value}" for name, value in server_settings.items()]
     engine = create_engine(
         url,
         isolation_level="READ COMMITTED",
@@ -96,7 +100,7 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
             "keepalives_idle": _PROBE_SECONDS,
             "keepalives_interval": _PROBE_SECONDS,
             "keepalives_count": _PROBES,
-            "options": " ".join(f"-c {name}={value}" for name, value in server_settings.items()),
+            "options": " ".join(options),
         },
     )
 
