@@ -74,6 +74,8 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
         "idle_in_transaction_session_timeout": "60s",
         # PostgreSQL overestimates some of these small queries, and would compile them for longer than they take.
         "jit": "off",
+        # A transaction that is to wait for locks for a shorter time than for a statement says so itself.
+        "lock_timeout": "0",
         "statement_timeout": server_timeout(settings.statement_seconds),
         # These free the locks of a client whose network is lost.
         "tcp_user_timeout": f"{LOST_NETWORK_SECONDS}s",

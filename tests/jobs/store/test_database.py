@@ -150,6 +150,16 @@ def test_options_of_the_url_reach_postgresql_but_for_those_that_this_service_set
         assert tx.scalar(text("SHOW statement_timeout")) == "6s"
 
 
+def test_a_lock_timeout_of_the_database_is_not_used(postgres_store: Database) -> None:
+    """Whoever waits for a lock would get an error that nothing expects."""
+    url = postgres_store.engine.url
+    with postgres_store.write() as tx:
+        tx.execute(text(f"ALTER DATABASE {url.database} SET lock_timeout TO '10ms'"))
+    settings = StoreSettings(database_url=url.render_as_string(hide_password=False))
+    with closing(Database.open(settings)) as store, store.write() as tx:
+        assert tx.scalar(text("SHOW lock_timeout")) == "0"
+
+
 def test_a_store_that_stays_locked_is_unavailable(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.store.database.BUSY_SECONDS", 0.05)
     store = Database.open(StoreSettings(database_url=sqlite_url))
