@@ -4,6 +4,7 @@ Public functions take a :class:`jobs.store.database.Database` and run short tran
 that are part of a transaction take a :class:`jobs.store.database.Transaction`.
 
 Every transaction takes its locks in one order, because two orders can deadlock: a batch, jobs by id, their chunks,
-prefixes, flows, a tenant; a webhook's delivery, then its endpoint, and nothing after that.
-:func:`jobs.queue.claims.claim.claim` is the exception. It takes only rows that are not locked, and so never waits.
+Idempotency-Keys, prefixes, flows, a tenant; a webhook's delivery, then its endpoint, and nothing after that.
+:func:`jobs.queue.claims.claim.claim` takes only chunks and jobs that are not locked, and never waits for them. It waits
+for the flows that it charges, in the order in which all transactions lock flows.
 """

@@ -5,6 +5,9 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
+import jobs.file_batches.tables
+import jobs.files.tables
+import jobs.webhooks.tables  # noqa: F401 (each adds its tables to the metadata)
 from jobs.store.database import Database
 from jobs.store.tables import metadata  # with the tables of all modules that are imported above
 from settings.jobs import StoreSettings

@@ -127,6 +127,17 @@ def test_a_url_of_redis_that_can_be_used_is_taken(url: str) -> None:
         ("postgresql+psycopg://user:p@ss/w:rd@host:5432/name", "postgresql+psycopg://user:***@host:5432/name"),
         ("postgresql://host/name?user=u&password=secret&sslmode=require", "***&sslmode=require"),
         ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("sqlite:///a:b.db", "sqlite:///a:b.db"),
+        # Without a host. What stands behind a name may be a port, if it can be one.
+        ("postgresql+psycopg://scoreline:s3cret", "postgresql+psycopg://scoreline:***"),
+        ("postgresql+psycopg://scoreline:s3:c/r?t", "postgresql+psycopg://scoreline:***"),
+        ("redis://:s3cret", "redis://:***"),
+        ("redis://:6379/0", "redis://:***"),
+        ("redis://user:123456", "redis://user:***"),
+        ("redis://host:6379", "redis://host:6379"),
+        ("redis://host:6379/0?a=b:c", "redis://host:6379/0?a=b:c"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("redis://host/0?a=b:c", "redis://host/0?a=b:c"),
     ],
 )
 def test_passwords_are_hidden_wherever_a_url_has_them(text: str, shown: str) -> None:

@@ -54,7 +54,6 @@ class Fed:
     """What came of storing lines."""
 
     submissions: tuple[Submission, ...] = ()  # those that became jobs
-    is_moved: bool = True  # whether lines were stored; if not, another process has moved the batch, or it was cancelled
     pause_seconds: float = 0.0  # until there may be room in the quota of the tenant
 
 
@@ -90,8 +89,8 @@ def feed(
         except QuotaFullError:
             seconds = recount(db, batch.tenant)
             if seconds:
-                return Fed(is_moved=False, pause_seconds=max(seconds, QUOTA_PAUSE_SECONDS))
-    return Fed(is_moved=False, pause_seconds=QUOTA_PAUSE_SECONDS)
+                return Fed(pause_seconds=max(seconds, QUOTA_PAUSE_SECONDS))
+    return Fed(pause_seconds=QUOTA_PAUSE_SECONDS)
 
 
 def _feed(
@@ -115,7 +114,7 @@ def _feed(
             .with_for_update(of=file_batches, key_share=True)
         )
         if now is None:
-            return Fed(is_moved=False)
+            return Fed()  # Another process has moved the batch, or it was cancelled.
         fitting = _with_room(tx, batch.tenant, _without_repeated(tx, batch.id, lines, refuse_repeated))
         if len(fitting) < len(lines):
             read_bytes, read_lines = fitting[-1].stop, fitting[-1].number + 1

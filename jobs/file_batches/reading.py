@@ -10,7 +10,7 @@ from sqlalchemy import Row, exists, or_, select
 
 from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
 from jobs.files.tables import files
-from jobs.queue.read import LISTED, job_record
+from jobs.queue.read import LISTED_COLUMNS, has_status, job_record
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.lists import is_one_of
@@ -119,14 +119,14 @@ def list_jobs_of_batch(
     """
     of_batch = batch_lines.c.batch_id == batch_id
     query = (
-        select(*LISTED)
+        select(*LISTED_COLUMNS)
         .join(batch_lines, batch_lines.c.job_id == jobs.c.id)
         .where(of_batch, owned(tenant))
         .order_by(batch_lines.c.number)
         .limit(limit)
     )
     if status is not None:
-        query = query.where(jobs.c.status == status.value)
+        query = query.where(has_status(status))
     if after is not None:
         place = select(batch_lines.c.number).where(of_batch, batch_lines.c.job_id == after).scalar_subquery()
         query = query.where(batch_lines.c.number > place)

@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import Row, func, or_, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
-from jobs.file_batches.tables import LIKELIHOOD, BatchStatus, batch_lines, file_batches
+from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
 from jobs.files.receiving import append_parts, store_new_file
 from jobs.files.tables import FileState, Purpose, files
 from jobs.queue.read import results_of
 from jobs.store.clock import NOW
-from jobs.store.codec import TOKEN_BYTES
+from jobs.store.codec import TOKEN_BYTES, unpack_options
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_file_id
 from jobs.store.records import JobResult
@@ -28,7 +28,9 @@ from jobs.webhooks.outbox import store_batch_delivery
 
 LINES_PER_STEP = 500
 VALUES_PER_STEP = 2**18
-"""The lines that one transaction writes, and their scores: a score for each item and label."""
+"""The lines that one transaction writes, and their scores: one for each item and label, and where they are needed, one
+for each token.
+"""
 
 INPUT_BYTES_PER_STEP = 2**20
 """The bytes of lines that have to be read again, because their answers hold what they sent."""
@@ -64,7 +66,7 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
         rows = tx.execute(
             select(
                 *batch_lines.c["number", "custom_id", "job_id", "refusal", "ranking"],
-                *jobs.c["total_items", "prompt_tokens"],
+                *jobs.c["total_items", "prompt_tokens", "options"],
                 (func.length(jobs.c.label_token_ids) / TOKEN_BYTES).label("labels"),
                 (func.length(jobs.c.item_labels) / TOKEN_BYTES).label("item_labels"),
                 or_(jobs.c.id.is_(None), jobs.c.finished_at.is_not(None)).label("has_ended"),
@@ -80,8 +82,8 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
     for row in takewhile(lambda row: row.has_ended, rows):
         # An item may have the same label many times.
         values += max((row.total_items or 0) * int(row.labels or 0), int(row.item_labels or 0))
-        if batch.endpoint == LIKELIHOOD:
-            values += row.prompt_tokens or 0  # of which the answer may show each
+        if row.options is not None and unpack_options(row.options).needs_targets:
+            values += row.prompt_tokens  # which are no fewer than the targets, whose scores are read one by one
         size += (row.ranking or {}).get("bytes", 0)
         if chosen and (values > VALUES_PER_STEP or size > INPUT_BYTES_PER_STEP):
             is_cut = True

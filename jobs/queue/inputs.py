@@ -49,7 +49,8 @@ _PREFIX = select(*prefixes.c["tokens", "tokenizer_fingerprint"]).where(prefixes.
 
 def read_inputs(db: Database, tenant: str, job_id: str, indices: Sequence[int]) -> JobInputs:
     """Return what a job was asked, with these of its items. Raises RequestError JOB_NOT_FOUND."""
-    with db.read() as tx:
+    # One snapshot, so that a job that is deleted meanwhile is read whole.
+    with db.read(snapshot=True) as tx:
         job = find_job(tx, tenant, job_id)
         prefix = tx.execute(_PREFIX, {"of_prefix": job.prefix_id}).one()
         scoring = unpack_options(job.options).scoring

@@ -8,14 +8,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, and_, bindparam, case, func, literal_column, null, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, case, func, literal_column, null, select
 
 from checkpoints.card import ModelCard
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores, unpack_targets
 from jobs.store.database import Database
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin, ScorePage
-from jobs.store.tables import CONTINUED, WAITING, ChunkState, chunk_inputs, chunk_scores, chunks, flows, jobs
+from jobs.store.tables import (
+    CONTINUED,
+    FAILED,
+    LISTED,
+    WAITING,
+    ChunkState,
+    chunk_inputs,
+    chunk_scores,
+    chunks,
+    flows,
+    jobs,
+)
 from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
@@ -25,6 +36,9 @@ from scoring.options import Priority
 
 PAGE_TOKENS = 2**19
 """About how many tokens the items of a page have, if they are shown. A page with so many takes some 50 MB of memory."""
+
+HIDDEN_TOKENS = 2**21
+"""The same, if a page needs the scores of single tokens, but does not show them: then they are only in arrays."""
 
 IDS_PER_QUERY = 5_000  # both databases take about 32,000 parameters in a statement
 
@@ -62,17 +76,25 @@ def get_job(db: Database, tenant: str, job_id: str) -> JobRecord:
         return job_record(find_job(tx, tenant, job_id))
 
 
-LISTED = [null().label(column.name) if column is jobs.c.item_labels else column for column in jobs.c]
+LISTED_COLUMNS = [null().label(column.name) if column is jobs.c.item_labels else column for column in jobs.c]
 """The columns of jobs in a list. It shows no scores, and labels for each item may be long."""
+
+
+def has_status(status: JobStatus) -> ColumnElement[bool]:
+    """Return the SQL condition that a job has a status, in words by which an index has those that may be rare."""
+    condition = jobs.c.status == status.value
+    if status is JobStatus.FAILED:
+        return and_(condition, FAILED)
+    return condition if status.ended else and_(condition, jobs.c.finished_at.is_(None))
 
 
 def list_jobs(
     db: Database, tenant: str, status: JobStatus | None = None, limit: int = 20, after: str | None = None
 ) -> list[JobRecord]:
     """Return a tenant's jobs, newest first, without those of ``/v1/score``. after: the last id of the previous page."""
-    query = select(*LISTED).where(owned(tenant), jobs.c.origin == Origin.JOB.value)
+    query = select(*LISTED_COLUMNS).where(owned(tenant), LISTED)
     if status is not None:
-        query = query.where(jobs.c.status == status.value)
+        query = query.where(has_status(status))
     if after is not None:
         query = query.where(jobs.c.id < after)
     with db.read() as tx:
@@ -89,11 +111,12 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
 
 
 def most_items(job: JobRecord, limit: int) -> int:
-    """Return how many of ``limit`` items a page may have: fewer, if the tokens of each are shown and they are long."""
-    if not (job.options.return_token_logprobs or job.options.return_tokens):
+    """Return how many of ``limit`` items a page may have: fewer, if it needs the tokens of each and they are long."""
+    if not job.options.needs_targets:
         return limit
+    shows = job.options.return_token_logprobs or job.options.return_tokens
     tokens_of_each = job.prompt_tokens // max(1, job.total_items)
-    return max(1, min(limit, PAGE_TOKENS // max(1, tokens_of_each)))
+    return max(1, min(limit, (PAGE_TOKENS if shows else HIDDEN_TOKENS) // max(1, tokens_of_each)))
 
 
 def scores_of(db: Database, job: JobRecord, offset: int, limit: int) -> ScorePage:

@@ -94,9 +94,14 @@ def _remove_spent_batches(db: Database) -> int:
 
 
 def _expire_jobs(db: Database) -> list[str]:
+    """End some jobs past their deadline. An upload that is not accepted yet ends silently: nothing was promised."""
     with db.write(slow=True) as tx:
-        late = _free_rows(tx, (jobs.c.id,), jobs.c.finished_at.is_(None), jobs.c.expires_at <= NOW)
-        return list(end_jobs(tx, [row.id for row in late], JobStatus.EXPIRED)) if late else []
+        late = _free_rows(tx, (jobs.c.id, jobs.c.status), jobs.c.finished_at.is_(None), jobs.c.expires_at <= NOW)
+        ended: list[str] = []
+        for silently in (False, True):
+            which = [row.id for row in late if (row.status == JobStatus.RECEIVING.value) is silently]
+            ended += end_jobs(tx, which, JobStatus.EXPIRED, silently=silently) if which else []
+        return ended
 
 
 def _remove_expired(db: Database) -> None:

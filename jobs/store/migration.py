@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 from alembic import command
 from sqlalchemy import text
 
-from jobs.store.database import Database
+from jobs.store.database import Database, LockedError, StorageUnavailable
 from jobs.store.revisions import alembic_config, known_revisions, schema_revision
 
 _LOCK = 0x5C02E11E
 """PostgreSQL's advisory lock of this number is held by whoever migrates. Nothing else uses the number."""
+
+LOCK_SECONDS = 3.0
+"""How long a migration waits for a lock that another session holds. Everybody else waits behind it for as long."""
+
+PAUSE_SECONDS = 3.0
+"""How long a migration that did not get a lock leaves the tables to the others before it begins again."""
 
 
 class UnknownSchemaError(Exception):
@@ -19,12 +27,33 @@ class UnknownSchemaError(Exception):
 def migrate(database: Database) -> None:
     """Create or upgrade the schema in one transaction. Several processes may call this at once; they take turns.
 
-    The file of a SQLite store is created if it is missing. Raises UnknownSchemaError, StorageUnavailable, OSError.
+    A change of a table waits for all who use the table, such as a backup, and all others wait behind it. So it waits
+    for a moment only, and the migration begins again, until ``long_statement_seconds`` have passed. The file of a
+    SQLite store is created if it is missing. Raises UnknownSchemaError, StorageUnavailable, OSError.
     """
     database.create_file()
+    most = database.settings.long_statement_seconds
+    deadline = time.monotonic() + most
+    while True:
+        try:
+            _migrate(database)
+        except LockedError as error:
+            if time.monotonic() + PAUSE_SECONDS > deadline:
+                message = (
+                    f"a backup, or another session, has kept a table locked for {most:g} s, so nothing was migrated"
+                )
+                raise StorageUnavailable(message) from error
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return
+
+
+def _migrate(database: Database) -> None:
     with database.write(slow=True) as tx:
         if not tx.is_sqlite:
             tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            # From here on: nobody waits behind the lock above but other migrations.
+            tx.execute(text(f"SET LOCAL lock_timeout TO '{round(1000 * LOCK_SECONDS)}ms'"))
         found = schema_revision(tx.connection)
         if found is not None and found not in known_revisions():
             raise UnknownSchemaError(

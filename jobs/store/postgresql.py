@@ -74,6 +74,8 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
         "idle_in_transaction_session_timeout": "60s",
         # PostgreSQL overestimates some of these small queries, and would compile them for longer than they take.
         "jit": "off",
+        # A transaction that is to wait for locks for a shorter time than for a statement says so itself.
+        "lock_timeout": "0",
         "statement_timeout": server_timeout(settings.statement_seconds),
         # These free the locks of a client whose network is lost.
         "tcp_user_timeout": f"{LOST_NETWORK_SECONDS}s",
@@ -82,6 +84,10 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
         "tcp_keepalives_count": str(_PROBES),
     }
     _check_options(url)
+    asked = url.query.get("options", ())
+    # Of two values of one setting, PostgreSQL takes the last.
+    options = [asked] if isinstance(asked, str) else [*asked]
+    options += [f"-c {name}={value}" for name, value in server_settings.items()]
     engine = create_engine(
         url,
         isolation_level="READ COMMITTED",
@@ -96,7 +102,7 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
             "keepalives_idle": _PROBE_SECONDS,
             "keepalives_interval": _PROBE_SECONDS,
             "keepalives_count": _PROBES,
-            "options": " ".join(f"-c {name}={value}" for name, value in server_settings.items()),
+            "options": " ".join(options),
         },
     )
 

@@ -112,7 +112,18 @@ jobs = Table(
     Column("item_labels", LargeBinary),  # which of the labels each item has; null: all of them
     Column("traceparent", String(55)),  # of the request that submitted it, as W3C writes it; null: it is not traced
 )
-Index("ix_jobs_tenant_id", jobs.c.tenant, jobs.c.id)
+# For lists. Literals, as below. The conditions name no column that a claim changes: then PostgreSQL would have to enter
+# the new version of each claimed job, calls among them, into all indexes of the table.
+LISTED = jobs.c.origin == literal_column("'job'")
+"""SQL condition: lists show the job, since it is neither a call nor a line of a batch."""
+FAILED = jobs.c.error_code.is_not(None)
+"""SQL condition: the job has failed."""
+for _name, _condition in {
+    "ix_jobs_listed": LISTED,
+    "ix_jobs_listed_unfinished": LISTED & jobs.c.finished_at.is_(None),
+    "ix_jobs_failed": FAILED,
+}.items():
+    Index(_name, jobs.c.tenant, jobs.c.id, postgresql_where=_condition, sqlite_where=_condition)
 Index(
     "ix_jobs_expires_at",
     jobs.c.expires_at,

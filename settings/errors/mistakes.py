@@ -13,6 +13,8 @@ PREFIX = "SCORELINE_"
 LONGEST_QUOTE = 100  # characters of a value that a message quotes
 
 _USER = re.compile(r"[^:/@\s]*")
+# Of a URL without a host. A number behind a name is taken for a port.
+_NO_HOST = re.compile(r"(://[^:/?#\[\]]*:)(?!(?<!://:)\d{1,5}(?:[/?#]|$)).*", re.DOTALL)
 _SECRET_OPTION = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
 _KINDS = {"integer": "a whole number", "number": "a finite number", "boolean": "true or false", "string": "a text"}
 _FORMATS = {
@@ -55,7 +57,7 @@ def without_password(text: str) -> str:
     before, at, host = text.rpartition("@")
     scheme, slashes, credentials = before.rpartition("://")
     user = _USER.match(credentials)
-    hidden = f"{scheme}{slashes}{user[0] if user else ''}:***@{host}" if at else text
+    hidden = f"{scheme}{slashes}{user[0] if user else ''}:***@{host}" if at else _NO_HOST.sub(r"\1***", text)
     return _SECRET_OPTION.sub(r"\1***", hidden)
 
 

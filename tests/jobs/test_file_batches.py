@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
@@ -21,11 +23,14 @@ from jobs.files.reading import get_file, read_bytes
 from jobs.files.receiving import FileQuota, ReceivedFile, accept_file, begin_file, stage_file
 from jobs.files.tables import Purpose
 from jobs.queue.claims.claim import claim
+from jobs.queue.finish import finish
 from jobs.store.database import Database
 from jobs.store.records import JobStatus, Origin
 from jobs.store.tables import jobs
 from jobs.tenancy.tenants import DEFAULT_TENANT
 from scoring.item_labels import ItemLabels
+from scoring.layout import Continuations, LabelScores, ScoredChunk
+from scoring.options import Normalization, ScoreOptions, Scoring
 from tests.jobs.conftest import HandClock
 from tests.jobs.interleaving import once_after
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, somebody_waits, submission
@@ -90,10 +95,10 @@ def rows(store: Database, table: Any) -> int:
 def test_lines_that_two_processes_have_read_become_jobs_once(store: Database) -> None:
     batch = new_batch(store)
     fed = at_once(4, lambda _: step(store, batch))
-    assert sorted(one.is_moved for one in fed) == [False, False, False, True]
+    assert sorted(len(one.submissions) for one in fed) == [0, 0, 0, 2]
     assert (rows(store, jobs), rows(store, batch_lines)) == (2, 2)
     assert (again(store, batch).read_lines, again(store, batch).read_bytes) == (2, 4)
-    assert not step(store, batch).is_moved
+    assert step(store, batch).submissions == ()
 
 
 def test_results_that_two_processes_have_read_are_written_once(store: Database) -> None:
@@ -123,7 +128,7 @@ def test_a_cancelled_batch_takes_no_further_lines(store: Database) -> None:
     step(store, batch)
     batch = again(store, batch)
     cancel_batch(store, DEFAULT_TENANT, batch.id)
-    assert not step(store, batch).is_moved
+    assert step(store, batch).submissions == ()
     batch = again(store, batch)
     assert batch.status is BatchStatus.CANCELLING
     assert len(cancel_jobs(store, batch)) == 2
@@ -289,6 +294,32 @@ def test_the_lines_that_are_written_together_have_a_bounded_number_of_scores(
         finish_all(store, claimed)
     chosen, may_be_more = ended_lines(store, again(store, batch))
     assert ([line.number for line in chosen], may_be_more) == ([0, 1], True)
+
+
+def test_the_lines_that_are_written_together_have_a_bounded_number_of_targets(
+    store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of labels of several tokens, if an answer needs the score of each token."""
+    monkeypatch.setattr(writing, "VALUES_PER_STEP", 100)
+    for normalization, written in ((Normalization.TOKENS, [0, 1]), (Normalization.NONE, [0, 1, 2, 3])):
+        batch = new_batch(store, 4)
+        options = ScoreOptions(scoring=Scoring.SEQUENCE, label_normalization=normalization)
+        label = Continuations.pack([[7] * 40], [4])
+        job = replace(submission(), label_token_ids=(0,), options=options, origin=Origin.LINE, prompt_tokens=47)
+        job = replace(job, chunks=[replace(chunk, continuations=label) for chunk in job.chunks])
+        lines = [NewLine(n, (n + 1) * len(LINE), f"r{n}", job) for n in range(4)]
+        feed(store, batch, lines, read_bytes=batch.input_bytes, read_lines=4, refuse_repeated=lambda line: b"")
+        while (claimed := claim(store, "worker", CARD, 1_000_000)) is not None:
+            targets: dict[str, Any] = {"token_logprobs": np.zeros(40, np.float32), "greedy": np.zeros(1, np.bool_)}
+            one = np.zeros((1, 1), np.float32)
+            found = [
+                ScoredChunk(chunk.id, LabelScores(one, one), 0, **(targets if chunk.keep_targets else {}))
+                for group in claimed.groups
+                for chunk in group.chunks
+            ]
+            finish(store, claimed.batch_id, found)
+        chosen, may_be_more = ended_lines(store, again(store, batch))
+        assert ([line.number for line in chosen], may_be_more) == (written, len(written) < 4)
 
 
 def test_the_file_of_a_batch_that_is_being_created_is_not_removed_with_an_earlier_batch(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import jax
 
-_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+_VISIBLE_GPUS, _VISIBLE_TPUS = "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS"
 _FIRST_TPU_PORT = 8476  # libtpu's default; processes of one host need different ones
 _BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 """How so many chips of a host lie. For any other number, libtpu is left to find out."""
@@ -33,14 +33,14 @@ def show_only(devices: Sequence[int], environment: MutableMapping[str, str]) -> 
     DeviceError.
     """
     if (visible := environment.get(_VISIBLE_GPUS)) is not None:
-        left = [entry.strip() for entry in visible.split(",") if entry.strip()]
+        left = _entries(visible)
         for device in devices:
             if device >= len(left):
                 raise _absent(device, f"{_VISIBLE_GPUS} leaves {len(left)}, numbered from 0")
         environment[_VISIBLE_GPUS] = ",".join(left[device] for device in devices)
     else:
         environment[_VISIBLE_GPUS] = ",".join(map(str, devices))
-    environment["TPU_VISIBLE_CHIPS"] = ",".join(map(str, devices))
+    environment[_VISIBLE_TPUS] = ",".join(map(str, devices))
     if (bounds := _BOUNDS.get(len(devices))) is not None:
         environment["TPU_CHIPS_PER_PROCESS_BOUNDS"] = bounds
         environment["TPU_PROCESS_BOUNDS"] = "1,1,1"
@@ -71,8 +71,8 @@ def take(devices: Sequence[int]) -> tuple[list[jax.Device], ExitStack]:
     taken = [found[place] for place in places]
     jax.config.update("jax_default_device", taken[0])  # type: ignore[no-untyped-call]
     with ExitStack() as held:
-        for device in devices or (() if is_cpu else (0,)):
-            if (holder := hold(taken[0].platform, device)) is not None:
+        for name in devices if is_cpu else names(taken[0].platform, len(taken), os.environ):
+            if (holder := hold(taken[0].platform, name)) is not None:
                 held.enter_context(holder)
         return taken, held.pop_all()
 
@@ -81,7 +81,17 @@ def _absent(device: int, message: str) -> DeviceError:
     return DeviceError(f"SCORELINE_DEVICES={device}: there is no such device; {message}")
 
 
-def hold(platform: str, device: int) -> socket.socket | None:
+def names(platform: str, count: int, environment: Mapping[str, str]) -> list[str]:
+    """Return what the host calls the first accelerators that this process sees, of this kind and so many."""
+    visible = _entries(environment.get(_VISIBLE_TPUS if platform == "tpu" else _VISIBLE_GPUS, ""))
+    return visible[:count] if len(visible) >= count else [str(place) for place in range(count)]
+
+
+def _entries(visible: str) -> list[str]:
+    return [entry.strip() for entry in visible.split(",") if entry.strip()]
+
+
+def hold(platform: str, device: int | str) -> socket.socket | None:
     """Take a name that only one process of a host can have, and that is free again when the process ends.
 
     The name is that of an abstract socket of Linux. Elsewhere, nothing is held.

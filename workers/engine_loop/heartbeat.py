@@ -50,6 +50,8 @@ class Heartbeat:
         self._rate = rate
         self._ratio = ratio
         self._touching: PeriodicTask | None = None
+        self._writing = threading.Lock()  # held while the row is written
+        self._left = False
 
     def register(self, stopping: threading.Event) -> bool:
         """Register once the database is there with the right schema. Return False if ``stopping`` is set before."""
@@ -66,11 +68,14 @@ class Heartbeat:
         if self._touching is None:
             return
         self._touching.close()
-        try:
-            unregister(self._database, self._worker.id)
-        except StorageUnavailable as error:
-            log.warning("could not unregister", error=str(error))
+        with self._writing:  # A heartbeat that is under way would find no row, and register the worker again.
+            self._left = True
+            try:
+                unregister(self._database, self._worker.id)
+            except StorageUnavailable as error:
+                log.warning("could not unregister", error=str(error))
 
     def _touch(self) -> None:
-        if not touch(self._database, self._worker.id, self._rate(), self._ratio()):
-            register(self._database, self._worker)
+        with self._writing:
+            if not self._left and not touch(self._database, self._worker.id, self._rate(), self._ratio()):
+                register(self._database, self._worker)

@@ -10,10 +10,15 @@ from contextlib import contextmanager
 import structlog
 
 from jobs.queue.lease import renew
-from jobs.store.database import Database
+from jobs.store.database import Database, StorageUnavailable
 from workers.periodic import PeriodicTask
 
 RENEWALS_PER_LEASE = 4
+
+RETRY_SECONDS = 1.0
+"""How soon a lease is renewed again if the database was away: an outage that ends just before the lease loses nothing.
+The thread looks so often for leases that are to be renewed.
+"""
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -24,7 +29,9 @@ class LeaseRenewals:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._open: list[LeaseRenewal] = []
-        self._renewing = PeriodicTask("renewing", database.settings.lease_seconds / RENEWALS_PER_LEASE, self._renew)
+        self._away = False  # whether the last renewal failed, which is logged once
+        seconds = min(RETRY_SECONDS, database.settings.lease_seconds / RENEWALS_PER_LEASE / 2)
+        self._renewing = PeriodicTask("renewing", seconds, self._renew)
 
     @contextmanager
     def of(self, batch_id: str, claimed_at: float) -> Iterator[LeaseRenewal]:
@@ -42,8 +49,15 @@ class LeaseRenewals:
 
     def _renew(self) -> None:
         for lease in tuple(self._open):
-            if not lease.lost:
+            if not lease.is_due:
+                continue
+            try:
                 lease.renew()
+                self._away = False
+            except StorageUnavailable as error:
+                if not self._away:
+                    log.warning("the database is away", during="renewing", error=str(error))
+                self._away = True
 
 
 class LeaseRenewal:
@@ -54,6 +68,7 @@ class LeaseRenewal:
         self._batch_id = batch_id
         self._seconds = database.settings.lease_seconds
         self._ends_at = claimed_at + self._seconds
+        self._due_at = claimed_at + self._seconds / RENEWALS_PER_LEASE
         self._refused = threading.Event()
 
     @property
@@ -66,11 +81,17 @@ class LeaseRenewal:
         """Whether the lease is lost, or has run out because no renewal succeeded in time."""
         return self.lost or time.monotonic() > self._ends_at
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the lease is to be renewed now. After a renewal that failed it still is."""
+        return not self.lost and time.monotonic() >= self._due_at
+
     def renew(self) -> None:
         """Renew the lease for its full length from now. Raises StorageUnavailable."""
         asked_at = time.monotonic()
         if renew(self._database, self._batch_id):
             self._ends_at = asked_at + self._seconds
+            self._due_at = asked_at + self._seconds / RENEWALS_PER_LEASE
         else:
             self._refused.set()
             log.warning("lost a batch: its lease had run out", batch_id=self._batch_id)

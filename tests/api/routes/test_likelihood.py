@@ -88,12 +88,13 @@ def test_a_job_gives_the_same_however_it_is_sent_and_read(
         assert shown["labels"] == []
 
 
+@pytest.mark.parametrize(("body", "bound"), [(ALL, "PAGE_TOKENS"), (BODY, "HIDDEN_TOKENS")])
 def test_a_page_is_shorter_where_the_tokens_of_each_item_are_many(
-    fresh: tuple[RunningApi, StandInWorker], monkeypatch: pytest.MonkeyPatch
+    fresh: tuple[RunningApi, StandInWorker], monkeypatch: pytest.MonkeyPatch, body: Json, bound: str
 ) -> None:
     api, _ = fresh
-    monkeypatch.setattr(reading, "PAGE_TOKENS", 12)
-    job = api.wait(api.submit(**ALL, kind="likelihood")["id"])
+    monkeypatch.setattr(reading, bound, 12)
+    job = api.wait(api.submit(**body, kind="likelihood")["id"])
     assert "result" not in job
     page = api.client.get(job["urls"]["scores"], params={"limit": 4}).json()
     assert 0 < len(page["data"]) < len(ITEMS)

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import insert, select, text
@@ -139,6 +140,24 @@ def test_settings_of_a_transaction_do_not_change_what_it_sees(postgres_store: Da
         assert (tx.scalar(level), tx.scalar(may_write)) == ("repeatable read", "on")
     with postgres_store.write(durable=False) as tx:
         assert (tx.scalar(level), tx.scalar(may_write)) == ("read committed", "off")
+
+
+def test_options_of_the_url_reach_postgresql_but_for_those_that_this_service_sets(postgres_url: str) -> None:
+    options = "-c work_mem=5MB -c statement_timeout=1h"
+    settings = StoreSettings(database_url=f"{postgres_url}?options={quote(options)}")
+    with closing(Database.open(settings)) as store, store.read() as tx:
+        assert tx.scalar(text("SHOW work_mem")) == "5MB"
+        assert tx.scalar(text("SHOW statement_timeout")) == "6s"
+
+
+def test_a_lock_timeout_of_the_database_is_not_used(postgres_store: Database) -> None:
+    """Whoever waits for a lock would get an error that nothing expects."""
+    url = postgres_store.engine.url
+    with postgres_store.write() as tx:
+        tx.execute(text(f"ALTER DATABASE {url.database} SET lock_timeout TO '10ms'"))
+    settings = StoreSettings(database_url=url.render_as_string(hide_password=False))
+    with closing(Database.open(settings)) as store, store.write() as tx:
+        assert tx.scalar(text("SHOW lock_timeout")) == "0"
 
 
 def test_a_store_that_stays_locked_is_unavailable(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

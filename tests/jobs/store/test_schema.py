@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from alembic import command
@@ -15,7 +19,7 @@ import jobs.files.tables
 from jobs.queue.claims.claim import claim
 from jobs.queue.lease import release
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.revisions import alembic_config
+from jobs.store.revisions import ROOT, alembic_config
 from jobs.store.tables import metadata
 from scoring.options import Priority
 from settings.jobs import StoreSettings
@@ -29,6 +33,20 @@ def test_migrations_produce_exactly_the_tables(store_url: str) -> None:
     with database.write() as tx:
         command.check(alembic_config(tx.connection))
     database.close()
+
+
+def test_the_command_that_writes_migrations_knows_all_tables(tmp_path: Path) -> None:
+    """Otherwise it would write one that drops those that it does not know."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    migrate_store(url)
+    checked = subprocess.run(
+        [sys.executable, "-m", "alembic", "check"],
+        cwd=ROOT,
+        env=os.environ | {"SCORELINE_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_indexes_are_partial_where_the_tables_say_so(store_url: str) -> None:

@@ -13,10 +13,11 @@ from jobs.queue.accept import accept
 from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.lease import abandon
+from jobs.queue.read import get_job
 from jobs.queue.sweep import sweep
 from jobs.queue.upload import abort_upload, accept_upload, begin_upload
 from jobs.store.database import Database
-from jobs.store.records import Origin
+from jobs.store.records import JobStatus, Origin
 from jobs.store.webhook_events import Event
 from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, claim_deliveries, give_back, has_due
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
@@ -204,6 +205,17 @@ def test_deliveries_of_other_tenants_can_not_be_seen_or_redelivered(timed_store:
     with pytest.raises(RequestError) as missing:
         redeliver(timed_store, "default", other, delivery)
     assert missing.value.code is ErrorCode.NOT_FOUND
+
+
+def test_an_upload_that_expires_before_it_is_accepted_sends_nothing(timed_store: Database, clock: HandClock) -> None:
+    """No answer has promised that its job exists. A job whose client has its id sends its event in the same sweep."""
+    upload = begin_upload(timed_store, submission(chunks=0, webhook=HOOK, expires_in=10.0), None)
+    job_id = submit(timed_store, webhook=HOOK, expires_in=10.0)
+    clock.turn(10)
+    assert sorted(sweep(timed_store).job_ids) == sorted([upload.job_id, job_id])
+    assert get_job(timed_store, "default", upload.job_id).status is JobStatus.EXPIRED
+    assert list_deliveries(timed_store, "default", upload.job_id) == []
+    assert of(timed_store, job_id).event == Event.EXPIRED
 
 
 @pytest.mark.parametrize("table", ["webhook_deliveries", "webhook_attempts"])

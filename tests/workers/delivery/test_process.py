@@ -105,11 +105,12 @@ def test_results_of_attempts_are_counted_and_urls_are_not_logged(
     database.close()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "0.0.0.0"])
 def test_the_process_is_healthy_while_it_looks_for_deliveries(
-    deliverer: Callable[..., Deliverer], tmp_path: Path
+    deliverer: Callable[..., Deliverer], tmp_path: Path, host: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/later.db"
-    process = deliverer(url)
+    process = deliverer(url, delivery_metrics_host=host)
     process.wait_until_said("waiting for the database")
     assert process.health().returncode == 1, "it waits for the schema"
     migrate_store(url)

@@ -12,7 +12,7 @@ from scoring.tokenizing.tokenization import TextTokenizer
 from tests.services import wait_until
 from tests.workers.conftest import Store
 from tests.workers.engine_loop.processes.real_workers import RealWorker, worker
-from workers.engine_loop.devices import DeviceError, hold, show_only, take
+from workers.engine_loop.devices import DeviceError, hold, names, show_only, take
 
 WORKERS = 4
 QUERIES = 16
@@ -50,6 +50,33 @@ def test_devices_are_counted_among_those_that_the_operator_leaves_visible() -> N
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-8932f937"
     with pytest.raises(DeviceError, match=r"SCORELINE_DEVICES=2: .* leaves 2, numbered from 0"):
         show_only([2], {"CUDA_VISIBLE_DEVICES": "5,7"})
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices", "held"),
+    [
+        ({}, (), ["0"]),
+        ({}, (3,), ["3"]),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, (), ["1"]),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, (0,), ["1"]),
+        ({"CUDA_VISIBLE_DEVICES": "4, 5,GPU-8932f937"}, (1, 2), ["5", "GPU-8932f937"]),
+    ],
+)
+def test_a_worker_holds_devices_by_the_names_that_they_have_on_the_host(
+    visible: dict[str, str], devices: tuple[int, ...], held: list[str]
+) -> None:
+    """Their numbers among those that are visible are the same for workers that see different ones."""
+    environment = dict(visible)
+    if devices:
+        show_only(devices, environment)
+    assert names("gpu", max(1, len(devices)), environment) == held
+
+
+def test_the_chips_of_a_tpu_are_held_by_their_own_names() -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "7"}
+    show_only([0], environment)
+    assert names("tpu", 1, environment) == ["0"]
+    assert names("tpu", 1, {"TPU_VISIBLE_CHIPS": "2"}) == ["2"]
 
 
 def test_a_device_that_is_absent_is_refused() -> None:

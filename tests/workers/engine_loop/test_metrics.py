@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +15,7 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from jobs.queue.claims.claim import claim
-from jobs.queue.worker_registry import live_workers
+from jobs.queue.worker_registry import live_workers, touch
 from jobs.store.database import StorageUnavailable
 from jobs.store.records import JobStatus, WorkerRecord
 from tests.services import free_port, wait_until
@@ -193,3 +195,27 @@ def test_a_heartbeat_registers_a_worker_again_whose_row_is_gone(store: Store, mo
             )
             with store.database.write() as connection:
                 connection.execute(text("DELETE FROM workers"))
+
+
+def test_a_heartbeat_that_is_under_way_does_not_register_a_stopped_worker_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.engine_loop.heartbeat.HEARTBEAT_SECONDS", 0.05)
+    under_way = threading.Event()
+
+    def touch_late(*given: Any) -> bool:
+        """Come after the worker has left, if it can."""
+        under_way.set()
+        with suppress(TimeoutError):
+            wait_until(lambda: not live_workers(store.database, 20.0), "the worker has left", 0.5)
+        return touch(*given)
+
+    monkeypatch.setattr("workers.engine_loop.heartbeat.touch", touch_late)
+    record = WorkerRecord("worker", CARD, "weights", "none", "float32")
+    with Heartbeat(store.database, record, lambda: 12.5) as heartbeat:
+        heartbeat.register(threading.Event())
+        assert under_way.wait(20.0)
+    for thread in threading.enumerate():
+        if thread.name == "touching":
+            thread.join()
+    assert live_workers(store.database, 20.0) == []

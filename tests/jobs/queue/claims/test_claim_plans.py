@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import text
 
 from jobs.queue.claims.claim import claim
 from jobs.queue.read import has_waiting
 from jobs.store.database import Database
 from scoring.options import Priority
 from tests.databases import quick_on
+from tests.jobs.plans import plans_of
 from tests.jobs.work import CARD, finish_all, submit, take
-
-
-@contextmanager
-def plans_of(store: Database, told_by: str) -> Iterator[list[str]]:
-    """Collect the plans of all statements that contain this text."""
-    explain = "EXPLAIN QUERY PLAN " if store.is_sqlite else "EXPLAIN "
-    plans: list[str] = []
-
-    def record(connection: Connection, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if told_by in statement:
-            cursor = connection.connection.cursor()
-            cursor.execute(explain + statement, parameters)
-            plans.append("\n".join(str(row) for row in cursor.fetchall()))
-
-    event.listen(store.engine, "before_cursor_execute", record)
-    yield plans
-    event.remove(store.engine, "before_cursor_execute", record)
 
 
 def reads_the_head_of(plan: str, is_sqlite: bool) -> str:

@@ -1,0 +1,63 @@
+"""A migration of a database that others use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from alembic import command
+from sqlalchemy import text
+
+from jobs.store.database import Database, StorageUnavailable
+from jobs.store.migration import migrate
+from jobs.store.revisions import alembic_config
+from settings.jobs import StoreSettings
+from tests.jobs.work import somebody_waits, submit
+from tests.services import wait_until
+
+
+@contextmanager
+def backup(store: Database) -> Iterator[None]:
+    """Hold the lock of a dump on the table of jobs."""
+    with store.read(snapshot=True) as tx:
+        tx.execute(text("LOCK TABLE jobs IN ACCESS SHARE MODE"))
+        yield
+
+
+def downgrade(store: Database) -> None:
+    with store.write() as tx:
+        command.downgrade(alembic_config(tx.connection), "0015")
+
+
+def test_work_is_accepted_while_a_migration_waits_for_a_backup(
+    postgres_store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.store.migration.LOCK_SECONDS", 1.0)
+    downgrade(postgres_store)
+    migrating = threading.Thread(target=migrate, args=(postgres_store,))
+    with backup(postgres_store):
+        migrating.start()
+        wait_until(lambda: somebody_waits(postgres_store), "the migration waits")
+        submit(postgres_store)
+        assert migrating.is_alive()
+    migrating.join()
+    postgres_store.check()
+
+
+def test_a_migration_gives_up_in_the_end(postgres_store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.store.migration.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("jobs.store.migration.PAUSE_SECONDS", 0.05)
+    downgrade(postgres_store)
+    url = postgres_store.engine.url.render_as_string(hide_password=False)
+    settings = StoreSettings(database_url=url, long_statement_seconds=2.0)
+    said = "kept a table locked for 2 s, so nothing was migrated"
+    with (
+        closing(Database.open(settings)) as database,
+        backup(postgres_store),
+        pytest.raises(StorageUnavailable, match=said),
+    ):
+        migrate(database)
+    with pytest.raises(StorageUnavailable, match="at migration 0015"):
+        postgres_store.check()
