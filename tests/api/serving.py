@@ -193,7 +193,7 @@ class RunningApi:
         # The socket is bound here, so that its port is known and reserved.
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = Server(self.app, shutdown_seconds=5)
+        self._server = Server(self.app, shutdown_seconds=overrides.get("shutdown_seconds", 5))
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self.client = self.client_with(KEY)
 
@@ -209,10 +209,14 @@ class RunningApi:
         eventually(lambda: self._server.started or not self._thread.is_alive(), "the server starts")
         assert self._server.started
 
+    def tell_to_stop(self) -> None:
+        """Begin to shut down, as a signal would, and wait for nothing."""
+        self._server.should_exit = True
+
     def stop(self) -> None:
         """Shut down, and wait until the server has ended."""
         self.client.close()
-        self._server.should_exit = True
+        self.tell_to_stop()
         self._thread.join(DEADLINE_SECONDS)
         assert not self._thread.is_alive()
 
