@@ -30,7 +30,7 @@ async def dry_run(service: Service, submission: Submission) -> DryRun:
     if submission.quota is not None:
         check_size(submission.quota, work)
     situation = await service.threads.sql_of(submission.tenant, _look, service, submission, work)
-    return await service.threads.text(_foresee, submission, work, situation)
+    return await service.threads.text_of(submission.tenant, _foresee, submission, work, situation)
 
 
 def _look(service: Service, submission: Submission, work: int) -> _Situation:

@@ -140,13 +140,14 @@ async def answer_call(
             scored = ScoredJob.noticed(call.submission, accepted.job_id, ended)
             scored = await _with_provenance(service, call, scored, (ended.provenance,))
             return json_response(
-                encode(scored) if is_small else await service.threads.text(encode, scored), headers=headers
+                encode(scored) if is_small else await service.threads.text_of(call.submission.tenant, encode, scored),
+                headers=headers,
             )
         read = ended
     page = read.page
     if page is not None:
         scored = await _with_provenance(service, call, ScoredJob.read(page), page.provenances)
-        return json_response(await service.threads.text(encode, scored), headers=headers)
+        return json_response(await service.threads.text_of(call.submission.tenant, encode, scored), headers=headers)
     return error_response(_reason(read, call), {**headers, "Location": job_path(read.job.id)})
 
 
