@@ -26,7 +26,8 @@ class _Situation:
 
 async def dry_run(service: Service, submission: Submission) -> DryRun:
     """Return what a job would take. Raises RequestError if it could never be accepted, StorageUnavailable."""
-    work = work_of_group(len(submission.prefix), submission.chunks)
+    # With labels of several tokens, this takes seconds for the largest jobs.
+    work = await service.threads.text_of(submission.tenant, work_of_group, len(submission.prefix), submission.chunks)
     if submission.quota is not None:
         check_size(submission.quota, work)
     situation = await service.threads.sql_of(submission.tenant, _look, service, submission, work)
