@@ -139,6 +139,8 @@ async def answer_call(
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
             scored = ScoredJob.noticed(call.submission, accepted.job_id, ended)
             scored = await _with_provenance(service, call, scored, (ended.provenance,))
+            # The notice has the score of each label once, and any number of items may name it any number of times.
+            is_small = is_small and call.submission.item_labels is None
             return json_response(
                 encode(scored) if is_small else await service.threads.text_of(call.submission.tenant, encode, scored),
                 headers=headers,
