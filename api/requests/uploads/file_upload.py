@@ -13,6 +13,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from api.callers.authentication import Principal
+from api.requests.body import declared_length
 from api.requests.uploads.file_form import FORM_BYTES, FileForm, too_large
 from api.requests.uploads.upload_body import UploadBody
 from api.service import Service
@@ -154,8 +155,7 @@ def _remove(service: Service, file_id: str) -> None:
 
 
 def _check_length(request: Request, limits: LimitSettings) -> None:
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > limits.max_file_bytes + FORM_BYTES:
+    if declared_length(request) > limits.max_file_bytes + FORM_BYTES:
         raise too_large(limits)
 
 
