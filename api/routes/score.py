@@ -198,7 +198,10 @@ async def _wait(request: Request, service: Service, call: Call, accepted: Accept
         waited = await service.waiters.wait(job_id, deadline - loop.time(), departure_of(request), needs_end=True)
         if waited.outcome is WaitOutcome.DISCONNECTED:
             if submission.idempotency is None:
-                await service.threads.sql_of(submission.tenant, cancel, service.database, submission.tenant, job_id)
+                job = await service.threads.sql_of(
+                    submission.tenant, cancel, service.database, submission.tenant, job_id
+                )
+                service.metrics.count_ended(job.id, job.status)
             raise ClientDisconnect
         is_over = waited.outcome in (WaitOutcome.TIMED_OUT, WaitOutcome.STOPPED)
         if is_over and _is_to_be_given_up(call, waited.outcome):
