@@ -39,8 +39,8 @@ class Kind(StrEnum):
     """What a request is while it is open. Each kind has places of its own."""
 
     REQUEST = "request"  # every request until more is known of it, and most of them until they end
-    STREAM = "stream"  # it waits with `Prefer: wait`, receives scores as JSON lines, or follows events
-    UPLOAD = "upload"  # it sends a job as JSON lines
+    STREAM = "stream"  # it waits with `Prefer: wait`, receives JSON lines or the content of a file, or follows events
+    UPLOAD = "upload"  # it sends a job as JSON lines, or a file
 
 
 class Use(Protocol):
@@ -110,7 +110,7 @@ class Budget:
     def __init__(self, limits: LimitSettings, uses: Iterable[Use] | None = None) -> None:
         """uses: where four kinds of use are counted. None: for this process alone."""
         requests, streams, uploads, body_bytes = [OwnUse() for _ in range(4)] if uses is None else uses
-        waiting = "requests that wait for a job or stream its scores"
+        waiting = "requests that wait for a job, follow events, or receive scores or files as streams"
         self.open = {
             Kind.REQUEST: _Share(limits, "requests", "max_open_requests", requests),
             Kind.STREAM: _Share(limits, waiting, "max_open_streams", streams),
