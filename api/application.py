@@ -171,7 +171,6 @@ def create_app(
             admission=Admission(database, threads, card, compatibility, api),
             acceptor=Acceptor(database, threads, ringer, process_metrics, card.name),
             metrics=process_metrics,
-            budget=budget,
             threads=threads,
             provenances=KnownProvenances(database),
             waiters=Waiters(ended, followed_jobs.look_at),

@@ -28,8 +28,8 @@ from settings.limits import LimitSettings
 RETRY_SECONDS = (1.0, 5.0)
 """The least and the greatest ``Retry-After``. It is random, so that refused clients do not all return together."""
 
-WITHOUT_PLACE = frozenset({"/livez", "/readyz", "/health", "/metrics"})
-"""The paths that are served when no place is free."""
+MONITORING = frozenset({"/livez", "/readyz", "/health", "/metrics"})
+"""The paths that monitoring asks for every few seconds. They are served when no place is free, and not traced."""
 
 _PLACE = "scoreline.place"
 """The key of a request's scope under which its place is kept."""
@@ -188,7 +188,7 @@ class PlaceForEachRequest:
         self.count_refused = count_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in WITHOUT_PLACE:
+        if scope["type"] != "http" or scope["path"] in MONITORING:
             await self.app(scope, receive, send)
             return
         try:

@@ -9,7 +9,6 @@ from fastapi import Depends, Request
 
 from api.acceptance.accepting import Acceptor
 from api.acceptance.ringing import Ringer
-from api.budget import Budget
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
@@ -50,7 +49,6 @@ class Service:
     admission: Admission
     acceptor: Acceptor
     metrics: Metrics
-    budget: Budget
     threads: Threads
     provenances: KnownProvenances
     waiters: Waiters

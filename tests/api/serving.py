@@ -15,6 +15,7 @@ import httpx2
 import numpy as np
 
 from api.application import create_app
+from api.budget import Budget
 from api.server.server import Server
 from bell.interfaces import WorkerBell
 from bell.local import LocalBell
@@ -202,6 +203,13 @@ class RunningApi:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         # The server has no TLS, and reading all authorities would take as long as starting it.
         return httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS, headers=headers, verify=False)
+
+    @property
+    def budget(self) -> Budget:
+        """What the open requests hold together."""
+        given = [one.kwargs.get("budget") for one in self.app.user_middleware]
+        (budget,) = [one for one in given if isinstance(one, Budget)]
+        return budget
 
     def start(self) -> None:
         """Start the server, and return when it serves."""
