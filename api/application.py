@@ -175,7 +175,6 @@ def create_app(
             # Not in the threads for SQL, because metrics are needed most when all of those wait for the database. One
             # thread at a time, because making the text takes the interpreter's lock from everybody.
             metrics_text=SharedCall(lambda: run_sync(process_metrics.text)),
-            budget=budget,
             threads=threads,
             provenances=KnownProvenances(database),
             waiters=Waiters(ended, followed_jobs.look_at),

@@ -28,8 +28,8 @@ from settings.limits import LimitSettings
 RETRY_SECONDS = (1.0, 5.0)
 """The least and the greatest ``Retry-After``. It is random, so that refused clients do not all return together."""
 
-WITHOUT_PLACE = frozenset({"/livez", "/readyz", "/health", "/metrics"})
-"""The paths that are served when no place is free."""
+MONITORING = frozenset({"/livez", "/readyz", "/health", "/metrics"})
+"""The paths that monitoring asks for every few seconds. They are served when no place is free, and not traced."""
 
 _PLACE = "scoreline.place"
 """The key of a request's scope under which its place is kept."""
@@ -39,8 +39,8 @@ class Kind(StrEnum):
     """What a request is while it is open. Each kind has places of its own."""
 
     REQUEST = "request"  # every request until more is known of it, and most of them until they end
-    STREAM = "stream"  # it waits with `Prefer: wait`, receives scores as JSON lines, or follows events
-    UPLOAD = "upload"  # it sends a job as JSON lines
+    STREAM = "stream"  # it waits with `Prefer: wait`, receives JSON lines or the content of a file, or follows events
+    UPLOAD = "upload"  # it sends a job as JSON lines, or a file
 
 
 class Use(Protocol):
@@ -110,7 +110,7 @@ class Budget:
     def __init__(self, limits: LimitSettings, uses: Iterable[Use] | None = None) -> None:
         """uses: where four kinds of use are counted. None: for this process alone."""
         requests, streams, uploads, body_bytes = [OwnUse() for _ in range(4)] if uses is None else uses
-        waiting = "requests that wait for a job or stream its scores"
+        waiting = "requests that wait for a job, follow events, or receive scores or files as streams"
         self.open = {
             Kind.REQUEST: _Share(limits, "requests", "max_open_requests", requests),
             Kind.STREAM: _Share(limits, waiting, "max_open_streams", streams),
@@ -188,7 +188,7 @@ class PlaceForEachRequest:
         self.count_refused = count_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in WITHOUT_PLACE:
+        if scope["type"] != "http" or scope["path"] in MONITORING:
             await self.app(scope, receive, send)
             return
         try:

@@ -180,7 +180,10 @@ class _UseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("scoreline_awaited_jobs", "Jobs whose end a request waits for.", self.awaited_jobs())
-        what = "Requests that are not ended: streams wait for a job or receive JSON lines, uploads send JSON lines."
+        what = (
+            "Requests that are not ended: streams wait for a job, follow events, or receive JSON lines or files;"
+            " uploads send JSON lines or files."
+        )
         requests = GaugeMetricFamily("scoreline_open_requests", what, labels=("kind",))
         for kind in Kind:
             requests.add_metric((kind.value,), self._budget.open_requests(kind))

@@ -9,7 +9,6 @@ from fastapi import Depends, Request
 
 from api.acceptance.accepting import Acceptor
 from api.acceptance.ringing import Ringer
-from api.budget import Budget
 from api.caching import SharedCall
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
@@ -52,7 +51,6 @@ class Service:
     acceptor: Acceptor
     metrics: Metrics
     metrics_text: SharedCall[bytes]  # what /metrics answers
-    budget: Budget
     threads: Threads
     provenances: KnownProvenances
     waiters: Waiters

@@ -1,12 +1,13 @@
 """The threads in which blocking work runs, so that it never blocks the event loop.
 
 SQL and text have separate sets of threads, so that a burst of long texts to tokenize does not delay the short SQL
-statements of other requests. Tenants take turns at those for SQL, so that nobody waits for all statements of another.
+statements of other requests. Tenants take turns at both, so that nobody waits for all statements or texts of another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -24,6 +25,9 @@ unless told otherwise."""
 
 TEXT_THREADS = 4
 """Parsing and tokenizing are bound by the processor, so more threads would not be faster."""
+
+THREADS_EACH = TEXT_THREADS // 2
+"""The threads for text that one tenant can have at a time. The others stay free for other tenants."""
 
 TENANTS_SHARE = 3 / 4
 """The part of the threads for SQL that work of tenants can have. The rest is for what all requests need: to commit what
@@ -55,6 +59,7 @@ class Threads:
         places = int(threads * TENANTS_SHARE)
         self._turns = Turns(places, int(places * TENANT_SHARE))
         self._text = anyio.CapacityLimiter(TEXT_THREADS)
+        self._text_turns = Turns(TEXT_THREADS, THREADS_EACH)
 
     async def sql(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function that talks to the database for more than one tenant, or does little for one."""
@@ -66,5 +71,14 @@ class Threads:
             return await run_sync(partial(function, *args, **kwargs), limiter=self._sql)
 
     async def text(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that parses, tokenizes or serialises."""
+        """Run a function that parses, tokenizes or serialises for no tenant, or within the turn of one."""
         return await run_sync(partial(function, *args, **kwargs), limiter=self._text)
+
+    async def text_of(self, tenant: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that parses, tokenizes or serialises for a tenant, when it is the tenant's turn."""
+        async with self.text_turn(tenant):
+            return await self.text(function, *args, **kwargs)
+
+    def text_turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        """Wait for the tenant's turn at a thread for text, and keep it until the end of the block."""
+        return self._text_turns.turn(tenant)

@@ -55,6 +55,7 @@ class ErrorCode(StrEnum):
     OVERLOADED = "overloaded"
     MODEL_UNAVAILABLE = "model_unavailable"
     STORAGE_UNAVAILABLE = "storage_unavailable"
+    SERVER_STOPPING = "server_stopping"
     TIMEOUT = "timeout"
 
 

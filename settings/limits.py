@@ -73,11 +73,13 @@ class LimitSettings(SettingsSlice):
     )
     max_open_streams: PositiveInt = Field(
         4_096,
-        description="requests that wait for a job's end, receive scores as JSON lines or follow events, at the same "
-        "time",
+        description="requests that wait for a job's end, receive scores as JSON lines or the content of a file, or "
+        "follow events, at the same time",
     )
     max_open_streams_per_tenant: PositiveInt = Field(1_024, description="the same, of one tenant")
-    max_open_uploads: PositiveInt = Field(64, description="jobs sent as JSON lines that arrive at the same time")
+    max_open_uploads: PositiveInt = Field(
+        64, description="jobs sent as JSON lines, and files, that arrive at the same time"
+    )
     max_open_uploads_per_tenant: PositiveInt = Field(16, description="the same, of one tenant")
 
     # Texts and tokens.

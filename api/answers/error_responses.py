@@ -49,6 +49,7 @@ STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
     ErrorCode.OVERLOADED: 503,
     ErrorCode.MODEL_UNAVAILABLE: 503,
     ErrorCode.STORAGE_UNAVAILABLE: 503,
+    ErrorCode.SERVER_STOPPING: 503,
     ErrorCode.TIMEOUT: 504,
 }
 """The HTTP status of each code; 400 for the codes that are not listed."""
@@ -185,7 +186,7 @@ def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
             STATUS[code], {"model": ErrorEnvelope, "description": "", "content": {"application/json": {"examples": {}}}}
         )
         entry["description"] = ", ".join(filter(None, (entry["description"], f"`{code}`")))
-        job_id = JOB_ID if code is ErrorCode.TIMEOUT else None
+        job_id = JOB_ID if code in (ErrorCode.TIMEOUT, ErrorCode.SERVER_STOPPING) else None
         example = {"value": error_body(code, _EXAMPLES.get(code, code.replace("_", " ")), job_id=job_id)}
         entry["content"]["application/json"]["examples"][str(code)] = example
     for status in (429, 503):
@@ -217,6 +218,7 @@ _EXAMPLES = {
     ErrorCode.CONTEXT_LENGTH_EXCEEDED: "items[3] makes a sequence of 5000 tokens; the model takes 4096",
     ErrorCode.MODEL_UNAVAILABLE: "the workers of qwen3 serve something else than this server; see /readyz",
     ErrorCode.TIMEOUT: f"not scored within 60 s; {JOB_ID} goes on",
+    ErrorCode.SERVER_STOPPING: f"this server stops; {JOB_ID} goes on, and the same request finds it",
     ErrorCode.INTERNAL_ERROR: "internal error; please quote request id 5b0c…",
     ErrorCode.JOB_NOT_FOUND: "there is no such job",
     ErrorCode.FILE_NOT_FOUND: "there is no such file",

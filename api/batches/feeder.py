@@ -68,7 +68,7 @@ class Feeder:
         """Refuse the next lines of a batch that has expired, or that is cancelled."""
         threads, db = self._service.threads, self._service.database
         block = await threads.sql_of(batch.tenant, next_block, db, batch, self._service.limits.max_line_bytes)
-        lines = await threads.text(_refused_lines, batch, block.lines, code)
+        lines = await threads.text_of(batch.tenant, _refused_lines, batch, block.lines, code)
         await self._store(batch, block, lines, is_late=code is ErrorCode.BATCH_EXPIRED)
 
     async def _store(self, batch: BatchRecord, block: Block, lines: list[NewLine], *, is_late: bool = False) -> Fed:
@@ -125,7 +125,7 @@ class Feeder:
         body = b"".join((line.content or b"") + b"\n" for line in lines)
         places = [replace(line, content=None) for line in lines]
         if len(body) <= SHORT_BYTES:
-            return await service.bodies.step(
+            return await service.threads.text_of(
                 batch.tenant, read_lines, service.reading, body, always_wanted, principal, batch.endpoint, places
             )
         return await service.text_process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)

@@ -214,7 +214,7 @@ class BatchWork:
         needed = Needed(
             await self._of(batch, _inputs_of, batch, lines), await self._of(batch, self._provenances_of, lines)
         )
-        written = await self._service.threads.text(encode_lines, batch, lines, needed)
+        written = await self._service.threads.text_of(batch.tenant, encode_lines, batch, lines, needed)
         if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):
             self._service.metrics.count_lines(completed=written.completed, failed=written.failed)
         return may_be_more

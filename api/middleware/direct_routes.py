@@ -68,11 +68,6 @@ class DirectRoutes:
             response = answer_to_failure(request, error)
         await response(scope, receive, send)
 
-    @property
-    def paths(self) -> set[str]:
-        """The paths of the routes that are called directly."""
-        return {path for _, path in self._direct}
-
 
 def _direct(route: APIRoute) -> _Direct | None:
     """Return how to call the function of a route, or None if only the framework knows how."""

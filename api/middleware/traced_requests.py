@@ -6,12 +6,9 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.budget import MONITORING
+from api.metrics import METHODS
 from telemetry.tracing import SpanKind, Tracer, current_span
-
-UNTRACED = frozenset({"/livez", "/readyz", "/health", "/metrics"})
-"""What monitoring asks for every few seconds."""
-
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class TracedRequests:
@@ -22,7 +19,7 @@ class TracedRequests:
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in UNTRACED:
+        if scope["type"] != "http" or scope["path"] in MONITORING:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)

@@ -34,7 +34,7 @@ from settings.webhooks import WebhookSettings
 from telemetry.opening import open_tracer
 
 SHUTDOWN_SECONDS = 10
-"""How long requests in progress may take to finish. Requests that wait for a job are answered at once."""
+"""How long requests in progress may take to finish."""
 
 log = structlog.stdlib.get_logger("api")
 

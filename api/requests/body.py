@@ -86,13 +86,18 @@ def content_encoding(request: Request) -> str:
     return request.headers.get("content-encoding", "").strip().lower() or "identity"
 
 
+def declared_length(request: Request) -> int:
+    """Return the declared length of a body; 0 without one. It may have any number of zeros in front."""
+    declared = request.headers.get("content-length", "")
+    return int(declared.lstrip("0") or "0") if declared.isascii() and declared.isdigit() else 0
+
+
 def check_declared_length(request: Request, limits: LimitSettings, setting: str) -> int:
     """Return the declared length of a body, 0 without one. setting: the name of the limit.
 
     Raises RequestError REQUEST_TOO_LARGE.
     """
-    declared = request.headers.get("content-length", "")
-    length = int(declared) if declared.isascii() and declared.isdigit() else 0
+    length = declared_length(request)
     if length > getattr(limits, setting):
         raise too_large(limits, setting)
     return length

@@ -26,11 +26,12 @@ class _Situation:
 
 async def dry_run(service: Service, submission: Submission) -> DryRun:
     """Return what a job would take. Raises RequestError if it could never be accepted, StorageUnavailable."""
-    work = work_of_group(len(submission.prefix), submission.chunks)
+    # With labels of several tokens, this takes seconds for the largest jobs.
+    work = await service.threads.text_of(submission.tenant, work_of_group, len(submission.prefix), submission.chunks)
     if submission.quota is not None:
         check_size(submission.quota, work)
     situation = await service.threads.sql_of(submission.tenant, _look, service, submission, work)
-    return await service.threads.text(_foresee, submission, work, situation)
+    return await service.threads.text_of(submission.tenant, _foresee, submission, work, situation)
 
 
 def _look(service: Service, submission: Submission, work: int) -> _Situation:

@@ -15,7 +15,7 @@ from api.events.job_progress import JobState, ScorePart, read_part
 from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
 from api.principal import WithReadScope
 from api.request_id import BrokenOffError
-from api.routes.jobs import checked_job_id
+from api.routes.jobs import MAX_OFFSET, checked_job_id
 from api.service import Service, ServiceOf
 from api.waiting.departure import Departure
 from jobs.queue.read import Progress
@@ -52,6 +52,8 @@ class _Place:
             if found is None:
                 raise invalid_event_id()
             self._scored_items, self._next_item = int(found[1]), int(found[2])
+            if max(self._scored_items, self._next_item) > MAX_OFFSET:
+                raise invalid_event_id()
 
     def has_seen(self, state: JobState) -> bool:
         return self._scored_items == state.progress.scored_items

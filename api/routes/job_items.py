@@ -52,7 +52,7 @@ async def items(
     )
     known = inputs.tokenizer_fingerprint == service.card.tokenizer_fingerprint
     tokenizer = service.reading.tokenizer if known else None
-    return json_response(await service.threads.text(_show, inputs, tokenizer))
+    return json_response(await service.threads.text_of(principal.tenant, _show, inputs, tokenizer))
 
 
 def _show(inputs: JobInputs, tokenizer: TextTokenizer | None) -> dict[str, object]:

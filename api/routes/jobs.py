@@ -201,7 +201,7 @@ async def read(
         job, page, provenance = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
     if page is None:
         return json_response(show_job(job, provenance), headers=headers)
-    return json_response(await service.threads.text(encode_job, page, provenance), headers=headers)
+    return json_response(await service.threads.text_of(principal.tenant, encode_job, page, provenance), headers=headers)
 
 
 @router.get(
@@ -241,7 +241,7 @@ async def scores(
         page = await service.threads.sql_of(
             principal.tenant, read_scores, service.database, principal.tenant, job_id, offset, limit
         )
-        return json_response(await service.threads.text(encode_page, page))
+        return json_response(await service.threads.text_of(principal.tenant, encode_page, page))
     first = await service.threads.sql_of(principal.tenant, _read_succeeded, service, principal.tenant, job_id, offset)
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
@@ -338,7 +338,7 @@ async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) ->
     """
     try:
         while True:
-            yield await service.threads.text(encode_lines, page)
+            yield await service.threads.text_of(tenant, encode_lines, page)
             if page.next_offset is None:
                 return
             page = await service.threads.sql_of(tenant, _read_succeeded, service, tenant, page.job.id, page.next_offset)

@@ -14,9 +14,8 @@ from api.principal import WithScoreScope
 from api.requests.idempotency import IdempotencyKey
 from api.requests.kinds import LIKELIHOOD
 from api.requests.prefer import Handling, is_strict
-from api.routes.score import SCORING_ERRORS, answer_call, receive_call
+from api.routes.score import CALL_ERRORS, answer_call, receive_call
 from api.service import ServiceOf
-from scoring.error_codes import ErrorCode
 
 router = APIRouter(tags=["scoring"])
 
@@ -26,7 +25,7 @@ EXAMPLE = {"query": "The capital of France is", "items": [" Paris", " a city in 
 @router.post(
     LIKELIHOOD.path,
     response_model=LikelihoodResponse,
-    responses=secured(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
+    responses=secured(*CALL_ERRORS),
     openapi_extra=json_body(LikelihoodBody, EXAMPLE),
 )
 async def likelihood(

@@ -19,9 +19,8 @@ from api.requests.body import received_body
 from api.requests.idempotency import IdempotencyKey
 from api.requests.prefer import Handling, is_strict
 from api.requests.reranking import Rerank, read_rerank
-from api.routes.score import SCORING_ERRORS, answer_call
+from api.routes.score import CALL_ERRORS, answer_call
 from api.service import Service, ServiceOf
-from scoring.error_codes import ErrorCode
 
 router = APIRouter(tags=["scoring"])
 
@@ -74,6 +73,6 @@ for _path in PATHS:
         rerank,
         methods=["POST"],
         response_model=RerankResponse,
-        responses=secured(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
+        responses=secured(*CALL_ERRORS),
         openapi_extra=json_body(RerankBody, EXAMPLE),
     )

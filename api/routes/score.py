@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
@@ -32,7 +33,7 @@ from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.queue.ending import cancel
 from jobs.queue.read import get_job
-from jobs.store.records import Accepted, JobRecord, JobResult, JobStatus, Submission
+from jobs.store.records import Accepted, JobRecord, JobResult, JobStatus, ScorePage, Submission
 from jobs.store.signed_result import CallResult, verified_result
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
@@ -70,6 +71,18 @@ SCORING_ERRORS = (
 )
 """The errors of a request to score, whether or not its caller waits."""
 
+CALL_ERRORS = (
+    *SCORING_ERRORS,
+    ErrorCode.JOB_CANCELLED,
+    ErrorCode.JOB_FAILED,
+    ErrorCode.TIMEOUT,
+    ErrorCode.SERVER_STOPPING,
+)
+"""The errors of a call."""
+
+STOP_RETRY_SECONDS = 1.0
+"""The ``Retry-After`` of a server that stops: by then, another one takes requests, or soon will."""
+
 EXAMPLE = {
     "query": "Query: how do I care for indoor plants?\n",
     "items": [
@@ -84,7 +97,7 @@ EXAMPLE = {
 @router.post(
     SCORE.path,
     response_model=ScoreResponse,
-    responses=secured(*SCORING_ERRORS, ErrorCode.JOB_CANCELLED, ErrorCode.JOB_FAILED, ErrorCode.TIMEOUT),
+    responses=secured(*CALL_ERRORS),
     openapi_extra=json_body(ScoreBody, EXAMPLE),
 )
 async def score(
@@ -98,6 +111,7 @@ async def score(
 
     A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
+    The same holds for a server that stops before the end of the job: it answers with 503, to send the request again.
     """
     strict = is_strict(request, handling)
     call = await receive_call(request, service, principal, idempotency_key, SCORE.path, strict=strict)
@@ -116,24 +130,36 @@ async def answer_call(
     departure = departure_of(request) if call.submission.idempotency is None else None
     accepted = await service.acceptor.accept(call.submission, departure)
     headers = REPLAYED if accepted.replayed else {}
-    result, given_up = None, False
+    read: _Read | None = None
     if call.submission.total_items == 0 or accepted.replayed:
-        result = await service.threads.sql_of(call.submission.tenant, _result_if_ended, service, call, accepted.job_id)
-    if result is None:
+        read = await service.threads.sql_of(call.submission.tenant, _result_if_ended, service, call, accepted.job_id)
+    if read is None:
         ended = await _wait(request, service, call, accepted)
         if isinstance(ended, CallResult):
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
             scored = ScoredJob.noticed(call.submission, accepted.job_id, ended)
             scored = await _with_provenance(service, call, scored, (ended.provenance,))
+            # The notice has the score of each label once, and any number of items may name it any number of times.
+            is_small = is_small and call.submission.item_labels is None
             return json_response(
-                encode(scored) if is_small else await service.threads.text(encode, scored), headers=headers
+                encode(scored) if is_small else await service.threads.text_of(call.submission.tenant, encode, scored),
+                headers=headers,
             )
-        result, given_up = ended
-    job, page = result
+        read = ended
+    page = read.page
     if page is not None:
         scored = await _with_provenance(service, call, ScoredJob.read(page), page.provenances)
-        return json_response(await service.threads.text(encode, scored), headers=headers)
-    return error_response(_reason(job, call, given_up), {**headers, "Location": job_path(job.id)})
+        return json_response(await service.threads.text_of(call.submission.tenant, encode, scored), headers=headers)
+    return error_response(_reason(read, call), {**headers, "Location": job_path(read.job.id)})
+
+
+class _Read(NamedTuple):
+    """The job of a call, as it was read when nothing was waited for any more."""
+
+    job: JobRecord
+    page: ScorePage | None
+    outcome: WaitOutcome = WaitOutcome.ENDED
+    is_given_up: bool = False  # whether the call itself has cancelled its job, unless that had ended
 
 
 async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids: Sequence[int | None]) -> ScoredJob:
@@ -151,39 +177,44 @@ async def receive_call(
         return await service.bodies.read(request, principal.tenant, read_call, data, principal, key, path, strict)
 
 
-def _result_if_ended(service: Service, call: Call, job_id: str) -> JobResult | None:
+def _result_if_ended(service: Service, call: Call, job_id: str) -> _Read | None:
     """Return the result of a job that may have ended with its acceptance or earlier: nobody announces that again."""
-    result = read_result(service, get_job(service.database, call.submission.tenant, job_id))
-    return result if result[0].status.ended else None
+    job, page = read_result(service, get_job(service.database, call.submission.tenant, job_id))
+    return _Read(job, page) if job.status.ended else None
 
 
-async def _wait(
-    request: Request, service: Service, call: Call, accepted: Accepted
-) -> CallResult | tuple[JobResult, bool]:
-    """Wait until the job has ended or the time is over. Returns its result if the notice brought it.
+async def _wait(request: Request, service: Service, call: Call, accepted: Accepted) -> CallResult | _Read:
+    """Wait until the job has ended, the time is over, or the process shuts down.
 
-    Otherwise returns the job as it was read, and whether it was cancelled because the time is over. Raises
-    ClientDisconnect, and cancels the job before unless the client can come back for it.
+    Returns the result of the job if the notice brought it, otherwise the job as it was read. Gives up the job if its
+    time is over, and the call asks for that. Raises ClientDisconnect. A client that has gone, or that is asked to send
+    its request again, finds its job only by its Idempotency-Key. Without one the job is given up: its repetition would
+    be another job.
     """
     submission, job_id = call.submission, accepted.job_id
     loop = asyncio.get_running_loop()
     deadline = loop.time() + call.timeout
     while True:
-        waited = await service.waiters.wait(job_id, deadline - loop.time(), departure_of(request))
+        waited = await service.waiters.wait(job_id, deadline - loop.time(), departure_of(request), needs_end=True)
         if waited.outcome is WaitOutcome.DISCONNECTED:
             if submission.idempotency is None:
-                await service.threads.sql_of(submission.tenant, cancel, service.database, submission.tenant, job_id)
+                job = await service.threads.sql_of(
+                    submission.tenant, cancel, service.database, submission.tenant, job_id
+                )
+                service.metrics.count_ended(job.id, job.status)
             raise ClientDisconnect
-        if waited.outcome is WaitOutcome.TIMED_OUT and call.cancel_on_timeout:
-            return await service.threads.sql_of(submission.tenant, _give_up, service, call, job_id), True
+        is_over = waited.outcome in (WaitOutcome.TIMED_OUT, WaitOutcome.STOPPED)
+        if is_over and _is_to_be_given_up(call, waited.outcome):
+            job, page = await service.threads.sql_of(submission.tenant, _give_up, service, call, job_id)
+            return _Read(job, page, waited.outcome, is_given_up=True)
         noticed = _result_in_notice(call, accepted, waited.result)
         if noticed is not None:
             return noticed
         values = submission.total_items * len(submission.label_token_ids) + (_targets_to_show(submission) or 0)
         job, page = await service.shared_reads.result(submission.tenant, job_id, values)
-        if job.status.ended or waited.outcome is WaitOutcome.TIMED_OUT:
+        if job.status.ended or is_over:
             service.metrics.count_ended(job.id, job.status)
-            return (job, page), False
+            return _Read(job, page, waited.outcome)
         service.waiters.has_not_ended(job_id)  # The notice was wrong.
 
 
@@ -209,18 +240,33 @@ def _targets_to_show(submission: Submission) -> int | None:
     return sum(len(chunk.continuations.tokens) for chunk in submission.chunks if chunk.continuations is not None)
 
 
+def _is_to_be_given_up(call: Call, outcome: WaitOutcome) -> bool:
+    """Return whether the job of a call is cancelled when it has not ended in time."""
+    return call.cancel_on_timeout if outcome is WaitOutcome.TIMED_OUT else call.submission.idempotency is None
+
+
 def _give_up(service: Service, call: Call, job_id: str) -> JobResult:
     return read_result(service, cancel(service.database, call.submission.tenant, job_id))
 
 
-def _reason(job: JobRecord, call: Call, given_up: bool) -> RequestError:
+def _reason(read: _Read, call: Call) -> RequestError:
     """Return the error of a call whose job has not succeeded."""
+    job = read.job
     match job.status:
         case JobStatus.FAILED if job.error is not None:
             return RequestError(job.error.code, f"{job.error.message} ({job.id})", job_id=job.id)
-        case JobStatus.CANCELLED if not given_up:
+        case JobStatus.CANCELLED if not read.is_given_up:
             return RequestError(ErrorCode.JOB_CANCELLED, f"{job.id} was cancelled", job_id=job.id)
+        case JobStatus.CANCELLED if read.outcome is WaitOutcome.STOPPED:
+            return _stopping(job, f"{job.id} was given up; please send the request again")
         case JobStatus.CANCELLED | JobStatus.EXPIRED:
             message = f"not scored within {call.timeout:g} s; {job.id} was given up"
             return RequestError(ErrorCode.TIMEOUT, message, job_id=job.id)
+    if read.outcome is WaitOutcome.STOPPED:
+        return _stopping(job, f"{job.id} goes on, and the same request finds it")
     return RequestError(ErrorCode.TIMEOUT, f"not scored within {call.timeout:g} s; {job.id} goes on", job_id=job.id)
+
+
+def _stopping(job: JobRecord, then: str) -> RequestError:
+    message = f"this server stops; {then}"
+    return RequestError(ErrorCode.SERVER_STOPPING, message, retry_after=STOP_RETRY_SECONDS, job_id=job.id)

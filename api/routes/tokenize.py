@@ -35,7 +35,10 @@ router = APIRouter(tags=["models"])
 async def tokenize(
     request: Request, service: ServiceOf, principal: WithScoreScope, handling: Handling = None
 ) -> Response:
-    """Tokenize a text. A label must be one token: `count` says whether it is."""
+    """Tokenize a text.
+
+    `count` says whether it is one token, which a label must be unless `label_scoring` is `sequence`.
+    """
     async with received_body(request, service) as data:
         answer = await service.bodies.read(request, principal.tenant, tokenize_text, data, is_strict(request, handling))
     return json_response(answer)

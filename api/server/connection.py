@@ -265,8 +265,9 @@ class Connection(HttpToolsProtocol):
         elif self.cycle.response_complete:
             if self.cycle.body:
                 self.cycle.body = bytearray()  # It would be kept until the next request.
-            if self._in_body:
+            if self._in_head or self._in_body:  # The connection is not between two requests.
                 self._unset_keepalive_if_required()
+            if self._in_body:
                 self._deadline = self.loop.time() + DRAIN_SECONDS
 
     def connection_lost(self, exc: Exception | None) -> None:

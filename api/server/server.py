@@ -21,6 +21,9 @@ WATCH_TICKS = 5
 ACCEPTED_IN_A_TURN = 16
 """The connections that the server accepts in one turn of its event loop, which takes about a millisecond."""
 
+ANSWER_SECONDS = 2.0
+"""The end of the time that a shutdown gives to requests. It is for the answers of calls whose jobs have not ended."""
+
 SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter's lock when the event loop waits for it, as in every turn.
 
@@ -31,7 +34,7 @@ log = structlog.stdlib.get_logger("api")
 
 
 class Server(uvicorn.Server):
-    """A server that closes connections that are overdue, and whose shutdown does not wait for those who wait."""
+    """A server that closes connections that are overdue, and whose shutdown ends all waits in time."""
 
     def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, *, shutdown_seconds: int) -> None:
         """shutdown_seconds: how long requests in progress may take to finish when the server stops."""
@@ -52,6 +55,7 @@ class Server(uvicorn.Server):
             )
         )
         self._app = app
+        self._call_seconds = max(0.0, shutdown_seconds - ANSWER_SECONDS)  # how long calls wait on during a shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, so that many connections at once, on which nothing need come, keep nobody waiting.
@@ -87,9 +91,9 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the requests that wait for jobs as timed out, then shut down."""
+        """Shut down. Calls go on waiting for most of the time that requests have. Other waits and streams end now."""
         service: Service = self._app.state.service
-        service.waiters.stop()
+        service.waiters.stop(self._call_seconds)
         service.followed_jobs.stop()
         service.followed_batches.stop()
         await super().shutdown(sockets)

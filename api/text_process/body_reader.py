@@ -18,8 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from api.reading import ReadingContext
 from api.text_process.process import TextProcess
-from api.threads import TEXT_THREADS, Threads
-from api.turns import Turns
+from api.threads import Threads
 from api.waiting.departure import departure_of
 
 SMALL_BYTES = 2**12
@@ -40,14 +39,10 @@ LONG_BYTES = 2**20
 LONG_VALUES = 2**16
 """A body with more bytes, or more values, is read in another process. Up to both, the lock is held for 40 ms."""
 
-THREADS_EACH = TEXT_THREADS // 2
-"""The threads that read bodies of one tenant at a time. The others stay free for other tenants."""
-
 StopIfUnwanted = Callable[[], None]
 """A function that work calls between its steps, and that raises an exception when nobody wants the result."""
 
 P = ParamSpec("P")
-StepArguments = ParamSpec("StepArguments")
 T = TypeVar("T")
 
 
@@ -79,7 +74,6 @@ class BodyReader:
         self._reading_on_loop = replace(reading, tokenizer=reading.tokenizer.in_one_thread())
         self._threads = threads
         self._process = process
-        self._turns = Turns(TEXT_THREADS, THREADS_EACH)
         self._careful_until = 0.0  # on the clock of time.monotonic; before that, no body is read on the event loop
 
     async def read(
@@ -108,22 +102,11 @@ class BodyReader:
         wish = _Wish()
         try:
             with _watched(request, wish.give_up):
-                async with self._turns.turn(tenant):
+                async with self._threads.text_turn(tenant):
                     wish.check()
                     return await self._threads.text(function, self._reading, body, wish.check, *args, **kwargs)
         finally:
             wish.give_up()
-
-    async def step(
-        self,
-        tenant: str,
-        function: Callable[StepArguments, T],
-        *args: StepArguments.args,
-        **kwargs: StepArguments.kwargs,
-    ) -> T:
-        """Run a function that reads a part of a body in a thread, when it is the tenant's turn."""
-        async with self._turns.turn(tenant):
-            return await self._threads.text(function, *args, **kwargs)
 
 
 def _time_limit(seconds: float) -> StopIfUnwanted:

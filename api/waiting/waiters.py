@@ -32,6 +32,7 @@ class WaitOutcome(Enum):
     ENDED = "ended"
     TIMED_OUT = "timed out"
     DISCONNECTED = "disconnected"
+    STOPPED = "stopped"  # the process shuts down
 
 
 class Waited(NamedTuple):
@@ -46,10 +47,11 @@ class Waiters:
 
     def __init__(self, ended: EndedJobs, also_tell: Callable[[str], None] = lambda job_id: None) -> None:
         """also_tell: called with the id of each job that is said to have ended."""
-        self._waiting: dict[str, set[asyncio.Future[Waited]]] = {}
+        self._waiting: dict[str, dict[asyncio.Future[Waited], bool]] = {}  # by job id; whether each needs the end
         self._ended = ended  # a job may end after it was accepted and before its request begins to wait
         self._early: dict[str, str] = {}  # by job id: results of such jobs, the latest one last
-        self._stopped = False
+        self._is_stopping = False  # whether only those wait who need the end of their job
+        self._is_stopped = False
         self._also_tell = also_tell
 
     @property
@@ -64,7 +66,7 @@ class Waiters:
         """
         self._ended.add(job_id)
         self._also_tell(job_id)
-        ends = self._waiting.get(job_id, ())
+        ends = self._waiting.get(job_id, {})
         for end in ends:
             _end(end, Waited(WaitOutcome.ENDED, result))
         if not ends and result is not None:
@@ -77,23 +79,39 @@ class Waiters:
         self._ended.remove(job_id)
         self._early.pop(job_id, None)
 
-    def stop(self) -> None:
-        """End all waits as timed out, because the process shuts down. The jobs continue without it."""
-        self._stopped = True
+    def stop(self, seconds: float) -> None:
+        """End all waits, because the process shuts down: those that need the end of their job after some seconds.
+
+        All others end at once: who asks how a job stands can be told now, and can ask another process again.
+        """
+        self._is_stopping = True
+        for ends in self._waiting.values():
+            for end, needs_end in ends.items():
+                if not needs_end:
+                    _end(end, Waited(WaitOutcome.STOPPED))
+        asyncio.get_running_loop().call_later(seconds, self._stop_all)
+
+    def _stop_all(self) -> None:
+        self._is_stopped = True
         for ends in self._waiting.values():
             for end in ends:
-                _end(end, Waited(WaitOutcome.TIMED_OUT))
+                _end(end, Waited(WaitOutcome.STOPPED))
 
-    async def wait(self, job_id: str, seconds: float, departure: Departure | None = None) -> Waited:
-        """Wait until a job ends, the time is over, or the client departs."""
+    async def wait(
+        self, job_id: str, seconds: float, departure: Departure | None = None, *, needs_end: bool = False
+    ) -> Waited:
+        """Wait until a job ends, the time is over, the client departs, or the process shuts down.
+
+        needs_end: whether the request can't be answered before the job has ended.
+        """
         if job_id in self._ended:
             return Waited(WaitOutcome.ENDED, self._early.pop(job_id, None))
-        if self._stopped:
-            return Waited(WaitOutcome.TIMED_OUT)
+        if self._is_stopped or (self._is_stopping and not needs_end):
+            return Waited(WaitOutcome.STOPPED)
         loop = asyncio.get_running_loop()
         end: asyncio.Future[Waited] = loop.create_future()
-        ends = self._waiting.setdefault(job_id, set())
-        ends.add(end)
+        ends = self._waiting.setdefault(job_id, {})
+        ends[end] = needs_end
         timer = loop.call_later(seconds, _end, end, Waited(WaitOutcome.TIMED_OUT))
         if departure is not None:
             departure.watch(lambda: _end(end, Waited(WaitOutcome.DISCONNECTED)))
@@ -103,7 +121,7 @@ class Waiters:
             timer.cancel()
             if departure is not None:
                 departure.unwatch()
-            ends.discard(end)
+            del ends[end]
             if not ends:
                 del self._waiting[job_id]
 

@@ -15,6 +15,7 @@ import httpx2
 import numpy as np
 
 from api.application import create_app
+from api.budget import Budget
 from api.server.server import Server
 from bell.interfaces import WorkerBell
 from bell.local import LocalBell
@@ -193,7 +194,7 @@ class RunningApi:
         # The socket is bound here, so that its port is known and reserved.
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = Server(self.app, shutdown_seconds=5)
+        self._server = Server(self.app, shutdown_seconds=overrides.get("shutdown_seconds", 5))
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self.client = self.client_with(KEY)
 
@@ -203,16 +204,27 @@ class RunningApi:
         # The server has no TLS, and reading all authorities would take as long as starting it.
         return httpx2.Client(base_url=self.url, timeout=DEADLINE_SECONDS, headers=headers, verify=False)
 
+    @property
+    def budget(self) -> Budget:
+        """What the open requests hold together."""
+        given = [one.kwargs.get("budget") for one in self.app.user_middleware]
+        (budget,) = [one for one in given if isinstance(one, Budget)]
+        return budget
+
     def start(self) -> None:
         """Start the server, and return when it serves."""
         self._thread.start()
         eventually(lambda: self._server.started or not self._thread.is_alive(), "the server starts")
         assert self._server.started
 
+    def tell_to_stop(self) -> None:
+        """Begin to shut down, as a signal would, and wait for nothing."""
+        self._server.should_exit = True
+
     def stop(self) -> None:
         """Shut down, and wait until the server has ended."""
         self.client.close()
-        self._server.should_exit = True
+        self.tell_to_stop()
         self._thread.join(DEADLINE_SECONDS)
         assert not self._thread.is_alive()
 

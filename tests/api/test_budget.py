@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from api.budget import RETRY_SECONDS, Budget, Kind, OwnUse, Use
+from api.budget import RETRY_SECONDS, Kind, OwnUse, Use
 from api.requests.submission import read_call
 from jobs.store.database import Database
 from jobs.tenancy.keys import PREFIX, StoredKey, find_key
@@ -55,7 +55,7 @@ class Limited:
         self.api = api
         self.worker = worker
         self.keys = [key_of(api, tenant) for tenant in ("acme", "bolt", "coil")]
-        self.budget: Budget = api.app.state.service.budget
+        self.budget = api.budget
         self.requests: list[RawClient] = []
 
     def call(self, tenant: int = 0) -> RawClient:
@@ -386,7 +386,7 @@ def test_by_default_a_tenant_may_have_256_calls_and_1000_streams_open(
         wait = head_of(f"GET /v1/jobs/{job_id}", {"Prefer": "wait=60"}, key)
         for n, client in enumerate(clients):
             client.send(call if n < 256 else wait)
-        budget = api.app.state.service.budget
+        budget = api.budget
         eventually(lambda: [budget.open_requests(kind) for kind in Kind] == [256, 1_000, 0], "all of them wait")
         worker.gate.set()
         assert {client.answer().status for client in clients} == {200}

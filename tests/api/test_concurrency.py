@@ -115,8 +115,10 @@ def test_a_disconnecting_caller_cancels_its_job(fresh: Fresh) -> None:
     with capture_logs() as logs:
         connection, job_id = _call_and_hang(api, {})
         connection.close()
-        eventually(lambda: api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled", "the job is cancelled")
         eventually(lambda: [entry for entry in logs if entry.get("path") == "/v1/score"], "the call is logged")
+    counted = 'scoreline_jobs_ended_total{status="cancelled"} 1.0'
+    assert counted in api.client.get("/metrics").text, "before anybody reads the job"
+    assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "cancelled"
     assert api.app.state.service.waiters.job_ids == []
     assert [entry["status"] for entry in logs if entry.get("path") == "/v1/score"] == [499]
 

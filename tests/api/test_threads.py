@@ -1,4 +1,4 @@
-"""The threads for SQL: no tenant has all of them, and all tenants together leave some to the service itself."""
+"""Threads: no tenant has all of those for SQL or for text, and those for SQL are never all in use for tenants."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from api.routes import dry_run, job_items, score
 from api.routes import jobs as job_routes
-from api.threads import SQL_THREADS, Threads
+from api.text_process.body_reader import SMALL_BYTES
+from api.threads import SQL_THREADS, TEXT_THREADS, THREADS_EACH, Threads
 from jobs.queue.read import list_jobs
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
@@ -71,3 +74,55 @@ def test_the_statements_of_one_tenant_leave_threads_to_another(
         finally:
             go_on.set()
         assert {future.result().status_code for future in lists} == {200}
+
+
+QUERY: dict[str, Any] = {"query": "The capital of", "items": [" France is", ""], "label_token_ids": [70, 71]}
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "method", "path", "options"),
+    [
+        (job_routes, "encode_job", "GET", "/v1/jobs/{job}", {}),
+        (job_routes, "encode_page", "GET", "/v1/jobs/{job}/scores", {}),
+        (job_routes, "encode_lines", "GET", "/v1/jobs/{job}/scores", {"headers": {"Accept": "application/x-ndjson"}}),
+        (job_items, "_show", "GET", "/v1/jobs/{job}/items?index=0", {}),
+        (dry_run, "_foresee", "POST", "/v1/jobs", {"json": QUERY | {"dry_run": True}}),
+        (score, "encode_scoring", "POST", "/v1/score", {"json": QUERY, "headers": {"Idempotency-Key": "again"}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "/" not in value else "",
+)
+def test_the_answers_of_one_tenant_leave_threads_to_another(
+    api: RunningApi,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    function: str,
+    method: str,
+    path: str,
+    options: dict[str, Any],
+) -> None:
+    job = api.wait(api.submit(**QUERY)["id"])
+    if method == "POST":
+        assert api.client.request(method, path, **options).status_code == 200
+    encode, go_on, at_work = getattr(module, function), threading.Event(), list[int]()
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        at_work.append(1)
+        assert go_on.wait(20)
+        return encode(*args, **kwargs)
+
+    monkeypatch.setattr(module, function, slow)
+    waiting = api.app.state.service.threads._text_turns._waiting
+    asked = 2 * TEXT_THREADS
+    with closing(Database.open(api.store)) as store:
+        key, _ = create_key(store, "other", "laptop", frozenset(Scope))
+    with api.client_with(key) as other, ThreadPoolExecutor(asked) as pool:
+        answers = [pool.submit(api.client.request, method, path.format(job=job["id"]), **options) for _ in range(asked)]
+        try:
+            eventually(lambda: len(at_work) + sum(map(len, waiting.values())) == asked, "all have asked for a thread")
+            assert len(at_work) == THREADS_EACH
+            text = {"text": " " * (SMALL_BYTES + 1)}
+            assert other.post("/v1/tokenize", json=text).status_code == 200
+            assert not any(future.done() for future in answers)
+        finally:
+            go_on.set()
+        assert {future.result().status_code for future in answers} == {200}

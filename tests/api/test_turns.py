@@ -118,7 +118,7 @@ def test_the_bodies_of_one_tenant_leave_threads_to_another(api: RunningApi, monk
         lines = [json.dumps(body | {"items": None}), '"a"']
         uploads = [pool.submit(upload, api, "\n".join(lines)) for _ in range(TEXT_THREADS)]
         try:
-            eventually(lambda: api.app.state.service.bodies._turns._waiting, "bodies wait for their turn")
+            eventually(lambda: api.app.state.service.threads._text_turns._waiting, "bodies wait for their turn")
             assert other.post("/v1/score", json=body | {"query": "quick"}).status_code == 200
             assert not any(future.done() for future in [*calls, *uploads])
         finally:

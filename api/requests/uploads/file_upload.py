@@ -13,6 +13,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from api.callers.authentication import Principal
+from api.requests.body import declared_length
 from api.requests.uploads.file_form import FORM_BYTES, FileForm, too_large
 from api.requests.uploads.upload_body import UploadBody
 from api.service import Service
@@ -72,13 +73,13 @@ class _Receiver:
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[FileRecord, bool]:
-        step, threads, db = self._service.bodies.step, self._service.threads, self._service.database
+        threads, db = self._service.threads, self._service.database
         try:
             async for data in body.pieces(self._heartbeat_seconds, self._stage):
-                content, lines = await step(self._tenant, self._form.feed, data)
+                content, lines = await threads.text_of(self._tenant, self._form.feed, data)
                 _purpose(self._form.fields, is_complete=False)
                 await self._take(content, lines)
-            await self._take(b"", await step(self._tenant, self._form.finish))
+            await self._take(b"", await threads.text_of(self._tenant, self._form.finish))
             purpose = _purpose(self._form.fields, is_complete=True)
             expires_in = _expires_in(self._form.fields, db.settings.file_retention_seconds)
             body_hash = self._form.body_hash(purpose.value, expires_in)
@@ -154,8 +155,7 @@ def _remove(service: Service, file_id: str) -> None:
 
 
 def _check_length(request: Request, limits: LimitSettings) -> None:
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > limits.max_file_bytes + FORM_BYTES:
+    if declared_length(request) > limits.max_file_bytes + FORM_BYTES:
         raise too_large(limits)
 
 

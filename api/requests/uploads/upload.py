@@ -73,7 +73,7 @@ class _Receiver:
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
-        step, tenant = self._service.bodies.step, self._principal.tenant
+        step, tenant = self._service.threads.text_of, self._principal.tenant
         try:
             async for data in body.pieces(self._heartbeat_seconds, self._stage):
                 steps = self._reader.feed(data)

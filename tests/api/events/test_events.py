@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from api.events import job_progress
+from api.routes.jobs import MAX_OFFSET
 from api.waiting.following import Following
 from jobs.queue.claims.claim import claim
 from jobs.queue.finish import finish
@@ -169,6 +170,17 @@ def test_a_client_that_has_got_the_end_is_told_to_stop(api: RunningApi) -> None:
         refused = api.client.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Last-Event-ID")
         assert refused.json()["error"]["code"] == "invalid_request"
+
+
+def test_an_id_behind_the_last_item_that_a_job_may_have_is_refused(quick: Fresh) -> None:
+    api, _ = quick
+    job = api.wait(api.submit(**BODY)["id"])
+    path = f"/v1/jobs/{job['id']}/events?scores=true"
+    last = api.client.get(path, headers={"Last-Event-ID": f"0-{MAX_OFFSET}"})
+    assert "event: end" in last.text
+    for wrong in (f"0-{MAX_OFFSET + 1}", "0-9999999999", f"{MAX_OFFSET + 1}-0"):
+        refused = api.client.get(path, headers={"Last-Event-ID": wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Last-Event-ID")
 
 
 def test_scores_that_a_cancelled_job_has_are_sent_and_those_it_lacks_left_out(quick: Fresh) -> None:

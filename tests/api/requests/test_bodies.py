@@ -111,3 +111,30 @@ def test_a_body_is_asked_for_only_when_its_caller_may_send_it(api: RunningApi, o
     for key, status in ((UNKNOWN_KEY, b"401"), (reader, b"403"), (KEY, b"100")):
         with closing(begin(api, line, headers, key=key)) as request:
             assert request.socket.recv(12) == b"HTTP/1.1 " + status
+
+
+FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n{}\n\r\n--x--\r\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "content"),
+    [
+        ("/v1/tokenize", JSON, b'{"text": " Paris"}'),
+        ("/v1/jobs", LINES, body([" a", " b"])),
+        ("/v1/files", {"Content-Type": "multipart/form-data; boundary=x"}, FORM),
+    ],
+    ids=["a body", "an upload", "a file"],
+)
+def test_a_declared_length_may_have_any_number_of_zeros_in_front(
+    api: RunningApi, path: str, headers: dict[str, str], content: bytes
+) -> None:
+    zeros = "0" * 5_000
+    declared = {**headers, "Content-Length": zeros + str(len(content))}
+    with closing(begin(api, f"POST {path}", declared, content)) as request:
+        answer = request.answer()
+        assert answer.status in (200, 202), answer.body
+    with closing(begin(api, f"POST {path}", {**headers, "Content-Length": zeros + str(10**18)})) as request:
+        assert request.answer().code == "request_too_large"

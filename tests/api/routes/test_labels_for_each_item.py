@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
+from api.answers.presentation import ScoredJob, encode_scoring
 from tests.api import tiny_model
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel
@@ -106,3 +108,20 @@ def test_more_labels_than_allowed_over_all_items_are_refused(model: TinyModel, s
 def test_one_item_may_have_its_labels_in_a_list(api: RunningApi, items: object) -> None:
     nested = api.score(query="The capital of", items=items, label_token_ids=[[70, 71]])
     assert nested["scores"] == api.score(query="The capital of", items=items, label_token_ids=[70, 71])["scores"]
+
+
+@pytest.mark.parametrize(("labels", "where"), [(LABELS, "AnyIO worker thread"), ([70, 71], "Thread-")])
+def test_the_scores_of_long_lists_of_labels_are_not_encoded_on_the_event_loop(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, labels: Any, where: str
+) -> None:
+    """A notice brings the scores of few different labels, and the items may name each of them any number of times."""
+    threads: list[str] = []
+
+    def noted(scored: ScoredJob) -> bytes:
+        threads.append(threading.current_thread().name)
+        return encode_scoring(scored)
+
+    monkeypatch.setattr("api.routes.score.encode_scoring", noted)
+    api.score(**BODY | {"label_token_ids": labels})
+    (thread,) = threads
+    assert thread.startswith(where)

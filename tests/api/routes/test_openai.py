@@ -137,7 +137,7 @@ def test_a_call_that_timed_out_is_not_repeated_and_names_its_job(fresh: tuple[Ru
 def test_a_client_that_waits_no_longer_leaves_no_job_running_however_often_it_tries(held: RunningApi) -> None:
     with pytest.raises(openai.APITimeoutError):
         score(client_of(held, timeout=0.5, max_retries=1))
-    budget = held.app.state.service.budget
+    budget = held.budget
     eventually(lambda: budget.open_requests(Kind.REQUEST) == 0, "the server gives the calls up")
     assert set(statuses(held)) <= {"cancelled"}
 

@@ -229,7 +229,7 @@ def test_kept_documents_count_in_the_budget_while_the_ranking_waits(
     with running_api(model.directory, sqlite_url, tmp_path) as (api, worker):
         assert worker is not None
         worker.gate.clear()
-        budget = api.app.state.service.budget
+        budget = api.budget
         answers: list[httpx2.Response] = []
 
         def call(**body: Any) -> threading.Thread:

@@ -93,6 +93,25 @@ def test_an_answer_in_progress_is_sent_before_the_next_request_is_refused(impati
     assert refused(api, "header_seconds") == before + 1
 
 
+def test_the_head_of_a_request_that_began_before_an_answer_has_its_whole_time(
+    impatient: Impatient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is not between two requests, so it is not closed as if it were."""
+    api, worker = impatient
+    monkeypatch.setattr(api._server.config, "timeout_keep_alive", HEADER_SECONDS / 10)
+    worker.gate.clear()
+    job = api.submit(**BODY)
+    with RawClient(api) as client:
+        client.send(head("prefer: wait=60", line=f"GET /v1/jobs/{job['id']} HTTP/1.1"))
+        eventually(lambda: api.app.state.service.waiters.job_ids, "the first request waits")
+        client.send(b"GET /livez")
+        eventually(lambda: connection_of(api, client)._in_head, "the second request has begun")
+        worker.gate.set()
+        assert client.answer().status == 200
+        assert client.answer().code == "request_timeout"
+        assert client.is_closed()
+
+
 def test_a_client_that_does_not_read_its_stream_loses_its_connection(
     impatient: Impatient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

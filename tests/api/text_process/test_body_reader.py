@@ -10,9 +10,9 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from api.reading import ReadingContext
-from api.text_process.body_reader import LONG_BYTES, SMALL_BYTES, THREADS_EACH, BodyReader
+from api.text_process.body_reader import LONG_BYTES, SMALL_BYTES, BodyReader
 from api.text_process.process import TextProcess
-from api.threads import Threads
+from api.threads import THREADS_EACH, Threads
 from api.waiting.departure import Departure
 from tests.api.serving import RunningApi, eventually
 from tests.api.text_process.works import work_for_ever

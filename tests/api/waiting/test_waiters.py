@@ -15,6 +15,7 @@ LONG = 30.0
 ENDED = Waited(WaitOutcome.ENDED)
 TIMED_OUT = Waited(WaitOutcome.TIMED_OUT)
 DISCONNECTED = Waited(WaitOutcome.DISCONNECTED)
+STOPPED = Waited(WaitOutcome.STOPPED)
 
 
 def do_nothing() -> None:
@@ -88,20 +89,36 @@ def test_a_job_that_has_not_ended_after_all_is_waited_for_again() -> None:
     assert asyncio.run(wait()) == TIMED_OUT
 
 
-def test_a_wait_ends_when_its_client_departs_or_the_process_stops() -> None:
-    async def wait() -> tuple[list[Waited], list[Waited]]:
-        waiters, departures = Waiters(EndedJobs()), [Departure(do_nothing) for _ in range(3)]
+def test_a_wait_ends_when_its_client_departs() -> None:
+    async def wait() -> list[Waited]:
+        waiters, departures = Waiters(EndedJobs()), [Departure(do_nothing) for _ in range(2)]
         departures[0].happen()
         before = await waiters.wait("a", LONG, departures[0])
-        waiting = [asyncio.create_task(waiters.wait("a", LONG, departure)) for departure in departures[1:]]
+        waiting = asyncio.create_task(waiters.wait("a", LONG, departures[1]))
         await asyncio.sleep(0)
         departures[1].happen()
-        meanwhile = await waiting[0]
-        waiters.stop()
-        departures[2].happen()
-        return [before, meanwhile], [await waiting[1], await waiters.wait("a", LONG)]
+        return [before, await waiting]
 
-    assert asyncio.run(wait()) == ([DISCONNECTED] * 2, [TIMED_OUT] * 2)
+    assert asyncio.run(wait()) == [DISCONNECTED] * 2
+
+
+def test_when_the_process_stops_only_those_wait_on_who_need_the_end_and_not_for_ever() -> None:
+    async def wait() -> tuple[list[Waited], list[Waited], list[Waited]]:
+        waiters = Waiters(EndedJobs())
+        look, call, other = (
+            asyncio.create_task(waiters.wait(job_id, LONG, needs_end=needs_end))
+            for job_id, needs_end in (("a", False), ("a", True), ("b", True))
+        )
+        await asyncio.sleep(0)
+        waiters.stop(0.2)
+        at_once = [await look, await waiters.wait("a", LONG)]
+        new = asyncio.create_task(waiters.wait("a", LONG, needs_end=True))
+        await asyncio.sleep(0)
+        waiters.on_ended("a")
+        meanwhile = [await call, await new]
+        return at_once, meanwhile, [await other, await waiters.wait("b", LONG, needs_end=True)]
+
+    assert asyncio.run(wait()) == ([STOPPED] * 2, [ENDED] * 2, [STOPPED] * 2)
 
 
 def test_a_wait_has_no_task_of_its_own_and_leaves_nothing_behind() -> None:
