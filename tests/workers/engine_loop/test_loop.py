@@ -72,7 +72,7 @@ def test_a_scored_batch_is_logged_with_all_and_with_computed_tokens(store: Store
         store.wait_for(job_id)
         wait_until(lambda: said(logs, "scored"), "the batch is logged")
     (line,) = (line for line in logs if line["event"] == "scored")
-    assert (line["tokens"], line["computed"]) == (3 * 9, 2 + 3 * 5), "the prefix of two tokens is computed once"
+    assert (line["tokens"], line["computed"]) == (3 * 9, 3 * 9), "the prefix of two tokens is computed with each item"
 
 
 def test_a_ring_wakes_an_idle_worker(store: Store, start_worker: StartWorker) -> None:

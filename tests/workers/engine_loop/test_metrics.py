@@ -56,7 +56,7 @@ def test_items_tokens_and_seconds_of_a_scored_batch_are_counted(store: Store, st
     wait_until(lambda: outcomes(worker) == {"finished": 1}, "the batch is counted")
     registry = worker.loop._metrics._registry
     assert registry.get_sample_value("scoreline_worker_scored_items_total") == 6
-    assert registry.get_sample_value("scoreline_worker_computed_tokens_total") == 2 + 3 * 5
+    assert registry.get_sample_value("scoreline_worker_computed_tokens_total") == 3 * 9
     assert (registry.get_sample_value("scoreline_worker_scoring_seconds_total") or 0) > 0
     assert worker.loop.tokens_per_second is not None
 
