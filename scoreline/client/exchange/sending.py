@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import math
 import random
 import time
 import uuid
@@ -99,7 +100,7 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
     seconds = request.seconds or service.timeout
     is_streamed = request.body is not None and request.body.is_streamed
     repetitions: Repetitions | None = None
-    total_deadline = time.monotonic() + seconds + service.window(patient=patient)
+    began, total_deadline = time.monotonic(), math.inf
     while True:
         left = seconds if is_streamed else min(seconds, max(0.1, total_deadline - time.monotonic()))
         try:
@@ -115,7 +116,9 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
             service.is_away = error.status in AWAY_STATUSES
             failure = error
         if repetitions is None:
+            # The first attempt may have shown that the service was there, and with that the window is a longer one.
             window = service.window(patient=patient)
+            total_deadline = began + seconds + window
             if until is not None:
                 window = min(window, until - time.monotonic())
             repetitions = Repetitions(window, is_repeatable=request.is_repeatable)

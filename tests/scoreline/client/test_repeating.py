@@ -28,6 +28,7 @@ from scoreline import (
     Unreachable,
 )
 from scoreline.client.exchange import bodies, sending
+from scoreline.client.exchange.flow import Exchange, Request, Sleep
 from tests.scoreline.client.unreliable import BROKEN, Got, Reply, answering, in_turn, passed_on, refused
 from tests.scoreline.running import Up
 from tests.services import free_port
@@ -132,6 +133,26 @@ def test_a_call_to_a_service_that_nobody_has_reached_gives_up_early(monkeypatch:
     monkeypatch.setattr(sending, "FIRST_CONTACT_SECONDS", 0.05)
     with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(Unreachable):
         client.tokenize("a")
+
+
+def test_the_first_failure_decides_how_long_an_absent_service_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    service = sending.Service("http://nowhere", timeout=45, retry_seconds=20, outage_seconds=300)
+    flow = sending.send(service, Request("GET", "/v1/jobs/job_1", dict), patient=True)
+    lost = Unreachable("unreachable", "the connection broke off")
+    assert next(flow) == Exchange(Request("GET", "/v1/jobs/job_1", dict), 45)
+    service.was_reached = True  # as of a connection that broke off
+    assert isinstance(flow.throw(lost), Sleep)
+    for moment, seconds in ((290.0, 45.0), (299.0, 45.0), (330.0, 15.0)):
+        now = moment
+        assert next(flow) == Exchange(Request("GET", "/v1/jobs/job_1", dict), seconds)
+        now = 299.0
+        assert isinstance(flow.throw(lost), Sleep)
+    next(flow)
+    now = 301.0
+    with pytest.raises(Unreachable):
+        flow.throw(lost)
 
 
 def test_a_delivery_is_not_sent_again_twice() -> None:
