@@ -38,6 +38,14 @@ class Body(Protocol):
         """Return it from its beginning."""
 
 
+class ItemsError(Exception):
+    """The items of a body could not be taken from where the caller has them. Sending the body again would lose some."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error  # what the caller's iterable has raised
+
+
 class JsonBody:
     """A value as JSON. Arrays, columns and numbers of NumPy, pandas, Arrow and the like count as lists and numbers."""
 
@@ -69,11 +77,11 @@ class PackedLines:
         self._is_complete = False
 
     def content(self) -> Iterator[bytes]:
-        """Yield what was made before, and then the rest of the lines."""
+        """Yield what was made before, and then the rest of the lines. Raises ItemsError."""
         if isinstance(self._items, AsyncIterator):
             raise TypeError("the items of a Client are an iterable; an AsyncClient takes asynchronous ones, too")
         yield from self._made_before()
-        for item in self._items:
+        for item in self._taken(self._items):
             if packed := self._pack(item):
                 yield packed
         yield from self._end()
@@ -83,15 +91,37 @@ class PackedLines:
         for packed in self._made_before():
             yield packed
         if isinstance(self._items, AsyncIterator):
-            async for item in self._items:
+            async for item in self._taken_async(self._items):
                 if packed := self._pack(item):
                     yield packed
         else:
-            for item in self._items:
+            for item in self._taken(self._items):
                 if packed := self._pack(item):
                     yield packed
         for packed in self._end():
             yield packed
+
+    @staticmethod
+    def _taken(items: Iterator[object]) -> Iterator[object]:
+        while True:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise ItemsError(error) from error
+            yield item
+
+    @staticmethod
+    async def _taken_async(items: AsyncIterator[object]) -> AsyncIterator[object]:
+        while True:
+            try:
+                item = await anext(items)
+            except StopAsyncIteration:
+                return
+            except Exception as error:
+                raise ItemsError(error) from error
+            yield item
 
     def _made_before(self) -> Iterator[bytes]:
         if self._first is not None:

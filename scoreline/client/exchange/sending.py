@@ -18,6 +18,7 @@ from scoreline.client.errors import (
     UnexpectedResponse,
     error_for,
 )
+from scoreline.client.exchange.bodies import ItemsError
 from scoreline.client.exchange.flow import (
     Answer,
     Flow,
@@ -96,6 +97,8 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
 
     patient: whether the service may be absent for longer, because the operation takes long anyway. until: the time of
     ``time.monotonic`` after which there is no repetition; None: as the service's settings say.
+
+    An error of the caller's own items is raised as it is: an iterable that has raised has no more items to send again.
     """
     seconds = request.seconds or service.timeout
     is_streamed = request.body is not None and request.body.is_streamed
@@ -115,6 +118,8 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
         except ScorelineError as error:
             service.is_away = error.status in AWAY_STATUSES
             failure = error
+        except ItemsError as failed:
+            raise failed.error from failed.error.__cause__
         if repetitions is None:
             # The first attempt may have shown that the service was there, and with that the window is a longer one.
             window = service.window(patient=patient)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 
+import httpx2
 import pytest
 
 from scoreline import (
@@ -239,3 +240,33 @@ def test_an_upload_that_breaks_off_is_sent_again_from_its_beginning(
     with answering(answer) as server:
         assert asyncio.run(uploads()) == 3_000
     assert len(set(broken)) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unreachable("unreachable", "another service is away"), httpx2.ReadError("the source broke off"), OSError("gone")],
+)
+def test_an_error_of_the_items_themselves_is_raised_and_no_part_of_them_is_submitted(
+    error: Exception, job_object: dict[str, object]
+) -> None:
+    def breaking() -> Iterator[str]:
+        yield from ("a", "b")
+        raise error
+
+    async def slowly() -> AsyncIterator[str]:
+        for item in breaking():
+            yield item
+
+    async def uploads(items: Iterator[str] | AsyncIterator[str]) -> None:
+        async with AsyncClient(server.url) as client:
+            await client.upload("a", items, label_token_ids=[1])
+
+    with answering(in_turn(Reply(202, job_object))) as server:
+        with Client(server.url) as client, pytest.raises(type(error)) as raised:
+            client.upload("a", breaking(), label_token_ids=[1])
+        assert raised.value is error
+        for items in (breaking(), slowly()):
+            with pytest.raises(type(error)) as raised:
+                asyncio.run(uploads(items))
+            assert raised.value is error
+        assert server.got == []
