@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS attempts (
   attempts INTEGER NOT NULL -- jobs that have ended without success
 ) WITHOUT ROWID;
 """
+_EMPTIED = "DROP TABLE IF EXISTS run; DROP TABLE IF EXISTS jobs; DROP TABLE IF EXISTS attempts;"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +49,41 @@ class Written:
 class Journal:
     """An open journal. No other process can open it meanwhile."""
 
-    def __init__(self, path: Path | None, what: dict[str, Any]) -> None:
+    def __init__(self, path: Path | None, what: dict[str, Any], *, restart: bool = False) -> None:
         """Open the journal of a run, or begin one.
 
         path: None: keep it in memory, because the run can't be resumed. what: what the run is about; a journal that is
-        there must be about the same. Raises CommandError.
+        there must be about the same. restart: throw away what is in a journal that is there. Raises CommandError, also
+        if another process has the journal open.
         """
         self._path = path
         self._jobs: dict[str, str] = {}  # the id of each job by its key
         self._attempts: dict[str, int] = {}
+        try:
+            self._open(path, restart=restart)
+        except sqlite3.DatabaseError as error:
+            if path is None or not restart or isinstance(error, sqlite3.OperationalError):
+                raise _unusable(path, error) from None
+            remove_journal(path)  # It is no journal, so no process has locked it.
+            self._open(path, restart=restart)
+        try:
+            self._begin_or_resume(what)
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from None
+
+    def _open(self, path: Path | None, *, restart: bool) -> None:
         try:
             self._connection = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0)
             self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._connection.execute("PRAGMA journal_mode = WAL")
             # A job that a power failure removes from the journal is found again by its Idempotency-Key.
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            self._begin_or_resume(what)
+            emptied = _EMPTIED if restart else ""
+            self._connection.executescript(f"BEGIN IMMEDIATE; {emptied} {_SCHEMA} COMMIT;")
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise CommandError(f"another process is writing: {path} is in use") from None
-            raise _unusable(path, error) from None
-        except sqlite3.Error as error:
-            raise _unusable(path, error) from None
+            raise
 
     def _begin_or_resume(self, what: dict[str, Any]) -> None:
         stored = {name: json.loads(value) for name, value in self._connection.execute("SELECT name, value FROM run")}
