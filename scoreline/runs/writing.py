@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, lost
+from scoreline.runs.storing import store_for_good
 
 
 class Sink(Protocol):
@@ -130,6 +131,7 @@ class TextSink:
         self._file.seek(state)
         if state == 0:
             self._file.write(self._layout.heading())
+            store_for_good(self._unfinished.absolute().parent)
 
     def write(self, rows: Sequence[Row]) -> int:
         assert self._file is not None
@@ -142,6 +144,7 @@ class TextSink:
         assert self._file is not None
         self._file.close()
         self._unfinished.replace(self._path)
+        store_for_good(self._path.absolute().parent)
 
     def remove(self) -> None:
         self._unfinished.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,28 @@ def test_what_was_written_after_the_last_known_state_is_undone(tmp_path: Path, f
     resumed.finish()
     assert rows_in(path, file_format) == ROWS
     assert [found.name for found in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("file_format", list(Format))
+def test_rows_and_the_names_of_their_files_are_on_the_disk_before_they_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: Format
+) -> None:
+    stored: list[str] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        stored.append(str(Path(os.readlink(f"/proc/self/fd/{descriptor}")).relative_to(tmp_path)))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    sink = opened(tmp_path / "out", file_format)
+    sink.resume(0)
+    sink.write(ROWS[:2])
+    of_rows = ["out.parts/unfinished", "out.parts"] if file_format is Format.PARQUET else [".", "out.part"]
+    assert stored == of_rows
+    sink.finish()
+    of_end = ["out.parts/unfinished", "."] if file_format is Format.PARQUET else ["."]
+    assert stored == of_rows + of_end
 
 
 @pytest.mark.parametrize("file_format", [Format.CSV, Format.PARQUET])
