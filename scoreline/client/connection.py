@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import ssl
@@ -34,7 +35,19 @@ def connection_settings(
         # Reading the authorities that this machine trusts takes as long as many calls. A context that trusts none of
         # them does no harm: it is never used, because redirects are not followed and proxies have their own context.
         settings["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    host = httpx2.URL(address).host
+    if _is_loopback(host):
+        # No proxy can reach this machine by such an address: it would look for the service on its own machine.
+        settings["mounts"] = {f"all://{f'[{host}]' if ':' in host else host}": None}
     return settings, Service(address, timeout, retry_seconds, outage_seconds)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is the machine of this process."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _checked(url: str) -> str:
