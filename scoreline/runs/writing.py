@@ -89,16 +89,19 @@ class _Delimited:
 
     def _encode(self, lines: list[list[str]]) -> bytes:
         text = _Collected()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerows(lines)
+        # Older versions of Python's module put a carriage return in quotes only if it is part of what ends lines.
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\r\n").writerows(lines)
         return "".join(text.parts).encode(errors="backslashreplace")  # of lone surrogates
 
 
 class _Collected:
+    """Lines that are written one by one, of which each is to end with a line feed alone."""
+
     def __init__(self) -> None:
         self.parts: list[str] = []
 
     def write(self, part: str) -> None:
-        self.parts.append(part)
+        self.parts.append(part.removesuffix("\r\n") + "\n")
 
 
 def _cell(value: Any) -> str:
