@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import sys
 from typing import Annotated
 
@@ -147,6 +148,8 @@ def _run(plan: Plan, url: str, patience: float) -> Finished:
         raise CommandError("nobody reads the output any more") from None
     except OSError as error:
         raise CommandError(f"the output can't be written: {error.strerror or error}{goes_on}") from None
+    except sqlite3.Error as error:
+        raise CommandError(f"the journal {plan.journal} can't be written: {error}{goes_on}") from None
 
 
 def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -158,9 +159,10 @@ class Journal:
         self.written = written
 
     def add_seconds(self, seconds: float) -> None:
-        """Note that the run has taken so long until now."""
+        """Note that the run has taken so long until now, if the disk has room for that."""
         self.written = replace(self.written, seconds=seconds)
-        self._store("written", asdict(self.written))
+        with suppress(sqlite3.Error):  # Why a run ends must not be hidden by what it only tells the user.
+            self._store("written", asdict(self.written))
 
     def _store(self, name: str, value: Any) -> None:
         self._connection.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, json.dumps(value)))
