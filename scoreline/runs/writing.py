@@ -53,10 +53,17 @@ def open_sink(
     return StandardOutput(layout) if name == STANDARD else TextSink(Path(name), layout)
 
 
+def open_document(name: str) -> Sink:
+    """Return where rows are written as one JSON document: to a file, or to standard output for ``-``."""
+    return StandardOutput(_Document()) if name == STANDARD else TextSink(Path(name), _Document())
+
+
 class _Layout(Protocol):
     def heading(self) -> bytes: ...
 
     def rows(self, rows: Sequence[Row]) -> bytes: ...
+
+    def ending(self) -> bytes: ...
 
 
 class _JsonLines:
@@ -65,6 +72,29 @@ class _JsonLines:
 
     def rows(self, rows: Sequence[Row]) -> bytes:
         return b"".join(map(_json_line, rows))
+
+    def ending(self) -> bytes:
+        return b""
+
+
+class _Document:
+    """One JSON document, a row a line. It can't be gone on with."""
+
+    def __init__(self) -> None:
+        self._separator = b"\n"
+
+    def heading(self) -> bytes:
+        return b'{"object": "list", "data": ['
+
+    def rows(self, rows: Sequence[Row]) -> bytes:
+        parts = []
+        for row in rows:
+            parts.append(self._separator + json.dumps(row).encode())
+            self._separator = b",\n"
+        return b"".join(parts)
+
+    def ending(self) -> bytes:
+        return b"\n]}\n"
 
 
 def _json_line(row: Row) -> bytes:
@@ -86,6 +116,9 @@ class _Delimited:
 
     def rows(self, rows: Sequence[Row]) -> bytes:
         return self._encode([[_cell(row.get(name)) for name in self._columns] for row in rows])
+
+    def ending(self) -> bytes:
+        return b""
 
     def _encode(self, lines: list[list[str]]) -> bytes:
         text = _Collected()
@@ -124,9 +157,9 @@ class TextSink:
     def resume(self, state: int) -> None:
         try:
             self._file = self._unfinished.open("r+b" if state else "wb")
-        except FileNotFoundError:
-            raise lost(self._unfinished) from None
         except OSError as error:
+            if state and isinstance(error, FileNotFoundError):
+                raise lost(self._unfinished) from None
             raise CommandError(f"{self._unfinished} can't be written: {error.strerror}", ExitCode.USAGE) from None
         if self._file.seek(0, os.SEEK_END) < state:
             raise lost(self._unfinished)
@@ -145,6 +178,9 @@ class TextSink:
 
     def finish(self) -> None:
         assert self._file is not None
+        self._file.write(self._layout.ending())
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
         self._unfinished.replace(self._path)
         store_for_good(self._path.absolute().parent)
@@ -170,6 +206,7 @@ class StandardOutput:
         return 0
 
     def finish(self) -> None:
+        self._file.write(self._layout.ending())
         self._file.flush()
 
     def remove(self) -> None:

@@ -71,7 +71,7 @@ def test_rows_and_the_names_of_their_files_are_on_the_disk_before_they_are_count
     of_rows = ["out.parts/unfinished", "out.parts"] if file_format is Format.PARQUET else [".", "out.part"]
     assert stored == of_rows
     sink.finish()
-    of_end = ["out.parts/unfinished", "."] if file_format is Format.PARQUET else ["."]
+    of_end = ["out.parts/unfinished", "."] if file_format is Format.PARQUET else ["out.part", "."]
     assert stored == of_rows + of_end
 
 
