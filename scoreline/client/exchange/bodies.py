@@ -20,6 +20,10 @@ SPOOL_BYTES = 8 * 2**20
 READ_BYTES = 2**16
 
 
+_MISSING = frozenset({"NAType", "NaTType"})
+"""The types of the values of pandas that stand for a missing one: ``pd.NA`` and ``pd.NaT``."""
+
+
 class Body(Protocol):
     """What is sent with a request."""
 
@@ -184,7 +188,7 @@ def encode_json(value: object) -> bytes:
     """Return a value as JSON. Raises InvalidRequest for a missing value, and TypeError for what can't be sent."""
     try:
         return json.dumps(value, default=plain, allow_nan=False).encode()
-    except ValueError:
+    except (ValueError, TypeError):
         place = _place_of_missing(value)
         if place is None:
             raise
@@ -218,6 +222,12 @@ def _place_of_missing(value: object, place: str = "") -> str | None:
         parts = [(f"{place}.{key}" if place else str(key), part) for key, part in value.items()]
     elif isinstance(value, list | tuple):
         parts = [(f"{place}[{index}]", part) for index, part in enumerate(value)]
+    elif type(value).__name__ in _MISSING:
+        return place or "the value"
     else:
-        return _place_of_missing(plain(value), place)
+        try:
+            value = plain(value)
+        except TypeError:
+            return None  # It can't be sent, for another reason.
+        return _place_of_missing(value, place)
     return next((found for where, part in parts if (found := _place_of_missing(part, where))), None)
