@@ -59,9 +59,11 @@ def _checked(url: str) -> str:
         reason = (
             "it has no host" if parsed.scheme in ("http", "https") else "it does not begin with http:// or https://"
         )
-    except httpx2.InvalidURL as error:
-        reason = str(error)
-    raise Unreachable("unreachable", f"{url!r} is no address of a service, such as {DEFAULT_URL}: {reason}")
+    except httpx2.InvalidURL as invalid:
+        reason = str(invalid)
+    error = Unreachable("unreachable", f"{url!r} is no address of a service, such as {DEFAULT_URL}: {reason}")
+    error.is_final = True
+    raise error
 
 
 def unreachable(service: Service, error: httpx2.TransportError) -> Unreachable:
