@@ -189,6 +189,13 @@ class TextSink:
         self._unfinished.unlink(missing_ok=True)
 
 
+def discard_output() -> None:
+    """Have what is left of the output go nowhere. Otherwise Python would try to write it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 class StandardOutput:
     """Standard output, whose rows can't be taken back."""
 

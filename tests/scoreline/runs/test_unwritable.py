@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scoreline.runs.journal import Journal
-from tests.scoreline.running import ROOT, Up
+from tests.scoreline.running import REAL, ROOT, Up
 from tests.scoreline.runs.files import ROWS, read_csv, write_csv
 
 LIMITED = """
@@ -54,6 +54,27 @@ def test_a_disk_without_room_is_one_line_and_the_run_goes_on_later(
     went_on = scored(source, str(target), shared_up.url, 100_000_000)
     assert went_on.returncode == 0, went_on.stderr
     assert [row["id"] for row in read_csv(target)] == [row["id"] for row in rows]
+
+
+def test_an_output_that_nobody_reads_is_one_line_and_the_exit_code_of_a_failure(shared_up: Up, tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "in.csv", ROWS)
+    reading, writing = os.pipe()
+    os.close(reading)
+    options = ("--query-column", "query", "--item-column", "item", "--label", " yes")
+    ended = subprocess.run(
+        [sys.executable, *REAL, "run", str(source), *options, "-o", "-"],
+        cwd=ROOT,
+        # Only what is kept in memory before it is written can be left over.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        | {"SCORELINE_URL": shared_up.url},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "scoreline: nobody reads the output any more\n")
 
 
 def test_that_its_time_can_not_be_noted_does_not_end_a_run(tmp_path: Path) -> None:
