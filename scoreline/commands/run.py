@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import sys
 from typing import Annotated
 
@@ -30,6 +29,7 @@ from scoreline.failures import failure_of
 from scoreline.runs.beginning import Finished, run
 from scoreline.runs.display import duration, share, speed
 from scoreline.runs.formats import STANDARD, Format, format_of
+from scoreline.runs.journal import JournalError
 from scoreline.runs.plan import Plan, Remedy
 from scoreline.runs.windows import Columns, WindowSize
 from scoreline.runs.writing import discard_output
@@ -150,7 +150,7 @@ def _run(plan: Plan, url: str, patience: float) -> Finished:
         raise CommandError("nobody reads the output any more") from None
     except OSError as error:
         raise CommandError(f"the output can't be written: {error.strerror or error}{goes_on}") from None
-    except sqlite3.Error as error:
+    except JournalError as error:
         raise CommandError(f"the journal {plan.journal} can't be written: {error}{goes_on}") from None
 
 

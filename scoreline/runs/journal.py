@@ -16,6 +16,9 @@ from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
 
+JournalError = sqlite3.Error
+"""What an open journal raises if it can't be written."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS jobs (
