@@ -83,7 +83,7 @@ def running(settings: EmbeddedSettings, stop: StopRequest, display: ProgressDisp
 
 
 def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
-    """Print where the service is and how to try it, if the key at hand allows that. Raises ScorelineError."""
+    """Print where the service is, and how to try it if it answers to the key at hand."""
     url = service.url
     ready = Text.assemble("\nScoreline is ready at ", (url, "bold green"))
     documented = f"The interface is described at {url}/docs. Ctrl-C stops it.\n"
@@ -92,9 +92,8 @@ def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
             model = client.models()[0]
             labels = [client.tokenize(label) for label in LABELS]
     except ScorelineError as error:
-        # The environment has no key, or one that may not do this, or not now. Callers may have others.
-        if error.status not in (401, 403, 429):
-            raise
+        # The environment has no key, or one that may not do this, or not now. Callers may have others. Whatever else
+        # it is, the service is ready, and goes on.
         why = "for those who have a key" if error.status == 401 else f"but here it says: {error.message}"
         display.print(ready + Text(f", {why}."))
         display.print(documented)

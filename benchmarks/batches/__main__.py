@@ -30,7 +30,7 @@ from openai import OpenAI
 from openai.types import Batch
 
 from benchmarks.batches import client as own_client
-from benchmarks.batches.lines import BROKEN, LABELS, Lines, logits
+from benchmarks.batches.lines import BROKEN, LABELS, Lines, logits, paired
 from benchmarks.shapes import DEMONSTRATION
 from benchmarks.upload import Deployment, Watch, memory_mb
 from scoreline.server_process import environment, python_command
@@ -211,21 +211,25 @@ def _check(client: OpenAI, batch: Batch, lines: Lines) -> dict[str, Any]:
     good = [number for number in range(lines.count) if lines.error(number) is None]
     bad = [number for number in range(lines.count) if lines.error(number) is not None]
     wrong = prefills = 0
-    answered = iter(good)
-    for number, one in zip(answered, _read(client, batch.output_file_id), strict=False):
+    for number, one in paired(good, _read(client, batch.output_file_id)):
+        if number is None or one is None:
+            wrong += 1
+            continue
         body = one["response"]["body"]
         right = one["custom_id"] == lines.custom_id(number) and body["logits"] == [logits(*lines.tokens(number))]
         wrong += not right
         prefills += body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    failed = iter(bad)
-    for number, one in zip(failed, _read(client, batch.error_file_id), strict=False):
+    for number, one in paired(bad, _read(client, batch.error_file_id)):
+        if number is None or one is None:
+            wrong += 1
+            continue
         error = one["response"]["body"]["error"]
         found = (one["response"]["status_code"], error["code"], error["param"])
         wrong += found != lines.error(number) or not one["id"].endswith(f"_{number}")
     counts = batch.request_counts
     assert counts is not None
     missing = (counts.total, counts.completed, counts.failed) != (lines.count, len(good), len(bad))
-    wrong += len(list(answered)) + len(list(failed)) + missing
+    wrong += missing
     return {
         "completed": counts.completed,
         "failed": counts.failed,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+Answer = TypeVar("Answer")
 
 Error = tuple[int, str, str | None]
 """The status, the code and the param of an error."""
@@ -94,3 +97,8 @@ def logits(query: list[int], item: list[int]) -> list[float]:
 
 def _kind(number: int) -> int:
     return number // BROKEN_EVERY % len(BROKEN)
+
+
+def paired(numbers: Iterable[int], answers: Iterable[Answer]) -> Iterator[tuple[int | None, Answer | None]]:
+    """Yield each number of a line with its answer. None stands for an answer that is missing, or for one too many."""
+    return zip_longest(numbers, answers)

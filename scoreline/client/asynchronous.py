@@ -278,7 +278,5 @@ def _read(response: httpx2.Response, reading: Reading) -> AsyncIterator[Any]:
     match reading:
         case Reading.EVENTS:
             return aiter(httpx2.EventSource(response))
-        case Reading.LINES:
-            return response.aiter_lines()
         case Reading.CHUNKS:
             return response.aiter_bytes()

@@ -272,7 +272,5 @@ def _read(response: httpx2.Response, reading: Reading) -> Iterator[Any]:
     match reading:
         case Reading.EVENTS:
             return iter(httpx2.EventSource(response))
-        case Reading.LINES:
-            return response.iter_lines()
         case Reading.CHUNKS:
             return response.iter_bytes()

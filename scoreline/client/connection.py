@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import ssl
@@ -34,7 +35,19 @@ def connection_settings(
         # Reading the authorities that this machine trusts takes as long as many calls. A context that trusts none of
         # them does no harm: it is never used, because redirects are not followed and proxies have their own context.
         settings["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    host = httpx2.URL(address).host
+    if _is_loopback(host):
+        # No proxy can reach this machine by such an address: it would look for the service on its own machine.
+        settings["mounts"] = {f"all://{f'[{host}]' if ':' in host else host}": None}
     return settings, Service(address, timeout, retry_seconds, outage_seconds)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is the machine of this process."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _checked(url: str) -> str:
@@ -46,9 +59,11 @@ def _checked(url: str) -> str:
         reason = (
             "it has no host" if parsed.scheme in ("http", "https") else "it does not begin with http:// or https://"
         )
-    except httpx2.InvalidURL as error:
-        reason = str(error)
-    raise Unreachable("unreachable", f"{url!r} is no address of a service, such as {DEFAULT_URL}: {reason}")
+    except httpx2.InvalidURL as invalid:
+        reason = str(invalid)
+    error = Unreachable("unreachable", f"{url!r} is no address of a service, such as {DEFAULT_URL}: {reason}")
+    error.is_final = True
+    raise error
 
 
 def unreachable(service: Service, error: httpx2.TransportError) -> Unreachable:

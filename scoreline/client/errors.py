@@ -36,7 +36,7 @@ class ScorelineError(Exception):
         self.request_id = request_id  # by which the operator finds the request in the service's log
         self.retry_after = retry_after  # seconds after which trying again may help, if the service said so
         self.job_id = job_id  # the job that the error is about, if it is about one
-        self.is_final = False  # whether the service said that the same request would fail again
+        self.is_final = False  # whether it is known that the same request would fail again
 
 
 class Unreachable(ScorelineError):  # noqa: N818 (the names of these errors say what has happened)

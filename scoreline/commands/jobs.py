@@ -20,7 +20,7 @@ from scoreline.client import DEFAULT_URL, Client, ItemLikelihood, ItemScores, Jo
 from scoreline.commands.options import USING, JsonOption, UrlOption
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import STANDARD, Format, format_of
-from scoreline.runs.writing import open_sink
+from scoreline.runs.writing import Sink, open_document, open_sink
 from scoreline.terminal.printable import printable
 
 app = typer.Typer()
@@ -108,16 +108,30 @@ def results_command(
 def _write_rows(scores: Iterator[Scored], output: str, file_format: Format, labels: Sequence[str] | None) -> None:
     first = next(scores, None)
     names = _column_names(first, labels)
-    sink = open_sink(output, file_format, ["index"], names, None)
-    sink.resume(0)
+    rest = scores if first is None else chain([first], scores)
+    _write(open_sink(output, file_format, ["index"], names, None), (_row(item, names) for item in rest), output)
+
+
+def _write_document(scores: Iterator[Scored], output: str) -> None:
+    _write(open_document(output), map(_fields, scores), output)
+
+
+def _write(sink: Sink, rows: Iterator[dict[str, Any]], output: str) -> None:
+    """Write rows. A file gets its name once it is complete."""
+    shown = "standard output" if output == STANDARD else output
     try:
-        rest = scores if first is None else chain([first], scores)
-        while rows := [_row(item, names) for item in islice(rest, ROWS_AT_ONCE)]:
-            sink.write(rows)
-    except BaseException:
-        sink.remove()
+        sink.resume(0)
+        try:
+            while some := list(islice(rows, ROWS_AT_ONCE)):
+                sink.write(some)
+            sink.finish()
+        except BaseException:
+            sink.remove()
+            raise
+    except (BrokenPipeError, TimeoutError):
         raise
-    sink.finish()
+    except OSError as error:
+        raise CommandError(f"{shown} can't be written: {error.strerror or error}") from None
 
 
 def _column_names(first: Scored | None, labels: Sequence[str] | None) -> list[str]:
@@ -153,19 +167,10 @@ def _number(item: ItemScores, name: str) -> float | None:
     return value
 
 
-def _write_document(scores: Iterator[Scored], output: str) -> None:
-    """Write one JSON document, an item a line."""
-    file = sys.stdout if output == STANDARD else open(output, "w", encoding="utf-8")  # noqa: SIM115
-    try:
-        file.write('{"object": "list", "data": [')
-        for n, item in enumerate(scores):
-            fields = {name: getattr(item, name) for name in item.__slots__}
-            shown = {name: value for name, value in fields.items() if value is not None}
-            file.write((",\n" if n else "\n") + json.dumps(shown))
-        file.write("\n]}\n")
-    finally:
-        if file is not sys.stdout:
-            file.close()
+def _fields(item: Scored) -> dict[str, Any]:
+    """Return what is known of an item, as a row of a JSON document."""
+    fields = {name: getattr(item, name) for name in item.__slots__}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @jobs_app.command("list")

@@ -29,8 +29,10 @@ from scoreline.failures import failure_of
 from scoreline.runs.beginning import Finished, run
 from scoreline.runs.display import duration, share, speed
 from scoreline.runs.formats import STANDARD, Format, format_of
+from scoreline.runs.journal import JournalError
 from scoreline.runs.plan import Plan, Remedy
 from scoreline.runs.windows import Columns, WindowSize
+from scoreline.runs.writing import discard_output
 from scoreline.terminal.printable import printable
 
 app = typer.Typer()
@@ -144,9 +146,12 @@ def _run(plan: Plan, url: str, patience: float) -> Finished:
     except ScorelineError as error:
         raise failure_of(error, hint=hint) from None
     except BrokenPipeError:
+        discard_output()
         raise CommandError("nobody reads the output any more") from None
     except OSError as error:
         raise CommandError(f"the output can't be written: {error.strerror or error}{goes_on}") from None
+    except JournalError as error:
+        raise CommandError(f"the journal {plan.journal} can't be written: {error}{goes_on}") from None
 
 
 def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:

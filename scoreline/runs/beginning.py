@@ -14,7 +14,7 @@ from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import RunDisplay
 from scoreline.runs.formats import Format
 from scoreline.runs.headings import missing_column
-from scoreline.runs.journal import Journal, Written, remove_journal
+from scoreline.runs.journal import Journal, Written
 from scoreline.runs.plan import Plan, new_columns
 from scoreline.runs.reading import Source, open_source
 from scoreline.runs.run import Opened, Run, all_columns, in_a_thread, unwritten_windows
@@ -39,7 +39,7 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
     try:
         _check_columns(source, plan)
         _check_target(plan)
-        journal = Journal(plan.journal, plan.fingerprint())
+        journal = Journal(plan.journal, plan.fingerprint(), restart=plan.restart)
         try:
             models = await _served_models(client, journal, console)
             labels = plan.labels or tuple(labels_of_template(models, plan.options["template"]))
@@ -93,13 +93,11 @@ def _check_columns(source: Source, plan: Plan) -> None:
 
 
 def _check_target(plan: Plan) -> None:
-    """Remove what an earlier run has written if that is wanted, and else raise CommandError if a file is in the way."""
+    """Raise CommandError if a file is in the way, unless it is to be replaced, or if there is no folder for it."""
     if plan.journal is None:
         return
     target = Path(plan.target)
-    if plan.restart:
-        remove_journal(plan.journal)
-    elif target.exists() and not plan.journal.exists():
+    if not plan.restart and target.exists() and not plan.journal.exists():
         raise CommandError(f"{target} is there already: --restart replaces it", ExitCode.USAGE)
     if not target.absolute().parent.is_dir():
         raise CommandError(f"there is no folder {target.absolute().parent} for the output", ExitCode.USAGE)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
+
+JournalError = sqlite3.Error
+"""What an open journal raises if it can't be written."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -28,6 +32,7 @@ CREATE TABLE IF NOT EXISTS attempts (
   attempts INTEGER NOT NULL -- jobs that have ended without success
 ) WITHOUT ROWID;
 """
+_EMPTIED = "DROP TABLE IF EXISTS run; DROP TABLE IF EXISTS jobs; DROP TABLE IF EXISTS attempts;"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +53,41 @@ class Written:
 class Journal:
     """An open journal. No other process can open it meanwhile."""
 
-    def __init__(self, path: Path | None, what: dict[str, Any]) -> None:
+    def __init__(self, path: Path | None, what: dict[str, Any], *, restart: bool = False) -> None:
         """Open the journal of a run, or begin one.
 
         path: None: keep it in memory, because the run can't be resumed. what: what the run is about; a journal that is
-        there must be about the same. Raises CommandError.
+        there must be about the same. restart: throw away what is in a journal that is there. Raises CommandError, also
+        if another process has the journal open.
         """
         self._path = path
         self._jobs: dict[str, str] = {}  # the id of each job by its key
         self._attempts: dict[str, int] = {}
+        try:
+            self._open(path, restart=restart)
+        except sqlite3.DatabaseError as error:
+            if path is None or not restart or isinstance(error, sqlite3.OperationalError):
+                raise _unusable(path, error) from None
+            remove_journal(path)  # It is no journal, so no process has locked it.
+            self._open(path, restart=restart)
+        try:
+            self._begin_or_resume(what)
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from None
+
+    def _open(self, path: Path | None, *, restart: bool) -> None:
         try:
             self._connection = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0)
             self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._connection.execute("PRAGMA journal_mode = WAL")
             # A job that a power failure removes from the journal is found again by its Idempotency-Key.
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            self._begin_or_resume(what)
+            emptied = _EMPTIED if restart else ""
+            self._connection.executescript(f"BEGIN IMMEDIATE; {emptied} {_SCHEMA} COMMIT;")
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise CommandError(f"another process is writing: {path} is in use") from None
-            raise _unusable(path, error) from None
-        except sqlite3.Error as error:
-            raise _unusable(path, error) from None
+            raise
 
     def _begin_or_resume(self, what: dict[str, Any]) -> None:
         stored = {name: json.loads(value) for name, value in self._connection.execute("SELECT name, value FROM run")}
@@ -145,9 +162,10 @@ class Journal:
         self.written = written
 
     def add_seconds(self, seconds: float) -> None:
-        """Note that the run has taken so long until now."""
+        """Note that the run has taken so long until now, if the disk has room for that."""
         self.written = replace(self.written, seconds=seconds)
-        self._store("written", asdict(self.written))
+        with suppress(sqlite3.Error):  # Why a run ends must not be hidden by what it only tells the user.
+            self._store("written", asdict(self.written))
 
     def _store(self, name: str, value: Any) -> None:
         self._connection.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, json.dumps(value)))

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import Row, lost
+from scoreline.runs.storing import store_for_good
 
 try:
     import pyarrow as pa
@@ -86,11 +87,13 @@ class ParquetSink:
                 file.unlink()
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Write a segment and return how many there are."""
+        """Write a segment, which is on the disk with the return, and return how many there are."""
         table = self._table(rows)
         unfinished = self._folder / "unfinished"
         pq.write_table(table, unfinished)
+        store_for_good(unfinished)
         unfinished.replace(self._segment(self._segments))
+        store_for_good(self._folder)
         self._segments += 1
         return self._segments
 
@@ -102,7 +105,9 @@ class ParquetSink:
         with pq.ParquetWriter(unfinished, schema) as writer:
             for n in range(self._segments):
                 writer.write_table(_cast(pq.read_table(self._segment(n)), schema))
+        store_for_good(unfinished)
         unfinished.replace(self._path)
+        store_for_good(self._path.absolute().parent)
         self.remove()
 
     def remove(self) -> None:

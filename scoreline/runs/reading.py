@@ -53,7 +53,7 @@ class Source(Protocol):
 def open_source(name: str, file_format: Format) -> Source:
     """Open a file, or standard input for ``-``. Raises CommandError."""
     try:
-        file = sys.stdin.buffer if name == STANDARD else open(name, "rb")  # noqa: SIM115
+        file = _standard_input() if name == STANDARD else open(name, "rb")  # noqa: SIM115
         size = _size(file)
     except OSError as error:
         raise CommandError(f"{name} can't be read: {error.strerror}", ExitCode.USAGE) from None
@@ -62,10 +62,21 @@ def open_source(name: str, file_format: Format) -> Source:
 
         return ParquetSource(name, file)
     shown = "standard input" if name == STANDARD else name
-    lines = _Lines(shown, file, size)
+    lines = _Lines(shown, file, size, closes=name != STANDARD)
     if file_format is Format.JSON_LINES:
         return JsonLinesSource(lines)
     return DelimitedSource(lines, DELIMITERS[file_format])
+
+
+def _standard_input() -> BinaryIO:
+    """Return a reader of standard input, which is to be left open.
+
+    A thread that waits for input has the lock of the reader. Closing the reader would wait for that thread, and so
+    would Python when it ends, if the reader were its own one.
+    """
+    with suppress(OSError):  # it has no descriptor
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    return sys.stdin.buffer
 
 
 def _size(file: BinaryIO) -> int | None:
@@ -79,13 +90,15 @@ def _size(file: BinaryIO) -> int | None:
 class _Lines:
     """The lines of a text file in UTF-8."""
 
-    def __init__(self, name: str, file: BinaryIO, size: int | None) -> None:
+    def __init__(self, name: str, file: BinaryIO, size: int | None, *, closes: bool) -> None:
+        """size: in bytes, if it is known. closes: whether the file is closed with this."""
         self.name = name
         self.number = 0  # of the line that was read last
         self.latest = ""  # that line
         self._file = file
         self._size = size
         self._bytes_read = 0
+        self._closes = closes
 
     def __iter__(self) -> Iterator[str]:
         while line := self._file.readline(MAX_LINE_BYTES + 1):
@@ -108,7 +121,8 @@ class _Lines:
         return self._bytes_read / self._size if self._size else None
 
     def close(self) -> None:
-        self._file.close()
+        if self._closes:
+            self._file.close()
 
 
 class _TextSource:

@@ -248,7 +248,7 @@ def check_names(source: Source, number: int, row: Row, known: Sequence[str] | No
 
 def unwritten_windows(source: Source, plan: Plan, written: Written) -> Iterator[Window]:
     """Yield the windows that are not written yet. Raises CommandError if those before are not the same any more."""
-    digest = ""
+    digest, windows = "", 0
     for window in read_windows(source, plan.window):
         if window.number >= written.windows:
             if window.number == written.windows and digest != written.digest:
@@ -259,7 +259,8 @@ def unwritten_windows(source: Source, plan: Plan, written: Written) -> Iterator[
         if windows == written.windows and digest != written.digest:
             break
     else:
-        return
+        if windows >= written.windows:
+            return
     raise CommandError(f"{source.name} is not what this run began with: --restart scores all of it", ExitCode.USAGE)
 
 

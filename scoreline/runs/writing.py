@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, lost
+from scoreline.runs.storing import store_for_good
 
 
 class Sink(Protocol):
@@ -52,10 +53,17 @@ def open_sink(
     return StandardOutput(layout) if name == STANDARD else TextSink(Path(name), layout)
 
 
+def open_document(name: str) -> Sink:
+    """Return where rows are written as one JSON document: to a file, or to standard output for ``-``."""
+    return StandardOutput(_Document()) if name == STANDARD else TextSink(Path(name), _Document())
+
+
 class _Layout(Protocol):
     def heading(self) -> bytes: ...
 
     def rows(self, rows: Sequence[Row]) -> bytes: ...
+
+    def ending(self) -> bytes: ...
 
 
 class _JsonLines:
@@ -64,6 +72,29 @@ class _JsonLines:
 
     def rows(self, rows: Sequence[Row]) -> bytes:
         return b"".join(map(_json_line, rows))
+
+    def ending(self) -> bytes:
+        return b""
+
+
+class _Document:
+    """One JSON document, a row a line. It can't be gone on with."""
+
+    def __init__(self) -> None:
+        self._separator = b"\n"
+
+    def heading(self) -> bytes:
+        return b'{"object": "list", "data": ['
+
+    def rows(self, rows: Sequence[Row]) -> bytes:
+        parts = []
+        for row in rows:
+            parts.append(self._separator + json.dumps(row).encode())
+            self._separator = b",\n"
+        return b"".join(parts)
+
+    def ending(self) -> bytes:
+        return b"\n]}\n"
 
 
 def _json_line(row: Row) -> bytes:
@@ -86,18 +117,24 @@ class _Delimited:
     def rows(self, rows: Sequence[Row]) -> bytes:
         return self._encode([[_cell(row.get(name)) for name in self._columns] for row in rows])
 
+    def ending(self) -> bytes:
+        return b""
+
     def _encode(self, lines: list[list[str]]) -> bytes:
         text = _Collected()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerows(lines)
+        # Older versions of Python's module put a carriage return in quotes only if it is part of what ends lines.
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\r\n").writerows(lines)
         return "".join(text.parts).encode(errors="backslashreplace")  # of lone surrogates
 
 
 class _Collected:
+    """Lines that are written one by one, of which each is to end with a line feed alone."""
+
     def __init__(self) -> None:
         self.parts: list[str] = []
 
     def write(self, part: str) -> None:
-        self.parts.append(part)
+        self.parts.append(part.removesuffix("\r\n") + "\n")
 
 
 def _cell(value: Any) -> str:
@@ -120,9 +157,9 @@ class TextSink:
     def resume(self, state: int) -> None:
         try:
             self._file = self._unfinished.open("r+b" if state else "wb")
-        except FileNotFoundError:
-            raise lost(self._unfinished) from None
         except OSError as error:
+            if state and isinstance(error, FileNotFoundError):
+                raise lost(self._unfinished) from None
             raise CommandError(f"{self._unfinished} can't be written: {error.strerror}", ExitCode.USAGE) from None
         if self._file.seek(0, os.SEEK_END) < state:
             raise lost(self._unfinished)
@@ -130,6 +167,7 @@ class TextSink:
         self._file.seek(state)
         if state == 0:
             self._file.write(self._layout.heading())
+            store_for_good(self._unfinished.absolute().parent)
 
     def write(self, rows: Sequence[Row]) -> int:
         assert self._file is not None
@@ -140,11 +178,22 @@ class TextSink:
 
     def finish(self) -> None:
         assert self._file is not None
+        self._file.write(self._layout.ending())
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
         self._unfinished.replace(self._path)
+        store_for_good(self._path.absolute().parent)
 
     def remove(self) -> None:
         self._unfinished.unlink(missing_ok=True)
+
+
+def discard_output() -> None:
+    """Have what is left of the output go nowhere. Otherwise Python would try to write it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 class StandardOutput:
@@ -164,6 +213,7 @@ class StandardOutput:
         return 0
 
     def finish(self) -> None:
+        self._file.write(self._layout.ending())
         self._file.flush()
 
     def remove(self) -> None:

@@ -32,7 +32,7 @@ def score_table(
     table.add_column("#", justify="right", style="dim")
     table.add_column("item", overflow="fold")
     for label in labels:
-        table.add_column(column_name(label), justify="right", no_wrap=True)
+        table.add_column(Text(column_name(label)), justify="right", no_wrap=True)
     order = list(range(len(items)))
     if rank_by is not None:
         order.sort(key=lambda n: -scores[n][rank_by])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import tomllib
 from pathlib import Path
 
@@ -104,6 +105,18 @@ def test_every_setting_can_be_set_and_no_other_variable_is(roles: dict[str, Serv
         wanted = variables(READS[service.command[0]])
         assert wanted <= named, f"docker-compose.yml: {service.name} is not given {sorted(wanted - named)}"
         assert named <= wanted, f"{service.name} does not read {sorted(named - wanted)}"
+
+
+def test_every_documented_variable_of_traces_is_passed_on(roles: dict[str, Service]) -> None:
+    page = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `OTEL_")]
+    documented = {name for row in rows for name in re.findall(r"`(OTEL_\w+)", row)}
+    assert len(documented) > 10
+    for name in ("api", "worker", "deliver"):
+        passed_on = {variable for variable in roles[name].passed_on if variable.startswith("OTEL_")}
+        # A name with a star stands for all that begin like it.
+        missing = {known for known in documented if not any(one.startswith(known) for one in passed_on)}
+        assert not missing, f"docker-compose.yml: {name} is not given {sorted(missing)}"
 
 
 def test_api_and_workers_get_the_same_values_of_shared_settings(example: dict[str, str]) -> None:
@@ -255,4 +268,6 @@ def test_volumes_are_named_and_mounted_where_services_read_them(
             assert targets[dockerfile.final.environment["HF_HOME"]]["source"] == "hub-cache"
             assert targets["/models"]["read_only"] is True
             assert len(targets) == 2
+        if service.command and service.command[0] == "deliver":
+            assert targets["/authorities"]["read_only"] is True
     assert mounted == composition.volumes == {"postgres-data", "hub-cache"}

@@ -23,7 +23,14 @@ def test_the_build_context_is_the_product_and_the_files_that_it_reads() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     rooms = set(project["tool"]["importlinter"]["root_packages"])
     allowed = build_context_paths()
-    assert set(allowed) == rooms | {"pins", "alembic.ini", "migrations", "demonstration/model", "LICENSE"}
+    assert set(allowed) == rooms | {
+        "pins",
+        "alembic.ini",
+        "migrations",
+        "demonstration/model",
+        "examples/demo.json",
+        "LICENSE",
+    }
     for name in allowed:
         assert (ROOT / name).exists(), f"there is no {name}"
 

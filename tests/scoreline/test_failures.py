@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scoreline import JobFailed, Overloaded, ScorelineError, Unreachable
+from scoreline import Client, JobFailed, Overloaded, ScorelineError, Unreachable
 from scoreline.failures import WHERE_TO_FIND_A_SERVICE, failure_of
 from tests.scoreline.running import scoreline
 from tests.services import free_port
@@ -17,6 +17,16 @@ def test_where_nothing_answers_the_command_says_how_to_find_a_service() -> None:
     (line,) = run.stderr.splitlines()
     assert line.startswith(f"scoreline: no answer from {url}: ")
     assert line.endswith(f"; {WHERE_TO_FIND_A_SERVICE}")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://", "http://[::1"])
+def test_an_address_that_is_none_is_a_wrong_option(url: str) -> None:
+    with pytest.raises(Unreachable) as raised:
+        Client(url)
+    failure = failure_of(raised.value, hint="go on")
+    assert failure.exit_code == 2
+    assert str(failure).startswith(f"{url!r} is no address of a service")
+    assert "go on" not in str(failure)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from scoreline.embedded import BOOTSTRAP_KEY_VARIABLE, EmbeddedService, Embedded
 from scoreline.terminal.progress_display import ProgressDisplay
 from scoreline.up import greet
 from tests.api.serving import KEY, RunningApi, running_api
+from tests.scoreline.client.unreliable import Server, answering, refused
 
 HOST = "0.0.0.0"
 
@@ -35,7 +36,7 @@ def store(api: RunningApi) -> Iterator[Database]:
     database.close()
 
 
-def greeting(api: RunningApi, monkeypatch: pytest.MonkeyPatch, folder: Path, **keys: str) -> str:
+def greeting(api: RunningApi | Server, monkeypatch: pytest.MonkeyPatch, folder: Path, **keys: str) -> str:
     """Return what is printed with these keys in the environment."""
     for name in (BOOTSTRAP_KEY_VARIABLE, KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
@@ -77,3 +78,8 @@ def test_up_starts_even_without_a_key_or_with_a_rate_limited_one(
     key, _ = create_key(store, "acme", "terminal", list(Scope))
     set_tenant(store, "acme", requests_per_minute=1)
     assert "too many requests" in greeting(api, monkeypatch, tmp_path, **{KEY_VARIABLE: key})
+
+
+def test_up_goes_on_whatever_the_service_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with answering(lambda _: refused(500, "internal_error")) as server:
+        assert "but here it says: this is internal_error" in greeting(server, monkeypatch, tmp_path)

@@ -20,6 +20,10 @@ SPOOL_BYTES = 8 * 2**20
 READ_BYTES = 2**16
 
 
+_MISSING = frozenset({"NAType", "NaTType"})
+"""The types of the values of pandas that stand for a missing one: ``pd.NA`` and ``pd.NaT``."""
+
+
 class Body(Protocol):
     """What is sent with a request."""
 
@@ -36,6 +40,14 @@ class Body(Protocol):
 
     def async_content(self) -> bytes | AsyncIterator[bytes]:
         """Return it from its beginning."""
+
+
+class ItemsError(Exception):
+    """The items of a body could not be taken from where the caller has them. Sending the body again would lose some."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error  # what the caller's iterable has raised
 
 
 class JsonBody:
@@ -69,11 +81,11 @@ class PackedLines:
         self._is_complete = False
 
     def content(self) -> Iterator[bytes]:
-        """Yield what was made before, and then the rest of the lines."""
+        """Yield what was made before, and then the rest of the lines. Raises ItemsError."""
         if isinstance(self._items, AsyncIterator):
             raise TypeError("the items of a Client are an iterable; an AsyncClient takes asynchronous ones, too")
         yield from self._made_before()
-        for item in self._items:
+        for item in self._taken(self._items):
             if packed := self._pack(item):
                 yield packed
         yield from self._end()
@@ -83,15 +95,37 @@ class PackedLines:
         for packed in self._made_before():
             yield packed
         if isinstance(self._items, AsyncIterator):
-            async for item in self._items:
+            async for item in self._taken_async(self._items):
                 if packed := self._pack(item):
                     yield packed
         else:
-            for item in self._items:
+            for item in self._taken(self._items):
                 if packed := self._pack(item):
                     yield packed
         for packed in self._end():
             yield packed
+
+    @staticmethod
+    def _taken(items: Iterator[object]) -> Iterator[object]:
+        while True:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise ItemsError(error) from error
+            yield item
+
+    @staticmethod
+    async def _taken_async(items: AsyncIterator[object]) -> AsyncIterator[object]:
+        while True:
+            try:
+                item = await anext(items)
+            except StopAsyncIteration:
+                return
+            except Exception as error:
+                raise ItemsError(error) from error
+            yield item
 
     def _made_before(self) -> Iterator[bytes]:
         if self._first is not None:
@@ -154,7 +188,7 @@ def encode_json(value: object) -> bytes:
     """Return a value as JSON. Raises InvalidRequest for a missing value, and TypeError for what can't be sent."""
     try:
         return json.dumps(value, default=plain, allow_nan=False).encode()
-    except ValueError:
+    except (ValueError, TypeError):
         place = _place_of_missing(value)
         if place is None:
             raise
@@ -188,6 +222,12 @@ def _place_of_missing(value: object, place: str = "") -> str | None:
         parts = [(f"{place}.{key}" if place else str(key), part) for key, part in value.items()]
     elif isinstance(value, list | tuple):
         parts = [(f"{place}[{index}]", part) for index, part in enumerate(value)]
+    elif type(value).__name__ in _MISSING:
+        return place or "the value"
     else:
-        return _place_of_missing(plain(value), place)
+        try:
+            value = plain(value)
+        except TypeError:
+            return None  # It can't be sent, for another reason.
+        return _place_of_missing(value, place)
     return next((found for where, part in parts if (found := _place_of_missing(part, where))), None)

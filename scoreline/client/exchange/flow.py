@@ -44,7 +44,6 @@ class Reading(Enum):
     """How a stream is read."""
 
     EVENTS = "events"  # as server-sent events
-    LINES = "lines"  # as lines of text
     CHUNKS = "chunks"  # as bytes
 
 

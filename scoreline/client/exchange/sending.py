@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import math
 import random
 import time
 import uuid
@@ -17,6 +18,7 @@ from scoreline.client.errors import (
     UnexpectedResponse,
     error_for,
 )
+from scoreline.client.exchange.bodies import ItemsError
 from scoreline.client.exchange.flow import (
     Answer,
     Flow,
@@ -95,11 +97,13 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
 
     patient: whether the service may be absent for longer, because the operation takes long anyway. until: the time of
     ``time.monotonic`` after which there is no repetition; None: as the service's settings say.
+
+    An error of the caller's own items is raised as it is: an iterable that has raised has no more items to send again.
     """
     seconds = request.seconds or service.timeout
     is_streamed = request.body is not None and request.body.is_streamed
     repetitions: Repetitions | None = None
-    total_deadline = time.monotonic() + seconds + service.window(patient=patient)
+    began, total_deadline = time.monotonic(), math.inf
     while True:
         left = seconds if is_streamed else min(seconds, max(0.1, total_deadline - time.monotonic()))
         try:
@@ -114,8 +118,12 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
         except ScorelineError as error:
             service.is_away = error.status in AWAY_STATUSES
             failure = error
+        except ItemsError as failed:
+            raise failed.error from failed.error.__cause__
         if repetitions is None:
+            # The first attempt may have shown that the service was there, and with that the window is a longer one.
             window = service.window(patient=patient)
+            total_deadline = began + seconds + window
             if until is not None:
                 window = min(window, until - time.monotonic())
             repetitions = Repetitions(window, is_repeatable=request.is_repeatable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
@@ -107,12 +108,17 @@ def delete_file(service: Service, file: FileOrId) -> Flow[None]:
 
 
 class Lines:
-    """A file that is read line by line, and opened again if the connection breaks off."""
+    """A file that is read line by line, and opened again if the connection breaks off.
+
+    Only a line feed ends a line: other characters that Unicode counts as ends of lines may stand within a line of JSON.
+    """
 
     def __init__(self, service: Service, file: FileOrId) -> None:
         self._service = service
         self._path = file_path(file, "/content")
         self._stream: Stream | None = None
+        self._ready: deque[bytes] = deque()  # lines that have come and were not returned yet
+        self._begun: list[bytes] = []  # what has come of the line behind them
         self._read = 0  # lines that were returned
         self._repetitions: Repetitions | None = None
 
@@ -120,13 +126,11 @@ class Lines:
         """Return the next line, or None at the end of the file."""
         while True:
             try:
-                if self._stream is None:
-                    yield from self._open()
-                assert self._stream is not None
-                line: str | None = yield from next_of(self._stream)
+                stream = self._stream or (yield from self._open())
+                line = yield from self._next_of(stream)
                 self._read += 1
                 self._repetitions = None
-                return line
+                return None if line is None else line.removesuffix(b"\r").decode(errors="replace")
             except Unreachable as error:
                 self._stream = None
                 self._repetitions = self._repetitions or Repetitions(self._service.window(patient=True))
@@ -135,12 +139,31 @@ class Lines:
                     raise
             yield from sleep(pause)
 
-    def _open(self) -> Flow[None]:
+    def _open(self) -> Flow[Stream]:
+        """Open the file behind the lines that were returned."""
         request = Request("GET", self._path, _as_it_is)
-        stream = yield from opened(self._service, request, Reading.LINES, silence=self._service.timeout)
+        stream = yield from opened(self._service, request, Reading.CHUNKS, silence=self._service.timeout)
+        self._ready.clear()
+        self._begun.clear()
         for _ in range(self._read):
-            yield from next_of(stream)
+            yield from self._next_of(stream)
         self._stream = stream
+        return stream
+
+    def _next_of(self, stream: Stream) -> Flow[bytes | None]:
+        """Return the next line of a stream, or None at its end. The last line may have no end."""
+        while not self._ready:
+            chunk: bytes | None = yield from next_of(stream)
+            if chunk is None:
+                rest = b"".join(self._begun)
+                self._begun.clear()
+                return rest or None
+            begun, *others = chunk.split(b"\n")
+            self._begun.append(begun)
+            for piece in others:
+                self._ready.append(b"".join(self._begun))
+                self._begun = [piece]
+        return self._ready.popleft()
 
 
 def _as_it_is(raw: Any) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from scoreline.client.errors import Conflict, JobCancelled, JobEnded, JobExpired, JobFailed
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import Delivery, Job, JobStatus
@@ -16,6 +18,9 @@ PAGE_ITEMS = 1_000
 
 PAGE_JOBS = 100
 """The jobs of the largest page of a list."""
+
+SMALL_LABEL_MASS = 0.01
+"""The service warns if the labels together have less of the probability than this for most items."""
 
 JobOrId = Job | str
 
@@ -85,11 +90,15 @@ def page_of_items(
 def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
     """Return all scores of a job that has succeeded, however many items it has.
 
-    ``wait(...).result`` has them only of a job with at most 1,000 items. Raises ValueError for a job of likelihoods,
-    which :meth:`likelihood_result` reads.
+    ``wait(...).result`` has them only of a job with at most 1,000 items. Raises Conflict for a job that has not ended,
+    and JobFailed, JobCancelled or JobExpired for one that has ended without success; :meth:`scores` reads what is
+    scored of it. Raises ValueError for a job of likelihoods, which :meth:`likelihood_result` reads.
+
+    What computed the scores of a job with more than 1,000 items is returned whether it was asked for or not.
     """
     found = yield from get(service, job)
     _check_kind(found.kind == "likelihood")
+    check_succeeded(found)
     if found.result is not None:
         return found.result
     lines: list[Mapping[str, Any]] = []
@@ -101,12 +110,48 @@ def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
         name: [line[name] for line in lines] if lines and lines[0].get(name) is not None else None
         for name in ("logprobs", "logits", "label_mass", "relevance")
     }
-    raw = {
-        **{name: found.raw[name] for name in ("id", "model", "usage", "warnings")},
-        "scores": [line["scores"] for line in lines],
-        **columns,
-    }
+    raw = {**raw_of_result(found), "scores": [line["scores"] for line in lines], **columns}
+    raw["warnings"] = [*found.warnings, *warnings_of_label_mass(columns["label_mass"] or [])]
     return ScoreResult.read(raw)
+
+
+def check_succeeded(job: Job) -> None:
+    """Raise the error for a job that has not succeeded: its pages leave out what is not scored."""
+    if not job.ended:
+        message = f"{job.id} is still {job.status}, so it has no result: wait() returns it when it has succeeded"
+        raise Conflict("job_not_finished", message, job_id=job.id)
+    if job.status != "succeeded":
+        raise ended_without_success(job)
+
+
+def raw_of_result(job: Job) -> dict[str, Any]:
+    """Return the fields that the result of a job has from the job."""
+    return {name: job.raw[name] for name in ("id", "model", "usage", "warnings", "provenance") if name in job.raw}
+
+
+def warnings_of_label_mass(label_mass: Sequence[float]) -> list[str]:
+    """Return the warning that the service gives with smaller results if the labels have next to no probability."""
+    if not label_mass or (median := statistics.median(label_mass)) >= SMALL_LABEL_MASS:
+        return []
+    return [
+        f"the labels have {median:.1g} of the probability together (median of the items): the prompt is probably not "
+        "one that the model answers with these labels"
+    ]
+
+
+def ended_without_success(job: Job) -> JobEnded:
+    """Return the error for a job that failed, was cancelled or has expired."""
+    error: JobEnded
+    if job.status == "failed":
+        code, message = job.error or ("job_failed", "it failed")
+        error = JobFailed(code, f"{job.id} failed: {message}", job_id=job.id)
+    elif job.status == "cancelled":
+        error = JobCancelled("job_cancelled", f"{job.id} was cancelled", job_id=job.id)
+    else:
+        message = f"{job.id} was given up: {job.scored_items} of {job.total_items} items were scored in time"
+        error = JobExpired("job_expired", message, job_id=job.id)
+    error.job = job
+    return error
 
 
 def cancel(service: Service, job: JobOrId) -> Flow[Job]:

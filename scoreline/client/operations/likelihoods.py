@@ -9,7 +9,7 @@ from scoreline.client.exchange.bodies import Body, JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.job_objects import DryRun, Job, Priority
-from scoreline.client.operations.jobs import PAGE_ITEMS, JobOrId, get, page_of_items
+from scoreline.client.operations.jobs import PAGE_ITEMS, JobOrId, check_succeeded, get, page_of_items, raw_of_result
 from scoreline.client.operations.scoring import SLACK_SECONDS, Column, Items, Query, fields_of
 from scoreline.client.results import ItemLikelihood, LikelihoodResult
 
@@ -142,9 +142,13 @@ def likelihoods(service: Service, job: JobOrId, *, page_items: int = PAGE_ITEMS)
 def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
     """Return all likelihoods of a job that has succeeded, however many items it has.
 
-    ``wait(...).likelihoods`` has them only of a job with at most 1,000 items.
+    ``wait(...).likelihoods`` has them only of a job with at most 1,000 items. For a job that has not succeeded, this
+    raises what :meth:`result` does; :meth:`likelihoods` reads what is computed of it. Raises ValueError for a job of
+    scores.
     """
     found = yield from get(service, job)
+    _check_kind(found.kind == "score")
+    check_succeeded(found)
     if found.likelihoods is not None:
         return found.likelihoods
     lines: list[Mapping[str, Any]] = []
@@ -153,7 +157,7 @@ def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
         page, offset = yield from _page(service, job, offset, PAGE_ITEMS)
         lines += page
     raw = {
-        **{name: found.raw[name] for name in ("id", "model", "usage", "warnings")},
+        **raw_of_result(found),
         **{name: [line[name] for line in lines] for name in ("logprob", "num_tokens", "is_greedy")},
         **{name: [line[name] for line in lines] for name in ("token_logprobs", "tokens") if lines and name in lines[0]},
     }
@@ -165,9 +169,13 @@ def _page(
 ) -> Flow[tuple[list[Mapping[str, Any]], int | None]]:
     """Do what :func:`page_of_items` does, for a job of likelihoods alone."""
     lines, following = yield from page_of_items(service, job, offset, page_items)
-    if lines and "logprob" not in lines[0]:
-        raise ValueError("this is a job of scores, not of likelihoods: scores() and result() read it")
+    _check_kind(bool(lines) and "logprob" not in lines[0])
     return lines, following
+
+
+def _check_kind(of_scores: bool) -> None:
+    if of_scores:
+        raise ValueError("this is a job of scores, not of likelihoods: scores() and result() read it")
 
 
 def _submitted(service: Service, body: Body, key: str | None) -> Flow[Job]:

@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Callable
 
-from scoreline.client.errors import JobCancelled, JobEnded, JobExpired, JobFailed, ScorelineError, TimedOut
+from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import Job
-from scoreline.client.operations.jobs import JobOrId, job_path
+from scoreline.client.operations.jobs import JobOrId, ended_without_success, job_path
 from scoreline.client.operations.scoring import SLACK_SECONDS
 from scoreline.client.progress import shown
 
@@ -72,18 +72,3 @@ def _held(service: Service, job_id: str, deadline: float | None, longest: int) -
 
 def _timed_out(message: str, job_id: str) -> TimedOut:
     return TimedOut("timeout", message, job_id=job_id)
-
-
-def ended_without_success(job: Job) -> JobEnded:
-    """Return the error for a job that failed, was cancelled or has expired."""
-    error: JobEnded
-    if job.status == "failed":
-        code, message = job.error or ("job_failed", "it failed")
-        error = JobFailed(code, f"{job.id} failed: {message}", job_id=job.id)
-    elif job.status == "cancelled":
-        error = JobCancelled("job_cancelled", f"{job.id} was cancelled", job_id=job.id)
-    else:
-        message = f"{job.id} was given up: {job.scored_items} of {job.total_items} items were scored in time"
-        error = JobExpired("job_expired", message, job_id=job.id)
-    error.job = job
-    return error

@@ -63,6 +63,23 @@ def test_results_and_errors_come_in_the_order_of_the_requests(client: Client, sh
     assert asyncio.run(numbers()) == list(range(10))
 
 
+def test_only_a_line_feed_ends_a_line(client: Client, shared_up: Up) -> None:
+    odd = "\u2028 \u2029 \x85 \x0b \x0c \x1c \x1d \x1e"
+    lines = [f"first {odd} é", "a carriage\rreturn", "", "x" * 300_000 + odd, "without an end"]
+    assert len(lines[0].splitlines()) > 8
+    file = client.upload_file("\n".join(lines).encode())
+    assert list(client.file_lines(file)) == lines
+
+    async def lines_of_file() -> list[str]:
+        async with AsyncClient(shared_up.url) as other:
+            return [line async for line in other.file_lines(file)]
+
+    assert asyncio.run(lines_of_file()) == lines
+    names = [f"{name} {n}" for n, name in enumerate("\u2028\u2029\x85")]
+    batch = client.wait_batch(client.batch((name, GOOD) for name in names), 60)
+    assert [one.custom_id for one in client.batch_results(batch)] == names
+
+
 def test_rankings_come_from_batches_too(client: Client) -> None:
     body = {"query": "What is in England", "documents": ["London is in England", "Paris"]}
     (one,) = client.batch_results(client.wait_batch(client.batch({"a": body}, endpoint="/v1/rerank"), 60))

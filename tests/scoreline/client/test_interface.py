@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
@@ -21,6 +22,7 @@ from scoreline.client.connection import connection_settings
 from scoreline.client.exchange.sending import Service
 from scoreline.client.operations import likelihoods, scoring, submitting
 from scoreline.client.operations.pairs import PairOptions
+from tests.scoreline.client.unreliable import Reply, answering
 from tests.scoreline.running import ROOT, Up
 
 SERVER = {"api", "jobs", "model", "workers", "scoring", "settings", "bell", "webhooks", "operations", "checkpoints"}
@@ -207,3 +209,40 @@ def test_the_authorities_that_a_machine_trusts_are_read_for_https_alone(monkeypa
         Client("https://127.0.0.1:1")
     settings, _ = connection_settings("http://127.0.0.1:1", None, 1.0, 1.0, 1.0)
     assert settings["verify"].verify_mode is ssl.CERT_REQUIRED, "if it were used all the same, nothing would be trusted"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_proxy_of_the_environment_is_asked_for_other_machines_alone(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    async def tokenize(url: str) -> list[int]:
+        async with AsyncClient(url) as client:
+            return await client.tokenize("a")
+
+    for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with (
+        answering(lambda _: Reply(200, {"tokens": [1]})) as service,
+        answering(lambda _: Reply(200, {"tokens": [2]})) as proxy,
+    ):
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        url = service.url.replace("127.0.0.1", host)
+        for expected, address in ((1, url), (2, "http://scoreline.invalid")):
+            with Client(address) as client:
+                assert client.tokenize("a") == [expected]
+            assert asyncio.run(tokenize(address)) == [expected]
+        assert [len(service.got), len(proxy.got)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("url", "pattern"),
+    [
+        ("http://127.8.0.1:1", "all://127.8.0.1"),
+        ("https://[::1]:1", "all://[::1]"),
+        ("http://a.localhost", "all://a.localhost"),
+    ],
+)
+def test_addresses_of_the_machine_itself_are_known(url: str, pattern: str) -> None:
+    settings, _ = connection_settings(url, None, 1, 1, 1)
+    assert settings["mounts"] == {pattern: None}
+    Client(url).close()

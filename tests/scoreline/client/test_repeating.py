@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 
+import httpx2
 import pytest
 
 from scoreline import (
@@ -28,6 +29,7 @@ from scoreline import (
     Unreachable,
 )
 from scoreline.client.exchange import bodies, sending
+from scoreline.client.exchange.flow import Exchange, Request, Sleep
 from tests.scoreline.client.unreliable import BROKEN, Got, Reply, answering, in_turn, passed_on, refused
 from tests.scoreline.running import Up
 from tests.services import free_port
@@ -134,6 +136,26 @@ def test_a_call_to_a_service_that_nobody_has_reached_gives_up_early(monkeypatch:
         client.tokenize("a")
 
 
+def test_the_first_failure_decides_how_long_an_absent_service_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    service = sending.Service("http://nowhere", timeout=45, retry_seconds=20, outage_seconds=300)
+    flow = sending.send(service, Request("GET", "/v1/jobs/job_1", dict), patient=True)
+    lost = Unreachable("unreachable", "the connection broke off")
+    assert next(flow) == Exchange(Request("GET", "/v1/jobs/job_1", dict), 45)
+    service.was_reached = True  # as of a connection that broke off
+    assert isinstance(flow.throw(lost), Sleep)
+    for moment, seconds in ((290.0, 45.0), (299.0, 45.0), (330.0, 15.0)):
+        now = moment
+        assert next(flow) == Exchange(Request("GET", "/v1/jobs/job_1", dict), seconds)
+        now = 299.0
+        assert isinstance(flow.throw(lost), Sleep)
+    next(flow)
+    now = 301.0
+    with pytest.raises(Unreachable):
+        flow.throw(lost)
+
+
 def test_a_delivery_is_not_sent_again_twice() -> None:
     with answering(in_turn(BROKEN)) as server, Client(server.url) as client:
         with pytest.raises(Unreachable):
@@ -218,3 +240,33 @@ def test_an_upload_that_breaks_off_is_sent_again_from_its_beginning(
     with answering(answer) as server:
         assert asyncio.run(uploads()) == 3_000
     assert len(set(broken)) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unreachable("unreachable", "another service is away"), httpx2.ReadError("the source broke off"), OSError("gone")],
+)
+def test_an_error_of_the_items_themselves_is_raised_and_no_part_of_them_is_submitted(
+    error: Exception, job_object: dict[str, object]
+) -> None:
+    def breaking() -> Iterator[str]:
+        yield from ("a", "b")
+        raise error
+
+    async def slowly() -> AsyncIterator[str]:
+        for item in breaking():
+            yield item
+
+    async def uploads(items: Iterator[str] | AsyncIterator[str]) -> None:
+        async with AsyncClient(server.url) as client:
+            await client.upload("a", items, label_token_ids=[1])
+
+    with answering(in_turn(Reply(202, job_object))) as server:
+        with Client(server.url) as client, pytest.raises(type(error)) as raised:
+            client.upload("a", breaking(), label_token_ids=[1])
+        assert raised.value is error
+        for items in (breaking(), slowly()):
+            with pytest.raises(type(error)) as raised:
+                asyncio.run(uploads(items))
+            assert raised.value is error
+        assert server.got == []

@@ -58,6 +58,15 @@ def test_arrays_of_token_ids_are_scored_like_lists(client: Client, query: Any, i
     assert len(client.score([1, 2], same_length, label_token_ids=[3]).scores) == 2
 
 
+def test_a_missing_value_of_pandas_is_an_error_that_says_where() -> None:
+    for items in (["a", pd.NA], ["a", pd.NaT], pd.Series(["a", pd.NA]), pd.Series(["a", None], dtype="string")):
+        with pytest.raises(InvalidRequest, match=r"items\[1\] is missing") as raised:
+            encode_json({"query": "a", "items": items})
+        assert raised.value.param == "items[1]"
+    with pytest.raises(TypeError, match="a bytes can't be sent"):
+        encode_json({"items": ["a", b"b"]})
+
+
 def test_a_missing_value_is_an_error_that_says_where(client: Client) -> None:
     with pytest.raises(InvalidRequest, match=r"items\[1\] is missing") as raised:
         client.score("a", pd.Series(["b", math.nan]), label_token_ids=[1])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from scoreline import (
     Client,
+    Conflict,
     Job,
     JobCancelled,
     JobEnd,
@@ -16,6 +18,8 @@ from scoreline import (
     JobScores,
     TimedOut,
 )
+from scoreline.client.operations.jobs import PAGE_ITEMS, warnings_of_label_mass
+from scoring.conversion import warning_of_label_mass
 from tests.scoreline.client.unreliable import Got, Reply, answering
 from tests.scoreline.running import Up
 
@@ -91,6 +95,55 @@ def test_all_scores_of_a_large_job_are_one_result(client: Client) -> None:
     assert [len(result.scores), len(result.logprobs or []), len(result.label_mass or [])] == [1_500] * 3
     assert result.scores == [item.scores for item in client.scores(job)]
     assert result.logits is None
+
+
+def test_the_result_of_a_large_job_has_all_that_the_result_of_a_small_one_has(client: Client) -> None:
+    results = []
+    for count in (3, PAGE_ITEMS + 1):
+        items = [f"item {n % 3}" for n in range(count)]
+        job = client.wait(client.upload("a", items, label_token_ids=[1], return_provenance=True))
+        assert (job.result is None) == (count > PAGE_ITEMS)
+        results.append(client.result(job))
+    small, large = results
+    assert large.provenance is not None
+    assert large.provenance == small.provenance
+
+
+def test_the_result_of_a_large_job_warns_of_a_small_label_mass(job_object: dict[str, object]) -> None:
+    line = {"index": 0, "scores": [0.5], "label_mass": 0.001}
+    page = {"object": "list", "data": [line], "has_more": False, "next_offset": None}
+    job = {**job_object, "status": "succeeded", "warnings": ["odd"]}
+
+    def answer(got: Got) -> Reply:
+        return Reply(200, page if "/scores" in got.path else job)
+
+    with answering(answer) as server, Client(server.url) as client:
+        assert client.result("job_1").warnings == ["odd", *warnings_of_label_mass([0.001])]
+
+
+@pytest.mark.parametrize("mass", [[], [0.5], [0.01], [0.0099, 0.02], [0.0012, 0.5, 0.00123456], [0.001, 0.002]])
+def test_the_warning_of_a_large_job_is_that_of_the_service(mass: list[float]) -> None:
+    of_service = warning_of_label_mass(np.array(mass))
+    assert warnings_of_label_mass(mass) == ([] if of_service is None else [of_service])
+
+
+def test_a_job_that_has_not_succeeded_has_no_result(shared_up: Up, client: Client) -> None:
+    with shared_up.worker_frozen():
+        scores = client.submit("a", ["b"], label_token_ids=[1])
+        likelihoods = client.submit_likelihood("a", ["b"])
+        with pytest.raises(Conflict, match="is still queued, so it has no result") as raised:
+            client.result(scores)
+        assert (raised.value.code, raised.value.job_id) == ("job_not_finished", scores.id)
+        with pytest.raises(Conflict, match="is still queued, so it has no result"):
+            client.likelihood_result(likelihoods)
+        with pytest.raises(ValueError, match="a job of scores"):
+            client.likelihood_result(scores)
+        client.cancel(scores)
+        client.cancel(likelihoods)
+    with pytest.raises(JobCancelled):
+        client.result(scores)
+    with pytest.raises(JobCancelled):
+        client.likelihood_result(likelihoods)
 
 
 def test_a_dry_run_says_what_a_job_would_take_and_submits_nothing(client: Client) -> None:

@@ -58,7 +58,12 @@ def answering(answer: Callable[[Got], Reply], port: int = 0) -> Iterator[Server]
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
-            server.got.append(Got(self.command, self.path, dict(self.headers.items()), self._body()))
+            try:
+                body = self._body()
+            except ValueError:  # the body broke off
+                self.close_connection = True
+                return
+            server.got.append(Got(self.command, self.path, dict(self.headers.items()), body))
             reply = answer(server.got[-1])
             if reply.status is None:
                 self.close_connection = True

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from scoreline.exit_codes import ExitCode
 from tests.scoreline.running import REAL, ROOT, Up
+from tests.services import wait_until
 
 LOADING = """
 import sys
@@ -58,6 +60,11 @@ def interrupt(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
     return code, process.stderr.read().decode().splitlines()
 
 
+def reads_from_a_pipe(process_id: int) -> bool:
+    """Whether a thread of a process waits for what comes out of a pipe."""
+    return any("pipe_read" in path.read_text() for path in Path(f"/proc/{process_id}/task").glob("*/wchan"))
+
+
 def test_while_a_run_waits_for_its_input(start: Start) -> None:
     columns = ("--query-column", "query", "--item-column", "item", "--label", "x", "--window-rows", "1")
     process = start("run", "-", "--input-format", "csv", "-o", "-", *columns)
@@ -66,6 +73,8 @@ def test_while_a_run_waits_for_its_input(start: Start) -> None:
     process.stdin.write(b"query,item\na,b\nc,d\n")
     process.stdin.flush()
     assert process.stdout.readline() == b"query,item,x,label_mass\n"
+    assert [process.stdout.readline()[:4] for _ in range(2)] == [b"a,b,", b"c,d,"]
+    wait_until(lambda: reads_from_a_pipe(process.pid), "a thread waits for the next row")
     assert interrupt(process) == (ExitCode.INTERRUPTED, ["scoreline: interrupted"])
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scoreline import Client, Job, JobEnded, ScorelineError, TimedOut
+from scoreline import Client, ItemScores, Job, JobEnded, ScorelineError, TimedOut, Unreachable
 from scoreline.command import app
-from scoreline.commands.jobs import _ChangesAsJson
+from scoreline.commands.jobs import _ChangesAsJson, _write_document
 from scoreline.exit_codes import CommandError
 from tests.scoreline.running import REAL, ROOT, Up, scoreline
 
@@ -85,6 +85,33 @@ def test_results_are_written_in_every_format(shared_up: Up, job: Job, tmp_path: 
     assert json.loads(said(shared_up, "results", job.id, "--json")) == document
     with pytest.raises(CommandError, match="--json is --format json"):
         said(shared_up, "results", job.id, "--json", "--format", "csv")
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.json", "out.jsonl"])
+def test_results_that_can_not_be_written_are_one_line_and_leave_nothing(
+    shared_up: Up, job: Job, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    for output in (tmp_path / "missing" / name, tmp_path / name):
+        with pytest.raises(CommandError, match="can't be written: ") as refused:
+            said(shared_up, "results", job.id, "-o", str(output))
+        assert refused.value.exit_code == (1 if output.is_dir() else 2)
+        assert "--restart" not in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_document_has_its_name_only_once_it_is_complete(job: Job, tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("before")
+
+    def breaking() -> Iterator[ItemScores]:
+        yield ItemScores(0, [0.5], None, None, None, None)
+        raise Unreachable("unreachable", "it broke off")
+
+    with pytest.raises(Unreachable):
+        _write_document(breaking(), str(target))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    assert target.read_text() == "before"
 
 
 def test_results_are_written_as_parquet(shared_up: Up, job: Job, tmp_path: Path) -> None:

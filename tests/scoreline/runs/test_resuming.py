@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +129,27 @@ def test_rows_that_were_written_are_compared_with_the_input(
         execute(plan_of(interrupted, target), shared_up.url)
 
 
+@pytest.mark.parametrize("lines", [1, 16])
+def test_it_does_not_go_on_with_an_input_that_ends_before_what_is_written(
+    shared_up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    rows = [*ROWS[:39], ROWS[39] | {"item": "too long " * 600}]
+    content = write_csv(tmp_path / "in.csv", rows).read_text()
+
+    def execute_on(text: str, **options: Any) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        plan = plan_of(tmp_path / "in.csv", tmp_path / "out.csv", concurrency=1, **options)
+        execute(replace(plan, source="-"), shared_up.url)
+
+    with pytest.raises(CommandError, match="line 41"):
+        execute_on(content)
+    with pytest.raises(CommandError, match="standard input is not what this run began with: --restart"):
+        execute_on("".join(content.splitlines(keepends=True)[:lines]))
+    assert not (tmp_path / "out.csv").exists()
+    execute_on(content, on_too_long="skip")
+    assert [row["id"] for row in read_csv(tmp_path / "out.csv")] == [row["id"] for row in rows]
+
+
 def test_restart_begins_again(shared_up: Up, interrupted: Path) -> None:
     target = interrupted.with_name("out.csv")
     write_csv(interrupted, ROWS)
@@ -191,6 +213,31 @@ def test_two_runs_do_not_write_the_same_file(shared_up: Up, interrupted: Path) -
     with pytest.raises(CommandError, match="is in use"):
         execute(plan, shared_up.url)
     journal.close()
+
+
+def test_restart_leaves_a_run_alone_that_goes_on(shared_up: Up, interrupted: Path) -> None:
+    target = interrupted.with_name("out.csv")
+    plan = plan_of(interrupted, target, on_too_long="skip")
+    content = target.with_name("out.csv.part").read_bytes()
+    journal = Journal(target.with_name("out.csv.journal"), plan.fingerprint())
+    with pytest.raises(CommandError, match="is in use"):
+        execute(replace(plan, restart=True), shared_up.url)
+    assert target.with_name("out.csv.part").read_bytes() == content
+    journal.close()
+    journal = Journal(target.with_name("out.csv.journal"), plan.fingerprint())
+    assert (journal.is_resumed, journal.written.rows) == (True, 30)
+    journal.close()
+
+
+def test_restart_replaces_what_is_no_journal(shared_up: Up, interrupted: Path) -> None:
+    target = interrupted.with_name("out.csv")
+    write_csv(interrupted, ROWS)
+    target.with_name("out.csv.journal").write_bytes(b"no journal " * 1_000)
+    with pytest.raises(CommandError, match="--restart begins again"):
+        execute(plan_of(interrupted, target), shared_up.url)
+    execute(plan_of(interrupted, target, restart=True), shared_up.url)
+    assert [row["id"] for row in read_csv(target)] == [row["id"] for row in ROWS]
+    assert sorted(path.name for path in interrupted.parent.iterdir()) == ["in.csv", "out.csv"]
 
 
 def test_it_does_not_go_on_with_another_model(shared_up: Up, interrupted: Path) -> None:

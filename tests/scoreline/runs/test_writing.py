@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from scoreline.exit_codes import CommandError
 from scoreline.runs.formats import Format
+from scoreline.runs.reading import open_source
 from scoreline.runs.writing import Sink, open_sink
 
 ROWS: list[dict[str, Any]] = [{"name": f"row {n}", "score": n / 8} for n in range(4)]
@@ -51,6 +53,28 @@ def test_what_was_written_after_the_last_known_state_is_undone(tmp_path: Path, f
     assert [found.name for found in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("file_format", list(Format))
+def test_rows_and_the_names_of_their_files_are_on_the_disk_before_they_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: Format
+) -> None:
+    stored: list[str] = []
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        stored.append(str(Path(os.readlink(f"/proc/self/fd/{descriptor}")).relative_to(tmp_path)))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    sink = opened(tmp_path / "out", file_format)
+    sink.resume(0)
+    sink.write(ROWS[:2])
+    of_rows = ["out.parts/unfinished", "out.parts"] if file_format is Format.PARQUET else [".", "out.part"]
+    assert stored == of_rows
+    sink.finish()
+    of_end = ["out.parts/unfinished", "."] if file_format is Format.PARQUET else ["out.part", "."]
+    assert stored == of_rows + of_end
+
+
 @pytest.mark.parametrize("file_format", [Format.CSV, Format.PARQUET])
 def test_an_output_that_has_lost_rows_is_not_continued(tmp_path: Path, file_format: Format) -> None:
     with pytest.raises(CommandError, match="lost rows that were written: --restart"):
@@ -73,6 +97,18 @@ def test_an_output_in_a_folder_that_can_not_be_written_is_one_line(tmp_path: Pat
     with pytest.raises(CommandError, match="can't be written") as refused:
         opened(tmp_path / "file" / "out", file_format).resume(0)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("file_format", [Format.CSV, Format.TSV])
+def test_line_breaks_of_all_kinds_stand_within_a_value(tmp_path: Path, file_format: Format) -> None:
+    rows = [{"name": name, "score": 0.5} for name in ("a\rb", "a\nb", "a\r\nb", "a\r", "a\r\n", "a")]
+    sink = opened(tmp_path / "out", file_format)
+    sink.resume(0)
+    sink.write(rows)
+    sink.finish()
+    assert rows_in(tmp_path / "out", file_format) == rows
+    assert (tmp_path / "out").read_bytes().endswith(b"0.5\n")
+    assert open_source(str(tmp_path / "out"), file_format).columns == ["name", "score"]
 
 
 def test_texts_that_are_not_unicode_are_escaped(tmp_path: Path) -> None:
