@@ -278,11 +278,16 @@ class EmbeddedService:
     def close(self) -> None:
         """Stop the processes. Kill them if they take too long, or if this process is told to stop again."""
         running = [child for child in self._children if not child.has_ended]
+        # The worker goes on until the API has ended, whose calls wait for their scores.
+        waiting = [child for child in running if child.role == "worker"]
         for child in running:
-            child.process.send_signal(signal.SIGTERM)
+            if child not in waiting:
+                child.process.send_signal(signal.SIGTERM)
         stops = self._stop.count
         deadline = time.monotonic() + STOP_SECONDS
         while any(not child.has_ended for child in running):
+            if waiting and all(child.has_ended for child in running if child.role == "api"):
+                waiting.pop().process.send_signal(signal.SIGTERM)
             if time.monotonic() > deadline or self._stop.count > stops:
                 for child in running:
                     child.kill()

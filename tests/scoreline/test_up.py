@@ -13,8 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from scoreline.client import Client, ScorelineError
@@ -58,6 +61,33 @@ def test_a_killed_worker_is_restarted_and_a_signal_stops_everything_cleanly(star
         assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 30).status == "succeeded"
     assert up.worker != first
     assert_stops_cleanly(up, signal.SIGINT, list(up.children().values()))
+
+
+def test_a_call_that_is_open_at_the_end_gets_its_scores(start_up: StartUp) -> None:
+    up = start_up()
+    up.wait_until_ready()
+    with Client(up.url) as client, ThreadPoolExecutor(1) as pool:
+        assert client.score("a", ["b"], label_token_ids=[1]).scores
+        os.kill(up.worker, signal.SIGSTOP)
+        call = pool.submit(client.score, "a", ["b"], label_token_ids=[1])
+        wait_until(lambda: "scoreline_awaited_jobs 1.0" in metrics_of(up), "the call waits")
+        up.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not is_listening(up), "the API takes no more connections")
+        os.kill(up.worker, signal.SIGCONT)
+        assert call.result(30).scores
+    assert up.process.wait(40) == 0, up.output
+
+
+def metrics_of(up: Up) -> str:
+    return httpx2.get(f"{up.url}/metrics").text
+
+
+def is_listening(up: Up) -> bool:
+    try:
+        socket.create_connection((urlsplit(up.url).hostname, urlsplit(up.url).port), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 @pytest.mark.slow
