@@ -148,7 +148,7 @@ def test_a_job_that_has_not_succeeded_has_no_result(shared_up: Up, client: Clien
 
 def test_a_dry_run_says_what_a_job_would_take_and_submits_nothing(client: Client) -> None:
     before = next(iter(client.jobs())).id if any(True for _ in client.jobs()) else None
-    wanted = client.dry_run("a long query", ["b", "c"], label_token_ids=[1])
+    wanted = client.dry_run("a query that is long enough to be computed once " * 8, ["b", "c"], label_token_ids=[1])
     assert (wanted.total_items, wanted.waits_for) == (2, [])
     assert wanted.prompt_tokens > wanted.work > 0
     assert (next(iter(client.jobs())).id if before else None) == before
