@@ -43,6 +43,7 @@ class CopiedSource:
                 shutil.copytree(ROOT / name, self._app / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 self._app.mkdir(exist_ok=True)
+                (self._app / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, self._app / name)
         image = read_dockerfile().final
         self.entrypoint: Sequence[str] = image.last("ENTRYPOINT").words()

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from model.forward import Computed, Extension
 from model.lookahead import GIVING_WAY_SECONDS, Lookahead
+from tests.model import engines
+from tests.model.geometries import STEP
+from tests.model.test_preemption import QUERY, group, logits
 
 
 class Clock:
@@ -44,3 +53,29 @@ def test_work_whose_host_never_gives_way_always_runs_ahead() -> None:
         with lookahead.working():
             pass
         assert lookahead.allowed()
+
+
+def test_no_step_is_dispatched_ahead_of_a_call_that_may_come_soon(
+    checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.load(checkpoint("untied"), "float32", step_tokens=STEP)
+    monkeypatch.setattr("model.lookahead.GIVING_WAY_SECONDS", 3_600.0)
+    run, dispatched, complete = engine.forward.run, 0, 0
+    ahead: list[int] = []
+
+    def counted(extensions: Sequence[Extension]) -> Computed:
+        nonlocal dispatched
+        dispatched += 1
+        return run(extensions)
+
+    def on_step(preempt: bool = True) -> None:
+        nonlocal complete
+        complete += 1
+        ahead.append(dispatched - complete)
+        if preempt and len(ahead) == 3:
+            logits(engine, group(2, QUERY, (5,)), lambda: on_step(preempt=False))
+
+    monkeypatch.setattr(engine.forward, "run", counted)
+    logits(engine, group(1, QUERY, (40,) * 7), on_step)
+    # The fourth is the step of the call, which begins while one more is dispatched, and the fifth is that one.
+    assert ahead == [1, 1, 1, 1, 0, 0, 0, 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -12,7 +12,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from model.engine import Engine
-from model.forward import Computed, Extension
 from tests.model import engines
 from tests.model.checkpoints import EVERY
 from tests.model.geometries import STEP, VOCABULARY, Group, Item
@@ -158,27 +157,3 @@ def test_work_that_preempts_at_every_step_releases_all_blocks(
         taken += sum(entry["event"] == "preempting work takes the blocks of prefixes" for entry in logs)
         assert engine.prefix_cache._used <= 3, "no more than prefixes that are kept"
     assert taken or inner != "a prefix too long for the pool"
-
-
-def test_no_step_is_dispatched_ahead_of_a_call_that_may_come_soon(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = load()
-    monkeypatch.setattr("model.lookahead.GIVING_WAY_SECONDS", 3_600.0)
-    run, dispatched, complete = engine.forward.run, 0, 0
-    ahead: list[int] = []
-
-    def counted(extensions: Sequence[Extension]) -> Computed:
-        nonlocal dispatched
-        dispatched += 1
-        return run(extensions)
-
-    def on_step(preempt: bool = True) -> None:
-        nonlocal complete
-        complete += 1
-        ahead.append(dispatched - complete)
-        if preempt and len(ahead) == 3:
-            logits(engine, group(2, QUERY, (5,)), lambda: on_step(preempt=False))
-
-    monkeypatch.setattr(engine.forward, "run", counted)
-    logits(engine, group(1, QUERY, (40,) * 7), on_step)
-    # The fourth is the step of the call, which begins while one more is dispatched, and the fifth is that one.
-    assert ahead == [1, 1, 1, 1, 0, 0, 0, 0]
