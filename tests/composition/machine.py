@@ -42,7 +42,6 @@ class CopiedSource:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, self._app / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
-                self._app.mkdir(exist_ok=True)
                 (self._app / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, self._app / name)
         image = read_dockerfile().final
