@@ -145,8 +145,10 @@ def replicas(spec: Mapping[str, Any], values: Mapping[str, Mapping[int, float | 
         now = [values[trigger.query][second] for trigger in triggers]
         if None in now:
             failures += 1
-            if failures >= spec["fallback"]["failureThreshold"]:
-                count = max(count, spec["fallback"]["replicas"])
+            fallback = spec["fallback"]
+            if failures >= fallback["failureThreshold"]:
+                keeps_more = fallback.get("behavior", "static") == "currentReplicasIfHigher"
+                count = max(count, fallback["replicas"]) if keeps_more else fallback["replicas"]
             counts[second] = count
             continue
         failures = 0

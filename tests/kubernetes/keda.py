@@ -40,7 +40,12 @@ SCALED_OBJECT = strict(
         maxReplicaCount=COUNT,
         pollingInterval=COUNT,
         cooldownPeriod=COUNT,
-        fallback=strict("failureThreshold replicas", failureThreshold=COUNT, replicas=COUNT),
+        fallback=strict(
+            "failureThreshold replicas",
+            failureThreshold=COUNT,
+            replicas=COUNT,
+            behavior={"enum": ["static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower"]},
+        ),
         advanced=strict(
             "horizontalPodAutoscalerConfig",
             horizontalPodAutoscalerConfig=strict(
