@@ -5,6 +5,7 @@ jax is imported only in the processes that measure, not in the one that starts t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -57,11 +58,13 @@ def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting
 
     from checkpoints.card import ModelCard
     from model.architecture.decoder import Decoder
+    from model.cpu_threads import choose_cpu_threads
     from model.engine import Engine
     from model.platforms import Platform
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     config = SHAPES[shape]
+    choose_cpu_threads(settings.cpu_threads, config, os.environ)
     platform = Platform.of(jax.devices()[0])
     dtype = platform.serving_dtype(settings.dtype)
     print(f"  in {dtype}", file=sys.stderr)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from jobs.store.migration import migrate
 from jobs.store.records import JobStatus, Submission
 from model.architecture.decoder import Decoder
 from model.compiling.workloads import LABELS
+from model.cpu_threads import choose_cpu_threads
 from model.engine import Engine
 from model.platforms import Platform
 from scoring.layout import Chunk, GroupWork, Rows, ScoredChunk
@@ -117,6 +119,7 @@ def loaded(shape: str) -> tuple[TimedEngine, ModelCard]:
     config = SHAPES[shape]
     card = ModelCard(shape, config.context, config.vocabulary, "random")
     settings = EngineSettings()
+    choose_cpu_threads(settings.cpu_threads, config, os.environ)
     platform = Platform.of(jax.devices()[0])
     dtype = platform.serving_dtype(settings.dtype)
     decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows)

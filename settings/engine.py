@@ -34,6 +34,11 @@ class EngineSettings(SettingsSlice):
         description="number of the TPU chip or GPU of its host that the worker uses, counted from 0; several, as in "
         "`0,1,2,3`, compute one model together; unset: the first",
     )
+    cpu_threads: PositiveInt | None = Field(
+        None,
+        description="threads with which a CPU computes a step; default: one for a small model, which more make no "
+        "faster, and otherwise one for each processor",
+    )
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto",
         description="number format of weights and activations; `auto` is `bfloat16`, or `float32` on a processor "

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 import jax
 
 from benchmarks.shapes import DEMONSTRATION
 from checkpoints.source import Contents, find_checkpoint
+from model.architecture.config import DecoderConfig
+from model.cpu_threads import choose_cpu_threads
 from model.engine import Engine
 from model.platforms import Platform
 from scoring.conversion import to_scores
@@ -25,6 +28,7 @@ class Scorer:
         configure_logs(logging.WARNING)
         checkpoint = find_checkpoint(str(DEMONSTRATION), None, Contents.WEIGHTS)
         served = ServedCheckpoint.load(checkpoint, name=None, delimiter=None, context_length=None)
+        choose_cpu_threads(None, DecoderConfig.from_directory(checkpoint.directory), os.environ)
         self._tokenizer = served.tokenizer
         self.engine = Engine.load(checkpoint.directory, EngineSettings(), served.card, Platform.of(jax.devices()[0]))
         self.engine.warm_up(lambda done, total, what: None)

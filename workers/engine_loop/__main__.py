@@ -48,6 +48,7 @@ def main() -> int:
     from checkpoints.progress import ByteProgress
     from checkpoints.source import Contents, find_checkpoint
     from model.architecture.config import DecoderConfig
+    from model.cpu_threads import choose_cpu_threads
     from scoring.served_checkpoint import ServedCheckpoint
 
     try:
@@ -58,7 +59,8 @@ def main() -> int:
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
         log.info("loading", model=scoring.model, commit=checkpoint.commit)
         # A configuration that is not supported is refused here, before anything large is imported or read.
-        DecoderConfig.from_directory(checkpoint.directory)
+        config = DecoderConfig.from_directory(checkpoint.directory)
+        choose_cpu_threads(engine_settings.cpu_threads, config, os.environ)
         card = ServedCheckpoint.load(
             checkpoint,
             name=scoring.model_name,

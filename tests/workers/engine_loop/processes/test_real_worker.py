@@ -37,6 +37,8 @@ def test_a_worker_scores_with_the_real_engine_and_registers_what_it_serves(sqlit
     try:
         store.wait_for(job_id)
         (record,) = live_workers(store.database, 20.0)
+        names = [file.read_text() for file in Path(f"/proc/{running.process.pid}/task").glob("*/comm")]
+        assert sum(name.startswith("tf_XLAEigen") for name in names) == 1, "a small model is computed by one thread"
         running.process.terminate()
         assert running.process.wait(20) == 0
     finally:
