@@ -57,10 +57,10 @@ from scoring.templates.wording import TemplateError
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
 from telemetry.tracing import Tracer

@@ -33,8 +33,8 @@ from jobs.store.migration import migrate
 from jobs.store.records import Accepted, Origin, Submission
 from scoring.layout import Chunk, Rows
 from scoring.options import Priority
-from settings.jobs import StoreSettings
 from settings.limits import LimitSettings
+from settings.store import StoreSettings
 
 QUERIES = 50
 QUERY, ITEM = 100, 20

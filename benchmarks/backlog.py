@@ -31,7 +31,7 @@ from model.compiling.workloads import labels_of
 from model.engine import Engine
 from scoring.layout import Chunk, Rows, TokenIds
 from settings.engine import EngineSettings
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
 from workers.engine_loop.watchdog import Watchdog

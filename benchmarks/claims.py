@@ -32,7 +32,7 @@ from jobs.store.migration import migrate
 from jobs.store.records import Submission
 from jobs.store.tables import batches, chunk_inputs, chunks, flows, jobs, prefixes
 from scoring.layout import Chunk, Rows
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 CARD = ModelCard("benchmark", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
 TENANTS = 1_000

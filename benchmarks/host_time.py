@@ -40,8 +40,8 @@ from model.whole_steps.decoder import StackedDecoder
 from model.whole_steps.forward import Key, WholeStepForward
 from scoring.layout import Chunk, GroupWork, Rows
 from settings.engine import EngineSettings
-from settings.jobs import StoreSettings
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from tests.services import PostgresServer
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
 from workers.engine_loop.watchdog import Watchdog

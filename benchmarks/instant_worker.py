@@ -18,8 +18,8 @@ from jobs.store.records import WorkerRecord
 from scoring.layout import GroupWork, LabelScores, ScoredChunk
 from scoring.served_checkpoint import ServedCheckpoint
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
 from settings.logs import configure_logs
+from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from workers.engine_loop.heartbeat import new_worker_id
 from workers.engine_loop.serving import WorkerSlices, serve

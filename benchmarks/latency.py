@@ -38,7 +38,7 @@ from model.platforms import Platform
 from scoring.layout import Chunk, GroupWork, Rows, ScoredChunk
 from scoring.options import Priority
 from settings.engine import EngineSettings
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
 from workers.engine_loop.watchdog import Watchdog

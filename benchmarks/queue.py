@@ -49,8 +49,8 @@ from jobs.store.records import Submission
 from jobs.store.tables import jobs
 from scoring.layout import Chunk, Rows
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
 from settings.limits import LimitSettings
+from settings.store import StoreSettings
 
 QUERIES = 50
 QUERY, ITEM = 100, 20

@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from settings.errors.endings import in_one_line
 from settings.errors.mistakes import quote, setting_error, variable_of
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 LATER_SCHEMA = "a later version of Scoreline has migrated the database; run that version here, too"
 """What a process logs that serves on with such a database."""

@@ -10,7 +10,7 @@ import jobs.files.tables
 import jobs.webhooks.tables  # noqa: F401 (each adds its tables to the metadata)
 from jobs.store.database import Database
 from jobs.store.tables import metadata  # with the tables of all modules that are imported above
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 
 def run(connection: Connection) -> None:

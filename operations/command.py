@@ -15,7 +15,7 @@ from jobs.store.database import Database, StorageUnavailable, StoreError
 from jobs.store.migration import UnknownSchemaError
 from settings.errors.endings import Ending, in_one_line
 from settings.errors.mistakes import SettingError
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from settings.unknown import name_unknown_variables
 
 INTERRUPTED = 128 + signal.SIGINT  # as in the shell

@@ -12,11 +12,11 @@ from settings.bell import BellSettings
 from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.errors.mistakes import PREFIX, SettingError
-from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
+from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
 from settings.worker import WorkerSettings

@@ -11,7 +11,7 @@ from sqlalchemy.util import LRUCache
 
 from jobs.store.database import Database
 from jobs.store.migration import migrate
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 
 class _CompiledStatements(LRUCache[Any, Any]):

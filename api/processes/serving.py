@@ -25,10 +25,10 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.errors.endings import Ending, in_one_line
 from settings.errors.mistakes import SettingError, setting_error
-from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings, TracingError, TracingSettings
 from settings.webhooks import WebhookSettings
 from telemetry.opening import open_tracer

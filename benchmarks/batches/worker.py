@@ -19,9 +19,9 @@ from jobs.store.records import WorkerRecord
 from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from workers.engine_loop.heartbeat import new_worker_id
 from workers.engine_loop.serving import WorkerSlices, serve

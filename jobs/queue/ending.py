@@ -17,7 +17,7 @@ from jobs.store.tables import ChunkState, Seconds, chunks, idempotency_keys, job
 from jobs.tenancy.ownership import find_job
 from jobs.webhooks.outbox import store_deliveries
 from jobs.webhooks.tables import webhook_deliveries
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 
 def lock_jobs(job_ids: Collection[str] | Select[Any]) -> Select[Any]:

@@ -25,7 +25,7 @@ from jobs.webhooks.outbox import pack_webhook
 from scoring.layout import Chunk
 from scoring.options import Priority
 from scoring.work import work_of_chunk
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 MAX_AT_ONCE_BYTES = 2**19
 """The most bytes of queries, rows and labels that :func:`store_at_once` stores. It writes them as hexadecimal text

@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from jobs.store.postgresql import open_engine, server_timeout
 from jobs.store.revisions import known_revisions, schema_head, schema_revision
 from settings.errors.mistakes import setting_error
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, and for a connection of its pool
 _LOCK_POLL_SECONDS = 0.01

@@ -24,7 +24,7 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from settings.errors.mistakes import setting_error
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 IDLE_SECONDS = 1.0  # a connection that was unused for longer is tested before its use: the server may have restarted
 

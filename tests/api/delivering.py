@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook
 
 from jobs.store.database import Database
 from settings.delivery import DeliverySettings
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from settings.webhooks import WebhookSettings
 from tests.api.serving import DEADLINE_SECONDS, Json, RunningApi, eventually, running_api
 from webhooks.sending import Sender

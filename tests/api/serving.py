@@ -33,10 +33,10 @@ from scoring.layout import ChunkWork, Continuations, GroupWork, Head, LabelScore
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
 from tests.api import tiny_model

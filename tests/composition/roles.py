@@ -8,11 +8,11 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
-from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
+from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
 from settings.worker import WorkerSettings

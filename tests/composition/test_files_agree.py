@@ -14,9 +14,9 @@ from typer.main import get_command
 
 from scoreline.command import app
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
+from settings.store import StoreSettings
 from settings.webhooks import WebhookSettings
 from tests.composition.compose_file import (
     COMPOSE_FILE,

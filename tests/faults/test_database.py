@@ -17,7 +17,7 @@ from jobs.queue.read import read_scores, statuses
 from jobs.queue.sweep import sweep
 from jobs.store.database import Database
 from jobs.store.records import Accepted, JobStatus, Origin
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.faults.deployment import FaultyDeployment
 from tests.jobs.work import CARD, finish_all, submission, take
 from tests.services import PostgresServer, RedisServer, wait_until

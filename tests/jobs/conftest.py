@@ -10,7 +10,7 @@ from sqlalchemy.event import listen
 
 from jobs.store.clock import UNIX_SECONDS
 from jobs.store.database import Database
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 
 
 class HandClock:

@@ -30,7 +30,7 @@ from jobs.store.records import Accepted, Claim, JobStatus
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import RequestError
 from scoring.layout import ChunkWork
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock, use_clock
 from tests.jobs.work import CARD, score, submission, waiting_chunks
 from tests.services import PostgresServer

@@ -21,10 +21,10 @@ from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
-from settings.jobs import StoreSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings
 from settings.version import VERSION
 from settings.webhooks import WebhookSettings

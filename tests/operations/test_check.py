@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from jobs.invariants import CHECKS
 from jobs.store.database import Database
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.databases import quick_on
 from tests.forked.running import SERVER, run
 from tests.jobs.work import finish_all, submit, take

@@ -15,7 +15,7 @@ from operations.command import run_on_store
 from operations.migrate import bring_up_to_date
 from settings.errors.endings import Ending
 from settings.errors.mistakes import variable_of
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.services import PostgresServer, free_port
 
 

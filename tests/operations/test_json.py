@@ -12,7 +12,7 @@ from sqlalchemy import text
 from jobs.invariants import CHECKS
 from jobs.store.database import Database
 from operations import check, keys, tenants, webhook_secret
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import submit
 
 

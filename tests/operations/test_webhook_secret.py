@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from jobs.store.database import Database
 from jobs.tenancy.tenants import set_tenant
 from jobs.webhooks.tables import webhook_secrets
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.databases import quick_on
 from tests.forked.running import ON_A_DATABASE, run
 

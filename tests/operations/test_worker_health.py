@@ -15,7 +15,7 @@ from checkpoints.card import ModelCard
 from jobs.queue.worker_registry import register
 from jobs.store.database import Database
 from jobs.store.records import WorkerRecord
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.databases import quick_on
 from tests.forked.running import run
 from tests.jobs.conftest import use_clock

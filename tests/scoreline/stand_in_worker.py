@@ -17,9 +17,9 @@ from scoring.tokenizing.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.errors.endings import Ending
 from settings.errors.mistakes import setting_error
-from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from tests.workers.engines import MadeUpEngine
 from workers.engine_loop.heartbeat import new_worker_id

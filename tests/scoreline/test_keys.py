@@ -13,7 +13,7 @@ from jobs.store.database import Database
 from jobs.store.tables import api_keys
 from jobs.tenancy.keys import KEY, Scope, create_key, find_key, list_keys, parse_key
 from jobs.tenancy.tenants import Tenant, find_tenant
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.forked.running import ON_A_DATABASE, run
 from tests.services import free_port
 

@@ -17,7 +17,7 @@ from jobs.store.provenance import Provenance
 from jobs.store.records import JobStatus, Origin, Submission
 from scoring.layout import Chunk, Continuations, Rows
 from scoring.options import Priority, ScoreOptions, Scoring
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from telemetry.tracing import Tracer
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine

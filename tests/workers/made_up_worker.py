@@ -21,8 +21,8 @@ from jobs.store.records import WorkerRecord
 from scoring.layout import GroupWork, LabelScores, ScoredChunk
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
 from settings.logs import configure_logs
+from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from tests.workers.conftest import CARD
 from tests.workers.engines import POISON, MadeUpEngine

@@ -10,8 +10,8 @@ from jobs.store.database import Database
 from settings.delivery import DeliverySettings
 from settings.errors.endings import Ending
 from settings.errors.mistakes import SettingError
-from settings.jobs import StoreSettings
 from settings.logs import configure_logs
+from settings.store import StoreSettings
 from settings.telemetry import TracingError, TracingSettings
 from settings.unknown import warn_of_unknown_variables
 from settings.webhooks import WebhookSettings

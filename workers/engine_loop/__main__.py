@@ -16,9 +16,9 @@ from settings.bell import BellSettings
 from settings.engine import EngineSettings
 from settings.errors.endings import Ending, in_one_line
 from settings.errors.mistakes import SettingError, setting_error
-from settings.jobs import StoreSettings
 from settings.logs import configure_logs
 from settings.scoring import ScoringSettings
+from settings.store import StoreSettings
 from settings.telemetry import TracingError, TracingSettings
 from settings.unknown import warn_of_unknown_variables
 from settings.version import VERSION

@@ -18,7 +18,7 @@ from jobs.store.database import Database
 from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
 from settings.bell import BellSettings
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from telemetry.tracing import Tracer
 from workers.engine_loop.garbage import freeze

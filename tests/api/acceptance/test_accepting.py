@@ -28,8 +28,8 @@ from jobs.store.records import Accepted, Idempotency, Submission
 from jobs.store.tables import jobs, tenants
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
-from settings.jobs import StoreSettings
 from settings.limits import LimitSettings
+from settings.store import StoreSettings
 from tests.jobs.work import MODEL, submission, submit
 from tests.services import free_port
 

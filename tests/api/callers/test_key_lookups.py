@@ -14,7 +14,7 @@ from api import background
 from api.callers import authentication
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key, find_key, list_keys, revoke_key
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.api.callers.guarded import Guarded, send
 from tests.api.serving import DEADLINE_SECONDS, KEY, eventually, running_api
 from tests.api.tiny_model import TinyModel

@@ -18,7 +18,7 @@ import pytest
 from api.callers.rate_limiting import REDIS_SECONDS
 from jobs.store.database import Database
 from jobs.tenancy.tenants import DEFAULT_TENANT, set_tenant
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.api.serving import RunningApi, running_api
 from tests.api.tiny_model import TinyModel
 from tests.proxy import Proxy

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from checkpoints.files import read_model_card
 from scoring.tokenizing.tokenization import TextTokenizer
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.api.serving import DEADLINE_SECONDS, KEY, StandInWorker
 from tests.scoreline.running import gone
 from tests.services import free_port, wait_until

@@ -19,7 +19,7 @@ import pytest
 
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key, hash_secret, revoke_key
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.api.serving import DEADLINE_SECONDS, KEY, RunningApi, eventually
 from tests.api.tiny_model import TinyModel
 from tests.forked.running import SERVER, run

@@ -18,7 +18,7 @@ import pytest
 
 from jobs.store.database import Database
 from jobs.tenancy.tenants import DEFAULT_TENANT, set_tenant
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.api.processes.running import SeveralProcesses, samples, several_processes
 from tests.api.serving import DEADLINE_SECONDS, KEY, eventually
 from tests.api.tiny_model import TinyModel

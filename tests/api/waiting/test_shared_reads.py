@@ -14,7 +14,7 @@ from jobs.queue.read import results_of
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobResult
 from scoring.error_codes import ErrorCode, RequestError
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import submit
 
 

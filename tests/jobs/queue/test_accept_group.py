@@ -27,7 +27,7 @@ from jobs.store.tables import chunks, flows, idempotency_keys, jobs, prefixes, t
 from jobs.tenancy.tenants import set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import (
     CARD,
     accepted,

@@ -27,7 +27,7 @@ from jobs.store.records import Accepted, Idempotency, JobStatus, Origin
 from jobs.store.tables import batches, chunks, idempotency_keys, jobs
 from scoring.error_codes import RequestError
 from scoring.options import Priority
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.databases import quick_on
 from tests.jobs.work import CARD, at_once, finish_all, scored, submission, submit, take, waiting_chunks
 from tests.services import wait_until

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobs.store.database import Database
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import finish_all, submit, take
 
 

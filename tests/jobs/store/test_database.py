@@ -27,7 +27,7 @@ from jobs.store.revisions import schema_head
 from jobs.store.tables import api_keys
 from jobs.tenancy.keys import Scope, create_key
 from settings.errors.mistakes import SettingError
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import finish_all, submit, take
 from tests.services import PostgresServer, wait_until

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.migration import migrate
 from jobs.store.revisions import alembic_config
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import somebody_waits, submit
 from tests.services import wait_until
 

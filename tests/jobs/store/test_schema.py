@@ -22,7 +22,7 @@ from jobs.store.database import Database, StorageUnavailable
 from jobs.store.revisions import ROOT, alembic_config
 from jobs.store.tables import metadata
 from scoring.options import Priority
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import CARD, submit, take
 from tests.services import PostgresServer
 from tests.stores import migrate_store

@@ -15,7 +15,7 @@ from jobs.queue.read import get_job
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.postgresql import WatchedConnection
 from jobs.store.records import JobStatus
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import finish_all, submit, take
 from tests.services import PostgresServer, wait_until
 

@@ -17,7 +17,7 @@ from jobs.webhooks.deliveries import Attempt, ClaimedDelivery, DeliveryUpdate, R
 from jobs.webhooks.delivery_log import DeliveryRecord, list_deliveries
 from jobs.webhooks.tables import DeliveryState
 from settings.delivery import DeliverySettings
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.jobs.work import submission
 from tests.services import wait_until
 from tests.telemetry.recording import CALLER, TRACE_ID, RecordingTracer, attributes, context_of, parent_id, trace_id

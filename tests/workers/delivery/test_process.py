@@ -14,7 +14,7 @@ from jobs.queue.accept import accept
 from jobs.store.database import Database
 from jobs.store.webhook_events import Webhook
 from jobs.webhooks.delivery_log import list_deliveries
-from settings.jobs import StoreSettings
+from settings.store import StoreSettings
 from tests.forked.running import run
 from tests.jobs.work import submission
 from tests.services import free_port, wait_until
