@@ -1,6 +1,6 @@
 """Leases of batches: granting and renewing them, and returning unfinished chunks to the queue.
 
-A lease lasts for the setting ``lease_seconds``, from each grant or renewal on.
+A lease lasts for the setting ``lease_seconds`` (``settings/store.py``), from each grant or renewal on.
 """
 
 from __future__ import annotations
