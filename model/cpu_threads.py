@@ -22,8 +22,8 @@ them takes as long as they win (docs/log.md has the measurement).
 def choose_cpu_threads(wanted: int | None, config: DecoderConfig, environment: MutableMapping[str, str]) -> None:
     """Have a CPU compute with ``wanted`` threads. None: with one for a small model, otherwise with one a processor.
 
-    The bits of a score do not depend on the number. environment: that of this process; a number that somebody else has
-    chosen in it stays, unless another is wanted.
+    The bits of a small model's scores do not depend on the number (``tests/model/test_cpu_threads.py``). environment:
+    that of this process; a number that somebody else has chosen in it stays, unless another is wanted.
     """
     if wanted is not None:
         environment[_VARIABLE] = str(wanted)
