@@ -14,13 +14,19 @@ from hypothesis import HealthCheck, settings
 
 from tests.services import MissingBinaryError, PostgresServer, RedisServer
 from tests.stores import migrate_store, share_compiled_statements
-from tests.surroundings import keep_files_in_memory, let_children_be_interrupted, share_compiled_programs
+from tests.surroundings import (
+    keep_files_in_memory,
+    let_children_be_interrupted,
+    log_plain_tracebacks,
+    share_compiled_programs,
+)
 
 # Before pytest makes a folder, jax is imported, or xdist starts processes, which inherit what these functions do.
 keep_files_in_memory()
 share_compiled_programs()
 let_children_be_interrupted()
 share_compiled_statements()
+log_plain_tracebacks()
 
 gc.disable()  # until all tests are collected
 

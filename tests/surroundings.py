@@ -1,4 +1,4 @@
-"""What all processes of a test run share: temporary files, compiled programs, and that they can be interrupted."""
+"""What all processes of a test run share: files, compiled programs, how they log, and that they can be interrupted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import signal
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+import structlog
 
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 2 << 30
@@ -77,3 +79,10 @@ def let_children_be_interrupted() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def log_plain_tracebacks() -> None:
+    """Let log lines have Python's own tracebacks. Those of rich show all local variables, which can take seconds."""
+    *others, _ = structlog.get_config()["processors"]
+    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*others, renderer])

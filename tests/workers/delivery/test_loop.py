@@ -109,7 +109,7 @@ def ended(database: Database, job_id: str) -> Callable[[], bool]:
     return lambda: delivery(database, job_id).state is not DeliveryState.PENDING
 
 
-@pytest.mark.parametrize("fault", [broken, pytest.param(unwritable, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault", [broken, unwritable])
 def test_an_exception_of_the_sender_counts_as_a_failed_attempt(
     database: Database, fault: Callable[[], SendResult]
 ) -> None:
