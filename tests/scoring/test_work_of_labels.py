@@ -107,7 +107,7 @@ def test_labels_that_do_not_fit_into_a_step_together_are_priced_with_more_rows()
     assert work_of_each_row(rows, continuations) == pytest.approx(expected)
 
 
-# Rare labels that keep half of the query are priced 30 tokens too high, which random examples find at times.
+# With random examples this fails at times: a price of 29 tokens where 1 is expected. Which of the two is wrong is open.
 @settings(derandomize=True)
 @given(case=cases())
 def test_the_price_counts_the_tokens_that_are_computed(case: Case) -> None:
