@@ -69,7 +69,9 @@ def work_of_each_row(rows: Rows, continuations: Continuations | None = None) -> 
     at_end = (targets == 1) & (kept == whole)
     branching = (targets > 0) & ~at_end & are_branches(begins, kept, targets)
     in_rows = (targets > 0) & ~at_end & ~branching
-    own = np.maximum(kept - begins, 0)
+    # A label that keeps no token behind the query computes the token before it again, since it is read there. Behind an
+    # item without tokens it is read at the query's last token, which is kept.
+    own = np.maximum(kept - begins, np.where((kept == begins) & (whole == begins), 0, 1))
     sharing = in_rows & (targets > 1) & (own + targets - 1 <= STEP_TOKENS)
     of_rows = work(begins, np.where(sharing, 0, own) + targets - 1)
     behind_branches = work(kept, targets - 1)
@@ -82,7 +84,7 @@ def work_of_each_row(rows: Rows, continuations: Continuations | None = None) -> 
     total: Floats = np.where(has_own_row, alone, 0.0)
     for part, counts in ((of_rows, in_rows), (behind_branches, branching), (of_branches, is_new)):
         total += np.where(counts, part, 0.0).sum(axis=1)
-    total += _shared_items(sharing, own, work(begins, own), targets)
+    total += _shared_items(sharing, kept, own, work(begins, own), targets)
     return np.maximum(total, 1.0)
 
 
@@ -92,15 +94,15 @@ def _shared_prefix(prefix_ends: Floats) -> Floats:
     return found
 
 
-def _shared_items(sharing: npt.NDArray[np.bool_], own: Floats, item: Floats, targets: Floats) -> Floats:
+def _shared_items(sharing: npt.NDArray[np.bool_], kept: Floats, own: Floats, item: Floats, targets: Floats) -> Floats:
     """Return the work of the tokens of items that labels share in rows, for each item, float64 [N].
 
     Labels that keep as much of an item share its tokens, as many of them as fit into a step. All arrays are [N, M].
-    own: these tokens; item: their work.
+    kept: tokens of query and item; own: those that are computed; item: the work of these.
     """
     of_rows, columns = np.nonzero(sharing)
     # An item and what is kept of it, as one number: NumPy sorts pairs slowly.
-    keys, kind_of = np.unique((of_rows << 32) + own[of_rows, columns].astype(np.int64), return_inverse=True)
+    keys, kind_of = np.unique((of_rows << 32) + kept[of_rows, columns].astype(np.int64), return_inverse=True)
     # The share of a step that a label takes of what its item leaves free.
     shares: Floats = 1 / _labels_in_a_step(own, targets)[of_rows, columns]
     rows = np.maximum(1.0, np.bincount(kind_of, shares, minlength=len(keys)))

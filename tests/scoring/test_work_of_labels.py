@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from model.score_buffer import TargetBuffer
 from model.work.continuations import ContinuationRows, Item
@@ -107,8 +107,14 @@ def test_labels_that_do_not_fit_into_a_step_together_are_priced_with_more_rows()
     assert work_of_each_row(rows, continuations) == pytest.approx(expected)
 
 
-# With random examples this fails at times: a price of 29 tokens where 1 is expected. Which of the two is wrong is open.
-@settings(derandomize=True)
+def test_a_label_that_merges_with_the_query_costs_the_token_that_is_computed_again() -> None:
+    labels = tuple(Label((number,), 1) for number in range(50))
+    case = Case((1,) * 100, (ItemTokens(()),), (labels,))
+    (chunk,) = case.work().chunks
+    assert work_of_chunk(chunk) == round(50 * work(100.0, 1.0))
+    assert_counted(case)
+
+
 @given(case=cases())
 def test_the_price_counts_the_tokens_that_are_computed(case: Case) -> None:
     assert_counted(case)
@@ -156,18 +162,14 @@ def assert_counted(case: Case) -> set[Way]:
         is_serial = begin < SHORTEST_SHARED
         made.add(Item(prefix, begin, own, buffer, is_serial), n * columns, (n + 1) * columns, ways, stops)
         shared = 0 if is_serial else begin
-        tokens = sum(
-            work(float(shared), float(max(1, row.prefix_end - shared + len(row.tokens))))
-            for row in made.rows[before[0] :]
-        )
+        # A row that begins within the query, for a label that keeps less than the query, computes its own tokens alone.
+        of_rows = [(row.prefix_end if is_serial else 0) + len(row.tokens) for row in made.rows[before[0] :]]
+        tokens = sum(work(float(shared), float(own)) for own in of_rows)
         for branch in made.branches[before[1] :]:
             tokens += work(float(shared), float(max(1, len(branch.tokens) - shared)))
             tokens += sum(work(float(len(branch.tokens)), float(len(row.tokens))) for row in branch.rows)
         expected += max(1.0, tokens)
-    # A row that keeps less than the query computes the last token before its label again.
-    assert work_of_chunk(Chunk(0, chunk.rows, chunk.continuations)) == pytest.approx(
-        expected, rel=0.15, abs=3 * columns
-    )
+    assert work_of_chunk(Chunk(0, chunk.rows, chunk.continuations)) == pytest.approx(expected, rel=0.15, abs=3)
     return found
 
 
