@@ -6,11 +6,15 @@ from functools import cache
 from pathlib import Path
 
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, column, inspect, select, table
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# Alembic's own query is a new statement each time. SQLAlchemy would compile it for every probe of readiness, and keep it
+# in place of a statement that is used.
+_VERSIONS = table("alembic_version", column("version_num"))
+_REVISION = select(_VERSIONS.c.version_num)
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -36,4 +40,7 @@ def known_revisions() -> frozenset[str]:
 
 def schema_revision(connection: Connection) -> str | None:
     """Return the revision of a store; None if it was never migrated."""
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table(_VERSIONS.name):
+        return None
+    found: str | None = connection.scalar(_REVISION)
+    return found
