@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -38,7 +39,8 @@ STATISTICS_SECONDS, MAX_STATISTICS_SECONDS = 5.0, 30.0
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
-"""The label for unknown methods and paths, of which clients could invent any number."""
+"""The label for unknown methods and paths, of which clients could invent any number, and for the methods that a route
+does not have."""
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds of the histogram. Requests that wait for a job take up to minutes."""
@@ -121,8 +123,13 @@ class Metrics:
             self._use.awaited_jobs = awaited
 
     def count_request(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count an answered request."""
-        method = scope["method"] if scope["method"] in METHODS else OTHER
+        """Count an answered request.
+
+        A method that a route does not have counts as another one. Otherwise anybody could make a time series for each
+        method of each route, and the text of the metrics four times as long.
+        """
+        is_known = scope["method"] in METHODS and status != HTTPStatus.METHOD_NOT_ALLOWED
+        method = scope["method"] if is_known else OTHER
         route = getattr(scope.get("route"), "path", OTHER)
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)

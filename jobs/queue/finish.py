@@ -28,6 +28,7 @@ from jobs.queue.ending import FOR_DELIVERIES, ending_columns, lock_jobs, retenti
 from jobs.store.clock import NOW
 from jobs.store.codec import pack_scores, pack_targets
 from jobs.store.database import Database, Transaction
+from jobs.store.hot_statement import HotStatement
 from jobs.store.lists import is_one_of
 from jobs.store.records import Finished, JobStatus, SucceededJob
 from jobs.store.signed_result import CallResult, sign_result
@@ -67,7 +68,7 @@ def finish(
             store_deliveries(tx, _ended(done).values(), JobStatus.SUCCEEDED)
     else:
         with db.without_transaction() as tx:
-            done = tx.execute(_FINISH_QUICKLY, {**values, **_scores_rows(by_id.values(), provenances)}).all()
+            done = _FINISH_QUICKLY.rows(tx, {**values, **_scores_rows(by_id.values(), provenances)})
     ended = _ended(done)
     return Finished(
         tuple(ended),
@@ -94,7 +95,7 @@ def _store(
     transactions finish the last two chunks of a job, the second one waits for the first and then counts down to zero.
     """
     if not tx.is_sqlite:
-        return tx.execute(_FINISH, {**values, **_scores_rows(scored.values(), provenances)}).all()
+        return _FINISH.rows(tx, {**values, **_scores_rows(scored.values(), provenances)})
     # SQLite can't change several tables in one statement.
     done = list(tx.scalars(_UPDATE_DONE, values))
     if not done:
@@ -200,10 +201,12 @@ def _finishing(begin: ColumnElement[bool]) -> Select[Any]:
     return select(*held.c, *counted.c).join(counted, counted.c.id == held.c.job_id).add_cte(stored)
 
 
-_FINISH = _finishing(select(func.count()).select_from(_LOCKED).scalar_subquery() > 0)
+_FINISH = HotStatement(_finishing(select(func.count()).select_from(_LOCKED).scalar_subquery() > 0))
 # A statement that is its own transaction, and does not wait for the disk.
 _DO_NOT_WAIT = func.set_config("synchronous_commit", "off", true(), type_=Text)
-_FINISH_QUICKLY = _finishing(select(func.max(_DO_NOT_WAIT)).select_from(_LOCKED).scalar_subquery() == "off")
+_FINISH_QUICKLY = HotStatement(
+    _finishing(select(func.max(_DO_NOT_WAIT)).select_from(_LOCKED).scalar_subquery() == "off")
+)
 
 
 def _signed_results(

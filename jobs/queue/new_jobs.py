@@ -17,7 +17,7 @@ from jobs.queue.fair_shares import START, Flow, open_flows
 from jobs.store.clock import NOW, UNIX_SECONDS
 from jobs.store.codec import pack_ids, pack_options
 from jobs.store.database import Transaction
-from jobs.store.postgresql import condensed
+from jobs.store.hot_statement import HotStatement
 from jobs.store.records import JobStatus, Submission
 from jobs.store.tables import CONTINUED, ChunkState, chunk_inputs, chunks, jobs, prefixes
 from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
@@ -113,7 +113,7 @@ def store_at_once(
         "chunks": chunk_rows,
         "flows": [flow._asdict() | {"place": place} for place, flow in enumerate(sorted(_flows_of(new)))],
     }
-    return set(tx.scalars(STORE, {name: _JSON.encode(value) for name, value in given.items()}))
+    return {job_id for (job_id,) in STORE.rows(tx, {name: _JSON.encode(value) for name, value in given.items()})}
 
 
 _JSON_COLUMNS = {"opts": "options", "meta": "metadata", "warns": "warnings", "hook": "webhook"}
@@ -377,5 +377,5 @@ _SQL = f"""
     )
     SELECT id FROM new_job
 """
-STORE = text(condensed(_SQL))
+STORE = HotStatement(text(_SQL))
 """Stores what :func:`job_row` and :func:`chunks_to_store` return, as JSON."""

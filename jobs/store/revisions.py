@@ -11,8 +11,8 @@ from sqlalchemy import Connection, column, inspect, select, table
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Alembic's own query is a new statement each time. SQLAlchemy would compile it for every probe of readiness, and keep it
-# in place of a statement that is used.
+# Alembic's own query is a new statement each time. SQLAlchemy would compile it for every probe of readiness, and would
+# keep it in place of a statement that is used.
 _VERSIONS = table("alembic_version", column("version_num"))
 _REVISION = select(_VERSIONS.c.version_num)
 

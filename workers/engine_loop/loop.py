@@ -44,6 +44,7 @@ from workers.engine_loop.watchdog import Watchdog
 SCORING_FAILED = "scoring it failed"  # the message that the owner of a job gets; the log has the details
 PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
 SHORT_SHARE = 1 / 16  # the same of a claim that preempts interactive work
+RING_SECONDS = 0.02  # how long a worker that has done all work waits for a ring before it looks whether one was lost
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -125,11 +126,13 @@ class ScoringLoop:
         self._leases = LeaseRenewals(database)
         self._provenances = ProvenanceRecorder(database, provenance)
         self._woken = threading.Event()
+        self._rung = False  # whether somebody has rung since the loop looked for work; a gate may take the event
         self._outage = OutageLog(log, "the database is away; looking for work until it is back")
         self.stopping = threading.Event()
 
     def wake(self) -> None:
         """Look for work now."""
+        self._rung = True
         self._woken.set()
 
     def stop(self) -> None:
@@ -150,7 +153,7 @@ class ScoringLoop:
     def _run(self) -> None:
         after_interactive = work_left = False
         while True:
-            woken = self._woken.is_set()
+            woken, self._rung = self._rung, False
             self._woken.clear()
             if self.stopping.is_set():
                 return
@@ -167,6 +170,9 @@ class ScoringLoop:
                 with self._garbage.paused():
                     preemption = self._preemption_by_others(claimed) if claimed.interactive else self._preemption()
                     self._work_on(claimed, claimed_at, preemption)
+                if not work_left and not self._rung:
+                    # Work that has come since would have rung. Who calls next does so now, beside whom no query runs.
+                    self._woken.wait(min(RING_SECONDS, self._timing.poll_seconds))
 
     def _preemption(self) -> Callable[[], None]:
         """Return what a batch calls between its steps, to have interactive work scored there."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, TextClause, bindparam, text
+from sqlalchemy import BigInteger, bindparam, text
 
 from checkpoints.card import ModelCard
 from jobs.queue.claims import claim_choice
@@ -22,8 +22,8 @@ from jobs.queue.read import card_parameters
 from jobs.store.clock import UNIX_SECONDS
 from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Database, StorageUnavailable
+from jobs.store.hot_statement import HotStatement
 from jobs.store.identifiers import new_batch_id
-from jobs.store.postgresql import condensed
 from jobs.store.records import Claim
 from jobs.store.tables import CONTINUED
 from scoring.work import ATTENTION_TOKENS, SHORTEST_SHARED
@@ -54,7 +54,7 @@ def claim_all(
         "lease_seconds": db.settings.lease_seconds,
     }
     with db.without_transaction() as tx:
-        found = tx.execute(_statement(claim_choice.FEW_CHUNKS, interactive_only), values).all()
+        found = _statement(claim_choice.FEW_CHUNKS, interactive_only).rows(tx, values)
     first = found[0]
     if first.id is None:
         return AllAtOnce(None, first.work_waits)
@@ -94,7 +94,7 @@ def _close(db: Database, model: str, empty: list[str], interactive: bool) -> Non
 
 
 @cache
-def _statement(few: int, interactive_only: bool) -> TextClause:
+def _statement(few: int, interactive_only: bool) -> HotStatement:
     """Return the statement. Its first row says what waits, and each row holds a chunk that was taken, if any was.
 
     The limit is part of the text, because PostgreSQL plans the statement once for all values of its parameters.
@@ -183,4 +183,6 @@ def _statement(few: int, interactive_only: bool) -> TextClause:
             LEFT JOIN prefixes AS p
                 ON p.id = taken.prefix_id AND taken.id IN (SELECT min(id) FROM taken GROUP BY prefix_id)
         ) ON true"""
-    return text(condensed(sql)).bindparams(bindparam("budget", type_=BigInteger), bindparam("most", type_=BigInteger))
+    return HotStatement(
+        text(sql).bindparams(bindparam("budget", type_=BigInteger), bindparam("most", type_=BigInteger))
+    )
