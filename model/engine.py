@@ -257,14 +257,18 @@ class Engine:
         plans = [self._work_planner.plan(group, of_group) for group, of_group in buffers]
         stopwatch = Stopwatch(self._clock)
         computed = 0
-        with self._lookahead.working():
-            for event in stopwatch.timed(self._run(plans, on_phase)):
-                if isinstance(event, ScoredChunk):
-                    yield event
-                else:
-                    computed += event
-                    self.computed_tokens += event
-                    on_step()
+        try:
+            with self._lookahead.working():
+                for event in stopwatch.timed(self._run(plans, on_phase)):
+                    if isinstance(event, ScoredChunk):
+                        yield event
+                    else:
+                        computed += event
+                        self.computed_tokens += event
+                        on_step()
+        finally:
+            # Behind the work, so that nobody waits for the lines.
+            _tell(plans)
         estimated = self._calibrate(calibration, plans, computed, stopwatch.seconds)
         log.info(
             "computed",
@@ -321,13 +325,8 @@ class Engine:
     def _steps(self, plans: Sequence[PlannedGroup], on_phase: OnPhase | None) -> Iterator[StepOutput]:
         """Compute all final states, a step at a time."""
         work: dict[Algorithm, list[GroupRows]] = defaultdict(list)
-        counts: dict[Choice, list[int]] = defaultdict(list)
         for part in (part for planned in plans for part in planned.parts):
             work[part.choice.algorithm].append(part.work)
-            counts[part.choice].append(part.items)
-        for choice, of_groups in counts.items():
-            tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
-            tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=len(of_groups), rows=sum(of_groups))
         yield from watched(self._extender.serial(work[Algorithm.SERIAL]), lambda _: "serial", on_phase)
         yield from watched(self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND]), _prefill_or_extend, on_phase)
         for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
@@ -350,3 +349,13 @@ def _heads(_: ScoredChunk | None) -> str:
 def _prefill_or_extend(step: StepOutput | None) -> str:
     """Return the phase of a step. Only one that extends a prefix has final states of rows."""
     return "extend" if step is None or step[0] else "prefill"
+
+
+def _tell(plans: Sequence[PlannedGroup]) -> None:
+    """Log how the groups were computed."""
+    counts: dict[Choice, list[int]] = defaultdict(list)
+    for part in (part for planned in plans for part in planned.parts):
+        counts[part.choice].append(part.items)
+    for choice, of_groups in counts.items():
+        tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
+        tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=len(of_groups), rows=sum(of_groups))

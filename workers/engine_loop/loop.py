@@ -331,9 +331,15 @@ class ScoringLoop:
 
         started = time.monotonic()
         cached_tokens: dict[int, int] = {}
+        chunks = len(claimed.chunk_ids)
         for scored in self._engine.score(claimed.groups, on_step, phases.on_engine_phase):
             cached_tokens[scored.id] = scored.cached_tokens
             committer.put(scored)
+            if len(cached_tokens) == chunks:
+                # Whoever waits for the scores does not wait for what is measured and logged behind them.
+                stopped_at = time.monotonic()
+                committer.complete()
+                seconds_between += time.monotonic() - stopped_at
         self._record(claimed, cached_tokens, time.monotonic() - started - seconds_between)
 
     def _record(self, claimed: Claim, cached_tokens: Mapping[int, int], seconds: float) -> None:

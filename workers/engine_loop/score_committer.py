@@ -67,13 +67,17 @@ class ScoreCommitter:
 
     def __exit__(self, *_: object) -> None:
         """Return once everything that was put is committed or given up."""
+        self.complete()
+        if self._thread is not None:
+            self._thread.join()
+
+    def complete(self) -> None:
+        """Have what is left committed now, because nothing more will be put."""
         with self._changed:
             self._complete = True
             self._changed.notify()
         if self._thread is None:
             self._run()
-        else:
-            self._thread.join()
 
     def put(self, scored: ScoredChunk) -> None:
         """Have a chunk committed after this step of the engine, or at the end if this is the last one.

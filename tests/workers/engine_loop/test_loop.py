@@ -90,6 +90,34 @@ def test_an_idle_worker_finds_work_by_polling(store: Store, start_worker: StartW
     store.wait_for(store.submit())
 
 
+def test_work_that_rang_during_a_batch_follows_it_at_once(
+    store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.engine_loop.loop.RING_SECONDS", 600.0)
+    worker, more = start_worker(store, SLEEPY), list[str]()
+
+    def submit_more() -> None:
+        more.append(store.submit())
+        worker.loop.wake()  # The batch takes this ring to look for interactive work, and finds none.
+
+    worker.engine.before[0] = submit_more
+    first = store.submit()
+    worker.loop.wake()
+    store.wait_for(first)
+    store.wait_for(*more)
+
+
+def test_work_whose_ring_is_lost_during_a_batch_follows_it_a_moment_later(
+    store: Store, start_worker: StartWorker
+) -> None:
+    worker, more = start_worker(store, SLEEPY), list[str]()
+    worker.engine.before[0] = lambda: more.append(store.submit())
+    first = store.submit()
+    worker.loop.wake()
+    store.wait_for(first)
+    store.wait_for(*more)
+
+
 def test_jobs_that_share_a_prefix_reach_the_engine_as_one_group(store: Store, start_worker: StartWorker) -> None:
     job_ids = [store.submit(prefix=(1, 2 + n % 2)) for n in range(20)]
     worker = start_worker(store)
