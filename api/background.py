@@ -11,6 +11,7 @@ import structlog
 
 from api.batches.sweeping import keep_sweeping
 from api.batches.work import BatchWork
+from api.server.heap import keep_giving_back
 from api.service import Service
 from bell.interfaces import EndedJobsListener, tell
 from jobs.invariant_watch import Watch
@@ -54,6 +55,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "sweeping files": lambda: keep_sweeping(service),
             "noting the use of keys": lambda: _record_key_use(service),
             "looking at the database": lambda: _look_at_database(service),
+            "giving memory back": keep_giving_back,
         }.items()
     ]
     try:

@@ -52,6 +52,38 @@ def test_bodies_that_are_freed_leave_no_memory_behind() -> None:
     assert int(ran.stdout) < 8 * MEBIBYTE
 
 
+FRAGMENTS = """
+import asyncio
+
+from api.server import heap
+
+heap.LOOK_SECONDS = 0.01
+
+
+async def main():
+    heap.keep_little_memory()
+    giving = asyncio.create_task(heap.keep_giving_back())
+    await asyncio.sleep(0)
+    before = heap.resident_bytes()
+    blocks = [bytearray(3_000) for _ in range(100_000)]
+    assert heap.resident_bytes() - before > 250 * 2**20
+    kept = blocks[::50]
+    del blocks
+    while heap.resident_bytes() - before > 100 * 2**20:
+        await asyncio.sleep(0.01)
+    assert not giving.done()
+
+
+asyncio.run(asyncio.wait_for(main(), 20))
+"""
+"""Of many small blocks, some are kept. Nothing between them would go back by itself."""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+def test_free_memory_between_small_blocks_goes_back() -> None:
+    subprocess.run([sys.executable, "-c", FRAGMENTS], check=True)
+
+
 COUNT = """
 import ctypes
 import re
