@@ -104,7 +104,8 @@ def test_work_that_rang_during_a_batch_follows_it_at_once(
     first = store.submit()
     worker.loop.wake()
     store.wait_for(first)
-    store.wait_for(*more)
+    (second,) = more
+    store.wait_for(second)
 
 
 def test_work_whose_ring_is_lost_during_a_batch_follows_it_a_moment_later(
@@ -115,7 +116,8 @@ def test_work_whose_ring_is_lost_during_a_batch_follows_it_a_moment_later(
     first = store.submit()
     worker.loop.wake()
     store.wait_for(first)
-    store.wait_for(*more)
+    (second,) = more
+    store.wait_for(second)
 
 
 def test_jobs_that_share_a_prefix_reach_the_engine_as_one_group(store: Store, start_worker: StartWorker) -> None:
