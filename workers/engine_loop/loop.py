@@ -171,7 +171,8 @@ class ScoringLoop:
                     preemption = self._preemption_by_others(claimed) if claimed.interactive else self._preemption()
                     self._work_on(claimed, claimed_at, preemption)
                 if not work_left and not self._rung:
-                    # Work that has come since would have rung. Who calls next does so now, beside whom no query runs.
+                    # Work that has come since would have rung. Whoever has an answer may call again now, and a query
+                    # would take the processors from that call.
                     self._woken.wait(min(RING_SECONDS, self._timing.poll_seconds))
 
     def _preemption(self) -> Callable[[], None]:
