@@ -126,7 +126,7 @@ class Metrics:
         """Count an answered request.
 
         A method that a route does not have counts as another one. Otherwise anybody could make a time series for each
-        method of each route, and the text of the metrics four times as long.
+        method of each route, and the text of the metrics three times as long.
         """
         is_known = scope["method"] in METHODS and status != HTTPStatus.METHOD_NOT_ALLOWED
         method = scope["method"] if is_known else OTHER

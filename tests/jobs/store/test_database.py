@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -96,6 +96,25 @@ def test_a_connection_that_is_gone_just_after_its_use_is_an_outage_once(
     with pytest.raises(StorageUnavailable):
         use(postgres_store)
     assert take(postgres_store).chunk_ids
+
+
+@pytest.mark.parametrize("use", [submit, take, lambda store: finish_all(store, take(store))])
+def test_all_connections_that_are_gone_are_an_outage_once(
+    use: Callable[[Database], object],
+    postgres: PostgresServer,
+    postgres_store: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jobs.store.postgresql.IDLE_SECONDS", 3600.0)
+    submit(postgres_store)
+    with ExitStack() as together:
+        for _ in range(3):
+            together.enter_context(postgres_store.engine.connect())
+    postgres.restart()
+    with pytest.raises(StorageUnavailable):
+        use(postgres_store)
+    with postgres_store.engine.connect():  # otherwise the same connection, which is new, would be used again
+        use(postgres_store)
 
 
 def test_a_session_that_the_database_ended_for_its_silence_is_an_outage(postgres_store: Database) -> None:
