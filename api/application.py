@@ -183,6 +183,7 @@ def create_app(
             followed_batches=followed_batches,
             score_parts=SharedParts(),
             ringer=ringer,
+            siblings=siblings,
             tracer=tracer,
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,
         )

@@ -19,6 +19,7 @@ from api.events.job_progress import JobState, ScorePart
 from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
+from api.siblings.membership import Siblings
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
@@ -59,6 +60,7 @@ class Service:
     followed_batches: Following[BatchState]
     score_parts: SharedParts[ScorePart]  # of jobs that streams follow
     ringer: Ringer
+    siblings: Siblings | None  # None: this process serves alone
     tracer: Tracer | None  # None: there are no traces
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
 

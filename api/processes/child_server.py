@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 from fastapi import FastAPI
@@ -13,7 +14,7 @@ from api.siblings.membership import Siblings
 
 
 class ChildServer(Server):
-    """A server that tells the parent when it serves, and shows its siblings what its requests wait for."""
+    """A server that tells the parent when it serves, and shows that it lives and what its requests wait for."""
 
     def __init__(self, app: FastAPI, siblings: Siblings, parent: ParentChannel, *, shutdown_seconds: int) -> None:
         super().__init__(app, shutdown_seconds=shutdown_seconds)
@@ -23,7 +24,11 @@ class ChildServer(Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until stopped, in contact with the parent."""
         async with self._parent.open():
-            await super().serve(sockets)
+            heartbeat = asyncio.create_task(self._siblings.keep_heartbeat())
+            try:
+                await super().serve(sockets)
+            finally:
+                heartbeat.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take requests."""

@@ -1,6 +1,7 @@
 """The parent of several API processes: it starts them, starts them again, stops them, and serves what they share.
 
-It answers no requests. If a child ends, the others go on. The kernel ends the children if the parent is killed.
+It answers no requests. If a child ends, the others go on. A child that hangs is ended, because it would still get its
+share of the connections, and answer none. The kernel ends the children if the parent is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import structlog
 from api.callers.request_counts import OwnCounts
 from api.processes.listening import Addresses, PortError, reserve
 from api.processes.parent_channel import serve_child
-from api.siblings.membership import counters_folder, open_table
+from api.siblings.membership import HEARTBEAT_SECONDS, counters_folder, open_table
 from api.turns import Turns
 from bell.local import LocalHub
 from settings.api import ApiSettings
@@ -35,6 +36,12 @@ SOON_SECONDS = 30.0
 
 STOP_SECONDS = 15.0
 """Time that children have to stop before they are killed: longer than they give requests in progress."""
+
+SILENT_CHECKS = 20
+"""A child is ended when so many looks, one each :data:`HEARTBEAT_SECONDS`, have found no new heartbeat of it. No
+collection of garbage takes so long, and on a loaded machine the parent looks as rarely as its children take turns. So
+looks are counted, not seconds: when a container that was paused for an hour goes on, nobody is ended.
+"""
 
 log = structlog.stdlib.get_logger("api")
 
@@ -153,7 +160,7 @@ class Parent:
         serving = asyncio.Event()
         tasks = [
             asyncio.create_task(serve_child(ours, self._counts, self._turns, serving)),
-            asyncio.create_task(self._note_serving(number, serving)),
+            asyncio.create_task(self._watch(number, child, serving)),
         ]
         try:
             status = await child.wait()
@@ -166,10 +173,20 @@ class Parent:
             await asyncio.gather(*tasks, return_exceptions=True)
         return status, serving.is_set()
 
-    async def _note_serving(self, number: int, serving: asyncio.Event) -> None:
+    async def _watch(self, number: int, child: Process, serving: asyncio.Event) -> None:
+        """Note that a child serves, and kill it if it falls silent then."""
         await serving.wait()
         self._serving.add(number)
         self._first_serves.set()
+        last, silent = 0, 0
+        while silent < SILENT_CHECKS:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            heartbeat = self._table.heartbeat(number)
+            silent = silent + 1 if heartbeat == last else 0
+            last = heartbeat
+        log.error("a process of the API hangs and is ended", process=number, pid=child.pid, silent_seconds=silent)
+        with suppress(ProcessLookupError):
+            child.kill()
 
     async def _keep_hub(self, path: str) -> None:
         """Serve the local bell, to which the children and the workers connect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,11 @@ from pathlib import Path
 from api.callers.request_counts import CountElsewhere
 from api.siblings.table import USES, SharedTable, SharedUse
 from api.turns import TurnTaking
+
+HEARTBEAT_SECONDS = 1.0
+
+NOT_READY_SECONDS = 5.0
+"""After such a silence of one process all say that they are not ready: connections that it gets are not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,16 @@ class Siblings:
     def set_awaited_jobs(self, jobs: int) -> None:
         """Say how many jobs the requests of this process wait for."""
         self.table.set_awaited_jobs(self.number, jobs)
+
+    async def keep_heartbeat(self) -> None:
+        """Show the parent and the siblings that the event loop takes its turns, until this is cancelled."""
+        while True:
+            self.table.set_heartbeat(self.number)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def silent(self) -> list[int]:
+        """Return the processes that have been silent for so long that the port is not to get requests."""
+        return self.table.silent_rows(NOT_READY_SECONDS)
 
 
 def open_table(folder: Path, processes: int) -> SharedTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import time
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -22,7 +23,7 @@ USES = 4
 COUNTED_JOBS = 2**20
 """The places for checksums of jobs whose end was counted. A job takes that of the one that had its place before."""
 
-_PROCESS_ID, _AWAITED_JOBS, _USES = 0, 1, 2
+_PROCESS_ID, _AWAITED_JOBS, _HEARTBEAT, _USES = 0, 1, 2, 3
 _ROW = _USES + USES * (1 + BUCKETS)
 _INTEGER_BYTES = 8
 
@@ -66,6 +67,19 @@ class SharedTable:
     def set_awaited_jobs(self, row: int, jobs: int) -> None:
         """Set the number of jobs that the requests of a process wait for."""
         self._cells[row * _ROW + _AWAITED_JOBS] = jobs
+
+    def heartbeat(self, row: int) -> int:
+        """Return when the event loop of a process last took a turn, in nanoseconds of ``time.monotonic_ns``."""
+        return self._cells[row * _ROW + _HEARTBEAT]
+
+    def set_heartbeat(self, row: int) -> None:
+        """Say that the event loop of a process takes its turns."""
+        self._cells[row * _ROW + _HEARTBEAT] = time.monotonic_ns()
+
+    def silent_rows(self, seconds: float) -> list[int]:
+        """Return the processes whose event loops have taken no turn for so long."""
+        since = time.monotonic_ns() - int(seconds * 1e9)
+        return [row for row in range(self.rows) if 0 < self.heartbeat(row) < since]
 
     def count_job(self, job_id: str) -> bool:
         """Return whether a job's end is counted now for the first time, as far as the table remembers.

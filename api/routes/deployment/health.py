@@ -16,7 +16,7 @@ from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["health"])
 
-NOT_READY = documented(ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.MODEL_UNAVAILABLE)
+NOT_READY = documented(ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.MODEL_UNAVAILABLE, ErrorCode.OVERLOADED)
 
 
 @router.get("/livez", response_model=Health, responses=documented())
@@ -30,8 +30,12 @@ async def readyz(service: ServiceOf) -> Response:
     """Ready: the database answers and has a schema that will do, and the workers serve what this process does.
 
     Also without workers: jobs are accepted, and wait. With workers of which none has this process's tokenizer,
-    vocabulary, context and delimiter it is not ready, and the error's message says what differs.
+    vocabulary, context and delimiter it is not ready, and the error's message says what differs. Of several processes,
+    none is ready while one hangs.
     """
+    if service.siblings is not None and (silent := service.siblings.silent()):
+        message = f"of the API's processes, these hang and are about to be replaced: {', '.join(map(str, silent))}"
+        raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
     return json_response(await service.threads.sql(_readiness, service))
 
 

@@ -19,7 +19,7 @@ import pytest
 from jobs.store.database import Database
 from jobs.tenancy.tenants import DEFAULT_TENANT, set_tenant
 from settings.store import StoreSettings
-from tests.api.processes.running import SeveralProcesses, samples, several_processes
+from tests.api.processes.running import PROCESSES, SeveralProcesses, samples, several_processes
 from tests.api.serving import DEADLINE_SECONDS, KEY, eventually
 from tests.api.tiny_model import TinyModel
 from tests.scoreline.running import gone
@@ -183,6 +183,25 @@ def test_when_a_process_is_killed_the_other_serves_and_a_new_one_goes_on_with_it
             name: value for name, value in counted.items() if name.startswith("scoreline_jobs_accepted")
         }
         assert client.get(f"/v1/jobs/{job_id}", headers={"Authorization": f"Bearer {KEY}"}).json()["status"] == "queued"
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_replaced_and_meanwhile_none_is_ready(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    with several_processes(model.directory, sqlite_url, tmp_path) as api:
+        clients = api.clients()
+        assert clients[0].get("/readyz").status_code == 200
+        hanging = api.children()[1]
+        os.kill(hanging, signal.SIGSTOP)
+        eventually(lambda: clients[0].get("/readyz").status_code == 503, "its sibling tells load balancers")
+        assert clients[0].get("/readyz").json()["error"]["message"].endswith("about to be replaced: 1")
+        assert clients[0].get("/livez").status_code == 200
+        api.wait_until_serving(PROCESSES + 1)
+        (line,) = api.logged("a process of the API hangs and is ended")
+        assert (line["process"], line["pid"], line["level"]) == (1, hanging, "error")
+        assert gone([hanging])
+        assert [client.get("/readyz").status_code for client in api.clients().values()] == [200, 200]
 
 
 def test_a_port_that_is_taken_is_named_in_one_line(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:

@@ -71,6 +71,15 @@ def test_what_a_process_had_in_use_is_given_back_when_its_row_is_cleared(tables:
     assert two.open_requests(Kind.REQUEST) == 1
 
 
+def test_a_process_is_silent_once_its_heartbeat_is_old_and_none_is_before_its_first(tables: list[SharedTable]) -> None:
+    tables[0].set_heartbeat(0)
+    tables[1].set_heartbeat(1)
+    assert tables[2].silent_rows(60.0) == []
+    assert tables[2].silent_rows(0.0) == [0, 1]
+    tables[2].clear(0)
+    assert tables[1].silent_rows(0.0) == [1]
+
+
 def test_the_end_of_a_job_is_counted_by_one_process(tables: list[SharedTable]) -> None:
     jobs = [f"job_{number}" for number in range(500)]
     assert [tables[0].count_job(job) for job in jobs[:250]] == [True] * 250
