@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scoreline.client.reading import read_fields
+from scoreline.client.tables import Asked
 
 BATCH_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """The final statuses of a batch."""
@@ -55,6 +56,7 @@ class Batch:
     errors: list[str]  # why the file could not be read as lines, if the batch failed
     metadata: Mapping[str, str]  # what the sender attached to it
     warnings: list[str]  # unknown fields that were ignored; only in the answer to its creation
+    asked: Mapping[int, Asked] = field(repr=False, compare=False)  # what the client remembers of the lines that it sent
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
     @property
@@ -68,7 +70,7 @@ class Batch:
         return self.completed_lines + self.failed_lines
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Batch:
+    def read(cls, raw: Mapping[str, Any], asked: Mapping[int, Asked] | None = None) -> Batch:
         """Read a batch object."""
         counts, errors = raw["request_counts"], raw["errors"]
         return read_fields(
@@ -79,4 +81,5 @@ class Batch:
             failed_lines=counts["failed"],
             errors=[error["message"] for error in errors["data"]] if errors else [],
             warnings=raw.get("warnings") or [],
+            asked=asked or {},
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from scoreline.client.errors import ScorelineError, error_for
 from scoreline.client.results import LikelihoodResult, Ranking, ScoreResult
+from scoreline.client.tables import NOTHING_ASKED, Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class BatchResult:
     raw: Mapping[str, Any] = field(repr=False)  # the whole line
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> BatchResult:
+    def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> BatchResult:
         """Read a line of an output file or of an error file."""
         response, error = raw["response"], raw["error"]
         scores = likelihoods = ranking = failure = None
@@ -39,11 +40,11 @@ class BatchResult:
                 request_id=response["request_id"],
             )
         elif response["body"]["object"] == "scoring":
-            scores = ScoreResult.read(response["body"])
+            scores = ScoreResult.read(response["body"], asked)
         elif response["body"]["object"] == "likelihood":
-            likelihoods = LikelihoodResult.read(response["body"])
+            likelihoods = LikelihoodResult.read(response["body"], asked)
         else:
-            ranking = Ranking.read(response["body"])
+            ranking = Ranking.read(response["body"], asked)
         return cls(raw["custom_id"], number_of_line(raw), scores, likelihoods, ranking, failure, raw)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from scoreline.client.reading import read_fields
 from scoreline.client.results import LikelihoodResult, Provenance, ScoreResult
+from scoreline.client.tables import NOTHING_ASKED, Asked
 
 ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 """The final statuses of a job."""
@@ -47,6 +48,7 @@ class Job:
     provenance: list[Provenance | None] | None  # what computed its scores, once it has ended
     result: ScoreResult | None  # if it succeeded and has at most 1,000 items; None for likelihoods
     likelihoods: LikelihoodResult | None  # the same of a job of likelihoods
+    asked: Asked = field(repr=False, compare=False)  # what the client remembers of the request, if it sent it itself
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
     @property
@@ -55,8 +57,8 @@ class Job:
         return self.status in ENDED
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any], labels: tuple[str | int, ...] | None = None) -> Job:
-        """Read a job object. labels: names of the columns of its scores."""
+    def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> Job:
+        """Read a job object."""
         error, result, usage = raw.get("error"), raw.get("result"), raw["usage"]
         kind = raw.get("kind", "score")  # A service of an older version has no other.
         return read_fields(
@@ -69,8 +71,9 @@ class Job:
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),
-            result=ScoreResult.read(result, labels) if result and kind == "score" else None,
-            likelihoods=LikelihoodResult.read(result) if result and kind == "likelihood" else None,
+            result=ScoreResult.read(result, asked) if result and kind == "score" else None,
+            likelihoods=LikelihoodResult.read(result, asked) if result and kind == "likelihood" else None,
+            asked=asked,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scoreline.client.errors import ScorelineError
+from scoreline.client.exchange.bodies import check_is_list
 from scoreline.client.exchange.flow import Flow
 from scoreline.client.exchange.sending import Service
 from scoreline.client.operations.pairs import MapProgress, Pair, PairOptions, Tally, check_options, pair_key, score_pair
@@ -35,6 +36,7 @@ class Mapping:
 
     def __post_init__(self) -> None:
         check_options(self.options)
+        check_is_list(self.pairs, "gives no pairs of a query and its items")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
         if self.errors not in ("raise", "yield"):

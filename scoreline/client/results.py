@@ -1,4 +1,4 @@
-"""Scores and rankings, as the client returns them."""
+"""Scores, likelihoods and rankings, as the client returns them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scoreline.client import tables
 from scoreline.client.reading import read_fields
+from scoreline.client.tables import NOTHING_ASKED, Asked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,10 +58,11 @@ class ScoreResult:
     relevance: list[float] | None  # of each item, by the formula of the template that the request named
     provenance: list[Provenance | None] | None  # what computed them; None unless asked for
     labels: tuple[str | int, ...] | None  # names of the columns, where the client knows them
+    row_index: pd.Index | None = field(repr=False, compare=False)  # of the pandas column that the items came from
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any], labels: tuple[str | int, ...] | None = None) -> ScoreResult:
+    def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> ScoreResult:
         """Read an answer of ``/v1/score``, or the ``result`` of a job."""
         usage = raw["usage"]
         return read_fields(
@@ -70,7 +72,8 @@ class ScoreResult:
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),
-            labels=labels,
+            labels=asked.labels,
+            row_index=asked.index,
         )
 
     def to_numpy(self, values: tables.Values = "scores") -> npt.NDArray[np.float64]:
@@ -84,11 +87,14 @@ class ScoreResult:
     def to_pandas(self) -> pd.DataFrame:
         """Return a table with a row per item. It needs pandas.
 
+        Its index is that of the pandas column that the items came from. If they came from elsewhere, or the result was
+        read by the id of its job alone, its rows are numbered from 0.
+
         It has a column for each label, named by it where the client knows the labels, else by its number, and the
         columns ``label_mass`` and ``relevance`` where the service returned them. Items with different numbers of labels
         have one column, ``scores``, of lists.
         """
-        return tables.to_pandas(tables.columns_of_scores(self))
+        return tables.to_pandas(tables.columns_of_scores(self), self.row_index)
 
     def to_arrow(self) -> pa.Table:
         """Return the same as an Arrow table, whose columns are named by texts. It needs pyarrow."""
@@ -110,10 +116,11 @@ class LikelihoodResult:
     cached_tokens: int  # prompt tokens that did not have to be computed
     warnings: list[str]  # what is odd about the request, in words
     provenance: list[Provenance | None] | None  # what computed them; None unless asked for
+    row_index: pd.Index | None = field(repr=False, compare=False)  # of the pandas column that the items came from
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> LikelihoodResult:
+    def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> LikelihoodResult:
         """Read an answer of ``/v1/likelihood``, or the ``result`` of a job of that kind."""
         usage = raw["usage"]
         return read_fields(
@@ -123,7 +130,19 @@ class LikelihoodResult:
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),
+            row_index=asked.index,
         )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a table with a row per item, and the index of :meth:`ScoreResult.to_pandas`. It needs pandas.
+
+        Its columns are ``logprob``, ``num_tokens``, ``is_greedy``, and ``token_logprobs`` and ``tokens`` if asked for.
+        """
+        return tables.to_pandas(tables.columns_of_likelihoods(self), self.row_index)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the same as an Arrow table. It needs pyarrow."""
+        return tables.to_arrow(tables.columns_of_likelihoods(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +189,11 @@ class Ranking:
     prompt_tokens: int  # the lengths of all sequences, summed
     warnings: list[str]  # what is odd about the request, in words
     provenance: list[Provenance | None] | None  # what computed it; None unless asked for
+    row_index: pd.Index | None = field(repr=False, compare=False)  # of the pandas column of documents
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Ranking:
+    def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> Ranking:
         """Read an answer of ``/v1/rerank``."""
         results = [
             RankedDocument(
@@ -190,14 +210,19 @@ class Ranking:
             results=results,
             prompt_tokens=raw["usage"]["prompt_tokens"],
             provenance=Provenance.read_all(raw),
+            row_index=asked.index,
         )
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a table with a row per document, the most relevant first. It needs pandas.
 
-        Its columns are ``index``, ``relevance_score``, ``label_mass``, and ``text`` if the texts were returned.
+        Each row has the index of its document in the pandas column that the documents came from. If they came from
+        elsewhere, the rows are numbered from 0. The columns are ``index``, which is the document's place in the
+        request, ``relevance_score``, ``label_mass``, and ``text`` if the texts were returned.
         """
-        return tables.to_pandas(tables.columns_of_ranking(self.results))
+        places = [document.index for document in self.results]
+        index = None if self.row_index is None else self.row_index.take(places)
+        return tables.to_pandas(tables.columns_of_ranking(self.results), index)
 
     def to_arrow(self) -> pa.Table:
         """Return the same as an Arrow table. It needs pyarrow."""

@@ -200,16 +200,29 @@ def plain(value: Any) -> object:
     """Return an array, a column or a number of another library as plain Python. Raises TypeError for all else."""
     if isinstance(value, Path):
         return str(value)
-    has_columns = hasattr(value, "columns")
-    if not has_columns:  # A table has no order of values that would be the only natural one.
-        for method in ("tolist", "to_pylist", "to_list", "as_py", "item"):
-            if callable(convert := getattr(value, method, None)):
-                return convert()
-    if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | Mapping | Set) and not has_columns:
+    check_is_list(value, "can't be sent as a text or as token ids")
+    for method in ("tolist", "to_pylist", "to_list", "as_py", "item"):
+        if callable(convert := getattr(value, method, None)):
+            return convert()
+    if isinstance(value, Iterable):
         return list(value)
+    raise _wrong_type(value, "can't be sent as a text or as token ids")
+
+
+def check_is_list(value: object, problem: str) -> None:
+    """Raise TypeError for a table, a mapping, a set or bytes. What iterating over them gives is not what is meant.
+
+    A table gives the names of its columns, for example. problem: what is wrong with such a value.
+    """
+    if hasattr(value, "columns"):
+        raise _wrong_type(value, f"{problem}; name one of its columns")
+    if isinstance(value, bytes | bytearray | Mapping | Set):
+        raise _wrong_type(value, problem)
+
+
+def _wrong_type(value: object, problem: str) -> TypeError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    hint = "; name one of its columns" if has_columns else ""
-    raise TypeError(f"a {kind} can't be sent as a text or as token ids{hint}")
+    return TypeError(f"a {kind} {problem}")
 
 
 def _place_of_missing(value: object, place: str = "") -> str | None:

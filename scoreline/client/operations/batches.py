@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 import time
@@ -19,6 +20,7 @@ from scoreline.client.job_objects import Delivery
 from scoreline.client.operations.files import FileOrId, Lines
 from scoreline.client.operations.scoring import given
 from scoreline.client.progress import shown
+from scoreline.client.tables import NOTHING_ASKED, Asked, index_of
 
 POLL_SECONDS = (0.2, 5.0)
 """How often a batch is looked at: first so often, then more and more rarely, and at last so rarely."""
@@ -63,25 +65,27 @@ def batch(
     pairs: Iterable[tuple[str, Mapping[str, object]]]
     pairs = requests.items() if isinstance(requests, Mapping) else requests
     key = idempotency(idempotency_key)["Idempotency-Key"]
+    asked: dict[int, Asked] = {}
     with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as file:
-        for custom_id, body in pairs:
+        for number, (custom_id, body) in enumerate(pairs):
+            if (index := index_of(body.get("documents" if endpoint == "/v1/rerank" else "items"))) is not None:
+                asked[number] = Asked(index=index)
             line = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
             file.write(encode_json(line) + b"\n")
         file.seek(0)
         form = FormFile(file, "requests.jsonl", {"purpose": "batch"})
         headers = idempotency(f"{key}-file")  # The keys of files and of batches are one space.
         sent = yield from send(service, Request("POST", "/v1/files", File.read, headers=headers, body=form))
-    return (
-        yield from create_batch(
-            service,
-            sent,
-            endpoint=endpoint,
-            completion_window=completion_window,
-            metadata=metadata,
-            webhook=webhook,
-            idempotency_key=key,
-        )
+    created = yield from create_batch(
+        service,
+        sent,
+        endpoint=endpoint,
+        completion_window=completion_window,
+        metadata=metadata,
+        webhook=webhook,
+        idempotency_key=key,
     )
+    return dataclasses.replace(created, asked=asked)
 
 
 def create_batch(
@@ -112,9 +116,15 @@ def create_batch(
     return (yield from send(service, request))
 
 
+def reading(batch: BatchOrId) -> Callable[[Mapping[str, Any]], Batch]:
+    """Return what reads an answer about a batch. What a batch remembers of its lines goes on to the answer."""
+    asked = None if isinstance(batch, str) else batch.asked
+    return lambda raw: Batch.read(raw, asked)
+
+
 def get_batch(service: Service, batch: BatchOrId) -> Flow[Batch]:
     """Return a batch in its present state."""
-    return (yield from send(service, Request("GET", batch_path(batch), Batch.read)))
+    return (yield from send(service, Request("GET", batch_path(batch), reading(batch))))
 
 
 def batches(service: Service, *, after: str | None = None, page_batches: int = PAGE_BATCHES) -> Iteration[Batch]:
@@ -134,7 +144,7 @@ def batches(service: Service, *, after: str | None = None, page_batches: int = P
 
 def cancel_batch(service: Service, batch: BatchOrId) -> Flow[Batch]:
     """Cancel a batch. What was scored before is in its output file. A batch that has ended is not changed."""
-    return (yield from send(service, Request("POST", batch_path(batch, "/cancel"), Batch.read)))
+    return (yield from send(service, Request("POST", batch_path(batch, "/cancel"), reading(batch))))
 
 
 def wait_batch(
@@ -158,7 +168,7 @@ def wait_batch(
     pause = POLL_SECONDS[0]
     with shown(progress, batch_id if bar else None) as show:
         while True:
-            request = Request("GET", batch_path(batch_id), Batch.read)
+            request = Request("GET", batch_path(batch), reading(batch))
             found = yield from send(service, request, patient=True, until=deadline)
             if show is not None:
                 show(found)
@@ -205,7 +215,7 @@ def batch_results(service: Service, batch: BatchOrId) -> Iteration[BatchResult]:
             return
         first = min(heads, key=lambda head: head[0])
         heads.remove(first)
-        yield Give(BatchResult.read(first[1]))
+        yield Give(BatchResult.read(first[1], found.asked.get(first[0], NOTHING_ASKED)))
         waiting = [first[2]]
 
 

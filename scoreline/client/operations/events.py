@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -21,7 +22,8 @@ from scoreline.client.exchange.flow import Give, Iteration, Reading, Request, cl
 from scoreline.client.exchange.sending import Repetitions, Service, opened
 from scoreline.client.job_objects import Job
 from scoreline.client.operations.batches import BatchOrId, batch_path
-from scoreline.client.operations.jobs import JobOrId, job_path
+from scoreline.client.operations.batches import reading as batch_reading
+from scoreline.client.operations.jobs import JobOrId, job_path, reading
 from scoreline.client.results import ItemLikelihood, ItemScores
 
 T = TypeVar("T")
@@ -46,13 +48,15 @@ def events(
     (True, 'JobEnd')
     """
     params = {"scores": "true"} if scores else {}
-    found: Iteration[JobEvent] = _followed(service, job_path(job, "/events"), params, last_event_id, _job_event)
+    read = functools.partial(_job_event, reading(job))
+    found: Iteration[JobEvent] = _followed(service, job_path(job, "/events"), params, last_event_id, read)
     yield from found
 
 
 def batch_events(service: Service, batch: BatchOrId, *, last_event_id: str | None = None) -> Iteration[BatchEvent]:
     """Yield what happens to a batch until it ends: BatchProgress, and at last BatchEnd. See :meth:`events`."""
-    found: Iteration[BatchEvent] = _followed(service, batch_path(batch, "/events"), {}, last_event_id, _batch_event)
+    read = functools.partial(_batch_event, batch_reading(batch))
+    found: Iteration[BatchEvent] = _followed(service, batch_path(batch, "/events"), {}, last_event_id, read)
     yield from found
 
 
@@ -91,7 +95,7 @@ def _followed(
         yield from sleep(pause)
 
 
-def _job_event(name: str, event_id: str, data: Any) -> JobEvent | None:
+def _job_event(read: Callable[[Mapping[str, Any]], Job], name: str, event_id: str, data: Any) -> JobEvent | None:
     if name == "progress":
         progress = data["progress"]
         return JobProgress(event_id, data["status"], progress["total_items"], progress["scored_items"])
@@ -102,14 +106,14 @@ def _job_event(name: str, event_id: str, data: Any) -> JobEvent | None:
             [ItemLikelihood.read(line) for line in data["data"] if "logprob" in line],
         )
     if name == "end":
-        return JobEnd(event_id, None if data.get("deleted") else Job.read(data))
+        return JobEnd(event_id, None if data.get("deleted") else read(data))
     return None  # A later version may have further events.
 
 
-def _batch_event(name: str, event_id: str, data: Any) -> BatchEvent | None:
+def _batch_event(read: Callable[[Mapping[str, Any]], Batch], name: str, event_id: str, data: Any) -> BatchEvent | None:
     if name == "progress":
         counts = data["request_counts"]
         return BatchProgress(event_id, data["status"], counts["total"], counts["completed"], counts["failed"])
     if name == "end":
-        return BatchEnd(event_id, None if data.get("deleted") else Batch.read(data))
+        return BatchEnd(event_id, None if data.get("deleted") else read(data))
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +12,7 @@ from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import Delivery, Job, JobStatus
 from scoreline.client.results import ItemScores, ScoreResult
+from scoreline.client.tables import NOTHING_ASKED
 
 PAGE_ITEMS = 1_000
 """The items of the largest page of scores."""
@@ -30,9 +31,15 @@ def job_path(job: JobOrId, rest: str = "") -> str:
     return f"/v1/jobs/{quote(job if isinstance(job, str) else job.id, safe='')}{rest}"
 
 
+def reading(job: JobOrId) -> Callable[[Mapping[str, Any]], Job]:
+    """Return what reads an answer about a job. What a job remembers of its request goes on to the answer."""
+    asked = NOTHING_ASKED if isinstance(job, str) else job.asked
+    return lambda raw: Job.read(raw, asked)
+
+
 def get(service: Service, job: JobOrId) -> Flow[Job]:
     """Return a job in its present state."""
-    return (yield from send(service, Request("GET", job_path(job), Job.read)))
+    return (yield from send(service, Request("GET", job_path(job), reading(job))))
 
 
 def jobs(
@@ -112,7 +119,7 @@ def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
     }
     raw = {**raw_of_result(found), "scores": [line["scores"] for line in lines], **columns}
     raw["warnings"] = [*found.warnings, *warnings_of_label_mass(columns["label_mass"] or [])]
-    return ScoreResult.read(raw)
+    return ScoreResult.read(raw, found.asked)
 
 
 def check_succeeded(job: Job) -> None:
@@ -156,7 +163,7 @@ def ended_without_success(job: Job) -> JobEnded:
 
 def cancel(service: Service, job: JobOrId) -> Flow[Job]:
     """Cancel a job. A job that has ended is not changed."""
-    return (yield from send(service, Request("POST", job_path(job, "/cancel"), Job.read)))
+    return (yield from send(service, Request("POST", job_path(job, "/cancel"), reading(job))))
 
 
 def delete(service: Service, job: JobOrId) -> Flow[None]:

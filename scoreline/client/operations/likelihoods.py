@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from scoreline.client.exchange.bodies import Body, JsonBody, PackedLines
+from scoreline.client.exchange.bodies import JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.job_objects import DryRun, Job, Priority
 from scoreline.client.operations.jobs import PAGE_ITEMS, JobOrId, check_succeeded, get, page_of_items, raw_of_result
-from scoreline.client.operations.scoring import SLACK_SECONDS, Column, Items, Query, fields_of
+from scoreline.client.operations.scoring import SLACK_SECONDS, Column, Items, Query, check_items, fields_of, remembered
+from scoreline.client.operations.submitting import submitted
 from scoreline.client.results import ItemLikelihood, LikelihoodResult
 
 KIND = "likelihood"
@@ -40,10 +41,11 @@ def likelihood(
     True
     """
     body = fields_of(locals())
+    asked = remembered(items)
     request = Request(
         "POST",
         "/v1/likelihood",
-        LikelihoodResult.read,
+        lambda raw: LikelihoodResult.read(raw, asked),
         headers=idempotency(idempotency_key),
         body=JsonBody(body),
         seconds=timeout + SLACK_SECONDS,
@@ -77,7 +79,7 @@ def submit_likelihood(
     True
     """
     body = fields_of(locals()) | {"kind": KIND}
-    return (yield from _submitted(service, JsonBody(body), idempotency_key))
+    return (yield from submitted(service, JsonBody(body), idempotency_key, remembered(items)))
 
 
 def upload_likelihood(
@@ -103,7 +105,7 @@ def upload_likelihood(
     """
     first = fields_of(locals(), "items") | {"kind": KIND}
     lines: Any = items  # A column need not name itself iterable.
-    return (yield from _submitted(service, PackedLines(first, lines), idempotency_key))
+    return (yield from submitted(service, PackedLines(first, lines), idempotency_key, remembered(items)))
 
 
 def dry_run_likelihood(
@@ -123,6 +125,7 @@ def dry_run_likelihood(
     2
     """
     body = fields_of(locals()) | {"kind": KIND, "dry_run": True}
+    check_items(items)
     request = Request("POST", "/v1/jobs", DryRun.read, body=JsonBody(body))
     return (yield from send(service, request))
 
@@ -161,7 +164,7 @@ def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
         **{name: [line[name] for line in lines] for name in ("logprob", "num_tokens", "is_greedy")},
         **{name: [line[name] for line in lines] for name in ("token_logprobs", "tokens") if lines and name in lines[0]},
     }
-    return LikelihoodResult.read(raw)
+    return LikelihoodResult.read(raw, found.asked)
 
 
 def _page(
@@ -176,8 +179,3 @@ def _page(
 def _check_kind(of_scores: bool) -> None:
     if of_scores:
         raise ValueError("this is a job of scores, not of likelihoods: scores() and result() read it")
-
-
-def _submitted(service: Service, body: Body, key: str | None) -> Flow[Job]:
-    request = Request("POST", "/v1/jobs", Job.read, headers=idempotency(key), body=body)
-    return (yield from send(service, request))

@@ -21,7 +21,6 @@ from scoreline.client.operations.scoring import (
     Labels,
     LabelScoring,
     Query,
-    column_names,
 )
 from scoreline.client.operations.submitting import submit
 from scoreline.client.operations.waiting import wait
@@ -109,8 +108,7 @@ def score_pair(
         yield from sleep(pause)
     left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
     ended = yield from wait(service, job, left)
-    found = ended.result if ended.result is not None else (yield from result(service, ended))
-    return dataclasses.replace(found, labels=column_names(options.get("labels"), options.get("label_token_ids")))
+    return ended.result if ended.result is not None else (yield from result(service, ended))
 
 
 def pair_key(key: str | None, number: int) -> str | None:

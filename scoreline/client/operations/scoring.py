@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from scoreline.client.exchange.bodies import JsonBody, plain
+from scoreline.client.errors import InvalidRequest
+from scoreline.client.exchange.bodies import JsonBody, check_is_list, plain
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.results import Model, Ranking, ScoreResult
+from scoreline.client.tables import Asked, index_of
 
 SLACK_SECONDS = 15.0
 """Time that an answer may take beyond the time that the service was asked to wait."""
@@ -96,11 +98,11 @@ def score(
     [[1.0, 0.0], [0.1, 0.9]]
     """
     body = fields_of(locals())
-    names = column_names(labels, label_token_ids)
+    asked = remembered(items, labels, label_token_ids)
     request = Request(
         "POST",
         "/v1/score",
-        lambda raw: ScoreResult.read(raw, names),
+        lambda raw: ScoreResult.read(raw, asked),
         headers=idempotency(idempotency_key),
         body=JsonBody(body),
         seconds=timeout + SLACK_SECONDS,
@@ -139,10 +141,11 @@ def rerank(
     [1, 0]
     """
     body = fields_of(locals(), "return_documents")
+    asked = remembered(documents, field="documents")
     request = Request(
         "POST",
         "/v1/rerank",
-        Ranking.read,
+        lambda raw: Ranking.read(raw, asked),
         headers=idempotency(idempotency_key),
         body=JsonBody(body | {"return_documents": return_documents}),  # The service has another default.
         seconds=timeout + SLACK_SECONDS,
@@ -193,7 +196,31 @@ def given(fields: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None and value is not False}
 
 
-def column_names(labels: Sequence[str] | Column | None, label_token_ids: Labels | None) -> tuple[str | int, ...] | None:
+def remembered(
+    items: object,
+    labels: Sequence[str] | Column | None = None,
+    label_token_ids: Labels | None = None,
+    *,
+    field: str = "items",
+) -> Asked:
+    """Return what a client remembers of a request, after checking its items. field: their name in messages."""
+    check_items(items, field)
+    return Asked(_column_names(labels, label_token_ids), index_of(items))
+
+
+def check_items(items: object, field: str = "items") -> None:
+    """Raise InvalidRequest or TypeError for items that are no list. A single text is probably a mistake.
+
+    field: the name of the items in messages.
+    """
+    if isinstance(items, str):
+        raise InvalidRequest("invalid_request", f"{field} must be a list of texts, not one text", param=field)
+    check_is_list(items, f"is no list of {field}")
+
+
+def _column_names(
+    labels: Sequence[str] | Column | None, label_token_ids: Labels | None
+) -> tuple[str | int, ...] | None:
     """Return the names of the columns of the scores, or None where items have labels of their own."""
     values: Any = labels if labels is not None else label_token_ids
     if values is None:

@@ -16,9 +16,11 @@ from scoreline.client.operations.scoring import (
     Labels,
     LabelScoring,
     Query,
-    column_names,
+    check_items,
     fields_of,
+    remembered,
 )
+from scoreline.client.tables import Asked
 
 
 def submit(
@@ -64,8 +66,8 @@ def submit(
     'succeeded'
     """
     body = fields_of(locals())
-    names = column_names(labels, label_token_ids)
-    return (yield from _submitted(service, JsonBody(body), idempotency_key, names))
+    asked = remembered(items, labels, label_token_ids)
+    return (yield from submitted(service, JsonBody(body), idempotency_key, asked))
 
 
 def upload(
@@ -105,14 +107,15 @@ def upload(
     2000
     """
     first = fields_of(locals(), "items")
-    names = column_names(labels, label_token_ids)
+    asked = remembered(items, labels, label_token_ids)
     lines: Any = items  # A column need not name itself iterable.
-    return (yield from _submitted(service, PackedLines(first, lines), idempotency_key, names))
+    return (yield from submitted(service, PackedLines(first, lines), idempotency_key, asked))
 
 
-def _submitted(service: Service, body: Body, key: str | None, names: tuple[str | int, ...] | None) -> Flow[Job]:
+def submitted(service: Service, body: Body, key: str | None, asked: Asked) -> Flow[Job]:
+    """Submit a job, which remembers what the client knows of its request."""
     headers = idempotency(key)
-    request = Request("POST", "/v1/jobs", lambda raw: Job.read(raw, names), headers=headers, body=body)
+    request = Request("POST", "/v1/jobs", lambda raw: Job.read(raw, asked), headers=headers, body=body)
     return (yield from send(service, request))
 
 
@@ -147,5 +150,6 @@ def dry_run(
     2
     """
     body = fields_of(locals()) | {"dry_run": True}
+    check_items(items)
     request = Request("POST", "/v1/jobs", DryRun.read, body=JsonBody(body))
     return (yield from send(service, request))

@@ -10,7 +10,7 @@ from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import Job
-from scoreline.client.operations.jobs import JobOrId, ended_without_success, job_path
+from scoreline.client.operations.jobs import JobOrId, ended_without_success, job_path, reading
 from scoreline.client.operations.scoring import SLACK_SECONDS
 from scoreline.client.progress import shown
 
@@ -44,7 +44,7 @@ def wait(
     deadline = None if timeout is None else time.monotonic() + timeout
     with shown(progress, job_id if bar else None) as show:
         while True:
-            found = yield from _held(service, job_id, deadline, WAIT_SECONDS if show is None else SHOWN_WAIT_SECONDS)
+            found = yield from _held(service, job, deadline, WAIT_SECONDS if show is None else SHOWN_WAIT_SECONDS)
             if show is not None:
                 show(found)
             if found.ended:
@@ -56,17 +56,18 @@ def wait(
     return found
 
 
-def _held(service: Service, job_id: str, deadline: float | None, longest: int) -> Flow[Job]:
+def _held(service: Service, job: JobOrId, deadline: float | None, longest: int) -> Flow[Job]:
     """Return a job when it has ended, or after some time."""
     left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
     held = math.ceil(min(longest, left))
     headers = {"Prefer": f"wait={held}"}
-    request = Request("GET", job_path(job_id), Job.read, headers=headers, seconds=held + SLACK_SECONDS)
+    request = Request("GET", job_path(job), reading(job), headers=headers, seconds=held + SLACK_SECONDS)
     try:
         return (yield from send(service, request, patient=True, until=deadline))
     except ScorelineError as error:
         if deadline is None or time.monotonic() < deadline or not error.status == 0:
             raise
+        job_id = job if isinstance(job, str) else job.id
         raise _timed_out(f"{job_id} is not known to have ended in time: {error.message}", job_id) from error
 
 

@@ -26,7 +26,8 @@ from tests.scoreline.client.unreliable import Reply, answering
 from tests.scoreline.running import ROOT, Up
 
 SERVER = {"api", "jobs", "model", "workers", "scoring", "settings", "bell", "webhooks", "operations", "checkpoints"}
-HEAVY = {"numpy", "pandas", "pyarrow", "rich", "typer", "click", "pygments", "jax", "fastapi", "sqlalchemy", "pydantic"}
+TABLES = {"numpy", "pandas", "polars", "pyarrow"}
+HEAVY = TABLES | {"rich", "typer", "click", "pygments", "jax", "fastapi", "sqlalchemy", "pydantic"}
 
 
 def imported_by(statement: str) -> set[str]:
