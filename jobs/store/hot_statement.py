@@ -35,8 +35,8 @@ class HotStatement:
         """Execute the statement, and return all rows, with their columns as attributes. Raises as SQLAlchemy does."""
         sql, constants = self._compiled
         connection, parameters = tx.connection, {**constants, **values}
-        events = connection.engine.dispatch
-        if events.before_cursor_execute or events.after_cursor_execute:
+        events, errors = connection.engine.dispatch, connection.dialect.dispatch
+        if events.before_cursor_execute or events.after_cursor_execute or errors.handle_error:
             return connection.exec_driver_sql(sql, parameters).all()  # Somebody watches SQLAlchemy.
         driver = cast("WatchedConnection", connection.connection.driver_connection)
         try:
