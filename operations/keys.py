@@ -9,13 +9,12 @@ import argparse
 import re
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from jobs.store.database import Database
 from jobs.tenancy.keys import KeyRecord, Scope, create_key, list_keys, revoke_key
 from jobs.tenancy.tenants import DEFAULT_TENANT
 from operations.command import Arguments, run_on_store
-from operations.table import print_json, print_table
+from operations.table import format_time, print_json, print_table
 from settings.errors.endings import Ending
 
 COLUMNS = ("ID", "TENANT", "NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
@@ -48,16 +47,7 @@ def _run(database: Database, given: argparse.Namespace) -> int:
 
 def _row(key: KeyRecord) -> list[str]:
     times = (key.created_at, key.expires_at, key.last_used_at, key.revoked_at)
-    return [key.id, key.tenant, key.name, ",".join(sorted(key.scopes)), *map(_format_time, times)]
-
-
-def _format_time(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return "after 9999"  # one such row must not keep the list from being shown
+    return [key.id, key.tenant, key.name, ",".join(sorted(key.scopes)), *map(format_time, times)]
 
 
 def _parser() -> argparse.ArgumentParser:

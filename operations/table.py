@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -18,3 +19,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON. Sets are printed as sorted lists."""
     print(json.dumps(value, default=sorted))
+
+
+def format_time(seconds: float | None) -> str:
+    """Return a time, in Unix seconds, as text in UTC; a dash if there is none."""
+    if seconds is None:
+        return "-"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return "after 9999"  # one such row must not keep the list from being shown

@@ -1,4 +1,4 @@
-"""List tenants and set their shares and limits: ``python -m operations.tenants set acme --weight 3``."""
+"""Create, list, change, suspend and remove tenants: ``python -m operations.tenants set acme --weight 3``."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ import sys
 from dataclasses import asdict
 
 from jobs.store.database import Database
-from jobs.tenancy.tenants import Tenant, list_tenants, set_tenant
+from jobs.tenancy.tenants import Tenant, create_tenant, list_tenants, set_tenant, suspend_tenant
+from jobs.tenant_removal import Stored, count_stored, delete_tenant, purge_tenant
 from operations.command import Arguments, run_on_store
-from operations.table import print_json, print_table
+from operations.table import format_time, print_json, print_table
 from settings.errors.endings import Ending
+from settings.keys import KeySettings
 
-COLUMNS = ("TENANT", "WEIGHT", "MAX WAITING TOKENS", "REQUESTS/S", "REQUESTS/MIN")
+COLUMNS = ("TENANT", "WEIGHT", "MAX WAITING TOKENS", "REQUESTS/S", "REQUESTS/MIN", "SUSPENDED")
 LIMITS = ("max_waiting_tokens", "requests_per_second", "requests_per_minute")
 
 
 def _run(database: Database, given: argparse.Namespace) -> int:
-    if given.action == "list":
-        listed = list_tenants(database)
-    else:
-        changes = {name: value for name, value in vars(given).items() if name in ("weight", *LIMITS)}
-        listed = [set_tenant(database, given.name, **changes)]
+    match given.action:
+        case "list":
+            listed = list_tenants(database)
+        case "create" | "set":
+            limits = {name: value for name, value in vars(given).items() if name in ("weight", *LIMITS)}
+            change = create_tenant if given.action == "create" else set_tenant
+            listed = [change(database, given.name, **limits)]
+        case "suspend" | "resume":
+            listed = [suspend_tenant(database, given.name, suspended=given.action == "suspend")]
+        case _:
+            return _remove(database, given)
     if given.json:
         print_json([asdict(tenant) for tenant in listed])
     else:
@@ -29,22 +37,49 @@ def _run(database: Database, given: argparse.Namespace) -> int:
     return Ending.DONE
 
 
+def _remove(database: Database, given: argparse.Namespace) -> int:
+    """Purge or delete a tenant, if ``--yes`` was given; otherwise say what that would remove."""
+    if not given.yes:
+        stored = _describe(count_stored(database, given.name))
+        raise ValueError(f"this would remove {stored} of {given.name!r} for good; repeat it with --yes")
+    if given.action == "purge":
+        removed = purge_tenant(database, given.name)
+    else:
+        removed = delete_tenant(database, given.name, KeySettings().key_cache_seconds)
+    if given.json:
+        print_json(asdict(removed))
+    else:
+        print(f"removed {_describe(removed)} of {given.name!r}", file=sys.stderr)
+    return Ending.DONE
+
+
+def _describe(stored: Stored) -> str:
+    return f"{stored.jobs} jobs and calls, {stored.batches} batches and {stored.files} files"
+
+
 def _row(tenant: Tenant) -> list[str]:
     limits = (tenant.max_waiting_tokens, tenant.requests_per_second, tenant.requests_per_minute)
-    return [tenant.name, f"{tenant.weight:g}", *("none" if limit is None else str(limit) for limit in limits)]
+    shown = ("none" if limit is None else str(limit) for limit in limits)
+    return [tenant.name, f"{tenant.weight:g}", *shown, format_time(tenant.suspended_at)]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Arguments(prog="scoreline tenants")
     actions = parser.add_subparsers(dest="action", required=True)
-    listing = actions.add_parser("list")
+    actions.add_parser("list")
     # What is not given is left out of the namespace, and stays as it is for the tenant.
-    change = actions.add_parser("set", argument_default=argparse.SUPPRESS)
-    change.add_argument("name")
-    change.add_argument("--weight", type=float)
-    for limit in LIMITS:
-        change.add_argument(f"--{limit.replace('_', '-')}", type=_limit)
-    for action in (listing, change):
+    for name in ("create", "set"):
+        change = actions.add_parser(name, argument_default=argparse.SUPPRESS)
+        change.add_argument("--weight", type=float)
+        for limit in LIMITS:
+            change.add_argument(f"--{limit.replace('_', '-')}", type=_limit)
+    for name in ("suspend", "resume"):
+        actions.add_parser(name)
+    for name in ("purge", "delete"):
+        actions.add_parser(name).add_argument("--yes", action="store_true")
+    for name, action in actions.choices.items():
+        if name != "list":
+            action.add_argument("name")
         action.add_argument("--json", action="store_true", default=False)
     return parser
 

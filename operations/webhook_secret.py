@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from jobs.store.database import Database
-from jobs.tenancy.tenants import find_tenant
+from jobs.tenancy.tenants import find_tenant, no_such_tenant
 from jobs.webhooks.secrets import live_secrets, rotate_secret
 from operations.command import Arguments, run_on_store
-from operations.table import print_json
+from operations.table import format_time, print_json
 from settings.errors.endings import Ending
 from settings.webhooks import WebhookSettings
 from webhooks.signing import new_secret
@@ -19,7 +18,7 @@ from webhooks.signing import new_secret
 def _show(database: Database, tenant: str, *, rotate: bool, as_json: bool) -> int:
     """Print the live secrets, one per line, the current one first."""
     if find_tenant(database, tenant) is None:
-        raise ValueError(f"there is no tenant {tenant!r}; `scoreline tenants list` shows their names")
+        raise no_such_tenant(tenant)
     if rotate:
         secrets = rotate_secret(database, tenant, new_secret, WebhookSettings().webhook_secret_overlap_seconds)
     else:
@@ -28,12 +27,8 @@ def _show(database: Database, tenant: str, *, rotate: bool, as_json: bool) -> in
         print_json([asdict(one) for one in secrets])
         return Ending.DONE
     for one in secrets:
-        print(one.secret if one.expires_at is None else f"{one.secret}  until {_format_time(one.expires_at)}")
+        print(one.secret if one.expires_at is None else f"{one.secret}  until {format_time(one.expires_at)}")
     return Ending.DONE
-
-
-def _format_time(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 if __name__ == "__main__":

@@ -136,3 +136,9 @@ class BatchEnd(Shape):
     type: BatchEvent
     timestamp: str = Field(description="when the batch ended: ISO 8601, in UTC")
     data: BatchEventData
+
+
+class DeletedBatch(Shape):
+    id: str
+    object: Literal["batch"] = "batch"
+    deleted: Literal[True] = True

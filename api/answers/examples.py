@@ -148,6 +148,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "FileList": _page(_FILE),
     "DeletedFile": {"id": _FILE_ID, "object": "file", "deleted": True},
     "Batch": _BATCH,
+    "DeletedBatch": {"id": _BATCH["id"], "object": "batch", "deleted": True},
     "BatchList": _page(_BATCH),
     "ScoreResponse": _SCORES,
     "LikelihoodResponse": {

@@ -63,6 +63,11 @@ class Principal:
         """The tenant's name."""
         return self.policy.name
 
+    @property
+    def author(self) -> str:
+        """What the record of changes says of who has made one."""
+        return "a request without a stored key" if self.key_id is None else f"key {self.key_id}"
+
 
 class NoKeysError(ValueError):
     """There is no key by which a request could be authenticated, and keys are required."""
@@ -223,6 +228,9 @@ def too_many_lookups() -> RequestError:
 
 
 def require_scope(principal: Principal, scope: Scope) -> None:
-    """Raise RequestError INSUFFICIENT_SCOPE unless the caller has the scope."""
+    """Raise RequestError INSUFFICIENT_SCOPE unless the caller has the scope, and its tenant is not suspended."""
+    if principal.policy.suspended_at is not None:
+        message = "the tenant of this key is suspended: ask those who run this service"
+        raise RequestError(ErrorCode.INSUFFICIENT_SCOPE, message)
     if scope not in principal.scopes:
         raise RequestError(ErrorCode.INSUFFICIENT_SCOPE, f"this takes a key with the scope `{scope}`")

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.answers.batch_schemas import Batch, BatchBody, BatchList
+from api.answers.batch_schemas import Batch, BatchBody, BatchList, DeletedBatch
 from api.answers.batches import show_batch
 from api.answers.error_responses import secured
 from api.answers.files import show_list
@@ -23,6 +23,7 @@ from api.requests.uploads.file_upload import file_quota
 from api.service import ServiceOf
 from jobs.file_batches.creating import cancel_batch, create_batch
 from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
+from jobs.file_batches.removal import delete_batch
 from scoring.error_codes import ErrorCode
 
 BATCH_ID = r"^batch_[0-9A-Za-z-]{1,64}$"
@@ -132,6 +133,20 @@ async def cancel(batch_id: str, service: ServiceOf, principal: WithScoreScope) -
         principal.tenant, cancel_batch, service.database, principal.tenant, checked_batch_id(batch_id)
     )
     return json_response(show_batch(batch))
+
+
+@router.delete(
+    "/v1/batches/{batch_id}",
+    response_model=DeletedBatch,
+    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def delete(batch_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
+    """Delete a batch with its files, its jobs and their scores. One that has not ended is cancelled first. An input
+    file that another batch has stays.
+    """
+    batch_id = checked_batch_id(batch_id)
+    await service.threads.sql_of(principal.tenant, delete_batch, service.database, principal.tenant, batch_id)
+    return json_response({"id": batch_id, "object": "batch", "deleted": True})
 
 
 def checked_batch_id(batch_id: str) -> str:

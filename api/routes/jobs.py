@@ -159,10 +159,13 @@ async def list_(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=JOB_ID, description="the id of the last job of the page before")] = None,
     batch: Annotated[str | None, Query(pattern=BATCH_ID, description="a batch, whose jobs are listed instead")] = None,
+    calls: Annotated[bool, Query(description="calls, such as of `/v1/score`, are listed instead")] = False,
 ) -> Response:
     """List jobs, newest first. Those of a batch are listed in the order of its lines, and only if it is asked for."""
+    if batch is not None and calls:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "a list is of a batch or of calls, not of both", param="calls")
     wanted = JobStatus(status) if status is not None else None
-    read = list_jobs if batch is None else partial(list_jobs_of_batch, batch_id=batch)
+    read = partial(list_jobs, calls=calls) if batch is None else partial(list_jobs_of_batch, batch_id=batch)
     # One job more than the limit shows whether there are more.
     jobs = await service.threads.sql_of(
         principal.tenant, read, service.database, principal.tenant, status=wanted, limit=limit + 1, after=after

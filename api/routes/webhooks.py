@@ -133,6 +133,12 @@ async def rotate(service: ServiceOf, principal: WithWebhookScope) -> Response:
     may be given the new one at any time in between. An older one that still signed does not any more.
     """
     live = await service.threads.sql_of(
-        principal.tenant, rotate_secret, service.database, principal.tenant, new_secret, service.secret_overlap_seconds
+        principal.tenant,
+        rotate_secret,
+        service.database,
+        principal.tenant,
+        new_secret,
+        service.secret_overlap_seconds,
+        by=principal.author,
     )
     return json_response(show_secrets(live), headers=NO_STORE)

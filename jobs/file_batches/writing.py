@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Row, func, or_, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
-from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
+from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
 from jobs.files.receiving import append_parts, store_new_file
 from jobs.files.tables import FileState, Purpose, files
 from jobs.queue.read import results_of
@@ -98,12 +98,12 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
 def write_lines(db: Database, batch: BatchRecord, stop: int, written: Written) -> bool:
     """Append to the files of a batch. stop: the number behind the last line.
 
-    Returns False, and writes nothing, if another process has written the lines.
+    Returns False, and writes nothing, if another process has written the lines, or the batch was deleted.
     """
     with db.write() as tx:
         row = tx.execute(
             select(file_batches)
-            .where(file_batches.c.id == batch.id, file_batches.c.written_lines == batch.written_lines)
+            .where(file_batches.c.id == batch.id, file_batches.c.written_lines == batch.written_lines, OPEN)
             .with_for_update(key_share=True)
         ).one_or_none()
         if row is None:

@@ -19,6 +19,10 @@ from jobs.webhooks.outbox import store_deliveries
 from jobs.webhooks.tables import webhook_deliveries
 from settings.store import StoreSettings
 
+SHORTENED_PER_STEP = 5_000
+ROUNDING_SECONDS = 1.0
+"""Times of one transaction may differ a little. A job that is kept longer by no more than this is left alone."""
+
 
 def lock_jobs(job_ids: Collection[str] | Select[Any]) -> Select[Any]:
     """Return a statement that locks jobs in the order of their ids.
@@ -59,22 +63,25 @@ def end_jobs(
 
 
 _KEEP_JOB: ColumnElement[float] = bindparam("keep_job_seconds", type_=Seconds)
-_KEEP_UNTIL = NOW + case(
-    (jobs.c.origin == Origin.CALL.value, bindparam("keep_call_seconds", type_=Seconds)),
-    # A line of a batch is read when all lines before it have ended, at the end of the batch's time at the latest.
-    (jobs.c.origin == Origin.LINE.value, func.coalesce(jobs.c.expires_at - NOW, 0.0) + _KEEP_JOB),
-    else_=_KEEP_JOB,
-)
 # A key is removed with its job. So a job is kept at least until its key expires: up to then the key is remembered. A
 # job has one key at most. An aggregate such as max() could make PostgreSQL read the index of all expiry times.
 _KEY_UNTIL = (
     select(idempotency_keys.c.expires_at).where(idempotency_keys.c.job_id == jobs.c.id).limit(1).scalar_subquery()
 )
-_ENDED: dict[str, Any] = {
-    "finished_at": NOW,
-    "remove_at": case((_KEY_UNTIL > _KEEP_UNTIL, _KEY_UNTIL), else_=_KEEP_UNTIL),
-    "received_at": None,
-}
+
+
+def _kept_until(end: ColumnElement[float]) -> ColumnElement[float]:
+    """Return until when a job is kept that ends at a time. The parameters are those of :func:`retention`."""
+    kept = end + case(
+        (jobs.c.origin == Origin.CALL.value, bindparam("keep_call_seconds", type_=Seconds)),
+        # A line of a batch is read when all lines before it have ended, at the end of the batch's time at the latest.
+        (jobs.c.origin == Origin.LINE.value, func.coalesce(jobs.c.expires_at - end, 0.0) + _KEEP_JOB),
+        else_=_KEEP_JOB,
+    )
+    return case((kept < _KEY_UNTIL, _KEY_UNTIL), else_=kept)
+
+
+_ENDED: dict[str, Any] = {"finished_at": NOW, "remove_at": _kept_until(NOW), "received_at": None}
 FOR_DELIVERIES = jobs.c["id", "tenant", "webhook", "finished_at", "remove_at", "traceparent"]
 """The columns that a delivery takes from its job."""
 
@@ -105,6 +112,32 @@ def retention(settings: StoreSettings) -> dict[str, float]:
     return {"keep_job_seconds": settings.retention_seconds, "keep_call_seconds": settings.call_retention_seconds}
 
 
+def shorten_retention(db: Database) -> int:
+    """Keep jobs that have ended no longer than if they ended now, after the retention was made shorter.
+
+    Returns how many are removed sooner. A longer retention changes nothing for them.
+    """
+    count = 0
+    while True:
+        with db.write(slow=True) as tx:
+            until = _kept_until(jobs.c.finished_at)
+            longer = select(jobs.c.id).where(jobs.c.remove_at > NOW, until < jobs.c.remove_at - ROUNDING_SECONDS)
+            ids = list(
+                tx.scalars(
+                    longer.limit(SHORTENED_PER_STEP).with_for_update(of=jobs, key_share=True, skip_locked=True),
+                    retention(tx.settings),
+                )
+            )
+            if not ids:
+                return count
+            shortened = update(jobs).where(jobs.c.id.in_(ids)).values(remove_at=until)
+            tx.execute(shortened, retention(tx.settings))
+            until_then = select(jobs.c.remove_at).where(jobs.c.id == webhook_deliveries.c.job_id).scalar_subquery()
+            of_jobs = update(webhook_deliveries).where(webhook_deliveries.c.job_id.in_(ids))
+            tx.execute(of_jobs.values(remove_at=until_then))
+            count += len(ids)
+
+
 def cancel(db: Database, tenant: str, job_id: str) -> JobRecord:
     """Cancel a job, unless it has ended. Scores that were stored can still be read.
 
@@ -124,9 +157,17 @@ def delete(db: Database, tenant: str, job_id: str) -> None:
     """
     with db.write(slow=True) as tx:
         find_job(tx, tenant, job_id, lock=True)
-        end_jobs(tx, [job_id], JobStatus.CANCELLED)
-        tx.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
-        of_job = webhook_deliveries.c.job_id == job_id
-        tx.execute(update(webhook_deliveries).where(of_job).values(remove_at=0.0))
+        remove_at_once(tx, [job_id])
     while remove_jobs(db, jobs.c.id == job_id).found:
         pass
+
+
+def remove_at_once(tx: Transaction, job_ids: Collection[str], *, silently: bool = False) -> None:
+    """Cancel jobs that have not ended, and let no reader see any of them. Their rows are to be removed afterwards.
+
+    silently: store no deliveries of jobs that this cancels.
+    """
+    tx.execute(lock_jobs(job_ids))
+    end_jobs(tx, job_ids, JobStatus.CANCELLED, silently=silently)
+    tx.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(remove_at=0.0))
+    tx.execute(update(webhook_deliveries).where(webhook_deliveries.c.job_id.in_(job_ids)).values(remove_at=0.0))

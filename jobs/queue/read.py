@@ -18,6 +18,7 @@ from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin
 from jobs.store.tables import (
     CONTINUED,
     FAILED,
+    IS_CALL,
     LISTED,
     WAITING,
     ChunkState,
@@ -89,10 +90,16 @@ def has_status(status: JobStatus) -> ColumnElement[bool]:
 
 
 def list_jobs(
-    db: Database, tenant: str, status: JobStatus | None = None, limit: int = 20, after: str | None = None
+    db: Database,
+    tenant: str,
+    status: JobStatus | None = None,
+    limit: int = 20,
+    after: str | None = None,
+    *,
+    calls: bool = False,
 ) -> list[JobRecord]:
-    """Return a tenant's jobs, newest first, without those of ``/v1/score``. after: the last id of the previous page."""
-    query = select(*LISTED_COLUMNS).where(owned(tenant), LISTED)
+    """Return a tenant's jobs, newest first. after: the last id of the previous page. calls: its calls instead."""
+    query = select(*LISTED_COLUMNS).where(owned(tenant), IS_CALL if calls else LISTED)
     if status is not None:
         query = query.where(has_status(status))
     if after is not None:

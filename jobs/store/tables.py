@@ -116,10 +116,13 @@ jobs = Table(
 # the new version of each claimed job, calls among them, into all indexes of the table.
 LISTED = jobs.c.origin == literal_column("'job'")
 """SQL condition: lists show the job, since it is neither a call nor a line of a batch."""
+IS_CALL = jobs.c.origin == literal_column("'call'")
+"""SQL condition: the job is a call, such as of ``/v1/score``."""
 FAILED = jobs.c.error_code.is_not(None)
 """SQL condition: the job has failed."""
 for _name, _condition in {
     "ix_jobs_listed": LISTED,
+    "ix_jobs_calls": IS_CALL,
     "ix_jobs_listed_unfinished": LISTED & jobs.c.finished_at.is_(None),
     "ix_jobs_failed": FAILED,
 }.items():
@@ -313,6 +316,7 @@ tenants = Table(
     # jobs.tenancy.quotas.
     Column("waiting_tokens", BigInteger, nullable=False, server_default="0"),
     Column("recount_at", Seconds, nullable=False, server_default="0"),
+    Column("suspended_at", Seconds),  # null: its requests are taken
 )
 
 api_keys = Table(
@@ -327,4 +331,15 @@ api_keys = Table(
     Column("expires_at", Seconds),
     Column("revoked_at", Seconds),
     Column("last_used_at", Seconds),
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("at", Seconds, nullable=False),
+    Column("by", String(320), nullable=False),  # the user and host of a command, or the key of a request
+    Column("action", String(32), nullable=False),
+    Column("tenant", String(64), nullable=False),
+    Column("detail", JSON, nullable=False),
 )

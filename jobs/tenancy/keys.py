@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 
-from sqlalchemy import bindparam, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, exists, insert, or_, select, update
 
 from jobs.store.clock import NOW
-from jobs.store.database import Database
+from jobs.store.database import Database, Transaction
 from jobs.store.tables import api_keys, tenants
+from jobs.tenancy.changes import Action, record_change
 from jobs.tenancy.tenants import TENANT_COLUMNS, Tenant, ensure_tenant, tenant_from_row
 
 PREFIX = "sk_sl_"
@@ -105,6 +106,7 @@ def create_key(
             )
             .returning(*_LISTED)
         ).one()
+        record_change(tx, Action.KEY_CREATED, tenant, {"key": key_id, "name": name, "scopes": sorted(scopes)})
     return f"{PREFIX}{key_id}_{secret}", _record(row._asdict())
 
 
@@ -143,10 +145,22 @@ def list_keys(db: Database, tenant: str | None = None) -> list[KeyRecord]:
 def revoke_key(db: Database, key_id: str) -> bool:
     """Revoke a key permanently. Returns False if no key has this id. A revoked key stays as it is."""
     with db.write() as tx:
-        tx.execute(
-            update(api_keys).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None)).values(revoked_at=NOW)
-        )
+        if revoke_keys(tx, api_keys.c.id == key_id):
+            return True
         return tx.scalar(select(api_keys.c.id).where(api_keys.c.id == key_id)) is not None
+
+
+def revoke_keys(tx: Transaction, which: ColumnElement[bool]) -> int:
+    """Revoke keys that are not revoked yet. Returns how many."""
+    revoked = tx.execute(
+        update(api_keys)
+        .where(which, api_keys.c.revoked_at.is_(None))
+        .values(revoked_at=NOW)
+        .returning(*api_keys.c["id", "tenant", "name"])
+    ).all()
+    for key in revoked:
+        record_change(tx, Action.KEY_REVOKED, key.tenant, {"key": key.id, "name": key.name})
+    return len(revoked)
 
 
 def has_usable_key(db: Database) -> bool:

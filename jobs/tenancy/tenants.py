@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 
-from sqlalchemy import RowMapping, bindparam, select, update
+from sqlalchemy import RowMapping, bindparam, func, select, update
 
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.tables import tenants
 from jobs.store.upsert import insert_if_new
+from jobs.tenancy.changes import Action, record_change
 
 DEFAULT_TENANT = "default"  # the tenant of requests with the bootstrap key, or without a key where none is required
 
@@ -30,6 +31,7 @@ class Tenant:
     max_waiting_tokens: int | None = None  # in unfinished chunks, as :mod:`scoring.work` counts
     requests_per_second: int | None = None  # over all keys of the tenant
     requests_per_minute: int | None = None
+    suspended_at: float | None = None  # Unix seconds; None: its requests are taken
 
 
 TENANT_COLUMNS = tenants.c[tuple(field.name for field in fields(Tenant))]
@@ -61,25 +63,70 @@ def ensure_tenant(tx: Transaction, name: str) -> bool:
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a tenant: 1 to 64 of a-z, 0-9, '.', '_' and '-', no sign first")
     made = insert_if_new(tenants).values(name=name, created_at=NOW).returning(tenants.c.name)
-    return tx.scalar(made) is not None
+    if tx.scalar(made) is None:
+        return False
+    record_change(tx, Action.TENANT_CREATED, name)
+    return True
+
+
+def create_tenant(db: Database, name: str, **limits: float | None) -> Tenant:
+    """Create a tenant with these limits. Raises ValueError, also if there is one of this name; StorageUnavailable."""
+    _check(limits)
+    with db.write() as tx:
+        if not ensure_tenant(tx, name):
+            raise ValueError(f"there is a tenant {name!r} already; `scoreline tenants set` changes it")
+        return _change(tx, name, limits) if limits else Tenant(name)
 
 
 def set_tenant(db: Database, name: str, **changes: float | None) -> Tenant:
-    """Change fields of a tenant, which is created if there is none. Raises ValueError, StorageUnavailable.
+    """Change fields of a tenant. Raises ValueError, also if there is none of this name; StorageUnavailable.
 
     A new quota applies to jobs accepted from then on. The work that waits already may exceed it.
     """
     _check(changes)
     with db.write() as tx:
-        ensure_tenant(tx, name)
-        # The waiting work of a tenant that had no quota is unknown; it is counted when its next job is accepted.
-        changed = tx.execute(
-            update(tenants)
-            .where(tenants.c.name == name)
-            .values(**changes, recount_at=0.0, waiting_tokens=UNKNOWN_WAITING_TOKENS)
-            .returning(*TENANT_COLUMNS)
+        return _change(tx, name, changes)
+
+
+def _change(tx: Transaction, name: str, changes: dict[str, float | None]) -> Tenant:
+    # The waiting work of a tenant that had no quota is unknown; it is counted when its next job is accepted.
+    changed = tx.execute(
+        update(tenants)
+        .where(tenants.c.name == name)
+        .values(**changes, recount_at=0.0, waiting_tokens=UNKNOWN_WAITING_TOKENS)
+        .returning(*TENANT_COLUMNS)
+    )
+    tenant = _found(name, changed.mappings().one_or_none())
+    record_change(tx, Action.TENANT_SET, name, changes)
+    return tenant
+
+
+def suspend_tenant(db: Database, name: str, *, suspended: bool = True) -> Tenant:
+    """Have no request of a tenant taken; or, if not suspended, take them again. Raises ValueError, StorageUnavailable.
+
+    Work that was accepted goes on. Processes notice it when they look the tenant's keys up again.
+    """
+    with db.write() as tx:
+        since = func.coalesce(tenants.c.suspended_at, NOW) if suspended else None
+        row = tx.execute(
+            update(tenants).where(tenants.c.name == name).values(suspended_at=since).returning(*TENANT_COLUMNS)
         )
-        return tenant_from_row(changed.mappings().one())
+        tenant = _found(name, row.mappings().one_or_none())
+        record_change(tx, Action.TENANT_SUSPENDED if suspended else Action.TENANT_RESUMED, name)
+        return tenant
+
+
+def _found(name: str, row: RowMapping | None) -> Tenant:
+    if row is None:
+        raise no_such_tenant(name)
+    return tenant_from_row(row)
+
+
+def no_such_tenant(name: str) -> ValueError:
+    """Return the error for a name that no tenant has."""
+    return ValueError(
+        f"there is no tenant {name!r}; `scoreline tenants list` shows their names, and `create` makes a new one"
+    )
 
 
 def _check(changes: dict[str, float | None]) -> None:

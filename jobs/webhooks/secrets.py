@@ -14,6 +14,7 @@ from sqlalchemy import Row, delete, func, or_, select, update
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.upsert import insert_if_new
+from jobs.tenancy.changes import Action, record_change
 from jobs.webhooks.tables import webhook_secrets
 
 _LOCK = 0x5C02E5
@@ -44,11 +45,11 @@ def live_secrets(db: Database, tenant: str, new_secret: Callable[[], str]) -> li
 
 
 def rotate_secret(
-    db: Database, tenant: str, new_secret: Callable[[], str], overlap_seconds: float
+    db: Database, tenant: str, new_secret: Callable[[], str], overlap_seconds: float, *, by: str | None = None
 ) -> list[WebhookSecret]:
     """Create a new current secret. The previous one also signs for ``overlap_seconds``; older ones are deleted.
 
-    Returns the live secrets, as :func:`live_secrets` does.
+    by: who rotates it; by default the user of this process. Returns the live secrets, as :func:`live_secrets` does.
     """
     with db.write() as tx:
         if not tx.is_sqlite:
@@ -58,6 +59,7 @@ def rotate_secret(
         tx.execute(delete(webhook_secrets).where(of_tenant, webhook_secrets.c.expires_at.is_not(None)))
         tx.execute(update(webhook_secrets).where(of_tenant).values(expires_at=NOW + overlap_seconds))
         _create_current(tx, tenant, new_secret())
+        record_change(tx, Action.SECRET_ROTATED, tenant, by=by)
         return _read_live(tx, tenant)
 
 

@@ -145,6 +145,7 @@ class AsyncClient:
     create_batch = _awaited(batch_operations.create_batch)
     get_batch = _awaited(batch_operations.get_batch)
     cancel_batch = _awaited(batch_operations.cancel_batch)
+    delete_batch = _awaited(batch_operations.delete_batch)
     wait_batch = _awaited(batch_operations.wait_batch)
     batch_deliveries = _awaited(batch_operations.batch_deliveries)
     redeliver_batch = _awaited(batch_operations.redeliver_batch)

@@ -131,6 +131,7 @@ class Client:
     create_batch = _blocking(batch_operations.create_batch)
     get_batch = _blocking(batch_operations.get_batch)
     cancel_batch = _blocking(batch_operations.cancel_batch)
+    delete_batch = _blocking(batch_operations.delete_batch)
     wait_batch = _blocking(batch_operations.wait_batch)
     batch_deliveries = _blocking(batch_operations.batch_deliveries)
     redeliver_batch = _blocking(batch_operations.redeliver_batch)

@@ -11,7 +11,7 @@ from scoreline.commands.options import JsonOption
 from scoreline.server_process import exec_on_database
 
 keys_app = typer.Typer(help="Make, list and revoke API keys, in a database.")
-tenants_app = typer.Typer(help="List tenants, and set their shares and limits, in the same database.")
+tenants_app = typer.Typer(help="Create, change, suspend and remove tenants, in the same database.")
 
 DataOption = Annotated[
     Path | None,
@@ -20,6 +20,9 @@ DataOption = Annotated[
     ),
 ]
 LimitOption = Annotated[str | None, typer.Option(help="A whole number, or none.")]
+NameArgument = Annotated[str, typer.Argument(help="The tenant.")]
+WeightOption = Annotated[float | None, typer.Option(help="Its share beside the others: 3 gets three times of 1.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it. Without this, only what would go is counted.")]
 
 
 def run_on_database(
@@ -29,12 +32,14 @@ def run_on_database(
     argument: str | None = None,
     *,
     as_json: bool,
+    yes: bool = False,
     **options: str | None,
 ) -> None:
     """Run an action of a module on a database. Never returns. options: those that are None are left out."""
     named = {name: value for name, value in options.items() if value is not None}
     given = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
     given += ["--json"] if as_json else []
+    given += ["--yes"] if yes else []
     # The argument follows two dashes, so that it is never taken for an option.
     exec_on_database(module, data, [action, *given, *([] if argument is None else ["--", argument])])
 
@@ -87,10 +92,25 @@ def list_tenants_command(data: DataOption = None, as_json: JsonOption = False) -
     run_on_database("operations.tenants", data, "list", as_json=as_json)
 
 
+@tenants_app.command("create")
+def create_tenant_command(
+    name: NameArgument,
+    weight: WeightOption = None,
+    max_waiting_tokens: LimitOption = None,
+    requests_per_second: LimitOption = None,
+    requests_per_minute: LimitOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a tenant. `scoreline keys create` makes its keys."""
+    limits = (max_waiting_tokens, requests_per_second, requests_per_minute)
+    _change("create", name, weight, *limits, data=data, as_json=as_json)
+
+
 @tenants_app.command("set")
 def set_command(
-    name: Annotated[str, typer.Argument(help="The tenant; made if there is none of this name.")],
-    weight: Annotated[float | None, typer.Option(help="Its share beside the others: 3 gets three times of 1.")] = None,
+    name: NameArgument,
+    weight: WeightOption = None,
     max_waiting_tokens: LimitOption = None,
     requests_per_second: LimitOption = None,
     requests_per_minute: LimitOption = None,
@@ -98,10 +118,64 @@ def set_command(
     as_json: JsonOption = False,
 ) -> None:
     """Set what is named of a tenant; the rest stays as it is."""
+    limits = (max_waiting_tokens, requests_per_second, requests_per_minute)
+    _change("set", name, weight, *limits, data=data, as_json=as_json)
+
+
+@tenants_app.command("suspend")
+def suspend_command(name: NameArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Refuse all requests of a tenant, within SCORELINE_KEY_CACHE_SECONDS. Work that was accepted goes on."""
+    run_on_database("operations.tenants", data, "suspend", name, as_json=as_json)
+
+
+@tenants_app.command("resume")
+def resume_command(name: NameArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Take the requests of a suspended tenant again."""
+    run_on_database("operations.tenants", data, "resume", name, as_json=as_json)
+
+
+@tenants_app.command("purge")
+def purge_command(
+    name: NameArgument, yes: YesOption = False, data: DataOption = None, as_json: JsonOption = False
+) -> None:
+    """Remove all jobs, batches and files of a tenant for good. Its keys and limits stay."""
+    run_on_database("operations.tenants", data, "purge", name, yes=yes, as_json=as_json)
+
+
+@tenants_app.command("delete")
+def delete_command(
+    name: NameArgument, yes: YesOption = False, data: DataOption = None, as_json: JsonOption = False
+) -> None:
+    """Revoke the keys of a tenant, remove all that it has stored, and the tenant itself, for good."""
+    run_on_database("operations.tenants", data, "delete", name, yes=yes, as_json=as_json)
+
+
+@tenants_app.command("changes")
+def changes_command(
+    tenant: Annotated[str | None, typer.Option(help="The changes of one tenant alone.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List who has changed keys, tenants and webhook secrets, the newest change first."""
+    run_on_database("operations.changes", data, "list", tenant=tenant, limit=str(limit), as_json=as_json)
+
+
+def _change(
+    action: str,
+    name: str,
+    weight: float | None,
+    max_waiting_tokens: str | None,
+    requests_per_second: str | None,
+    requests_per_minute: str | None,
+    *,
+    data: Path | None,
+    as_json: bool,
+) -> None:
     run_on_database(
         "operations.tenants",
         data,
-        "set",
+        action,
         name,
         weight=None if weight is None else str(weight),
         max_waiting_tokens=max_waiting_tokens,

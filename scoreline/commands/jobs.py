@@ -177,13 +177,14 @@ def _fields(item: Scored) -> dict[str, Any]:
 def list_command(
     status: Annotated[JobStatus | None, typer.Option(help="Only jobs of this status.")] = None,
     batch: Annotated[str | None, typer.Option(help="The jobs of a batch instead, in the order of its lines.")] = None,
+    calls: Annotated[bool, typer.Option("--calls", help="Calls, such as of `scoreline score`, instead.")] = False,
     limit: LimitOption = 20,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, the newest first."""
     with Client(url) as client:
-        jobs = list(islice(client.jobs(status=status, batch=batch, page_jobs=min(limit, 100)), limit))
+        jobs = list(islice(client.jobs(status=status, batch=batch, calls=calls, page_jobs=min(limit, 100)), limit))
     if as_json:
         print(json.dumps([job.raw for job in jobs]))
         return

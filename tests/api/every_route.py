@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel
 
-from api.answers.batch_schemas import Batch, BatchList
+from api.answers.batch_schemas import Batch, BatchList, DeletedBatch
 from api.answers.file_schemas import DeletedFile, File, FileList
 from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
 from api.answers.reranking_schemas import RerankResponse
@@ -80,6 +80,7 @@ OPERATIONS = [
     Operation("get", "/v1/batches/{batch_id}", 200, Batch),
     Operation("get", "/v1/batches/{batch_id}/events", 200, None),
     Operation("post", "/v1/batches/{batch_id}/cancel", 200, Batch, scope=Scope.SCORE),
+    Operation("delete", "/v1/batches/{batch_id}", 200, DeletedBatch, scope=Scope.SCORE),
     Operation("get", "/v1/batches/{batch_id}/deliveries", 200, DeliveryList),
     Operation("post", "/v1/batches/{batch_id}/deliveries/{delivery_id}/redeliver", 202, Delivery, scope=Scope.WEBHOOKS),
     Operation("get", "/v1/webhook-secrets", 200, WebhookSecretList, scope=Scope.WEBHOOKS),

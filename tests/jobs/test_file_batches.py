@@ -64,7 +64,7 @@ def step(store: Database, batch: BatchRecord, lines: int = 2, **given: Any) -> A
     number = batch.read_lines
     lines = min(lines, (batch.input_bytes - batch.read_bytes) // len(LINE))
     fed = [
-        NewLine(n, (n + 1) * len(LINE), f"r{n}", submission(prefix=(n % 3,), origin=Origin.LINE))
+        NewLine(n, (n + 1) * len(LINE), f"r{n}", submission(prefix=(n % 3,), origin=Origin.LINE, tenant=batch.tenant))
         for n in range(number, number + lines)
     ]
     return feed(

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from jobs.invariants import CHECKS
 from jobs.store.database import Database
-from operations import check, keys, tenants, webhook_secret
+from operations import changes, check, keys, tenants, webhook_secret
 from settings.store import StoreSettings
 from tests.jobs.work import submit
 
@@ -45,15 +45,43 @@ def test_keys_are_made_listed_and_revoked(database: Database, capsys: pytest.Cap
 
 
 def test_tenants_are_set_and_listed(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
-    limits = {"max_waiting_tokens": 5000, "requests_per_second": None, "requests_per_minute": None}
+    limits = {
+        "max_waiting_tokens": 5000,
+        "requests_per_second": None,
+        "requests_per_minute": None,
+        "suspended_at": None,
+    }
     acme = {"name": "acme", "weight": 3.0} | limits
     parser = tenants._parser()
-    tenants._run(
-        database, parser.parse_args(["set", "acme", "--weight", "3", "--max-waiting-tokens", "5000", "--json"])
-    )
-    assert json.loads(capsys.readouterr().out) == [acme]
-    tenants._run(database, parser.parse_args(["list", "--json"]))
-    assert acme in json.loads(capsys.readouterr().out)
+
+    def printed(*words: str) -> Any:
+        assert tenants._run(database, parser.parse_args([*words, "--json"])) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert printed("create", "acme", "--weight", "3") == [acme | {"max_waiting_tokens": None}]
+    assert printed("set", "acme", "--max-waiting-tokens", "5000") == [acme]
+    assert acme in printed("list")
+    assert printed("suspend", "acme")[0]["suspended_at"] > 0
+    assert printed("resume", "acme") == [acme]
+    submit(database, tenant="acme")
+    assert printed("purge", "acme", "--yes") == {"jobs": 1, "batches": 0, "files": 0}
+    with pytest.raises(ValueError, match=r"0 jobs .* repeat it with --yes"):
+        tenants._run(database, parser.parse_args(["delete", "acme"]))
+    recorded = [(change["action"], change["detail"]) for change in _changes(database, capsys, "--tenant", "acme")]
+    assert recorded == [
+        ("tenant.purged", {"jobs": 1, "batches": 0, "files": 0}),
+        ("tenant.resumed", {}),
+        ("tenant.suspended", {}),
+        ("tenant.set", {"max_waiting_tokens": 5000}),
+        ("tenant.set", {"weight": 3.0}),
+        ("tenant.created", {}),
+    ]
+    assert len(_changes(database, capsys, "--limit", "2")) == 2
+
+
+def _changes(database: Database, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert changes._run(database, changes._parser().parse_args(["list", *words, "--json"])) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def test_rules_are_checked(database: Database, capsys: pytest.CaptureFixture[str]) -> None:

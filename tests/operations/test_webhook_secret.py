@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from jobs.store.database import Database
-from jobs.tenancy.tenants import set_tenant
+from jobs.tenancy.tenants import create_tenant
 from jobs.webhooks.tables import webhook_secrets
 from settings.store import StoreSettings
 from tests.databases import quick_on
@@ -30,10 +30,10 @@ def test_a_rotation_shows_the_new_secret_and_when_the_old_one_expires(sqlite_url
     assert re.fullmatch(SECRET, only)
     new, old = secret("rotate", sqlite_url).stdout.splitlines()
     assert re.fullmatch(SECRET, new)
-    assert re.fullmatch(rf"{re.escape(shown[0])}  until [-0-9]+ [:0-9]+ UTC", old)
+    assert re.fullmatch(rf"{re.escape(shown[0])}  until [-0-9]+T[:0-9]+Z", old)
     assert secret("show", sqlite_url).stdout.splitlines() == [new, old]
     database = Database.open(StoreSettings(database_url=sqlite_url))
-    set_tenant(database, "another")
+    create_tenant(database, "another")
     database.close()
     assert secret("show", sqlite_url, "--tenant", "another").stdout.split()[0] not in (new, shown[0])
 

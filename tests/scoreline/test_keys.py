@@ -64,8 +64,8 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked(sqlite_url:
 @pytest.mark.slow
 def test_a_tenants_share_and_limits_are_set_one_by_one(sqlite_url: str) -> None:
     database = Database.open(StoreSettings(database_url=sqlite_url))
-    first = scoreline(sqlite_url, "tenants", "set", "acme", "--weight", "3", "--max-waiting-tokens", "5000")
-    assert first.stdout.splitlines()[1].split() == ["acme", "3", "5000", "none", "none"]
+    first = scoreline(sqlite_url, "tenants", "create", "acme", "--weight", "3", "--max-waiting-tokens", "5000")
+    assert first.stdout.splitlines()[1].split() == ["acme", "3", "5000", "none", "none", "-"]
     second = scoreline(
         sqlite_url, "tenants", "set", "acme", "--max-waiting-tokens", "none", "--requests-per-second", "7"
     )

@@ -147,6 +147,11 @@ def cancel_batch(service: Service, batch: BatchOrId) -> Flow[Batch]:
     return (yield from send(service, Request("POST", batch_path(batch, "/cancel"), reading(batch))))
 
 
+def delete_batch(service: Service, batch: BatchOrId) -> Flow[None]:
+    """Delete a batch with its files, its jobs and their scores. One that has not ended is cancelled first."""
+    yield from send(service, Request("DELETE", batch_path(batch), lambda _: None, gone_is_done=True))
+
+
 def wait_batch(
     service: Service,
     batch: BatchOrId,

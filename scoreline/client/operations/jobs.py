@@ -47,15 +47,16 @@ def jobs(
     *,
     status: JobStatus | None = None,
     batch: str | None = None,
+    calls: bool = False,
     after: str | None = None,
     page_jobs: int = PAGE_JOBS,
 ) -> Iteration[Job]:
     """Yield jobs, the newest first. The list is read page by page.
 
-    status: only those in this state. batch: the jobs of this batch instead, in the order of its lines. after: the id of
-    a job: begin behind it. page_jobs: jobs to read at a time.
+    status: only those in this state. batch: the jobs of this batch instead, in the order of its lines. calls: calls
+    of :meth:`score` and the like instead. after: the id of a job: begin behind it. page_jobs: jobs to read at a time.
     """
-    params: dict[str, str | int] = {"limit": page_jobs}
+    params: dict[str, str | int] = {"limit": page_jobs} | ({"calls": "true"} if calls else {})
     params |= {name: value for name, value in (("status", status), ("batch", batch)) if value is not None}
     while True:
         if after is not None:

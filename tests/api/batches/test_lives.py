@@ -243,14 +243,46 @@ def test_a_batch_is_removed_with_its_files_after_its_retention(
     with running_api(model.directory, store_url, tmp_path, retention_seconds=1.0) as (api, _):
         client = openai_of(api)
         batch = run(client, [line("a"), b"bad"], window="1s")
-
-        def left() -> list[int]:
-            with closing(Database.open(api.store)) as database, database.read() as tx:
-                return [
-                    int(tx.scalar(select(func.count()).select_from(table)) or 0)
-                    for table in (file_batches, batch_lines, files, jobs)
-                ]
-
-        eventually(lambda: left() == [0, 0, 0, 0], "everything is removed")
+        eventually(lambda: left(api) == [0, 0, 0, 0], "everything is removed")
         with pytest.raises(openai.NotFoundError):
             client.batches.retrieve(batch.id)
+
+
+def left(api: RunningApi) -> list[int]:
+    """Return how many batches, lines, files and jobs are stored."""
+    with closing(Database.open(api.store)) as database, database.read() as tx:
+        tables = (file_batches, batch_lines, files, jobs)
+        return [int(tx.scalar(select(func.count()).select_from(table)) or 0) for table in tables]
+
+
+def test_a_deleted_batch_goes_at_once_with_its_files_and_jobs_whatever_it_was_doing(
+    fresh: Fresh, small_blocks: None
+) -> None:
+    api, worker = fresh
+    client = openai_of(api)
+    done = run(client, [line("a"), b"bad"])
+    worker.gate.clear()
+    waiting = create(client, upload(client, [line(f"r{n}") for n in range(60)]).id)
+    eventually(lambda: left(api)[3] > 1, "some lines are jobs")
+    others = api.client.get("/v1/jobs", params={"batch": waiting.id}).json()["data"]
+    for batch in (done, waiting):
+        path = f"/v1/batches/{batch.id}"
+        assert api.client.delete(path).json() == {"id": batch.id, "object": "batch", "deleted": True}
+        for missing in (path, f"/v1/files/{batch.input_file_id}", f"/v1/files/{batch.output_file_id}"):
+            assert api.client.get(missing).status_code == 404
+        assert api.client.delete(path).status_code == 404
+    for job in others:
+        eventually(lambda job=job: api.client.get(f"/v1/jobs/{job['id']}").status_code == 404, "its jobs are gone")
+    worker.gate.set()
+    eventually(lambda: left(api) == [0, 0, 0, 0], "everything is removed")
+
+
+def test_an_input_file_that_another_batch_has_outlives_a_deleted_batch(fresh: Fresh) -> None:
+    api, _ = fresh
+    client = openai_of(api)
+    file = upload(client, [line("a")])
+    first, second = (create(client, file.id) for _ in range(2))
+    ended(client, first.id)
+    assert api.client.delete(f"/v1/batches/{first.id}").status_code == 200
+    assert ended(client, second.id).status == "completed"
+    assert client.files.retrieve(file.id).id == file.id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from api import background
 from api.callers import authentication
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key, find_key, list_keys, revoke_key
+from jobs.tenancy.tenants import suspend_tenant
 from settings.store import StoreSettings
 from tests.api.callers.guarded import Guarded, send
 from tests.api.serving import DEADLINE_SECONDS, KEY, eventually, running_api
@@ -58,6 +60,21 @@ def test_a_revoked_key_stops_working_within_its_time_in_the_cache(
         assert revoke_key(store, list_keys(store)[0].id)
         store.close()
         eventually(lambda: send(api, f"Bearer {key}").status_code == 401, "the key is refused")
+
+
+def test_a_suspended_tenant_is_refused_until_it_is_resumed(model: TinyModel, store_url: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"with_worker": False, "host": "0.0.0.0", "key_cache_seconds": 0.2}
+    with running_api(model.directory, store_url, tmp_path, **settings) as (api, _):
+        key = _make_key(store_url)
+        with closing(Database.open(StoreSettings(database_url=store_url))) as store:
+            tenant = list_keys(store)[0].tenant
+            assert send(api, f"Bearer {key}").status_code == 200
+            suspend_tenant(store, tenant)
+            eventually(lambda: send(api, f"Bearer {key}").status_code == 403, "the tenant is refused")
+            error = send(api, f"Bearer {key}").json()["error"]
+            assert (error["code"], "suspended" in error["message"]) == ("insufficient_scope", True)
+            suspend_tenant(store, tenant, suspended=False)
+            eventually(lambda: send(api, f"Bearer {key}").status_code == 200, "the tenant is served again")
 
 
 def test_the_last_use_of_a_key_is_recorded_in_the_background(

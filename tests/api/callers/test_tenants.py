@@ -162,7 +162,8 @@ def test_only_one_module_checks_the_tenant_of_a_job() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare) and ast.unparse(node.left) == "jobs.c.tenant":
                 askers.add(path.stem)
-    assert askers == {"ownership", "quotas", "statistics"}, "the latter two count the waiting work of a tenant"
+    reasons = {"quotas": "counts waiting work", "statistics": "counts waiting work", "tenant_removal": "removes all"}
+    assert askers == {"ownership", *reasons}
 
 
 def test_only_the_key_of_a_request_decides_its_tenant(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:

@@ -55,6 +55,22 @@ def test_a_job_is_accepted_scored_and_read(fresh: Fresh, model: TinyModel) -> No
     assert done["result"]["usage"] == done["usage"]
 
 
+def test_calls_are_listed_where_they_are_asked_for(fresh: Fresh) -> None:
+    api, _ = fresh
+    job = api.client.post("/v1/jobs", json=BODY).json()["id"]
+    calls = [api.client.post("/v1/score", json=BODY).json()["id"] for _ in range(2)]
+
+    def listed(**wanted: Any) -> list[str]:
+        return [one["id"] for one in api.client.get("/v1/jobs", params=wanted).json()["data"]]
+
+    assert listed() == [job]
+    assert listed(calls=True) == calls[::-1]
+    assert listed(calls=True, limit=1, after=calls[1]) == calls[:1]
+    assert listed(calls=True, status="failed") == []
+    both = api.client.get("/v1/jobs", params={"calls": True, "batch": "batch_1"})
+    assert (both.status_code, both.json()["error"]["param"]) == (400, "calls")
+
+
 def test_the_result_of_a_job_equals_the_answer_of_a_call(fresh: Fresh) -> None:
     api, _ = fresh
     body = BODY | {"return_logprobs": True, "return_logits": True}

@@ -24,7 +24,7 @@ from jobs.queue.upload import begin_upload
 from jobs.store.database import Database, StorageUnavailable, StoreError
 from jobs.store.records import Accepted, Idempotency, JobStatus, Origin, Submission
 from jobs.store.tables import chunks, flows, idempotency_keys, jobs, prefixes, tenants
-from jobs.tenancy.tenants import set_tenant
+from jobs.tenancy.tenants import create_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
 from settings.store import StoreSettings
@@ -105,7 +105,7 @@ def test_a_job_whose_query_is_stored_by_another_at_the_same_moment_shares_it(pos
 
 
 def test_a_job_that_meets_its_quota_is_left_for_itself_and_the_others_are_accepted(store: Database) -> None:
-    set_tenant(store, ACME, max_waiting_tokens=QUOTA)
+    create_tenant(store, ACME, max_waiting_tokens=QUOTA)
     accept(store, limited(0))
     shapes = [limited(number) for number in range(1, 10)]
     shapes.insert(4, submission())
@@ -121,8 +121,8 @@ def test_a_job_that_meets_its_quota_is_left_for_itself_and_the_others_are_accept
 
 
 def test_racing_groups_do_not_exceed_the_quota(store: Database) -> None:
-    set_tenant(store, ACME, max_waiting_tokens=QUOTA)
-    set_tenant(store, BOLT, max_waiting_tokens=QUOTA)
+    create_tenant(store, ACME, max_waiting_tokens=QUOTA)
+    create_tenant(store, BOLT, max_waiting_tokens=QUOTA)
 
     def accept_some(number: int) -> int:
         shapes = [limited(10 * number + n, chance) for n in range(6) for chance in (ACME, BOLT)]
@@ -143,7 +143,7 @@ def test_racing_groups_do_not_exceed_the_quota(store: Database) -> None:
 
 def test_a_group_does_not_wait_while_the_work_of_a_tenant_is_counted(postgres_store: Database) -> None:
     for tenant in (ACME, BOLT):
-        set_tenant(postgres_store, tenant, max_waiting_tokens=QUOTA)
+        create_tenant(postgres_store, tenant, max_waiting_tokens=QUOTA)
         accept(postgres_store, limited(0, tenant))
     with postgres_store.write() as tx:
         tx.execute(select(tenants.c.name).where(tenants.c.name == ACME).with_for_update(key_share=True))
@@ -283,7 +283,7 @@ def test_groups_that_want_the_same_rows_in_different_orders_do_not_deadlock(stor
     """Keys, queries, flows and quotas are shared, while jobs with keys are deleted and swept."""
     tenants_of_all = [f"tenant-{number}" for number in range(4)]
     for tenant in tenants_of_all:
-        set_tenant(store, tenant, max_waiting_tokens=1_000_000)
+        create_tenant(store, tenant, max_waiting_tokens=1_000_000)
         submit(store, tenant=tenant, quota=1_000_000)
 
     def make(chance: random.Random) -> Submission:

@@ -21,7 +21,7 @@ from jobs.store.hot_statement import HotStatement
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.tables import chunk_inputs, chunks, jobs, prefixes
 from jobs.store.webhook_events import Event, Webhook
-from jobs.tenancy.tenants import set_tenant
+from jobs.tenancy.tenants import create_tenant
 from scoring.options import Priority
 from tests.jobs.work import CARD, accepted, keyed, submission, submit
 
@@ -54,7 +54,7 @@ def statements_of(store: Database, action: Callable[[], object]) -> int:
     ids=["new queries", "a shared query", "without items", "with keys", "with a quota", "of several tenants"],
 )
 def test_a_group_takes_as_many_statements_as_one_job(store: Database, make: Callable[[int], Submission]) -> None:
-    set_tenant(store, ACME, max_waiting_tokens=10_000)
+    create_tenant(store, ACME, max_waiting_tokens=10_000)
     submit(store, tenant=ACME, quota=10_000)  # the counter is set by the first count
     submit(store, prefix=(1,))
     accept_group(store, [make(number) for number in range(10, 20)])

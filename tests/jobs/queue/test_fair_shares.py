@@ -21,7 +21,7 @@ from jobs.queue.statistics import TenantWork, WaitingWork, count_waiting
 from jobs.store.database import Database
 from jobs.store.records import Claim, JobStatus
 from jobs.store.tables import chunks, flows
-from jobs.tenancy.tenants import set_tenant
+from jobs.tenancy.tenants import create_tenant
 from scoring.options import Priority
 from scoring.work import work_done, work_of_prefix
 from tests.jobs.conftest import HandClock
@@ -136,7 +136,7 @@ def test_shares_are_measured_in_work_and_not_in_chunks(store: Database) -> None:
 
 
 def test_a_tenant_of_three_times_the_weight_gets_three_quarters(store: Database) -> None:
-    set_tenant(store, "heavy", weight=3.0)
+    create_tenant(store, "heavy", weight=3.0)
     submit(store, tenant="heavy", chunks=1_000, prefix=(1, 2))
     submit(store, tenant="light", chunks=1_000, prefix=(3, 4))
     claimed: Counter[str] = Counter()
@@ -239,7 +239,7 @@ def test_the_work_ahead_of_a_new_job_is_estimated_by_the_shares_of_the_tenants(
     store: Database, own_chunks: int, interactive: bool
 ) -> None:
     priority = Priority.INTERACTIVE if interactive else Priority.NORMAL
-    set_tenant(store, "heavy", weight=2.0)
+    create_tenant(store, "heavy", weight=2.0)
     submit(store, tenant="heavy", chunks=1_000, prefix=(1, 2), priority=priority)
     submit(store, tenant="short", chunks=10, prefix=(3, 4), priority=priority)
     submit(store, tenant="mine", chunks=own_chunks, prefix=(5, 6), priority=priority)
@@ -307,7 +307,7 @@ def test_a_claim_opens_all_flows_that_it_found_closed_before_it_charges_any(post
 def test_a_claim_is_charged_with_the_work_that_it_took(store: Database, prefix_length: int) -> None:
     """Also where the database computes the work of a prefix by itself."""
     for tenant, weight in (("light", 1.0), ("heavy", 4.0)):
-        set_tenant(store, tenant, weight=weight)
+        create_tenant(store, tenant, weight=weight)
         for first in (1, 1, 2):
             submit(store, tenant=tenant, prefix=(first, *range(prefix_length)), row_tokens=9)
     claimed = claim(store, "worker", CARD_OF_LONG_PREFIXES, 1_000_000)

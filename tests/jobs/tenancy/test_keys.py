@@ -23,7 +23,15 @@ from jobs.tenancy.keys import (
     record_use,
     revoke_key,
 )
-from jobs.tenancy.tenants import DEFAULT_TENANT, Tenant, find_tenant, list_tenants, set_tenant
+from jobs.tenancy.tenants import (
+    DEFAULT_TENANT,
+    Tenant,
+    create_tenant,
+    find_tenant,
+    list_tenants,
+    set_tenant,
+    suspend_tenant,
+)
 from tests.jobs.conftest import HandClock
 
 ALL = frozenset(Scope)
@@ -121,6 +129,16 @@ def test_a_tenant_is_made_with_its_first_key_and_changed_field_by_field(store: D
     assert find_tenant(store, "acme") == Tenant("acme", 3.0, 500, None, 60)
     assert set_tenant(store, "acme", max_waiting_tokens=None).max_waiting_tokens is None
     assert find_tenant(store, "nobody") is None
+
+
+def test_a_tenant_is_created_once_and_only_one_that_is_there_is_changed(store: Database) -> None:
+    assert create_tenant(store, "acme", weight=3.0) == find_tenant(store, "acme") == Tenant("acme", 3.0)
+    with pytest.raises(ValueError, match="already"):
+        create_tenant(store, "acme")
+    for change in (lambda: set_tenant(store, "acmee", weight=2.0), lambda: suspend_tenant(store, "acmee")):
+        with pytest.raises(ValueError, match="no tenant 'acmee'"):
+            change()
+    assert [tenant.name for tenant in list_tenants(store)] == ["acme", DEFAULT_TENANT]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from jobs.store.database import Database
 from jobs.store.records import Accepted, Idempotency, Submission
 from jobs.store.tables import chunks, flows, prefixes, tenants
 from jobs.tenancy.quotas import MAX_RECOUNT_DELAY_SECONDS, charge, has_room, recount
-from jobs.tenancy.tenants import set_tenant
+from jobs.tenancy.tenants import create_tenant, set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
 from scoring.options import Priority
@@ -47,7 +47,7 @@ _prefixes = count(100)
 @pytest.fixture
 def limited(timed_store: Database) -> Database:
     """A store with a tenant that has a quota, on the hand clock."""
-    set_tenant(timed_store, ACME, max_waiting_tokens=QUOTA)
+    create_tenant(timed_store, ACME, max_waiting_tokens=QUOTA)
     return timed_store
 
 
@@ -118,7 +118,7 @@ LONG_QUOTA = 10 * (work_of_prefix(1_000) + 1)
 
 @pytest.fixture
 def long_limited(timed_store: Database) -> Database:
-    set_tenant(timed_store, ACME, max_waiting_tokens=LONG_QUOTA)
+    create_tenant(timed_store, ACME, max_waiting_tokens=LONG_QUOTA)
     return timed_store
 
 
@@ -334,7 +334,7 @@ def _abandon(store: Database, claimed: object) -> object:
 
 
 def test_racing_accepts_do_not_exceed_the_quota(store: Database) -> None:
-    set_tenant(store, ACME, max_waiting_tokens=QUOTA)
+    create_tenant(store, ACME, max_waiting_tokens=QUOTA)
     shapes = [[work() for _ in range(4)] for _ in range(8)]
 
     def keep_accepting(number: int) -> int:
@@ -346,7 +346,7 @@ def test_racing_accepts_do_not_exceed_the_quota(store: Database) -> None:
 
 def test_counting_waits_for_an_accept_that_is_under_way(postgres_store: Database) -> None:
     """What it brings is not to be seen yet, and would be forgotten."""
-    set_tenant(postgres_store, ACME, max_waiting_tokens=QUOTA)
+    create_tenant(postgres_store, ACME, max_waiting_tokens=QUOTA)
     accept(postgres_store, work())
     columns = [column for column in chunks.c if column.name != "id"]
     waiting = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")

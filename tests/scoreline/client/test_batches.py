@@ -157,3 +157,6 @@ def test_a_batch_that_fails_or_is_cancelled_is_an_exception_with_the_batch(share
         client.wait_batch(cancelled, 60)
     assert late.value.batch is not None
     assert {one.error.code for one in client.batch_results(late.value.batch) if one.error} <= {"batch_cancelled"}
+    client.delete_batch(cancelled)
+    with pytest.raises(NotFound):
+        client.get_batch(cancelled.id)
