@@ -124,6 +124,7 @@ def _write(sink: Sink, rows: Iterator[dict[str, Any]], output: str) -> None:
         try:
             while some := list(islice(rows, ROWS_AT_ONCE)):
                 sink.write(some)
+            sink.complete()
             sink.finish()
         except BaseException:
             sink.remove()

@@ -38,6 +38,7 @@ from scoreline.terminal.printable import printable
 app = typer.Typer()
 
 WINDOW_CHARACTERS = 32 * 1024 * 1024
+SHOWN_ERRORS = 20  # of a run that writes to standard output, and so has no file that names all
 
 
 @app.command("run", rich_help_panel=USING)
@@ -162,6 +163,8 @@ def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:
             "rows": written.rows,
             "too_long": written.too_long,
             "failed": written.failed,
+            "errors": finished.errors,
+            "errors_file": str(plan.errors) if finished.errors and plan.errors is not None else None,
             "prompt_tokens": written.prompt_tokens,
             "shared_tokens": written.shared_tokens,
             "seconds": round(written.seconds, 3),
@@ -179,8 +182,15 @@ def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    named = "" if plan.errors is None else f" {plan.errors} names them."
     for count, why in ((written.too_long, "are longer than the model takes"), (written.failed, "could not be scored")):
         if count:
-            console.print(f"{count:,} rows {why}: their cells are empty.", style="yellow", soft_wrap=True)
+            line = f"{count:,} rows {why}: their cells are empty.{named}"
+            console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for error in finished.errors[:SHOWN_ERRORS] if plan.errors is None else ():
+        unit = "line" if "line" in error else "row"
+        console.print(
+            f"{unit} {error[unit]}: {printable(error['reason'])}", markup=False, highlight=False, soft_wrap=True
+        )
     for warning in finished.warnings:
         console.print(f"warning: {printable(warning)}", style="yellow", markup=False, soft_wrap=True)

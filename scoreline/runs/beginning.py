@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -17,11 +18,13 @@ from scoreline.runs.headings import missing_column
 from scoreline.runs.journal import Journal, Written
 from scoreline.runs.plan import Plan, new_columns
 from scoreline.runs.reading import Source, open_source
-from scoreline.runs.run import Opened, Run, all_columns, in_a_thread, unwritten_windows
-from scoreline.runs.writing import open_sink
+from scoreline.runs.run import Opened, Run, all_columns, in_a_thread
+from scoreline.runs.windows import unwritten_windows
+from scoreline.runs.writing import open_sink, write_lines
 from scoreline.templates import labels_of_template
 
 MODEL = "model"  # the name in the journal of what the service served when the run began
+MAX_ERRORS = 1_000  # rows that are named by the command itself; the file beside the output names all
 LOOK_SECONDS = 0.1  # how often this looks whether the service is away
 
 
@@ -30,7 +33,8 @@ class Finished:
     """What a run has come to."""
 
     written: Written
-    warnings: list[str] = field(default_factory=list)  # of the service
+    errors: list[dict[str, Any]]  # why cells are empty, of the first MAX_ERRORS such rows
+    warnings: Sequence[str]  # of the service
 
 
 async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
@@ -38,13 +42,18 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
     source = open_source(plan.source, plan.source_format)
     try:
         _check_columns(source, plan)
-        _check_target(plan)
-        journal = Journal(plan.journal, plan.fingerprint(), restart=plan.restart)
+        _check_folder(plan)
+        journal = Journal(plan.journal, plan.fingerprint(), plan.files, restart=plan.restart)
         try:
-            models = await _served_models(client, journal, console)
-            labels = plan.labels or tuple(labels_of_template(models, plan.options["template"]))
-            _check_model(models, journal)
-            finished = await _run(plan, source, journal, labels, client, console)
+            warnings: Sequence[str] = ()
+            if not journal.is_finishing:
+                _check_target(plan, journal)
+                models = await _served_models(client, journal, console)
+                labels = plan.labels or tuple(labels_of_template(models, plan.options["template"]))
+                _check_model(models, journal)
+                warnings = await _run(plan, source, journal, labels, client, console)
+            finish(plan, journal)
+            finished = Finished(journal.written, list(journal.errors(MAX_ERRORS)), warnings)
         except BaseException:
             if journal.is_empty:
                 journal.remove()
@@ -59,12 +68,15 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
 
 async def _run(
     plan: Plan, source: Source, journal: Journal, labels: tuple[str, ...], client: AsyncClient, console: Console
-) -> Finished:
-    windows = unwritten_windows(source, plan, journal.written)
+) -> list[str]:
+    """Write all rows that are not written yet, and return the warnings of the service."""
+    windows = unwritten_windows(source, plan.window, journal)
     first = await in_a_thread(lambda: next(windows, None))
     read = [] if first is None else [first]
     taken = source.columns if source.columns is not None else all_columns(read)
     has_own_columns = source.columns is None and plan.target_format is Format.JSON_LINES
+    if not journal.written.windows:
+        journal.note("columns", taken)
     columns = None if has_own_columns else journal.remember("columns", taken)
     names = new_columns(plan, labels, taken)
     sink = open_sink(plan.target, plan.target_format, columns, names, source.schema)
@@ -73,15 +85,29 @@ async def _run(
         console.print(f"Going on: {written:,} rows are written already.", highlight=False, soft_wrap=True)
     with RunDisplay(console) as display:
         going = Run(Opened(plan, source, journal, labels, names, columns, sink), client, display, read)
+        if journal.is_resumed and not journal.written.windows:
+            sink.remove()
         sink.resume(journal.written.state)
         try:
-            written_rows = await going.execute(windows)
+            await going.execute(windows)
         except BaseException:
             if journal.is_empty:
                 sink.remove()
             raise
-        sink.finish()
-    return Finished(written_rows, going.warnings)
+        sink.complete()
+    _check_target(plan, journal)
+    journal.begin_finishing()
+    return going.warnings
+
+
+def finish(plan: Plan, journal: Journal) -> None:
+    """Give the files of a run their names. After a kill, it can be done again. Raises CommandError and OSError."""
+    if plan.errors is not None:
+        if journal.written.too_long or journal.written.failed:
+            write_lines(plan.errors, journal.errors())
+        elif journal.replaces:
+            plan.errors.unlink(missing_ok=True)
+    open_sink(plan.target, plan.target_format, (), (), None).finish()
 
 
 def _check_columns(source: Source, plan: Plan) -> None:
@@ -92,15 +118,21 @@ def _check_columns(source: Source, plan: Plan) -> None:
             raise missing_column(source.name, plan.source_format, source.columns, name, option)
 
 
-def _check_target(plan: Plan) -> None:
-    """Raise CommandError if a file is in the way, unless it is to be replaced, or if there is no folder for it."""
-    if plan.journal is None:
+def _check_folder(plan: Plan) -> None:
+    """Raise CommandError if there is no folder for the output."""
+    folder = Path(plan.target).absolute().parent
+    if plan.journal is not None and not folder.is_dir():
+        raise CommandError(f"there is no folder {folder} for the output", ExitCode.USAGE)
+
+
+def _check_target(plan: Plan, journal: Journal) -> None:
+    """Raise CommandError if a finished file is in the way, unless it is to be replaced."""
+    if plan.errors is None or journal.replaces:
         return
-    target = Path(plan.target)
-    if not plan.restart and target.exists() and not plan.journal.exists():
-        raise CommandError(f"{target} is there already: --restart replaces it", ExitCode.USAGE)
-    if not target.absolute().parent.is_dir():
-        raise CommandError(f"there is no folder {target.absolute().parent} for the output", ExitCode.USAGE)
+    for path in (Path(plan.target), plan.errors):
+        if path.exists():
+            what_to_do = "move it away" if journal.is_resumed else "--restart replaces it"
+            raise CommandError(f"{path} is there already: {what_to_do}", ExitCode.USAGE)
 
 
 async def _served_models(client: AsyncClient, journal: Journal, console: Console) -> list[Model]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,15 @@ from scoreline.exit_codes import CommandError, ExitCode
 
 Row = dict[str, Any]
 """The values of a row by the names of their columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A row that can't be read."""
+
+    reason: str
+    content: str  # what stands there, or so much of it that a change can be told
+
 
 STANDARD = "-"
 """The name of standard input, or of standard output."""
@@ -40,6 +50,16 @@ DELIMITERS = {Format.CSV: ",", Format.TSV: "\t"}
 def lost(path: Path) -> CommandError:
     """Return the error for an output that has less than its journal says."""
     return CommandError(f"{path} has lost rows that were written: --restart begins again", ExitCode.FAILED)
+
+
+def unfinished(path: Path, file_format: Format) -> Path:
+    """Return where the rows of an output are until it is complete."""
+    return path.with_name(path.name + (".parts" if file_format is Format.PARQUET else ".part"))
+
+
+def foreign(path: Path) -> CommandError:
+    """Return the error for something that is where rows are to be written, and that is not this run's own."""
+    return CommandError(f"{path} is there, and no journal of a run names it: move it away or remove it", ExitCode.USAGE)
 
 
 def format_of(name: str, given: Format | None, option: str) -> Format:

@@ -1,6 +1,7 @@
 """The journal of a run: what is needed to go on after the process was stopped or killed.
 
-It is a SQLite file beside the output, which exists as long as the run is not finished. Rows are on the disk before the
+It is a SQLite file beside the output, which exists as long as the run is not finished. It names the other files of the
+run before they are created, and a run touches no file that its journal does not name. Rows are on the disk before the
 journal counts them. If the output has more rows than that, they are removed on resuming.
 """
 
@@ -9,30 +10,44 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.formats import foreign
+from scoreline.runs.storing import remove_unfinished
 
 JournalError = sqlite3.Error
 """What an open journal raises if it can't be written."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS run (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS jobs (
-  key TEXT PRIMARY KEY,     -- the Idempotency-Key by which the job was submitted
-  window INTEGER NOT NULL,  -- the window of rows that it is of
-  job_id TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS attempts (
-  base TEXT PRIMARY KEY,    -- what the keys of all attempts begin with
-  window INTEGER NOT NULL,
-  attempts INTEGER NOT NULL -- jobs that have ended without success
-) WITHOUT ROWID;
-"""
-_EMPTIED = "DROP TABLE IF EXISTS run; DROP TABLE IF EXISTS jobs; DROP TABLE IF EXISTS attempts;"
+_FORMAT = 2
+"""Of the journal, which SQLite keeps as its user_version. The first one had no version."""
+
+_SCHEMA = (
+    "CREATE TABLE run (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE jobs (
+      key TEXT PRIMARY KEY,     -- the Idempotency-Key by which the job was submitted
+      window INTEGER NOT NULL,  -- the window of rows that it is of
+      job_id TEXT NOT NULL
+    ) WITHOUT ROWID""",
+    """CREATE TABLE attempts (
+      base TEXT PRIMARY KEY,    -- what the keys of all attempts begin with
+      window INTEGER NOT NULL,
+      attempts INTEGER NOT NULL -- jobs that have ended without success
+    ) WITHOUT ROWID""",
+    """CREATE TABLE windows (
+      window INTEGER PRIMARY KEY,
+      digests BLOB NOT NULL     -- of the rows that were read for it, one behind the other
+    )""",
+    """CREATE TABLE errors (
+      place INTEGER PRIMARY KEY, -- of the row in the output, counted from 0
+      error TEXT NOT NULL        -- why its cells are empty, as JSON
+    )""",
+    f"PRAGMA user_version = {_FORMAT}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +57,6 @@ class Written:
     windows: int = 0
     rows: int = 0
     state: int = 0  # of the output: see Sink
-    digest: str = ""  # of the rows that were read for it
     too_long: int = 0  # rows whose cells are empty because the model does not take so many tokens
     failed: int = 0  # rows whose cells are empty for another reason
     prompt_tokens: int = 0
@@ -53,60 +67,113 @@ class Written:
 class Journal:
     """An open journal. No other process can open it meanwhile."""
 
-    def __init__(self, path: Path | None, what: dict[str, Any], *, restart: bool = False) -> None:
+    def __init__(
+        self, path: Path | None, what: dict[str, Any], files: Sequence[Path] = (), *, restart: bool = False
+    ) -> None:
         """Open the journal of a run, or begin one.
 
         path: None: keep it in memory, because the run can't be resumed. what: what the run is about; a journal that is
-        there must be about the same. restart: throw away what is in a journal that is there. Raises CommandError, also
-        if another process has the journal open.
+        there must be about the same. files: those that the run is going to create in the same folder. restart: throw
+        away a journal that is there, and the files that it names. Raises CommandError, also if another process has the
+        journal open, and if one of the files is there without a journal that names it.
         """
         self._path = path
         self._jobs: dict[str, str] = {}  # the id of each job by its key
         self._attempts: dict[str, int] = {}
+        was_there = path is not None and path.exists()
         try:
-            self._open(path, restart=restart)
-        except sqlite3.DatabaseError as error:
-            if path is None or not restart or isinstance(error, sqlite3.OperationalError):
-                raise _unusable(path, error) from None
-            remove_journal(path)  # It is no journal, so no process has locked it.
-            self._open(path, restart=restart)
-        try:
-            self._begin_or_resume(what)
+            # The rows of the input are compared with the journal in other threads, while this one waits.
+            self._connection = sqlite3.connect(
+                path or ":memory:", isolation_level=None, timeout=0, check_same_thread=False
+            )
+            try:
+                self._open(what, files, restart=restart, was_there=was_there)
+            except BaseException:
+                self._connection.close()
+                raise
         except sqlite3.Error as error:
-            raise _unusable(path, error) from None
-
-    def _open(self, path: Path | None, *, restart: bool) -> None:
-        try:
-            self._connection = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=0)
-            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            # A job that a power failure removes from the journal is found again by its Idempotency-Key.
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            emptied = _EMPTIED if restart else ""
-            self._connection.executescript(f"BEGIN IMMEDIATE; {emptied} {_SCHEMA} COMMIT;")
-        except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise CommandError(f"another process is writing: {path} is in use") from None
-            raise
+            raise _unusable(path, str(error)) from None
 
-    def _begin_or_resume(self, what: dict[str, Any]) -> None:
-        stored = {name: json.loads(value) for name, value in self._connection.execute("SELECT name, value FROM run")}
-        self.is_resumed = bool(stored)
-        if not stored:
-            stored = {"id": secrets.token_hex(8), "what": what, "written": asdict(Written())}
-            for name, value in stored.items():
-                self._store(name, value)
-        elif stored["what"] != what:
-            before = stored["what"]
-            different = sorted(name for name in before.keys() | what.keys() if before.get(name) != what.get(name))
+    def _open(self, what: dict[str, Any], files: Sequence[Path], *, restart: bool, was_there: bool) -> None:
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        with self._transaction():  # From here on, no other process can open it.
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            tables = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
+        if tables and "run" not in tables:
+            raise _unusable(self._path, "another program has written it")
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        # A job that a power failure removes from the journal is found again by its Idempotency-Key.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        if tables and restart:
+            assert self._path is not None
+            for name in self._stored().get("files") or [file.name for file in files]:
+                remove_unfinished(self._path.with_name(name))
+        elif tables and version != _FORMAT:
+            raise CommandError(
+                f"another version of Scoreline has written {self._path}: finish the run with that version, or begin "
+                "again with --restart",
+                ExitCode.USAGE,
+            )
+        self.is_resumed = bool(tables) and not restart
+        if self.is_resumed:
+            self._check(what)
+        else:
+            for file in files:
+                if file.exists():
+                    if not was_there and self._path is not None:
+                        self.remove()
+                    raise foreign(file)
+            self._begin(tables, what, files, restart=restart)
+        stored = self._stored()
+        self.run_id: str = stored["id"]
+        self.written = Written(**stored["written"])
+        self.replaces: bool = stored["replaces"]  # whether a finished output that is there may be replaced
+        self.is_finishing: bool = stored["finishing"]  # whether all rows are written, and files are getting their names
+        self._read_jobs()
+
+    def _stored(self) -> dict[str, Any]:
+        return {name: json.loads(value) for name, value in self._connection.execute("SELECT name, value FROM run")}
+
+    def _check(self, what: dict[str, Any]) -> None:
+        before = self._stored()["what"]
+        if different := sorted(name for name in before.keys() | what.keys() if before.get(name) != what.get(name)):
             raise CommandError(
                 f"{self._path} is the journal of a run with another {' and another '.join(different)}: "
                 "run it to its end as it was begun, or begin again with --restart",
                 ExitCode.USAGE,
             )
-        self.run_id: str = stored["id"]
-        self.written = Written(**stored["written"])
-        self._read_jobs()
+
+    def _begin(self, tables: set[str], what: dict[str, Any], files: Sequence[Path], *, restart: bool) -> None:
+        with self._transaction(durable=True):
+            for table in tables:
+                self._connection.execute(f"DROP TABLE {table}")
+            for statement in _SCHEMA:
+                self._connection.execute(statement)
+            self.note("id", secrets.token_hex(8))
+            self.note("what", what)
+            self.note("files", [file.name for file in files])
+            self.note("replaces", restart)
+            self.note("finishing", False)
+            self.note("written", asdict(Written()))
+
+    @contextmanager
+    def _transaction(self, *, durable: bool = False) -> Iterator[None]:
+        """Have all or nothing of what the block writes. durable: it outlives a power failure, too."""
+        if durable:
+            self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite has rolled it back by itself.
+                self._connection.execute("ROLLBACK")
+            raise
+        finally:
+            if durable:
+                self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def _read_jobs(self) -> None:
         self._jobs = dict(self._connection.execute("SELECT key, job_id FROM jobs"))
@@ -115,7 +182,7 @@ class Journal:
     @property
     def is_empty(self) -> bool:
         """Whether the run has done nothing yet that it could go on with."""
-        return not (self.written.windows or self._jobs)
+        return not (self.written.windows or self._jobs or self.is_finishing)
 
     def job(self, key: str) -> str | None:
         """Return the id of a job that was submitted by this key."""
@@ -133,10 +200,11 @@ class Journal:
 
     def begin_attempt(self, base: str, key: str, window: int) -> None:
         """Forget the job of a key, which is gone or has failed: the same rows get another job, by another key."""
-        self._attempts[base] = self.attempt(base) + 1
-        self._connection.execute("DELETE FROM jobs WHERE key = ?", (key,))
-        values = (base, window, self._attempts[base])
-        self._connection.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", values)
+        attempts = self.attempt(base) + 1
+        with self._transaction():
+            self._connection.execute("DELETE FROM jobs WHERE key = ?", (key,))
+            self._connection.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", (base, window, attempts))
+        self._attempts[base] = attempts
         self._jobs.pop(key, None)
 
     def remember(self, name: str, value: Any) -> Any:
@@ -144,30 +212,53 @@ class Journal:
         row = self._connection.execute("SELECT value FROM run WHERE name = ?", (name,)).fetchone()
         if row is not None:
             return json.loads(row[0])
-        self._store(name, value)
+        self.note(name, value)
         return value
 
     def knows(self, name: str) -> bool:
         """Return whether something is stored under a name."""
         return self._connection.execute("SELECT 1 FROM run WHERE name = ?", (name,)).fetchone() is not None
 
-    def count_window(self, written: Written) -> None:
-        """Note that another window is written."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._store("written", asdict(written))
-        for table in ("jobs", "attempts"):
-            self._connection.execute(f"DELETE FROM {table} WHERE window < ?", (written.windows,))
-        self._connection.execute("COMMIT")
+    def count_window(self, written: Written, digests: bytes, errors: Mapping[int, dict[str, Any]]) -> None:
+        """Note that another window is written.
+
+        digests: of its rows. errors: why cells of its rows are empty, by the place of the row in the output.
+        """
+        with self._transaction():
+            self.note("written", asdict(written))
+            self._connection.execute("INSERT INTO windows VALUES (?, ?)", (written.windows - 1, digests))
+            values = [(place, json.dumps(error)) for place, error in errors.items()]
+            self._connection.executemany("INSERT INTO errors VALUES (?, ?)", values)
+            for table in ("jobs", "attempts"):
+                self._connection.execute(f"DELETE FROM {table} WHERE window < ?", (written.windows,))
         self._read_jobs()
         self.written = written
+
+    def digests(self) -> Iterator[bytes]:
+        """Yield the digests of the rows that are written, those of a window at a time."""
+        for (digests,) in self._connection.execute("SELECT digests FROM windows ORDER BY window"):
+            yield digests
+
+    def errors(self, most: int = -1) -> Iterator[dict[str, Any]]:
+        """Yield why cells are empty, in the order of the rows. most: of so many rows; -1: of all."""
+        found = self._connection.execute("SELECT error FROM errors ORDER BY place LIMIT ?", (most,))
+        for (error,) in found:
+            yield json.loads(error)
+
+    def begin_finishing(self) -> None:
+        """Note that all rows are written. What is left to do can be done again, whenever the process is killed."""
+        with self._transaction(durable=True):
+            self.note("finishing", True)
+        self.is_finishing = True
 
     def add_seconds(self, seconds: float) -> None:
         """Note that the run has taken so long until now, if the disk has room for that."""
         self.written = replace(self.written, seconds=seconds)
         with suppress(sqlite3.Error):  # Why a run ends must not be hidden by what it only tells the user.
-            self._store("written", asdict(self.written))
+            self.note("written", asdict(self.written))
 
-    def _store(self, name: str, value: Any) -> None:
+    def note(self, name: str, value: Any) -> None:
+        """Store a value under a name."""
         self._connection.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (name, json.dumps(value)))
 
     def close(self) -> None:
@@ -178,14 +269,12 @@ class Journal:
         """Close and remove the journal of a run that is finished."""
         self._connection.close()
         if self._path is not None:
-            remove_journal(self._path)
+            for ending in ("", "-wal", "-shm", "-journal"):  # The others mean nothing without the first.
+                self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
 
 
-def remove_journal(path: Path) -> None:
-    """Remove the files of a journal."""
-    for ending in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + ending).unlink(missing_ok=True)
-
-
-def _unusable(path: Path | None, error: Exception) -> CommandError:
-    return CommandError(f"the journal {path} can't be used: {error}; --restart begins again", ExitCode.USAGE)
+def _unusable(path: Path | None, why: str) -> CommandError:
+    return CommandError(
+        f"{path} can't be used as the journal of this run: {why}; move it away or remove it to begin again",
+        ExitCode.USAGE,
+    )

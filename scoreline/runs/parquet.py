@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import Row, lost
-from scoreline.runs.storing import store_for_good
+from scoreline.runs.formats import Format, Row, foreign, lost, unfinished
+from scoreline.runs.storing import (
+    UNFINISHED_SEGMENT,
+    give_name,
+    remove_segments,
+    remove_unfinished,
+    segment,
+    store_for_good,
+)
 
 try:
     import pyarrow as pa
@@ -67,55 +73,56 @@ class ParquetSink:
 
     def __init__(self, path: Path, columns: Sequence[str], new_columns: Sequence[str], schema: Any) -> None:
         self._path = path
-        self._folder = path.with_name(path.name + ".parts")
+        self._folder = unfinished(path, Format.PARQUET)
+        self._whole = self._folder / UNFINISHED_SEGMENT
         self._columns = [*columns, *new_columns]
         self._new_columns = list(new_columns)
         self._schema = schema
         self._segments = 0
 
     def resume(self, state: int) -> None:
-        """Keep the first ``state`` segments, and remove what else an earlier process has written."""
-        try:
-            self._folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"{self._folder} can't be written: {error.strerror}", ExitCode.USAGE) from None
+        """Keep the first ``state`` segments, and remove those behind them."""
         if not all(self._segment(number).exists() for number in range(state)):
             raise lost(self._folder)
+        try:
+            self._folder.mkdir(exist_ok=state > 0)
+        except FileExistsError:
+            raise foreign(self._folder) from None
+        except OSError as error:
+            raise CommandError(f"{self._folder} can't be written: {error.strerror}", ExitCode.USAGE) from None
+        remove_segments(self._folder, state)
         self._segments = state
-        for file in self._folder.iterdir():
-            if not file.stem.isdigit() or int(file.stem) >= state:
-                file.unlink()
 
     def write(self, rows: Sequence[Row]) -> int:
         """Write a segment, which is on the disk with the return, and return how many there are."""
         table = self._table(rows)
-        unfinished = self._folder / "unfinished"
-        pq.write_table(table, unfinished)
-        store_for_good(unfinished)
-        unfinished.replace(self._segment(self._segments))
+        pq.write_table(table, self._whole)
+        store_for_good(self._whole)
+        self._whole.replace(self._segment(self._segments))
         store_for_good(self._folder)
         self._segments += 1
         return self._segments
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Make one file of all segments."""
         schemas = [pq.read_schema(self._segment(n)) for n in range(self._segments)]
         schema = _unified(schemas) if schemas else self._table([]).schema
-        unfinished = self._folder / "unfinished"
-        with pq.ParquetWriter(unfinished, schema) as writer:
+        with pq.ParquetWriter(self._whole, schema) as writer:
             for n in range(self._segments):
                 writer.write_table(_cast(pq.read_table(self._segment(n)), schema))
-        store_for_good(unfinished)
-        unfinished.replace(self._path)
-        store_for_good(self._path.absolute().parent)
+        store_for_good(self._whole)
+
+    def finish(self) -> None:
+        """Give the complete file its name, and remove the segments."""
+        give_name(self._whole, self._path)
         self.remove()
 
     def remove(self) -> None:
         """Remove what was written, except for a finished file."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_unfinished(self._folder)
 
     def _segment(self, number: int) -> Path:
-        return self._folder / f"{number:08}.parquet"
+        return segment(self._folder, number)
 
     def _table(self, rows: Sequence[Row]) -> Any:
         arrays, fields = [], []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import STANDARD, Format
+from scoreline.runs.formats import STANDARD, Format, unfinished
 from scoreline.runs.windows import Columns, WindowSize
 
 LABEL_MASS = "label_mass"
 RELEVANCE = "relevance"
-
-_SAMPLE_BYTES = 1024 * 1024
 
 
 class Remedy(StrEnum):
@@ -65,10 +62,24 @@ class Plan:
         """Whether the service makes one number of a row's scores."""
         return self.options.get("template") is not None
 
+    @property
+    def errors(self) -> Path | None:
+        """Where the rows are named whose cells are empty; None if the output is no file."""
+        return None if self.target == STANDARD else Path(self.target + ".errors.jsonl")
+
+    @property
+    def files(self) -> list[Path]:
+        """Where this run writes before its files are complete."""
+        if self.errors is None:
+            return []
+        return [unfinished(Path(self.target), self.target_format), unfinished(self.errors, Format.JSON_LINES)]
+
     def fingerprint(self) -> dict[str, Any]:
-        """Return what must be the same when the run is resumed, by words for a message."""
+        """Return what must be the same when the run is resumed, by words for a message.
+
+        The rows that are written are compared with the input, too.
+        """
         return {
-            "input": _fingerprint(self.source),
             "output format": self.target_format,
             "query column": self.columns.query,
             **({"query": self.columns.same_query} if self.columns.query is None else {}),
@@ -95,19 +106,3 @@ def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list
             message = f"there would be two columns {name!r}: give the new ones another name, as with --column-prefix p_"
             raise CommandError(message, ExitCode.USAGE)
     return names
-
-
-def _fingerprint(source: str) -> Any:
-    """Return what tells a file from others, without reading all of it: its size, its beginning and its end.
-
-    Whether the part that was read before is the same is checked as well, when it is read again.
-    """
-    path = Path(source)
-    if source == STANDARD or not path.is_file():
-        return "standard input" if source == STANDARD else source
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        beginning = file.read(_SAMPLE_BYTES)
-        file.seek(max(0, size - _SAMPLE_BYTES))
-        end = file.read(_SAMPLE_BYTES)
-    return [size, hashlib.blake2b(beginning + end, digest_size=16).hexdigest()]

@@ -7,12 +7,13 @@ import json
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row
+from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, Unreadable
 from scoreline.runs.headings import other_separator
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -37,8 +38,8 @@ class Source(Protocol):
     columns: list[str] | None  # None where each row names its own columns
     schema: Any  # of a Parquet file; None for other files
 
-    def __iter__(self) -> Iterator[tuple[int, Row]]:
-        """Yield each row with its number in the file, counted from 1. Raises CommandError."""
+    def __iter__(self) -> Iterator[tuple[int, Row | Unreadable]]:
+        """Yield each row with its number in the file, counted from 1. Raises CommandError if nothing can be read."""
         ...
 
     def share_read(self) -> float | None:
@@ -87,6 +88,11 @@ def _size(file: BinaryIO) -> int | None:
     return None
 
 
+class _Line(NamedTuple):
+    text: str
+    problem: str | None  # why it can't be read; then the text is only what can be told of it
+
+
 class _Lines:
     """The lines of a text file in UTF-8."""
 
@@ -94,28 +100,67 @@ class _Lines:
         """size: in bytes, if it is known. closes: whether the file is closed with this."""
         self.name = name
         self.number = 0  # of the line that was read last
-        self.latest = ""  # that line
+        self.record: list[_Line] = []  # what was read since the last ``begin``
+        self._put_back: deque[_Line] = deque()
         self._file = file
         self._size = size
         self._bytes_read = 0
+        self._characters = 0  # of the record
         self._closes = closes
 
-    def __iter__(self) -> Iterator[str]:
-        while line := self._file.readline(MAX_LINE_BYTES + 1):
-            self.number += 1
-            self._bytes_read += len(line)
-            if len(line) > MAX_LINE_BYTES:
-                raise self.error(f"it is longer than {MAX_LINE_BYTES // 2**20} MiB")
-            try:
-                # A byte order mark may precede the first line.
-                self.latest = line.decode("utf-8-sig" if self.number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                raise self.error("it is not UTF-8") from None
-            yield self.latest
+    def begin(self) -> int:
+        """Begin a record, and return the number of its first line."""
+        self.record, self._characters = [], 0
+        return self.number + 1
 
-    def error(self, what: str, number: int | None = None) -> CommandError:
-        """Return the error for a line; None: the one that was read last."""
-        return CommandError(f"{self.name}, line {self.number if number is None else number}: {what}", ExitCode.REFUSED)
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._put_back.popleft() if self._put_back else self._read()
+        if line is None:
+            raise StopIteration
+        self.number += 1
+        self.record.append(line)
+        self._characters += len(line.text)
+        if len(self.record) > 1 and self._characters > MAX_LINE_BYTES:
+            raise csv.Error("larger than field limit")
+        return line.text
+
+    def _read(self) -> _Line | None:
+        line = self._file.readline(MAX_LINE_BYTES + 1)
+        self._bytes_read += len(line)
+        if len(line) > MAX_LINE_BYTES:
+            while line and not line.endswith(b"\n"):
+                line = self._file.readline(MAX_LINE_BYTES)
+                self._bytes_read += len(line)
+            return _Line("\n", f"it is longer than {MAX_LINE_BYTES // 2**20} MiB")
+        try:
+            # A byte order mark may precede the first line.
+            return _Line(line.decode("utf-8" if self.number else "utf-8-sig"), None) if line else None
+        except UnicodeDecodeError:
+            return _Line(line.decode(errors="backslashreplace"), "it is not UTF-8")
+
+    def put_back(self) -> None:
+        """Have all lines of the record but the first one be read again."""
+        self._put_back.extendleft(reversed(self.record[1:]))
+        self.number -= len(self.record) - 1
+        del self.record[1:]
+
+    def unreadable(self, reason: str) -> Unreadable:
+        """Return the record as a row that can't be read."""
+        return Unreadable(reason, "".join(line.text for line in self.record))
+
+    @property
+    def problem(self) -> tuple[int, str] | None:
+        """The first line of the record that can't be read, by its number, and why; or None."""
+        first = self.number - len(self.record) + 1
+        found = ((n, line.problem) for n, line in enumerate(self.record, first) if line.problem is not None)
+        return next(found, None)
+
+    def error(self, what: str, number: int) -> CommandError:
+        """Return the error for a line."""
+        return CommandError(f"{self.name}, line {number}: {what}", ExitCode.REFUSED)
 
     def share_read(self) -> float | None:
         return self._bytes_read / self._size if self._size else None
@@ -152,30 +197,41 @@ class DelimitedSource(_TextSource):
         self.columns = self._read_columns()
 
     def _read_columns(self) -> list[str]:
-        columns = self._next()
+        number, columns = self._next() or (0, [])
+        if isinstance(columns, Unreadable):
+            separated = other_separator(columns.content, self._delimiter)
+            raise self._lines.error(separated or columns.reason, number)
         if not columns:
             raise CommandError(f"{self.name} is empty: its first line must name the columns", ExitCode.REFUSED)
         if repeated := {column for column in columns if columns.count(column) > 1}:
             raise CommandError(f"{self.name} has several columns {sorted(repeated)[0]!r}", ExitCode.REFUSED)
         return columns
 
-    def _next(self) -> list[str] | None:
-        began = self._lines.number + 1
+    def _next(self) -> tuple[int, list[str] | Unreadable] | None:
+        """Return the number of the line with which the next record begins, and its values; None: there is none."""
+        number = self._lines.begin()
         try:
-            return next(self._reader, None)
+            values = next(self._reader, None)
         except csv.Error as error:
-            separated = other_separator(self._lines.latest, self._delimiter) if self.columns is None else None
-            # A value in quotes may have several lines, and what is wrong with it is mostly in the first of them.
-            raise self._lines.error(separated or _in_words(str(error)), began) from None
+            # A value in quotes may have several lines, and what is wrong with it is mostly in the first of them. A
+            # quote that nothing ends would make one value of all that follow.
+            self._lines.put_back()
+            return number, self._lines.unreadable(_in_words(str(error)))
+        if (problem := self._lines.problem) is not None:
+            return problem[0], self._lines.unreadable(problem[1])
+        return None if values is None else (number, values)
 
-    def __iter__(self) -> Iterator[tuple[int, Row]]:
+    def __iter__(self) -> Iterator[tuple[int, Row | Unreadable]]:
         assert self.columns is not None
-        while (values := self._next()) is not None:
-            if not values:
-                continue  # a blank line
-            if len(values) != len(self.columns):
-                raise self._lines.error(f"it has {len(values)} values, and there are {len(self.columns)} columns")
-            yield self._lines.number, dict(zip(self.columns, values, strict=True))
+        while (record := self._next()) is not None:
+            number, values = record
+            if isinstance(values, Unreadable):
+                yield number, values
+            elif len(values) == len(self.columns):
+                yield number, dict(zip(self.columns, values, strict=True))
+            elif values:  # A blank line is no row.
+                what = f"it has {len(values)} values, and there are {len(self.columns)} columns"
+                yield number, self._lines.unreadable(what)
 
 
 def _in_words(error: str) -> str:
@@ -188,14 +244,22 @@ class JsonLinesSource(_TextSource):
 
     columns: list[str] | None = None
 
-    def __iter__(self) -> Iterator[tuple[int, Row]]:
-        for line in self._lines:
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise self._lines.error(f"it is not JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise self._lines.error('it is not a JSON object, such as {"query": "...", "item": "..."}')
-            yield self._lines.number, row
+    def __iter__(self) -> Iterator[tuple[int, Row | Unreadable]]:
+        while True:
+            number = self._lines.begin()
+            line = next(self._lines, None)
+            if line is None:
+                return
+            if (problem := self._lines.problem) is not None:
+                yield number, self._lines.unreadable(problem[1])
+            elif line.strip():
+                yield number, self._row(line)
+
+    def _row(self, line: str) -> Row | Unreadable:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            return self._lines.unreadable(f"it is not JSON: {error}")
+        if not isinstance(row, dict):
+            return self._lines.unreadable('it is not a JSON object, such as {"query": "...", "item": "..."}')
+        return row

@@ -22,7 +22,7 @@ from scoreline.runs.journal import Journal, Written
 from scoreline.runs.plan import Plan, Remedy
 from scoreline.runs.reading import Source
 from scoreline.runs.scoring import Cells, GroupScorer, Listener, Refusal
-from scoreline.runs.windows import Group, Window, read_windows
+from scoreline.runs.windows import Group, Window
 from scoreline.runs.writing import Sink
 
 WINDOWS_AT_ONCE = 2
@@ -53,7 +53,8 @@ class _ScoredWindow:
     def __init__(self, window: Window) -> None:
         self.window = window
         self.cells: list[Cells | None] = [None] * len(window.rows)  # None: not known yet, or to be left empty
-        self.too_long = self.failed = self.prompt_tokens = self.shared_tokens = 0
+        self.refusals: dict[int, Refusal] = {}  # why rows can't be scored, by their places
+        self.prompt_tokens = self.shared_tokens = 0
         self._open_groups = 1  # one too many until all are known
         self._done = asyncio.Event()
 
@@ -162,10 +163,7 @@ class Run:
                     f"with {option} skip its cells are left empty",
                     refusal.exit_code,
                 )
-            if refusal.is_too_long:
-                scored.too_long += 1
-            else:
-                scored.failed += 1
+            scored.refusals[place] = refusal
             self._progressed.rows += 1
 
         def on_counted(job: Job, rows: int) -> None:
@@ -189,20 +187,34 @@ class Run:
             rows = self._with_cells(scored)
             state = await in_a_thread(lambda rows=rows: self._opened.sink.write(rows))  # type: ignore[misc]
             before = self._journal.written
+            too_long = sum(refusal.is_too_long for refusal in scored.refusals.values())
             self._journal.count_window(
                 Written(
                     windows=before.windows + 1,
                     rows=before.rows + len(rows),
                     state=state,
-                    digest=scored.window.digest,
-                    too_long=before.too_long + scored.too_long,
-                    failed=before.failed + scored.failed,
+                    too_long=before.too_long + too_long,
+                    failed=before.failed + len(scored.refusals) - too_long,
                     prompt_tokens=before.prompt_tokens + scored.prompt_tokens,
                     shared_tokens=before.shared_tokens + scored.shared_tokens,
                     seconds=self._seconds_before + self._display.seconds,
-                )
+                ),
+                scored.window.digests,
+                self._errors(scored, before.rows),
             )
             unwritten.release()
+
+    def _errors(self, scored: _ScoredWindow, rows_before: int) -> dict[int, dict[str, Any]]:
+        """Return why cells of a window are empty, by the places of the rows in the output."""
+        return {
+            rows_before + place: {
+                self._source.unit: scored.window.numbers[place],
+                "index": rows_before + place,
+                "outcome": "too_long" if refusal.is_too_long else "failed",
+                "reason": refusal.message,
+            }
+            for place, refusal in scored.refusals.items()
+        }
 
     def _with_cells(self, scored: _ScoredWindow) -> list[Row]:
         """Return the rows of a window with their new columns. Raises CommandError."""
@@ -244,24 +256,6 @@ def check_names(source: Source, number: int, row: Row, known: Sequence[str] | No
         else:
             continue
         raise CommandError(f"{source.name}, {source.unit} {number}: {problem}", ExitCode.REFUSED)
-
-
-def unwritten_windows(source: Source, plan: Plan, written: Written) -> Iterator[Window]:
-    """Yield the windows that are not written yet. Raises CommandError if those before are not the same any more."""
-    digest, windows = "", 0
-    for window in read_windows(source, plan.window):
-        if window.number >= written.windows:
-            if window.number == written.windows and digest != written.digest:
-                break
-            yield window
-        digest = window.digest
-        windows = window.number + 1
-        if windows == written.windows and digest != written.digest:
-            break
-    else:
-        if windows >= written.windows:
-            return
-    raise CommandError(f"{source.name} is not what this run began with: --restart scores all of it", ExitCode.USAGE)
 
 
 def all_columns(windows: Sequence[Window]) -> list[str]:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scoreline.runs.formats import Row
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.formats import Row, Unreadable
+from scoreline.runs.journal import Journal
 from scoreline.runs.reading import Source
 
 Text = str | list[int]
@@ -20,6 +22,9 @@ Text = str | list[int]
 
 MAX_ITEMS = 1_000
 """Items of a group. The answer about a job with more of them would not contain its scores."""
+
+DIGEST_BYTES = 8
+"""Of the digest of a row, by which a row that was changed is told."""
 
 MAX_GROUP_CHARACTERS = 4 * 1024 * 1024
 """Characters of the items of a group, by which it stays below the limits of a request."""
@@ -64,15 +69,18 @@ class Window:
     number: int  # counted from 0
     rows: list[Row]
     numbers: list[int]  # of the rows in the file
-    digest: str  # of these rows and of all before them
+    digests: bytes  # of these rows, DIGEST_BYTES each
+    unreadable: dict[int, str]  # why a row can't be read, by its place; it has no values
     share_read: float | None  # how much of the file is read with it
 
     def groups(self, columns: Columns) -> tuple[list[Group], dict[int, str]]:
         """Return the rows by their query, and what is wrong with the rows that can't be scored."""
         groups: dict[str, Group] = {}
         done: list[Group] = []
-        wrong: dict[int, str] = {}
+        wrong = dict(self.unreadable)
         for place, row in enumerate(self.rows):
+            if place in self.unreadable:
+                continue
             try:
                 query = columns.same_query if columns.query is None else _text(row, columns.query)
                 item = _text(row, columns.item)
@@ -89,23 +97,62 @@ class Window:
         return [*done, *groups.values()], wrong
 
 
-def read_windows(source: Source, size: WindowSize) -> Iterator[Window]:
-    """Yield the rows of a file in windows. Raises CommandError."""
-    digest = hashlib.blake2b(digest_size=16)
-    rows: list[Row] = []
-    numbers: list[int] = []
-    characters = count = 0
-    for number, row in source:
-        text = json.dumps(row, default=str)
-        digest.update(text.encode() + b"\n")
-        rows.append(row)
-        numbers.append(number)
-        characters += len(text)
-        if len(rows) >= size.rows or characters >= size.characters:
-            yield Window(count, rows, numbers, digest.hexdigest(), source.share_read())
-            rows, numbers, characters, count = [], [], 0, count + 1
-    if rows:
-        yield Window(count, rows, numbers, digest.hexdigest(), source.share_read())
+def unwritten_windows(source: Source, size: WindowSize, journal: Journal) -> Iterator[Window]:
+    """Yield the windows of the rows that are not written yet.
+
+    Raises CommandError if the rows before these are not those any more that were written.
+    """
+    rows = iter(source)
+    number = 0
+    for digests in journal.digests():
+        for begin in range(0, len(digests), DIGEST_BYTES):
+            number, row = next(rows, (number, None))
+            if row is None:
+                what = f"it ends with {source.unit} {number} now, and the run has read more"
+            elif _digest(_content(row)) != digests[begin : begin + DIGEST_BYTES]:
+                what = f"{source.unit} {number} is not what it was when the run read it"
+            else:
+                continue
+            raise CommandError(
+                f"{source.name}: {what}: put back what was there, or score all rows with --restart", ExitCode.USAGE
+            )
+    yield from _windows(rows, source, size, journal.written.windows)
+
+
+def _windows(
+    rows: Iterator[tuple[int, Row | Unreadable]], source: Source, size: WindowSize, number: int
+) -> Iterator[Window]:
+    """Yield rows in windows, of which the first one has this number. Raises CommandError."""
+
+    def begun() -> Window:
+        return Window(number, [], [], b"", {}, None)
+
+    window, characters = begun(), 0
+    digests: list[bytes] = []
+    for place, row in rows:
+        content = _content(row)
+        if isinstance(row, Unreadable):
+            window.unreadable[len(window.rows)] = row.reason
+        window.rows.append({} if isinstance(row, Unreadable) else row)
+        window.numbers.append(place)
+        digests.append(_digest(content))
+        characters += len(content)
+        if len(window.rows) >= size.rows or characters >= size.characters:
+            window.digests, window.share_read = b"".join(digests), source.share_read()
+            yield window
+            number += 1
+            window, digests, characters = begun(), [], 0
+    if window.rows:
+        window.digests, window.share_read = b"".join(digests), source.share_read()
+        yield window
+
+
+def _content(row: Row | Unreadable) -> str:
+    return row.content if isinstance(row, Unreadable) else json.dumps(row, default=str)
+
+
+def _digest(content: str) -> bytes:
+    return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def _text(row: Row, column: str) -> Text:

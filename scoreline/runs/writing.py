@@ -6,28 +6,41 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, lost
-from scoreline.runs.storing import store_for_good
+from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, foreign, lost, unfinished
+from scoreline.runs.storing import give_name, remove_unfinished, store_for_good
+
+LINES_AT_ONCE = 1_000
 
 
 class Sink(Protocol):
     """Where rows are written. Its state is a number: whoever knows it can undo all that was written later."""
 
     def resume(self, state: int) -> None:
-        """Begin, or go on where the state was ``state``. Raises CommandError."""
+        """Begin with 0, or go on where the state was ``state``. Raises CommandError.
+
+        To begin, nothing may be where the rows are written until they are complete.
+        """
         ...
 
     def write(self, rows: Sequence[Row]) -> int:
         """Write rows, have the system store them for good, and return the new state. Raises CommandError, OSError."""
         ...
 
+    def complete(self) -> None:
+        """Write what follows the last row, and have the system store all of it for good."""
+        ...
+
     def finish(self) -> None:
-        """Give the file its name, now that it is complete."""
+        """Give the complete file its name. After a kill, another process can do it, or do it again.
+
+        Raises CommandError, OSError.
+        """
         ...
 
     def remove(self) -> None:
@@ -51,6 +64,17 @@ def open_sink(
         return ParquetSink(Path(name), columns or [], new_columns, schema)
     layout = _JsonLines() if file_format is Format.JSON_LINES else _Delimited(file_format, columns or [], new_columns)
     return StandardOutput(layout) if name == STANDARD else TextSink(Path(name), layout)
+
+
+def write_lines(path: Path, rows: Iterator[Row]) -> None:
+    """Write a file of JSON lines, in the place of one that is there. After a kill, it can be done again."""
+    sink = TextSink(path, _JsonLines())
+    sink.remove()
+    sink.resume(0)
+    while some := list(islice(rows, LINES_AT_ONCE)):
+        sink.write(some)
+    sink.complete()
+    sink.finish()
 
 
 def open_document(name: str) -> Sink:
@@ -150,13 +174,15 @@ class TextSink:
 
     def __init__(self, path: Path, layout: _Layout) -> None:
         self._path = path
-        self._unfinished = path.with_name(path.name + ".part")
+        self._unfinished = unfinished(path, Format.JSON_LINES)
         self._layout = layout
         self._file: BinaryIO | None = None
 
     def resume(self, state: int) -> None:
         try:
-            self._file = self._unfinished.open("r+b" if state else "wb")
+            self._file = self._unfinished.open("r+b" if state else "xb")
+        except FileExistsError:
+            raise foreign(self._unfinished) from None
         except OSError as error:
             if state and isinstance(error, FileNotFoundError):
                 raise lost(self._unfinished) from None
@@ -176,17 +202,18 @@ class TextSink:
         os.fsync(self._file.fileno())
         return self._file.tell()
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         assert self._file is not None
         self._file.write(self._layout.ending())
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._unfinished.replace(self._path)
-        store_for_good(self._path.absolute().parent)
+
+    def finish(self) -> None:
+        give_name(self._unfinished, self._path)
 
     def remove(self) -> None:
-        self._unfinished.unlink(missing_ok=True)
+        remove_unfinished(self._unfinished)
 
 
 def discard_output() -> None:
@@ -212,9 +239,12 @@ class StandardOutput:
         self._file.flush()
         return 0
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         self._file.write(self._layout.ending())
         self._file.flush()
+
+    def finish(self) -> None:
+        pass
 
     def remove(self) -> None:
         pass

@@ -182,6 +182,46 @@ def test_rows_with_other_errors_can_be_skipped(shared_up: Up, tmp_path: Path) ->
         execute(plan_of(source, tmp_path / "other.jsonl"), shared_up.url)
 
 
+def test_rows_without_scores_are_named_in_a_file_beside_the_output(
+    shared_up: Up, tmp_path: Path, too_long: Path
+) -> None:
+    """They are those of all windows, in the order of the rows. A run without such rows removes the file."""
+    target, beside = tmp_path / "out.csv", tmp_path / "out.csv.errors.jsonl"
+    finished = execute(plan_of(too_long, target, on_too_long=Remedy.SKIP), shared_up.url)
+    found = read_lines(beside)
+    assert found == finished.errors
+    indices = [n for n, row in enumerate(read_csv(target)) if row["yes"] == ""]
+    assert [error["index"] for error in found] == indices
+    assert [error["line"] for error in found] == [index + 2 for index in indices]
+    assert {error["outcome"] for error in found} == {"too_long"}
+    assert all("the model's context is 512" in error["reason"] for error in found)
+    target.unlink()
+    with pytest.raises(CommandError, match=r"errors\.jsonl is there already: --restart replaces it"):
+        execute(plan_of(too_long, target, on_too_long=Remedy.SKIP), shared_up.url)
+    write_csv(too_long, ROWS)
+    execute(plan_of(too_long, target, restart=True), shared_up.url)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "out.csv"]
+
+
+def test_a_line_that_can_not_be_read_keeps_its_place_and_is_named(
+    shared_up: Up, client: Client, tmp_path: Path
+) -> None:
+    lines = [json.dumps(row) for row in ROWS]
+    lines[20] = lines[20][:-9]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    plan = plan_of(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    with pytest.raises(CommandError, match=r"line 21: it is not JSON: .*; with --on-error skip") as refused:
+        execute(plan, shared_up.url)
+    assert refused.value.exit_code == 4
+    finished = execute(replace(plan, on_error=Remedy.SKIP), shared_up.url)
+    rows = read_lines(tmp_path / "out.jsonl")
+    assert rows.pop(20) == dict.fromkeys(NEW)
+    assert numbers(rows) == expected_scores(client, ROWS[:20] + ROWS[21:])
+    (error,) = finished.errors
+    assert (error["line"], error["index"], error["outcome"]) == (21, 20, "failed")
+    assert error["reason"].startswith("it is not JSON")
+
+
 def test_a_wrong_option_ends_the_run_and_leaves_nothing_behind(shared_up: Up, tmp_path: Path) -> None:
     source = write_csv(tmp_path / "in.csv", ROWS)
     with pytest.raises(ScorelineError, match="not one"):
@@ -270,6 +310,21 @@ def test_the_command_reports_as_json(shared_up: Up, tmp_path: Path) -> None:
     )  # fmt: skip
     figures = json.loads(outcome.stdout)
     assert (figures["rows"], figures["too_long"], figures["failed"]) == (3, 0, 0)
+    assert (figures["errors"], figures["errors_file"]) == ([], None)
+
+
+def test_the_command_names_the_rows_without_scores(shared_up: Up, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [{"item": "a"}, {"item": 5}])
+    options = ("--query", "a", "--item-column", "item", "--label", " yes", "--on-error", "skip")
+    command = ("run", str(source), *options, "-o")
+    outcome = scoreline(*command, str(tmp_path / "out.csv"), "--json", SCORELINE_URL=shared_up.url)
+    figures = json.loads(outcome.stdout)
+    assert [(error["line"], error["index"]) for error in figures["errors"]] == [(2, 1)]
+    assert read_lines(Path(figures["errors_file"])) == figures["errors"]
+    outcome = scoreline(*command, "-", SCORELINE_URL=shared_up.url)
+    assert "line 2: its 'item' is neither a text nor a list of token ids" in outcome.stderr.splitlines()
+    outcome = scoreline(*command, str(tmp_path / "new.csv"), SCORELINE_URL=shared_up.url)
+    assert f"their cells are empty. {tmp_path / 'new.csv'}.errors.jsonl names them." in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ import pytest
 
 from scoreline.exit_codes import CommandError
 from scoreline.runs.formats import Format
+from scoreline.runs.journal import Journal
 from scoreline.runs.reading import open_source
 from scoreline.runs.writing import Sink, open_sink
+from tests.scoreline.running import Up
+from tests.scoreline.runs.files import execute, plan_of, write_csv
 
 ROWS: list[dict[str, Any]] = [{"name": f"row {n}", "score": n / 8} for n in range(4)]
 
@@ -48,6 +51,7 @@ def test_what_was_written_after_the_last_known_state_is_undone(tmp_path: Path, f
     resumed = opened(path, file_format)
     resumed.resume(state)
     resumed.write(ROWS[2:])
+    resumed.complete()
     resumed.finish()
     assert rows_in(path, file_format) == ROWS
     assert [found.name for found in tmp_path.iterdir()] == ["out"]
@@ -70,6 +74,7 @@ def test_rows_and_the_names_of_their_files_are_on_the_disk_before_they_are_count
     sink.write(ROWS[:2])
     of_rows = ["out.parts/unfinished", "out.parts"] if file_format is Format.PARQUET else [".", "out.part"]
     assert stored == of_rows
+    sink.complete()
     sink.finish()
     of_end = ["out.parts/unfinished", "."] if file_format is Format.PARQUET else ["out.part", "."]
     assert stored == of_rows + of_end
@@ -105,6 +110,7 @@ def test_line_breaks_of_all_kinds_stand_within_a_value(tmp_path: Path, file_form
     sink = opened(tmp_path / "out", file_format)
     sink.resume(0)
     sink.write(rows)
+    sink.complete()
     sink.finish()
     assert rows_in(tmp_path / "out", file_format) == rows
     assert (tmp_path / "out").read_bytes().endswith(b"0.5\n")
@@ -116,5 +122,46 @@ def test_texts_that_are_not_unicode_are_escaped(tmp_path: Path) -> None:
         sink = opened(tmp_path / file_format, file_format)
         sink.resume(0)
         sink.write([{"name": "\ud800é", "score": None}])
+        sink.complete()
         sink.finish()
         assert expected in (tmp_path / file_format).read_bytes()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("name", ["out.csv.part", "out.csv.errors.jsonl.part", "out.parquet.parts"])
+def test_a_run_leaves_alone_what_no_journal_names(tmp_path: Path, name: str, restart: bool) -> None:
+    pytest.importorskip("pyarrow")
+    foreign = tmp_path / name / "00000000.parquet" if name.endswith("parts") else tmp_path / name
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_text("not of a run")
+    source = write_csv(tmp_path / "in.csv", [{"query": "a", "item": "b"}])
+    plan = plan_of(source, tmp_path / ".".join(name.split(".")[:2]), restart=restart)
+    with pytest.raises(CommandError, match="no journal of a run names it: move it away or remove it") as refused:
+        execute(plan, "http://127.0.0.1:9")
+    assert refused.value.exit_code == 2
+    assert foreign.read_text() == "not of a run"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["in.csv", name])
+
+
+def test_what_is_not_of_the_run_in_its_folder_of_segments_stays(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "out", Format.PARQUET)
+    sink.resume(0)
+    state = sink.write(ROWS[:2])
+    (tmp_path / "out.parts" / "notes.txt").write_text("mine")
+    sink = opened(tmp_path / "out", Format.PARQUET)
+    sink.resume(state)
+    sink.complete()
+    sink.finish()
+    assert [path.name for path in (tmp_path / "out.parts").iterdir()] == ["notes.txt"]
+    assert rows_in(tmp_path / "out", Format.PARQUET) == ROWS[:2]
+
+
+def test_a_finished_file_that_appeared_meanwhile_is_not_replaced(shared_up: Up, tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "in.csv", [{"query": "a", "item": "too long " * 600}])
+    target = tmp_path / "out.csv"
+    plan = plan_of(source, target)
+    Journal(tmp_path / "out.csv.journal", plan.fingerprint(), plan.files).close()
+    target.write_text("mine")
+    with pytest.raises(CommandError, match="is there already: move it away"):
+        execute(plan, shared_up.url)
+    assert target.read_text() == "mine"
