@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
 from scoring.limits import Limits
-from scoring.request import ScoreRequest
+from scoring.request import ListsOfLabels, ScoreRequest
 from scoring.tokenizing.tokenization import TextTokenizer
 from scoring.vocabulary import check_range
 
@@ -18,13 +19,17 @@ def check_number_of_labels(request: ScoreRequest, limits: Limits) -> None:
     given: Sequence[object] = request.labels or request.label_token_ids or request.label_token_sequences or ()
     if len(given) > limits.max_labels:
         raise _too_many_labels(f"{len(given)} labels", limits, labels_field(request))
-    for n, of_item in enumerate(request.item_label_token_ids or ()):
+    lists: ListsOfLabels = request.item_labels or ()
+    for n, of_item in enumerate(lists):
         if len(of_item) > limits.max_labels:
-            raise _too_many_labels(f"{len(of_item)} labels", limits, f"label_token_ids[{n}]")
-    total = sum(map(len, request.item_label_token_ids or ()))
+            raise _too_many_labels(f"{len(of_item)} labels", limits, f"{labels_field(request)}[{n}]")
+    total = sum(map(len, lists))
     if total > limits.item_labels.most:
         message = f"the items have {total} labels in all, more than the {limits.item_labels.most} allowed here"
-        raise limits.item_labels.exceeded(message, "label_token_ids")
+        raise limits.item_labels.exceeded(message, labels_field(request))
+    different = len(set(chain.from_iterable(lists)))
+    if different > limits.max_labels:
+        raise _too_many_labels(f"the items' {different} different labels", limits, labels_field(request))
 
 
 def _too_many_labels(what: str, limits: Limits, param: str) -> RequestError:
@@ -40,27 +45,36 @@ def find_label_token_ids(
     """
     if request.options.has_continuations:
         return (), None
-    if request.item_label_token_ids is not None:
-        for n, of_item in enumerate(request.item_label_token_ids):
-            check_range(of_item, card, f"label_token_ids[{n}]")
-        together, item_labels = ItemLabels.collect(request.item_label_token_ids)
-        if len(together) > limits.max_labels:
-            raise _too_many_labels(f"the items' {len(together)} different labels", limits, "label_token_ids")
-        return together, item_labels
+    field, known = labels_field(request), dict[str, int]()
+    if request.item_labels is not None:
+        return ItemLabels.collect(
+            [_ids_of(of_item, f"{field}[{n}]", card, tokenizer, known) for n, of_item in enumerate(request.item_labels)]
+        )
     given: Sequence[str | int] = request.labels or request.label_token_ids or ()
-    labels = tuple(
-        label if isinstance(label, int) else _single_token(label, f"labels[{n}]", tokenizer)
-        for n, label in enumerate(given)
-    )
-    check_range(labels, card, labels_field(request))
-    return labels, None
+    return _ids_of(given, field, card, tokenizer, known), None
 
 
 def labels_field(request: ScoreRequest) -> str:
     """Return the name of the field that the labels of a request are in."""
-    if request.labels is not None:
+    of_items = request.item_labels
+    if request.labels is not None or (of_items and isinstance(of_items[0][0], str)):
         return "labels"
     return "label_token_ids" if request.label_token_sequences is None else "label_token_sequences"
+
+
+def _ids_of(
+    labels: Sequence[str | int], where: str, card: ModelCard, tokenizer: TextTokenizer, known: dict[str, int]
+) -> tuple[int, ...]:
+    """Return labels as ids, after checking them. where: their place. known: ids of texts, to which this adds."""
+    found: list[int] = []
+    for n, label in enumerate(labels):
+        if isinstance(label, str):
+            if label not in known:
+                known[label] = _single_token(label, f"{where}[{n}]", tokenizer)
+            label = known[label]
+        found.append(label)
+    check_range(found, card, where)
+    return tuple(found)
 
 
 def _single_token(label: str, param: str, tokenizer: TextTokenizer) -> int:

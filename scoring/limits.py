@@ -44,11 +44,16 @@ class Limits:
         if count > self.items.most:
             raise self.items.exceeded(f"more than the {self.items.most} items allowed here", "items")
 
-    def check_query_and_labels(self, query: str | list[int], labels: Sequence[str]) -> None:
+    def check_query_and_labels(
+        self, query: str | list[int], labels: Sequence[str], item_labels: Sequence[Sequence[object]] = ()
+    ) -> None:
         """Refuse texts that are too long. Token ids are ignored."""
         check_characters(query, self.query_characters, "query")
         for n, label in enumerate(labels):
             check_characters(label, self.label_characters, f"labels[{n}]")
+        for n, of_item in enumerate(item_labels if item_labels and isinstance(item_labels[0][0], str) else ()):
+            for m, text in enumerate(of_item):
+                check_characters(text, self.label_characters, f"labels[{n}][{m}]")
 
     def check_wording(self, characters: int, param: str) -> None:
         """Refuse templates and an instruction that are longer together than a query may be. param: one of them."""

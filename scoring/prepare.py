@@ -90,7 +90,7 @@ class Preparation:
     ) -> None:
         """Check labels and query. Of the items of ``request``, only the lengths are checked."""
         check_number_of_labels(request, limits)
-        limits.check_query_and_labels(request.query, request.labels or ())
+        limits.check_query_and_labels(request.query, request.labels or (), request.item_labels or ())
         if request.template is not None:
             check_fit(request.template, tokenizer)
         if request.wording is not None:

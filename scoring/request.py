@@ -32,6 +32,8 @@ _LIKELIHOOD_OPTIONS = ("return_token_logprobs", "return_tokens", "return_provena
 MAX_TEMPERATURE = 1e6
 """The highest temperature. At it, all labels have nearly the same score."""
 
+ListsOfLabels = tuple[tuple[int | str, ...], ...]
+
 _MIXED = "query and items must both be text or both be token ids"
 
 
@@ -49,7 +51,7 @@ class ScoreRequest:
     options: ScoreOptions
     wording: Wording | None = None  # of texts; None if query and item are the whole text
     template: Template | None = None  # that the wording was taken from, if it was
-    item_label_token_ids: tuple[tuple[int, ...], ...] | None = None  # labels for each item
+    item_labels: ListsOfLabels | None = None  # labels for each item: as ids, or as texts
     label_token_sequences: tuple[tuple[int, ...], ...] | None = None  # labels of any number of tokens
 
 
@@ -89,7 +91,7 @@ def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Temp
         options,
         wording,
         template,
-        item_label_token_ids=labels.of_items,
+        item_labels=labels.of_items,
         label_token_sequences=labels.sequences,
     )
 
@@ -187,7 +189,7 @@ class _Labels:
 
     ids: tuple[int, ...] | None = None
     texts: tuple[str, ...] | None = None
-    of_items: tuple[tuple[int, ...], ...] | None = None
+    of_items: ListsOfLabels | None = None
     sequences: tuple[tuple[int, ...], ...] | None = None
     scoring: Scoring = Scoring.TOKEN
     normalization: Normalization = Normalization.NONE
@@ -204,9 +206,11 @@ def _parse_any_labels(given: Mapping[str, object], *, items: int) -> _Labels:
         if given[name] is not None and (name == "label_token_sequences" or normalization is not Normalization.NONE):
             message = f'{name} needs label_scoring: "sequence"; by default, a label is one token'
             raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param=name)
-    of_items = _parse_labels_for_each_item(ids, texts, items=items)
-    if of_items is not None:
-        return _Labels(of_items=of_items)
+    if ids is not None and texts is not None:
+        raise _invalid("give either label_token_ids or labels, not both", "labels")
+    for field, lists in (("label_token_ids", ids), ("labels", texts)):
+        if _is_list_of_lists(lists):
+            return _Labels(of_items=_parse_labels_for_each_item(cast("list[object]", lists), field, items=items))
     of_all, labels = _parse_labels(ids, texts)
     return _Labels(of_all, labels)
 
@@ -215,6 +219,11 @@ def _parse_label_sequences(ids: object, texts: object, sequences: object, normal
     if ids is not None:
         message = 'label_token_ids are labels of one token: with label_scoring: "sequence", send label_token_sequences'
         raise _bad_label(message, "label_token_ids")
+    if _is_list_of_lists(texts):
+        message = (
+            'labels for each item have one token each; with label_scoring: "sequence", all items have the same ones'
+        )
+        raise _bad_label(message, "labels")
     if texts is not None and sequences is not None:
         raise _invalid("give either label_token_sequences or labels, not both", "labels")
     if texts is not None:
@@ -261,8 +270,6 @@ def _parse_choice(value: object, name: str, allowed: Sequence[Choice]) -> Choice
 def _parse_labels(
     label_token_ids: object, labels: object
 ) -> tuple[tuple[int, ...], None] | tuple[None, tuple[str, ...]]:
-    if label_token_ids is not None and labels is not None:
-        raise _invalid("give either label_token_ids or labels, not both", "labels")
     if labels is not None:
         return None, _parse_text_labels(labels)
     if label_token_ids is None:
@@ -294,38 +301,35 @@ def _parse_text_labels(labels: object) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _parse_labels_for_each_item(
-    label_token_ids: object, labels: object, *, items: int
-) -> tuple[tuple[int, ...], ...] | None:
-    """Return the labels for each item, or None if all items have the same ones."""
-    if labels is not None or not _is_list_of_lists(label_token_ids):
-        return None
-    lists = cast("list[object]", label_token_ids)
+def _parse_labels_for_each_item(lists: list[object], field: str, *, items: int) -> ListsOfLabels:
+    """Return the labels for each item. field: the one they are in. items: how many there are."""
+    kind, what = (str, "a string") if field == "labels" else (int, "an integer: a label is one token id")
     for n, of_item in enumerate(lists):
-        where = f"label_token_ids[{n}]"
+        where = f"{field}[{n}]"
         if not isinstance(of_item, list):
-            raise _bad_label(f"{where} must be a list, because label_token_ids[0] is one: labels for each item", where)
+            raise _bad_label(f"{where} must be a list, because {field}[0] is one: labels for each item", where)
         if not of_item:
-            raise RequestError(ErrorCode.EMPTY_LABEL_TOKEN_IDS, f"{where} must name at least one token", param=where)
+            raise RequestError(ErrorCode.EMPTY_LABEL_TOKEN_IDS, f"{where} must name at least one label", param=where)
         for place, label in enumerate(of_item):
-            if type(label) is not int:
-                inner = f"{where}[{place}]"
-                raise _bad_label(f"{inner} must be an integer: a label is one token id", inner)
+            if type(label) is not kind:
+                raise _bad_label(f"{where}[{place}] must be {what}", f"{where}[{place}]")
+            if isinstance(label, str):
+                check_text(label, f"{where}[{place}]")
     if len(lists) != items:
-        message = f"label_token_ids holds labels for {len(lists)} items, and there are {items}"
-        raise _bad_label(message, "label_token_ids")
-    return tuple(map(tuple, cast("list[list[int]]", lists)))
+        raise _bad_label(f"{field} holds labels for {len(lists)} items, and there are {items}", field)
+    return tuple(map(tuple, cast("list[list[Any]]", lists)))
 
 
-def refuse_labels_for_each_item(label_token_ids: object) -> None:
+def refuse_labels_for_each_item(body: Mapping[str, object]) -> None:
     """Raise :class:`RequestError` for labels for each item, where the items are not at hand."""
-    if _is_list_of_lists(label_token_ids):
-        message = "labels for each item can't be sent with JSON lines; send labels and items in one JSON body"
-        raise _bad_label(message, "label_token_ids")
+    for field in ("label_token_ids", "labels"):
+        if _is_list_of_lists(body.get(field)):
+            message = "labels for each item can't be sent with JSON lines; send labels and items in one JSON body"
+            raise _bad_label(message, field)
 
 
-def _is_list_of_lists(label_token_ids: object) -> bool:
-    return isinstance(label_token_ids, list) and bool(label_token_ids) and isinstance(label_token_ids[0], list)
+def _is_list_of_lists(labels: object) -> bool:
+    return isinstance(labels, list) and bool(labels) and isinstance(labels[0], list)
 
 
 def _parse_temperature(value: object, *, apply_softmax: bool, **_: bool) -> float:

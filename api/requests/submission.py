@@ -123,7 +123,7 @@ def read_upload(
     )
     kind = kind_of(body)
     fields = _job_fields(reading, body, kind, strict=strict)
-    refuse_labels_for_each_item(body.get("label_token_ids"))
+    refuse_labels_for_each_item(body)
     request = _request(reading, {**body, "items": []}, kind)
     wanted = reading.scoring.multi_item_algorithm
     preparation = Preparation(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)

@@ -5,6 +5,7 @@ Each case goes the whole way a body goes: strict JSON, shapes and types, then to
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from typing import Any
@@ -55,9 +56,12 @@ def refusal(body: dict[str, Any], card: ModelCard = CARD, limits: Limits = LIMIT
     return raised.value
 
 
-def own(*labels: object) -> dict[str, Any]:
+def own(*labels: object, field: str = "label_token_ids") -> dict[str, Any]:
     """Return a body with these labels for each item."""
-    return TEXT | {"label_token_ids": list(labels)}
+    return TEXT | {"label_token_ids": None, field: list(labels)}
+
+
+OWN_TEXTS = functools.partial(own, field="labels")
 
 
 ROWS: list[tuple[str, dict[str, Any], str, str | None]] = [
@@ -85,6 +89,21 @@ ROWS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("an item's high label", own([5], [10**9]), "token_id_exceeds_vocab", "label_token_ids[1][0]"),
     ("too many labels of an item", own([5], [6] * 257), "too_many_labels", "label_token_ids[1]"),
     ("too many labels of all items", own([1, 2, 3], [4, 5]), "too_many_labels", "label_token_ids"),
+    ("texts for one item of two", OWN_TEXTS(["a"]), "invalid_label_token_ids", "labels"),
+    ("texts for an item", OWN_TEXTS(["a"], "b"), "invalid_label_token_ids", "labels[1]"),
+    ("no texts of an item", OWN_TEXTS(["a"], []), "empty_label_token_ids", "labels[1]"),
+    ("an item's text is an id", OWN_TEXTS(["a"], ["b", 5]), "invalid_label_token_ids", "labels[1][1]"),
+    ("an item's text is nested", OWN_TEXTS([["a"]], ["b"]), "invalid_label_token_ids", "labels[0][0]"),
+    ("an item's text of two tokens", OWN_TEXTS(["a"], ["b", "xx"]), "label_not_single_token", "labels[1][1]"),
+    ("an item's text is not Unicode", OWN_TEXTS(["a"], ["\ud800"]), "invalid_request", "labels[1][0]"),
+    ("too many texts of an item", OWN_TEXTS(["a"], ["b"] * 257), "too_many_labels", "labels[1]"),
+    ("too many texts of all items", OWN_TEXTS([*"abc"], [*"de"]), "too_many_labels", "labels"),
+    (
+        "texts of several tokens for each item",
+        OWN_TEXTS(["a"], ["b"]) | {"label_scoring": "sequence"},
+        "invalid_label_token_ids",
+        "labels",
+    ),
     ("labels of items and texts", own([5], [6]) | {"labels": ["a"]}, "invalid_request", "labels"),
     *(
         (f"temperature {value!r}"[:40], SOFTMAX | {"temperature": value}, "invalid_request", "temperature")

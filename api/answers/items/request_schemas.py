@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 TokenId = Annotated[int, Field(ge=0)]
+LabelText = Annotated[str, Field(min_length=1)]
 
 _TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
@@ -25,7 +26,13 @@ _ONE_KIND_OF_LABELS: dict[str, Any] = {
                 "labels": {"type": "null"},
             },
         },
-        {"required": ["labels"], "properties": {"labels": _TEXTS, "label_token_ids": {"type": "null"}}},
+        {
+            "required": ["labels"],
+            "properties": {
+                "labels": {"anyOf": [_TEXTS, {"type": "array", "items": _TEXTS}]},
+                "label_token_ids": {"type": "null"},
+            },
+        },
         {
             "required": ["label_token_sequences", "label_scoring"],
             "properties": {
@@ -61,11 +68,14 @@ class ScoreFields(BaseModel):
         description="candidate next tokens, one id a label; this or `labels`, not both. A list of lists has labels for "
         "each item, in their order, and each row of the answer is as long as its list",
     )
-    labels: list[Annotated[str, Field(min_length=1)]] | None = Field(
+    labels: (
+        Annotated[list[LabelText], Field(min_length=1)]
+        | Annotated[list[Annotated[list[LabelText], Field(min_length=1)]], Field(min_length=1)]
+        | None
+    ) = Field(
         None,
-        min_length=1,
         description="candidate next tokens as texts, each of which must encode to exactly one token unless "
-        "`label_scoring` is `sequence`",
+        "`label_scoring` is `sequence`. A list of lists has labels for each item, as `label_token_ids` may",
     )
     label_scoring: Literal["token", "sequence"] | None = Field(
         "token",

@@ -15,12 +15,12 @@ from scoreline.client.exchange.sending import LONGEST_PAUSE_SECONDS, Service, id
 from scoreline.client.job_objects import Priority
 from scoreline.client.operations.jobs import result
 from scoreline.client.operations.scoring import (
-    Column,
     Items,
     LabelNormalization,
     Labels,
     LabelScoring,
     Query,
+    TextLabels,
 )
 from scoreline.client.operations.submitting import submit
 from scoreline.client.operations.waiting import wait
@@ -36,7 +36,7 @@ BUSY = (Overloaded, QuotaExceeded, RateLimited, Unavailable)
 class PairOptions(TypedDict, total=False):
     """The options of :meth:`submit` that hold for all pairs."""
 
-    labels: Sequence[str] | Column | None
+    labels: TextLabels | None
     label_token_ids: Labels | None
     label_token_sequences: Sequence[Sequence[int]] | None
     label_scoring: LabelScoring | None

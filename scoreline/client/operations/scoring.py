@@ -36,6 +36,9 @@ Items = Sequence[str] | Sequence[Sequence[int]] | Sequence[Column] | Column
 Labels = Sequence[int] | Sequence[Sequence[int]] | Column
 """Ids of labels: the same for all items, or a list for each item."""
 
+TextLabels = Sequence[str] | Sequence[Sequence[str]] | Column
+"""Labels as texts: the same for all items, or a list for each item."""
+
 LabelScoring = Literal["token", "sequence"]
 LabelNormalization = Literal["none", "tokens", "bytes"]
 
@@ -45,7 +48,7 @@ def score(
     query: Query,
     items: Items,
     *,
-    labels: Sequence[str] | Column | None = None,
+    labels: TextLabels | None = None,
     label_token_ids: Labels | None = None,
     label_token_sequences: Sequence[Sequence[int]] | None = None,
     label_scoring: LabelScoring | None = None,
@@ -68,8 +71,8 @@ def score(
     """Score items and wait for the result.
 
     query: the text, or the token ids, that all items follow. items: what follows it, each scored on its own. labels:
-    the candidates for the next token as texts, each of which is one token. label_token_ids: the same as ids, or a list
-    of ids for each item.
+    the candidates for the next token as texts, each of which is one token, or a list of them for each item.
+    label_token_ids: the same as ids.
     label_scoring: ``"sequence"``: a label has any number of tokens, and its log-probability is the sum of theirs.
     label_token_sequences: such labels as lists of ids. label_normalization: what their log-probabilities are divided
     by: ``"none"``, ``"tokens"`` or ``"bytes"``.
@@ -198,7 +201,7 @@ def given(fields: Mapping[str, object]) -> dict[str, object]:
 
 def remembered(
     items: object,
-    labels: Sequence[str] | Column | None = None,
+    labels: TextLabels | None = None,
     label_token_ids: Labels | None = None,
     *,
     field: str = "items",
@@ -218,9 +221,7 @@ def check_items(items: object, field: str = "items") -> None:
     check_is_list(items, f"is no list of {field}")
 
 
-def _column_names(
-    labels: Sequence[str] | Column | None, label_token_ids: Labels | None
-) -> tuple[str | int, ...] | None:
+def _column_names(labels: TextLabels | None, label_token_ids: Labels | None) -> tuple[str | int, ...] | None:
     """Return the names of the columns of the scores, or None where items have labels of their own."""
     values: Any = labels if labels is not None else label_token_ids
     if values is None:

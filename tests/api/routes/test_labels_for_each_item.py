@@ -42,6 +42,18 @@ def test_a_call_gives_each_item_the_scores_of_its_labels(api: RunningApi, model:
     assert_allclose(answer["label_mass"], [sum(wanted[0]), wanted[1][0], sum(wanted[2][:3])], rtol=1e-6)
 
 
+def test_texts_give_each_item_the_scores_of_its_labels(api: RunningApi, model: TinyModel) -> None:
+    texts = [["F", "G"], ["H"], ["G", "F", "K", "G"]]
+    ids = [[model.encode(text)[0] for text in of_item] for of_item in texts]
+    answers = [
+        api.score(**BODY | labels) for labels in ({"label_token_ids": ids}, {"label_token_ids": None, "labels": texts})
+    ]
+    assert answers[0]["scores"] == answers[1]["scores"]
+    assert [len(row) for row in answers[1]["scores"]] == [2, 1, 4]
+    job = api.wait(api.submit(**BODY | {"label_token_ids": None, "labels": texts})["id"])
+    assert job["result"]["scores"] == answers[0]["scores"]
+
+
 def test_a_job_gives_the_same_however_it_is_read(fresh: tuple[RunningApi, StandInWorker], model: TinyModel) -> None:
     api, _ = fresh
     job = api.wait(api.submit(**BODY)["id"])
@@ -85,8 +97,9 @@ def test_a_temperature_is_kept_with_a_job(fresh: tuple[RunningApi, StandInWorker
         assert max(hot) < max(plain)
 
 
-def test_labels_for_each_item_can_not_be_uploaded_line_by_line(api: RunningApi) -> None:
-    lines = [{"query": "The capital of", "label_token_ids": [[70], [71]]}, " a", " b"]
+@pytest.mark.parametrize("labels", [{"label_token_ids": [[70], [71]]}, {"labels": [["F"], ["G"]]}])
+def test_labels_for_each_item_can_not_be_uploaded_line_by_line(api: RunningApi, labels: Any) -> None:
+    lines = [{"query": "The capital of", **labels}, " a", " b"]
     content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     response = api.client.post("/v1/jobs", content=content, headers={"Content-Type": "application/x-ndjson"})
     error = response.json()["error"]
@@ -102,6 +115,12 @@ def test_more_labels_than_allowed_over_all_items_are_refused(model: TinyModel, s
         assert "several jobs" in error["message"]
         fitting = BODY | {"label_token_ids": [[70, 71], [72], [71, 70, 75]]}
         assert api.client.post("/v1/jobs", json=fitting).status_code == 202
+
+
+def test_a_long_text_among_the_labels_of_an_item_is_refused_at_its_place(api: RunningApi) -> None:
+    body = BODY | {"label_token_ids": None, "labels": [["F"], ["G", "x" * 1_001], ["H"]]}
+    error = api.client.post("/v1/score", json=body).json()["error"]
+    assert (error["code"], error["param"]) == ("request_too_large", "labels[1][1]")
 
 
 @pytest.mark.parametrize("items", [" France is", [" France is"]])

@@ -52,6 +52,10 @@ def test_models_name_the_template_by_which_they_rank(client: Client) -> None:
 
 
 def test_labels_can_be_given_for_each_item(client: Client) -> None:
+    by_text = client.score("a", ["b", "c"], labels=[["b"], ("c", "d")])
+    assert [len(row) for row in by_text.scores] == [1, 2]
+    assert by_text.labels is None
+    assert by_text.scores[1] == client.score("a", ["c"], labels=["c", "d"]).scores[0]
     result = client.score("a", ["b", "c"], label_token_ids=[[5], [6, 7]], apply_softmax=True, temperature=2)
     assert [len(row) for row in result.scores] == [1, 2]
 
