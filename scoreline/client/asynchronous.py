@@ -131,6 +131,7 @@ class AsyncClient:
     likelihoods = _iterating(likelihood_operations.likelihoods)
     likelihood_result = _awaited(likelihood_operations.likelihood_result)
     cancel = _awaited(job_operations.cancel)
+    cancel_all = _awaited(job_operations.cancel_all)
     delete = _awaited(job_operations.delete)
     deliveries = _awaited(job_operations.deliveries)
     redeliver = _awaited(job_operations.redeliver)

@@ -117,6 +117,7 @@ class Client:
     likelihoods = _iterating(likelihood_operations.likelihoods)
     likelihood_result = _blocking(likelihood_operations.likelihood_result)
     cancel = _blocking(job_operations.cancel)
+    cancel_all = _blocking(job_operations.cancel_all)
     delete = _blocking(job_operations.delete)
     deliveries = _blocking(job_operations.deliveries)
     redeliver = _blocking(job_operations.redeliver)

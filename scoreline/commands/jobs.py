@@ -20,6 +20,7 @@ from scoreline.client import DEFAULT_URL, Client, ItemLikelihood, ItemScores, Jo
 from scoreline.commands.options import USING, JsonOption, UrlOption
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import STANDARD, Format, format_of
+from scoreline.runs.scoring import RUN
 from scoreline.runs.writing import Sink, open_document, open_sink
 from scoreline.terminal.printable import printable
 
@@ -290,13 +291,22 @@ def _print_changes(states: Iterator[list[Job]], console: Console) -> None:
 
 @jobs_app.command("cancel")
 def cancel_command(
-    job: Annotated[list[str], typer.Argument(metavar="JOB...", help="The ids of jobs.")],
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB...", help="The ids of jobs.")] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="Those of a `scoreline run`.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that your key may cancel, except for batches.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs. Those that have ended are not changed."""
+    """Cancel jobs: some by their ids, those of a run, or all. Those that have ended are not changed."""
+    if bool(job) + (run is not None) + everything != 1:
+        raise CommandError("give either ids of jobs, or --run NAME, or --all", ExitCode.USAGE)
     with Client(url) as client:
-        jobs = [client.cancel(one) for one in job]
+        if job:
+            jobs = [client.cancel(one) for one in job]
+        else:
+            jobs = client.cancel_all(metadata=None if run is None else {RUN: run})
     if as_json:
         print(json.dumps([one.raw for one in jobs]))
         return

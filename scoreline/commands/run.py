@@ -159,6 +159,7 @@ def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:
     written = finished.written
     if as_json:
         figures = {
+            "run": finished.run,
             "output": plan.target,
             "rows": written.rows,
             "too_long": written.too_long,

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from scoreline.client import AsyncClient, Model
+from scoreline.client import DEFAULT_URL, AsyncClient, Model, ScorelineError
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import RunDisplay
 from scoreline.runs.formats import Format
 from scoreline.runs.headings import missing_column
-from scoreline.runs.journal import Journal, Written
+from scoreline.runs.journal import Journal, Written, name_of_earlier_run
 from scoreline.runs.plan import Plan, new_columns
 from scoreline.runs.reading import Source, open_source
 from scoreline.runs.run import Opened, Run, all_columns, in_a_thread
+from scoreline.runs.scoring import RUN
 from scoreline.runs.windows import unwritten_windows
 from scoreline.runs.writing import open_sink, write_lines
 from scoreline.templates import labels_of_template
 
 MODEL = "model"  # the name in the journal of what the service served when the run began
 MAX_ERRORS = 1_000  # rows that are named by the command itself; the file beside the output names all
+CANCEL_SECONDS = 5.0  # for how long this tries to cancel the jobs of a run that ends without its output
 LOOK_SECONDS = 0.1  # how often this looks whether the service is away
 
 
@@ -32,6 +36,7 @@ LOOK_SECONDS = 0.1  # how often this looks whether the service is away
 class Finished:
     """What a run has come to."""
 
+    run: str  # its name
     written: Written
     errors: list[dict[str, Any]]  # why cells are empty, of the first MAX_ERRORS such rows
     warnings: Sequence[str]  # of the service
@@ -43,6 +48,8 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
     try:
         _check_columns(source, plan)
         _check_folder(plan)
+        if plan.restart:
+            await _cancel_earlier(plan, client, console)
         journal = Journal(plan.journal, plan.fingerprint(), plan.files, restart=plan.restart)
         try:
             warnings: Sequence[str] = ()
@@ -53,7 +60,7 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
                 _check_model(models, journal)
                 warnings = await _run(plan, source, journal, labels, client, console)
             finish(plan, journal)
-            finished = Finished(journal.written, list(journal.errors(MAX_ERRORS)), warnings)
+            finished = Finished(journal.run_name, journal.written, list(journal.errors(MAX_ERRORS)), warnings)
         except BaseException:
             if journal.is_empty:
                 journal.remove()
@@ -80,9 +87,8 @@ async def _run(
     columns = None if has_own_columns else journal.remember("columns", taken)
     names = new_columns(plan, labels, taken)
     sink = open_sink(plan.target, plan.target_format, columns, names, source.schema)
-    if journal.is_resumed:
-        written = journal.written.rows
-        console.print(f"Going on: {written:,} rows are written already.", highlight=False, soft_wrap=True)
+    how_far = f"goes on: {journal.written.rows:,} rows are written already." if journal.is_resumed else "begins."
+    console.print(f"The run {journal.run_name} {how_far}", highlight=False, soft_wrap=True)
     with RunDisplay(console) as display:
         going = Run(Opened(plan, source, journal, labels, names, columns, sink), client, display, read)
         if journal.is_resumed and not journal.written.windows:
@@ -93,11 +99,33 @@ async def _run(
         except BaseException:
             if journal.is_empty:
                 sink.remove()
+            if going.jobs_under_way:
+                await _leave(going.jobs_under_way, plan, journal, client, display)
             raise
         sink.complete()
     _check_target(plan, journal)
     journal.begin_finishing()
     return going.warnings
+
+
+async def _leave(jobs: int, plan: Plan, journal: Journal, client: AsyncClient, display: RunDisplay) -> None:
+    """Cancel the jobs of a run that can't be resumed. Say of those of another run that they go on."""
+    if plan.journal is None:
+        with suppress(ScorelineError, TimeoutError):
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await client.cancel_all(metadata={RUN: journal.run_name})
+                return
+    url = "" if client.service.url == DEFAULT_URL else f" --url {shlex.quote(client.service.url)}"
+    stop = f"`scoreline jobs cancel --run {journal.run_name}{url}` stops them"
+    display.print(f"{jobs:,} {'job goes' if jobs == 1 else 'jobs go'} on without this command: {stop}.")
+
+
+async def _cancel_earlier(plan: Plan, client: AsyncClient, console: Console) -> None:
+    """Cancel what goes on of the run whose journal is thrown away. Raises CommandError and ScorelineError."""
+    name = name_of_earlier_run(plan.journal)
+    if name is not None and (cancelled := await client.cancel_all(metadata={RUN: name})):
+        words = f"{len(cancelled):,} jobs of the run {name} are cancelled."
+        console.print(words, highlight=False, soft_wrap=True)
 
 
 def finish(plan: Plan, journal: Journal) -> None:

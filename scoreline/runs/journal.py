@@ -8,10 +8,11 @@ journal counts them. If the output has more rows than that, they are removed on 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ JournalError = sqlite3.Error
 
 _FORMAT = 2
 """Of the journal, which SQLite keeps as its user_version. The first one had no version."""
+
+_NAME_CHARACTERS = 60
+"""Of the output's name in that of a run."""
 
 _SCHEMA = (
     "CREATE TABLE run (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -93,7 +97,7 @@ class Journal:
                 raise
         except sqlite3.Error as error:
             if "locked" in str(error):
-                raise CommandError(f"another process is writing: {path} is in use") from None
+                raise _in_use(path) from None
             raise _unusable(path, str(error)) from None
 
     def _open(self, what: dict[str, Any], files: Sequence[Path], *, restart: bool, was_there: bool) -> None:
@@ -128,6 +132,7 @@ class Journal:
             self._begin(tables, what, files, restart=restart)
         stored = self._stored()
         self.run_id: str = stored["id"]
+        self.run_name: str = stored["name"]  # for its user
         self.written = Written(**stored["written"])
         self.replaces: bool = stored["replaces"]  # whether a finished output that is there may be replaced
         self.is_finishing: bool = stored["finishing"]  # whether all rows are written, and files are getting their names
@@ -151,7 +156,8 @@ class Journal:
                 self._connection.execute(f"DROP TABLE {table}")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
-            self.note("id", secrets.token_hex(8))
+            self.note("id", run_id := secrets.token_hex(8))
+            self.note("name", _name_of(self._path, run_id))
             self.note("what", what)
             self.note("files", [file.name for file in files])
             self.note("replaces", restart)
@@ -271,6 +277,32 @@ class Journal:
         if self._path is not None:
             for ending in ("", "-wal", "-shm", "-journal"):  # The others mean nothing without the first.
                 self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
+
+
+def _name_of(path: Path | None, run_id: str) -> str:
+    """Return a name for a run that tells it from all others, and that a shell takes as it is."""
+    output = "stdout" if path is None else path.stem
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', output)[-_NAME_CHARACTERS:].lstrip('-')}-{run_id[:8]}"
+
+
+def name_of_earlier_run(path: Path | None) -> str | None:
+    """Return the name of the run whose journal is there, if it has one. Raises CommandError if it is in use."""
+    if path is None or not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(path, timeout=0)) as connection:
+            row = connection.execute("SELECT value FROM run WHERE name = 'name'").fetchone()
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise _in_use(path) from None
+        return None  # it has no such table
+    except sqlite3.DatabaseError:
+        return None  # it is no journal
+    return None if row is None else str(json.loads(row[0]))
+
+
+def _in_use(path: Path | None) -> CommandError:
+    return CommandError(f"another process is writing: {path} is in use")
 
 
 def _unusable(path: Path | None, why: str) -> CommandError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ class Plan:
     on_error: Remedy = Remedy.FAIL
     concurrency: int = 32  # jobs that wait or run at the same time
     restart: bool = False  # throw away what an earlier run has written
-    metadata: Mapping[str, str] = field(default_factory=dict)  # of each job
 
     @property
     def journal(self) -> Path | None:

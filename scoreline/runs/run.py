@@ -92,6 +92,11 @@ class Run:
         """The warnings of the service, in the order in which they came."""
         return list(self._warnings.values())
 
+    @property
+    def jobs_under_way(self) -> int:
+        """How many jobs go on at the service if this process ends now."""
+        return len(self._scorer.under_way)
+
     async def execute(self, windows: Iterator[Window]) -> Written:
         """Score all rows that are not written yet, and return how far the run has got.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from scoreline.client.errors import (
     QuotaExceeded,
     RequestTooLarge,
     ScorelineError,
+    Unreachable,
 )
 from scoreline.client.job_objects import Job
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
@@ -26,6 +28,9 @@ from scoreline.runs.windows import Text
 
 Cells = list[float | None]
 """What is added to a row: a number for each new column."""
+
+RUN = "run"
+"""The entry of a job's metadata that has the name of its run."""
 
 TOO_LONG = "context_length_exceeded"
 
@@ -69,6 +74,7 @@ class GroupScorer:
         self._labels = list(labels)
         self._job_has_ended = asyncio.Event()
         self.waits_for_quota = 0  # jobs that are not submitted yet because of it
+        self.under_way: set[str] = set()  # the keys of jobs that go on if this process ends now
 
     @property
     def waits(self) -> str:
@@ -137,7 +143,8 @@ class GroupScorer:
                 job_id = (await self._submitted(key, query, items)).id
                 self._journal.add_job(key, window, job_id)
             try:
-                return await self._client.wait(job_id)
+                with self._under_way(key):
+                    return await self._client.wait(job_id)
             except NotFound:
                 # It was deleted, perhaps because the run rested for days.
                 self._journal.begin_attempt(base, key, window)
@@ -152,17 +159,30 @@ class GroupScorer:
         while True:
             self._job_has_ended.clear()
             try:
-                return await self._client.submit(
-                    query,
-                    items,
-                    labels=labels,
-                    **self._plan.options,
-                    metadata=dict(self._plan.metadata),
-                    priority="bulk",
-                    idempotency_key=key,
-                )
+                with self._under_way(key):
+                    return await self._client.submit(
+                        query,
+                        items,
+                        labels=labels,
+                        **self._plan.options,
+                        metadata={RUN: self._journal.run_name},
+                        priority="bulk",
+                        idempotency_key=key,
+                    )
             except QuotaExceeded as error:
                 await self._room_in_quota(error.retry_after or QUOTA_SECONDS)
+
+    @contextmanager
+    def _under_way(self, key: str) -> Iterator[None]:
+        """Count a job as under way for the block, and from then on if nobody knows whether it has ended."""
+        self.under_way.add(key)
+        try:
+            yield
+        except ScorelineError as error:
+            if not isinstance(error, Unreachable):
+                self.under_way.discard(key)
+            raise
+        self.under_way.discard(key)
 
     async def _room_in_quota(self, seconds: float) -> None:
         """Wait until a job of this run has ended, or for some seconds: another run may use the quota."""

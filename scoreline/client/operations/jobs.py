@@ -23,6 +23,9 @@ PAGE_JOBS = 100
 SMALL_LABEL_MASS = 0.01
 """The service warns if the labels together have less of the probability than this for most items."""
 
+OPEN: tuple[JobStatus, ...] = ("receiving", "queued", "running")
+"""The states of a job that has not ended, in their order."""
+
 JobOrId = Job | str
 
 
@@ -56,17 +59,28 @@ def jobs(
     status: only those in this state. batch: the jobs of this batch instead, in the order of its lines. calls: calls
     of :meth:`score` and the like instead. after: the id of a job: begin behind it. page_jobs: jobs to read at a time.
     """
-    params: dict[str, str | int] = {"limit": page_jobs} | ({"calls": "true"} if calls else {})
-    params |= {name: value for name, value in (("status", status), ("batch", batch)) if value is not None}
-    while True:
-        if after is not None:
-            params["after"] = after
-        page = yield from send(service, Request("GET", "/v1/jobs", _as_it_is, params=params), patient=True)
-        for raw in page["data"]:
-            yield Give(Job.read(raw))
-            after = raw["id"]
-        if not page["has_more"]:
-            return
+    has_more = True
+    while has_more:
+        page, has_more = yield from _page_of_jobs(service, status, batch, after, page_jobs, calls=calls)
+        for job in page:
+            yield Give(job)
+            after = job.id
+
+
+def _page_of_jobs(
+    service: Service,
+    status: JobStatus | None,
+    batch: str | None,
+    after: str | None,
+    page_jobs: int = PAGE_JOBS,
+    *,
+    calls: bool = False,
+) -> Flow[tuple[list[Job], bool]]:
+    """Return a page of a list, and whether there are more."""
+    wanted = {"limit": page_jobs, "status": status, "batch": batch, "after": after, "calls": "true" if calls else None}
+    params = {name: value for name, value in wanted.items() if value is not None}
+    page = yield from send(service, Request("GET", "/v1/jobs", _as_it_is, params=params), patient=True)
+    return list(map(Job.read, page["data"])), page["has_more"]
 
 
 def scores(service: Service, job: JobOrId, *, page_items: int = PAGE_ITEMS) -> Iteration[ItemScores]:
@@ -165,6 +179,27 @@ def ended_without_success(job: Job) -> JobEnded:
 def cancel(service: Service, job: JobOrId) -> Flow[Job]:
     """Cancel a job. A job that has ended is not changed."""
     return (yield from send(service, Request("POST", job_path(job, "/cancel"), reading(job))))
+
+
+def cancel_all(service: Service, *, metadata: Mapping[str, str] | None = None) -> Flow[list[Job]]:
+    """Cancel all jobs that have not ended, and return them. Batches are left alone: :meth:`cancel_batch` cancels one.
+
+    metadata: only jobs that carry all of these entries, such as ``{"run": "scores.csv-0c91a2f4"}``.
+
+    >>> client.cancel_all(metadata={"run": "scores.csv-0c91a2f4"})
+    []
+    """
+    wanted = (metadata or {}).items()
+    cancelled: list[Job] = []
+    for status in OPEN:  # A job goes through them in this order, so none is missed on its way.
+        after, has_more = None, True
+        while has_more:
+            page, has_more = yield from _page_of_jobs(service, status, None, after)
+            for job in page:
+                after = job.id
+                if wanted <= job.metadata.items():
+                    cancelled.append((yield from cancel(service, job)))
+    return cancelled
 
 
 def delete(service: Service, job: JobOrId) -> Flow[None]:

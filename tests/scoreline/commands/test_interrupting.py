@@ -75,7 +75,8 @@ def test_while_a_run_waits_for_its_input(start: Start) -> None:
     assert process.stdout.readline() == b"query,item,x,label_mass\n"
     assert [process.stdout.readline()[:4] for _ in range(2)] == [b"a,b,", b"c,d,"]
     wait_until(lambda: reads_from_a_pipe(process.pid), "a thread waits for the next row")
-    assert interrupt(process) == (ExitCode.INTERRUPTED, ["scoreline: interrupted"])
+    code, lines = interrupt(process)
+    assert (code, lines[1:]) == (ExitCode.INTERRUPTED, ["scoreline: interrupted"])
 
 
 def test_while_jobs_are_watched(start: Start) -> None:

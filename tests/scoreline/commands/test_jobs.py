@@ -167,6 +167,16 @@ def test_jobs_are_listed_and_shown(shared_up: Up, job: Job) -> None:
         said(shared_up, "jobs", "show", "job_none")
 
 
+def test_all_jobs_are_cancelled_at_once(shared_up: Up, client: Client, job: Job, waiting: Job) -> None:
+    others = [client.submit("a", ["b"], labels=["x"], metadata={"run": "mine", "n": "1"}).id for _ in range(3)]
+    with pytest.raises(CommandError, match="either ids of jobs, or --run NAME, or --all"):
+        said(shared_up, "jobs", "cancel", job.id, "--all")
+    assert sorted(said(shared_up, "jobs", "cancel", "--run", "mine").split()[::2]) == sorted(others)
+    assert said(shared_up, "jobs", "cancel", "--run", "mine") == ""
+    assert json.loads(said(shared_up, "jobs", "cancel", "--all", "--json"))[0]["id"] == waiting.id
+    assert (client.get(waiting).status, client.get(job).status) == ("cancelled", "succeeded")
+
+
 def test_changes_of_a_watched_job_are_lines_of_json(shared_up: Up, client: Client, waiting: Job) -> None:
     command = subprocess.Popen(
         [sys.executable, *REAL, "jobs", "watch", waiting.id, "--json", "--url", shared_up.url],
