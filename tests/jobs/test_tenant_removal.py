@@ -9,6 +9,7 @@ from sqlalchemy import Table, select
 
 from jobs.files.reading import get_file
 from jobs.invariants import find_violations
+from jobs.queue.accept import accept
 from jobs.queue.claims.claim import claim
 from jobs.queue.read import get_job
 from jobs.store.database import Database
@@ -23,7 +24,6 @@ from jobs.webhooks.secrets import live_secrets
 from scoring.error_codes import RequestError
 from tests.jobs.test_file_batches import new_batch, step
 from tests.jobs.work import CARD, finish_all, keyed, submission, submit
-from tests.jobs.work import accept as accept_job
 
 ACME, BOLT = "acme", "bolt"
 HOOK = Webhook("https://hooks.example/x", "hooks.example", (Event.SUCCEEDED, Event.CANCELLED))
@@ -42,7 +42,7 @@ def fill(store: Database, tenant: str) -> list[str]:
     step(store, batch, 2)
     waiting = submit(store, tenant=tenant, webhook=HOOK)
     call = submit(store, tenant=tenant, origin=Origin.CALL)
-    once = accept_job(store, keyed("once", tenant=tenant)).job_id
+    once = accept(store, keyed("once", tenant=tenant)).job_id
     assert key
     return [done, waiting, call, once]
 

@@ -271,8 +271,8 @@ def test_a_deleted_batch_goes_at_once_with_its_files_and_jobs_whatever_it_was_do
         for missing in (path, f"/v1/files/{batch.input_file_id}", f"/v1/files/{batch.output_file_id}"):
             assert api.client.get(missing).status_code == 404
         assert api.client.delete(path).status_code == 404
-    for job in others:
-        eventually(lambda job=job: api.client.get(f"/v1/jobs/{job['id']}").status_code == 404, "its jobs are gone")
+    paths = [f"/v1/jobs/{job['id']}" for job in others]
+    eventually(lambda: {api.client.get(path).status_code for path in paths} == {404}, "its jobs are gone")
     worker.gate.set()
     eventually(lambda: left(api) == [0, 0, 0, 0], "everything is removed")
 
