@@ -139,7 +139,7 @@ $(BROWSER)/.installed: requirements-browser.txt
 # tests are skipped, and in CI they fail.
 compile: install
 	@$(MAKE) --no-print-directory $(LIBTPU)/.installed || echo "The TPU compiler could not be installed: nothing is tested with it."
-	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m compile tests/model/compiling
+	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m compile tests/tools/tpu
 
 $(LIBTPU)/.installed: requirements-tpu.txt
 	@echo "Installing libtpu into $(LIBTPU): 210 MB, once."

@@ -16,13 +16,13 @@ from unittest.mock import patch
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
 from benchmarks.workloads import LabelWorkload
-from model.compiling.workloads import Workload
 from scoring.layout import Rows
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.planning.continuations import ContinuationLengths, Way, plan_continuations
 from scoring.planning.estimates import GroupLengths
 from scoring.planning.planner import Assignment, Planner
 from settings.engine import EngineSettings
+from tools.tpu.workloads import Workload
 
 if TYPE_CHECKING:
     from model.engine import Engine

@@ -27,12 +27,12 @@ from jobs.queue.accept import accept
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
-from model.compiling.workloads import labels_of
 from model.engine import Engine
 from scoring.layout import Chunk, Rows, TokenIds
 from settings.engine import EngineSettings
 from settings.store import StoreSettings
 from settings.worker import WorkerSettings
+from tools.tpu.workloads import labels_of
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 

@@ -4,7 +4,7 @@ Each runs in a process of its own, so that its memory is its own, with random we
 this machine (``SCORELINE_DTYPE`` chooses another; peers take what suits them): a product takes as long whatever the
 numbers are. What is timed is one request from nothing, the query's prefill in it; the first run compiles and does not
 count. Shares are of the rate that large bf16 products reach on this machine in this run (:mod:`benchmarks.machine`),
-for necessary operations only (:data:`model.compiling.workloads.FORMULA`). Serial scoring is timed on fewer items, since
+for necessary operations only (:data:`tools.tpu.workloads.FORMULA`). Serial scoring is timed on fewer items, since
 it takes long; so may peers be. The last line is a JSON object; everything else, what was computed for nothing among it,
 is on standard error.
 
@@ -33,7 +33,7 @@ from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, alone
 from benchmarks.workloads import WORKLOADS
 from model.architecture.config import DecoderConfig
-from model.compiling.workloads import FORMULA, Workload
+from tools.tpu.workloads import FORMULA, Workload
 
 
 @dataclass(frozen=True, slots=True)

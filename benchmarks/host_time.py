@@ -30,9 +30,6 @@ from jobs.queue.accept import accept
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
-from model.compiling.programs import without_weights
-from model.compiling.shapes import QWEN3_06B
-from model.compiling.workloads import Workload, alike, labels_of
 from model.engine import Engine
 from model.executable_table import ExecutableTable
 from model.platforms import Platform
@@ -43,6 +40,9 @@ from settings.engine import EngineSettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from tests.services import PostgresServer
+from tools.tpu.programs import without_weights
+from tools.tpu.shapes import QWEN3_06B
+from tools.tpu.workloads import Workload, alike, labels_of
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 

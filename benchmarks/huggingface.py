@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
 from benchmarks.workloads import LabelSequences, LabelWorkload, batches, beginning
-from model.compiling.workloads import Sequences, Workload, labels_of
+from tools.tpu.workloads import Sequences, Workload, labels_of
 
 CACHED_ITEMS = 25
 """Items that share a forward pass behind a cached query, whose keys and values are copied for each of them."""

@@ -31,7 +31,6 @@ from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import JobStatus, Submission
 from model.architecture.decoder import Decoder
-from model.compiling.workloads import LABELS
 from model.cpu_threads import choose_cpu_threads
 from model.engine import Engine
 from model.platforms import Platform
@@ -40,6 +39,7 @@ from scoring.options import Priority
 from settings.engine import EngineSettings
 from settings.store import StoreSettings
 from settings.worker import WorkerSettings
+from tools.tpu.workloads import LABELS
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 

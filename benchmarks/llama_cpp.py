@@ -27,7 +27,7 @@ from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, alone, timed
 from benchmarks.workloads import LabelSequences, LabelWorkload, batches, beginning
 from model.architecture.config import DecoderConfig
-from model.compiling.workloads import Sequences, Workload, labels_of
+from tools.tpu.workloads import Sequences, Workload, labels_of
 
 BATCH_TOKENS = 2_048
 """Tokens of a call (``n_batch``), which llama.cpp cuts into pieces of ``n_ubatch``."""

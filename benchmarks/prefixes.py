@@ -20,9 +20,9 @@ from benchmarks.algorithms import random_engine
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import alone, peak_memory_gb
 from model.architecture.config import DecoderConfig
-from model.compiling.workloads import labels_of
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 from settings.engine import EngineSettings
+from tools.tpu.workloads import labels_of
 
 if TYPE_CHECKING:
     from model.engine import Engine

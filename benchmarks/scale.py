@@ -13,7 +13,7 @@ import json
 from benchmarks.algorithms import measure
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import alone
-from model.compiling.workloads import alike
+from tools.tpu.workloads import alike
 
 ITEM = 20
 """Tokens of an item."""

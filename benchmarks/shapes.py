@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from model.architecture.config import DecoderConfig
-from model.compiling.shapes import NAMED_SHAPES, QWEN3_06B
+from tools.tpu.shapes import NAMED_SHAPES, QWEN3_06B
 
 __all__ = ["DEMONSTRATION", "QWEN3_06B", "SHAPES"]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from benchmarks.algorithms import random_engine
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import alone
-from model.compiling.workloads import alike
 from settings.engine import EngineSettings
+from tools.tpu.workloads import alike
 
 if TYPE_CHECKING:
     from model.engine import Engine

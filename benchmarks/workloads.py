@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from model.compiling.workloads import Group, Sequences, Workload, alike
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows, TokenIds
+from tools.tpu.workloads import Group, Sequences, Workload, alike
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.workloads import WORKLOADS
-from model.compiling.workloads import Group, Workload
+from tools.tpu.workloads import Group, Workload
 
 
 @dataclass(frozen=True, slots=True)

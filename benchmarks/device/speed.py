@@ -17,9 +17,9 @@ from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, peak_memory_gb, timed
 from benchmarks.warm_up import request_seconds
 from benchmarks.workloads import WORKLOADS
-from model.compiling.workloads import Workload, labels_of
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from settings.engine import EngineSettings
+from tools.tpu.workloads import Workload, labels_of
 
 if TYPE_CHECKING:
     from model.engine import Engine

@@ -13,10 +13,10 @@ import numpy as np
 
 from benchmarks.workloads import batches
 from model.architecture.config import DecoderConfig
-from model.compiling.workloads import Sequences, labels_of
 from model.packed_sequence import pack_sequences
 from model.score_buffer import Row, ScoreBuffer
 from scoring.layout import ChunkWork, Head, Rows
+from tools.tpu.workloads import Sequences, labels_of
 
 CACHED_ITEMS = 64
 """Items of a batch, each with a copy of the query's keys and values: 34 MB a layer of a Qwen3-0.6B at 2,000 tokens."""

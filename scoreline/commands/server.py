@@ -11,7 +11,8 @@ from rich.console import Console
 
 from scoreline.commands.administration import DataOption, run_on_database
 from scoreline.commands.options import JsonOption
-from scoreline.server_process import DEMONSTRATION_MODEL, exec_on_database, exec_server_module
+from scoreline.exit_codes import CommandError
+from scoreline.server_process import DEMONSTRATION_MODEL, ROOT, exec_on_database, exec_server_module
 
 # The modules that run a service are imported only by the commands that need them, because they work only on Unix.
 
@@ -113,7 +114,9 @@ def compile_command(
     Needs libtpu; only the configuration of the model is read. Exit status: 0 where all programs compile and fit into
     the memory, 1 where they do not, 2 where nothing can be compiled.
     """
-    exec_server_module("model.compiling", {}, ["--target", target, "--model", model])
+    if not (ROOT / "tools" / "tpu").is_dir():
+        raise CommandError("only a checkout of Scoreline can compile for TPUs: the package and the image can not")
+    exec_server_module("tools.tpu", {}, ["--target", target, "--model", model])
 
 
 webhooks_app = typer.Typer(help="Webhooks of the database of SCORELINE_DATABASE_URL.", no_args_is_help=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.host_time import instant_engine, rates, through_the_engine, through_the_queue
-from model.compiling.workloads import alike
 from tests.services import PostgresServer
+from tools.tpu.workloads import alike
 
 
 @pytest.mark.slow

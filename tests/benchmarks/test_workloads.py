@@ -7,7 +7,7 @@ from benchmarks.shapes import SHAPES
 from benchmarks.workloads import WORKLOADS, batches
 from model.architecture.config import DecoderConfig
 from model.architecture.rope import Rope
-from model.compiling.workloads import Group, Workload, alike
+from tools.tpu.workloads import Group, Workload, alike
 
 SMALL = DecoderConfig(
     vocabulary=97,

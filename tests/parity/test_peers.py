@@ -8,7 +8,7 @@ from benchmarks.device.torch_decoder import TorchDecoder
 from benchmarks.huggingface import HuggingFace
 from benchmarks.shapes import SHAPES
 from benchmarks.workloads import LabelWorkload
-from model.compiling.workloads import Group, Workload
+from tools.tpu.workloads import Group, Workload
 
 BF16_NOISE = 1.0
 """Tolerance of log-probabilities around -40, where bf16 numbers are a quarter apart."""

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks.shapes import QWEN3_06B
-from model.compiling.workloads import Group, Workload
 from scoring.layout import Chunk, ChunkWork, Continuations, GroupWork, Head, Rows
 from scoring.work import (
     ATTENTION_TOKENS,
@@ -18,6 +17,7 @@ from scoring.work import (
     work_of_group,
     work_of_prefix,
 )
+from tools.tpu.workloads import Group, Workload
 
 
 def group(prefix: int, *chunks: int, item: int = 20) -> GroupWork:

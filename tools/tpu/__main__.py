@@ -1,4 +1,4 @@
-"""``python -m model.compiling --target v6e:1x1 --model DIR_OR_SHAPE``: what ``scoreline compile`` runs.
+"""``python -m tools.tpu --target v6e:1x1 --model DIR_OR_SHAPE``: what ``scoreline compile`` runs.
 
 The table goes to standard error, and one JSON object to standard output as the last line. Exit status: 0 if all
 programs compile and fit, 1 if not, 2 if nothing can be compiled here.
@@ -16,10 +16,10 @@ import structlog
 
 from checkpoints.files import CheckpointError
 from model.architecture.config import DecoderConfig
-from model.compiling.shapes import NAMED_SHAPES
-from model.compiling.targets import TARGETS, Target, TargetError, prepare_environment, require_libtpu, target_named
-from model.compiling.workloads import MEASURED, Measured
 from settings.engine import EngineSettings
+from tools.tpu.shapes import NAMED_SHAPES
+from tools.tpu.targets import TARGETS, Target, TargetError, prepare_environment, require_libtpu, target_named
+from tools.tpu.workloads import MEASURED, Measured
 
 
 def main() -> None:
@@ -54,10 +54,10 @@ def report(target: Target, config: DecoderConfig, workloads: Sequence[Measured])
     prepare_environment(target)
     # What these modules import reads its environment once.
     from model.chips.mesh import Chips
-    from model.compiling.compiler import Compiler
-    from model.compiling.report import Report
     from model.platforms import Platform
     from model.prefixes.pool import ContextTooLongError
+    from tools.tpu.compiler import Compiler
+    from tools.tpu.report import Report
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     compiler = Compiler(target)

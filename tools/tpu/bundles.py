@@ -4,7 +4,7 @@ A schedule is a list of *bundles*, each of which takes one cycle when nothing st
 turns of a loop. A conditional region, which Pallas makes of ``pl.when``, is skipped by a branch forward, which takes
 effect five bundles later.
 
-Names of a kernel's parts in :data:`model.compiling.cost.Frequencies`: ``NAME/region0``, ``NAME/region1``, … are its
+Names of a kernel's parts in :data:`tools.tpu.cost.Frequencies`: ``NAME/region0``, ``NAME/region1``, … are its
 conditional regions in the order of the schedule, and the number is the share of the enclosing loop's turns in which the
 region runs (without a number: all of them). ``NAME/loop0``, … are its loops with a computed end in the same order, the
 steps of a computed grid among them, and the number is that of the turns each time that the loop is reached.
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from model.compiling.cost import Frequencies, UnknownFrequencyError
+from tools.tpu.cost import Frequencies, UnknownFrequencyError
 
 BRANCH_DELAY = 5  # bundles from a branch to the first that it skips
 SMALLEST_REGION = 16

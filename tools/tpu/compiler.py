@@ -14,8 +14,8 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from model.compiling.hlo import ArrayType, Instruction, Module
-from model.compiling.targets import Target, TargetError
+from tools.tpu.hlo import ArrayType, Instruction, Module
+from tools.tpu.targets import Target, TargetError
 
 _COPYING = frozenset({"copy", "copy-start", "transpose", "convert", "reshape"})
 """Operations that write an array of the size that they read. As an instruction of its own, a reshape copies, too."""

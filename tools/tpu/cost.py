@@ -2,7 +2,7 @@
 
 The TPU compiler writes ``estimated_cycles`` beside most instructions of an optimized module. They are summed here: the
 body of a loop counts as often as it turns, a branch as often as it is taken. Kernels carry no estimate, so theirs is
-handed in (:mod:`model.compiling.kernels`). Neither do gathers of rows and updates in place: they count by the bytes
+handed in (:mod:`tools.tpu.kernels`). Neither do gathers of rows and updates in place: they count by the bytes
 that they read and write, at the bandwidth of the chip's large memory even where they stay in a faster one. Stalls and
 launches are left out, and the estimate of plain memory traffic is pessimistic (``docs/accelerators.md``).
 """
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from model.compiling.hlo import Instruction, Module
+from tools.tpu.hlo import Instruction, Module
 
 Frequencies = Mapping[str, float]
 """How often parts of a program run that depend on its arguments, by name.
@@ -22,7 +22,7 @@ Frequencies = Mapping[str, float]
 The name of a loop with a computed end is its path in the traced function, without the function's own name
 (``while``, ``while/body/while``); the number is that of its turns. A branch of a conditional has the name of the
 conditional and ``/branch0``, ``/branch1`` and so on; the number is the share of runs in which it is taken. For the
-parts of kernels, see :mod:`model.compiling.bundles`.
+parts of kernels, see :mod:`tools.tpu.bundles`.
 """
 
 
@@ -58,7 +58,7 @@ def parts(
     """Yield what every instruction adds to the cycles of a program.
 
     kernel_cycles: returns the cycles of one run of a Pallas kernel; cycle_bytes,
-    cycle_ring_bytes: see :class:`model.compiling.targets.Target`. Raises UnknownFrequencyError.
+    cycle_ring_bytes: see :class:`tools.tpu.targets.Target`. Raises UnknownFrequencyError.
     """
     yield from _Walk(module, frequencies, kernel_cycles, cycle_bytes, cycle_ring_bytes).computation(module.entry, 1.0)
 

@@ -19,11 +19,11 @@ from model.architecture.config import DecoderConfig
 from model.attention.tpu.attention import GROUP
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
-from model.compiling.cost import Frequencies
-from model.compiling.programs import Call
 from model.whole_steps.extend import ExtendKey
 from model.whole_steps.packed import PackedKey
 from model.whole_steps.prefill import PrefillKey
+from tools.tpu.cost import Frequencies
+from tools.tpu.programs import Call
 
 KERNEL = "scoreline_attention"
 

@@ -1,7 +1,7 @@
 """The schedules of Pallas kernels, which the compiler tells only if it dumps them while it compiles.
 
 The dump of a whole decoder takes gigabytes. So each kernel of a compiled program is taken out of it and compiled alone,
-in another process, which writes its dumps into a temporary folder: ``python -m model.compiling.kernels TARGET FOLDER``
+in another process, which writes its dumps into a temporary folder: ``python -m tools.tpu.kernels TARGET FOLDER``
 reads descriptions of kernels as JSON from its standard input, and leaves the schedule of number ``n`` in ``FOLDER/n``.
 """
 
@@ -18,10 +18,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from model.compiling.bundles import Schedule
-from model.compiling.cost import Frequencies
-from model.compiling.hlo import ArrayType, Instruction, Module
-from model.compiling.targets import Target, TargetError, environment, prepare_environment, target_named
+from tools.tpu.bundles import Schedule
+from tools.tpu.cost import Frequencies
+from tools.tpu.hlo import ArrayType, Instruction, Module
+from tools.tpu.targets import Target, TargetError, environment, prepare_environment, target_named
 
 _CONFIG = ("custom_call_config", "scoped_memory_configs")  # what a kernel is made of, and the memory that it may have
 
@@ -101,7 +101,7 @@ def schedules(target: Target, wanted: Sequence[Kernel]) -> list[Schedule]:
         dumps = Path(folder, "dumps")
         dumps.mkdir()
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "model.compiling.kernels", target.name, folder],
+            [sys.executable, "-P", "-m", "tools.tpu.kernels", target.name, folder],
             input=json.dumps([kernel.description for kernel in wanted]),
             env=os.environ | environment(target, dumps),
             text=True,
@@ -121,7 +121,7 @@ def main() -> None:
     prepare_environment(target, dumps)
     import jax
 
-    from model.compiling.compiler import Compiler, shape_of
+    from tools.tpu.compiler import Compiler, shape_of
 
     compiler = Compiler(target)
     for number, kernel in enumerate(json.load(sys.stdin)):

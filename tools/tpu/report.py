@@ -10,16 +10,16 @@ from functools import partial
 from typing import Any
 
 from model.architecture.config import DecoderConfig
-from model.compiling.compiler import Compiled, Compiler
-from model.compiling.cost import UnknownFrequencyError, cycles, parts, sent_bytes
-from model.compiling.frequencies import Visits, frequencies_of
-from model.compiling.kernels import Schedules, kernel_cycles
-from model.compiling.programs import Call, Program, WeightlessEngine
-from model.compiling.workloads import Measured
 from model.platforms import Platform
 from model.programs.label_head import HeadKey
 from model.whole_steps.forward import Key
 from settings.engine import EngineSettings
+from tools.tpu.compiler import Compiled, Compiler
+from tools.tpu.cost import UnknownFrequencyError, cycles, parts, sent_bytes
+from tools.tpu.frequencies import Visits, frequencies_of
+from tools.tpu.kernels import Schedules, kernel_cycles
+from tools.tpu.programs import Call, Program, WeightlessEngine
+from tools.tpu.workloads import Measured
 
 CALIBRATION = 4_096
 """Rows and columns of the matrices whose product shows how severe the estimate is."""

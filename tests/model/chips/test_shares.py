@@ -9,7 +9,7 @@ import pytest
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.chips.axes import divided_axis, parameter_axes
 from model.chips.shares import Shares
-from model.compiling.shapes import NAMED_SHAPES
+from tools.tpu.shapes import NAMED_SHAPES
 
 QWEN3_8B = NAMED_SHAPES["qwen3-8b"]
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from model.compiling.targets import TargetError, require_libtpu
+from tools.tpu.targets import TargetError, require_libtpu
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from model.compiling.bundles import Schedule
-from model.compiling.cost import UnknownFrequencyError
+from tools.tpu.bundles import Schedule
+from tools.tpu.cost import UnknownFrequencyError
 
 LEGEND = "= control target key start\nLB: loop body\n= control target key end\n\n"
 

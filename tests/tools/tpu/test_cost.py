@@ -2,8 +2,8 @@
 
 import pytest
 
-from model.compiling.cost import UnknownFrequencyError, cycles, parts, sent_bytes
-from model.compiling.hlo import Module
+from tools.tpu.cost import UnknownFrequencyError, cycles, parts, sent_bytes
+from tools.tpu.hlo import Module
 
 
 def estimated(number: int) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.compiling.hlo import ArrayType, Module
+from tools.tpu.hlo import ArrayType, Module
 
 CONFIG = 'backend_config={"flag_configs":[],"window_config":{"estimated_cycles":"%s","iteration_bounds":["1"]}}'
 

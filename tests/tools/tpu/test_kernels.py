@@ -8,14 +8,14 @@ import sys
 import pytest
 
 PROGRAM = """
-from model.compiling.targets import prepare_environment, target_named
+from tools.tpu.targets import prepare_environment, target_named
 
 target = target_named("v6e")
 prepare_environment(target)
 import sys
 from model.attention.contract import ItemSlots
 from model.attention.tpu.attention import TPUAttention
-from model.compiling.compiler import Compiler, shape
+from tools.tpu.compiler import Compiler, shape
 from model.rotation import HeadNorm, RotaryEmbedding
 
 (H, D), K, T, S, N, B, L = map(int, sys.argv[1].split("x")), 8, 2048, 4096, 160, 256, 28

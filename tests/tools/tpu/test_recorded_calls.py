@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from model.compiling.frequencies import KERNEL, Visits, frequencies_of
-from model.compiling.programs import WeightlessEngine
-from model.compiling.shapes import QWEN3_06B
-from model.compiling.workloads import MEASURED
 from model.platforms import Platform
 from settings.engine import EngineSettings
 from tests.model.devices import stand_in
+from tools.tpu.frequencies import KERNEL, Visits, frequencies_of
+from tools.tpu.programs import WeightlessEngine
+from tools.tpu.shapes import QWEN3_06B
+from tools.tpu.workloads import MEASURED
 
 CONFIG = replace(QWEN3_06B, context=16_384)
 TPU = Platform.of(stand_in("tpu"), memory=31 * 2**30)

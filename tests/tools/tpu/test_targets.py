@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from model.compiling.targets import TARGETS, TargetError, pinned_version, require_libtpu, target_named
 from scoreline.server_process import DEMONSTRATION_MODEL, ROOT, environment
+from tools.tpu.targets import TARGETS, TargetError, pinned_version, require_libtpu, target_named
 
 
 def test_the_clock_follows_from_the_peak_and_the_matrix_units() -> None:
@@ -59,7 +59,7 @@ def test_what_can_not_be_compiled_ends_with_status_2_and_one_line(arguments: lis
     if "--model" not in arguments:
         arguments = [*arguments, "--model", str(DEMONSTRATION_MODEL)]
     done = subprocess.run(
-        [sys.executable, "-m", "model.compiling", *arguments],
+        [sys.executable, "-m", "tools.tpu", *arguments],
         env=environment(),
         text=True,
         capture_output=True,

@@ -17,18 +17,18 @@ from jax.experimental import pallas as pl
 
 from model.architecture.decoder import Norm
 from model.chips.mesh import Chips
-from model.compiling.compiler import Compiler, shape
-from model.compiling.cost import UnknownFrequencyError, cycles, parts, sent_bytes
-from model.compiling.kernels import Schedules, kernel_cycles
-from model.compiling.programs import WeightlessEngine
-from model.compiling.shapes import NAMED_SHAPES
-from model.compiling.targets import prepare_environment, target_named
 from model.platforms import Platform
 from model.programs.label_head import lm_head
 from model.whole_steps.prefill import PrefillKey
 from scoreline.server_process import environment
 from scoring.layout import Head
 from settings.engine import EngineSettings
+from tools.tpu.compiler import Compiler, shape
+from tools.tpu.cost import UnknownFrequencyError, cycles, parts, sent_bytes
+from tools.tpu.kernels import Schedules, kernel_cycles
+from tools.tpu.programs import WeightlessEngine
+from tools.tpu.shapes import NAMED_SHAPES
+from tools.tpu.targets import prepare_environment, target_named
 
 pytestmark = pytest.mark.compile
 
@@ -156,7 +156,7 @@ def command(target: str, model: str, *workloads: str) -> subprocess.CompletedPro
     """Compile a model by the command."""
     arguments = ["--target", target, "--model", model, "--workloads", *workloads]
     return subprocess.run(
-        [sys.executable, "-m", "model.compiling", *arguments],
+        [sys.executable, "-m", "tools.tpu", *arguments],
         env=environment(),
         text=True,
         capture_output=True,

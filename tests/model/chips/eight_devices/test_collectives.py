@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from model.compiling.hlo import Instruction, Module
 from model.engine import Engine
 from model.programs.label_head import HeadKey
 from model.programs.target_head import TargetHeadKey
@@ -16,6 +15,7 @@ from model.whole_steps.forward import Key, WholeStepForward
 from model.whole_steps.prefill import PrefillKey
 from scoring.layout import Head
 from tests.model.chips.eight_devices.conftest import MODELS, Loaded
+from tools.tpu.hlo import Instruction, Module
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 NAME, CHIPS = "eight heads", 4
