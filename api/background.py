@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
@@ -15,10 +15,10 @@ from api.server.heap import keep_giving_back
 from api.service import Service
 from bell.interfaces import EndedJobsListener, tell
 from jobs.invariant_watch import Watch
-from jobs.outages import LATER_SCHEMA, explain_outage
+from jobs.outages import LATER_SCHEMA
 from jobs.queue.read import statuses
 from jobs.queue.sweep import sweep
-from jobs.store.database import StorageUnavailable, StoreError
+from jobs.store.database import StorageUnavailable
 from jobs.store.records import JobStatus, Swept
 from jobs.tenancy.keys import LAST_USED_RESOLUTION_SECONDS
 
@@ -86,20 +86,10 @@ async def _keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None
 
 
 async def _look_at_database(service: Service) -> None:
-    """Say in the log what keeps the database from being used when the process starts, and when it can be used."""
-    says: str | None = None
+    """Have the log say what keeps the database from being used when the process starts, and when it can be used."""
     while True:
-        try:
-            is_later = await service.threads.sql(service.database.check)
-        except (StorageUnavailable, StoreError) as error:
-            reason = explain_outage(error, service.database.settings)
-            if reason != says:
-                log.warning("waiting for the database", reason=reason)
-            says = reason
-        else:
-            if says is not None:
-                log.info("the database is there")
-            if is_later:
+        with suppress(StorageUnavailable):
+            if await service.threads.sql(service.database.check_use):
                 log.warning(LATER_SCHEMA)
             break
         await asyncio.sleep(LOOK_SECONDS)
@@ -119,16 +109,13 @@ async def _sweep(service: Service, watch: Watch) -> None:
         await asyncio.sleep(service.database.settings.sweep_seconds * random.uniform(0.75, 1.25))
         try:
             swept = await service.threads.sql(sweep, service.database)
-        except StorageUnavailable as error:
-            log.warning("could not sweep", error=str(error))
+        except StorageUnavailable:
             continue
         for job_id in swept.job_ids:
             service.waiters.on_ended(job_id)
         tell(service.ringer, swept.models, swept.job_ids)
-        try:
+        with suppress(StorageUnavailable):
             await service.threads.sql(_count_and_watch, service, watch, swept)
-        except StorageUnavailable as error:
-            log.warning("could not look at what was swept", error=str(error))
 
 
 def _count_and_watch(service: Service, watch: Watch, swept: Swept) -> None:

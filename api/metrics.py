@@ -223,7 +223,7 @@ class _StoreCollector(Collector):
         self._watch = watch
 
         def statistics() -> Statistics:
-            database.check()
+            database.check_use()
             return read_statistics(database, fresh_seconds)
 
         self._statistics = ThrottledValue(statistics, STATISTICS_SECONDS, MAX_STATISTICS_SECONDS)
@@ -235,7 +235,9 @@ class _StoreCollector(Collector):
         with contextlib.suppress(StorageUnavailable):
             statistics = self._statistics.get()
         yield GaugeMetricFamily(
-            "scoreline_database_up", "Whether the database answers, with a schema that will do.", statistics is not None
+            "scoreline_database_up",
+            "Whether the database can be used, and its schema will do.",
+            statistics is not None,
         )
         if statistics is not None:
             yield from _queue(statistics)

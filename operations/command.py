@@ -28,6 +28,7 @@ def run_on_store(action: Callable[[Database], int], *, check_schema: bool = True
     try:
         settings = StoreSettings()
         with closing(Database.open(settings)) as database:
+            database.outages.is_logged = False  # The line that this command prints says it.
             try:
                 if check_schema:
                     database.check()

@@ -269,6 +269,40 @@ class PostgresServer:
         with _frozen(self._process):
             yield
 
+    @contextmanager
+    def only_reading(self) -> Iterator[None]:
+        """Have it refuse to write inside this block, in sessions that are open as well, as a standby does."""
+
+        def tell(value: str) -> None:
+            self._order(sql.SQL("ALTER SYSTEM SET default_transaction_read_only = {}").format(sql.SQL(value)))
+            self._order(sql.SQL("SELECT pg_reload_conf()").format())
+
+        tell("on")
+        try:
+            yield
+        finally:
+            tell("DEFAULT")
+
+    def url_of_plain_user(self, database: str) -> str:
+        """Make a user who may use the tables of a database, and is no superuser. Returns the URL for this user."""
+        with psycopg.connect(self.url(database).replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(f"user_{database}")))
+            for kind in ("TABLES", "SEQUENCES"):
+                grant = sql.SQL(f"GRANT ALL ON ALL {kind} IN SCHEMA public TO {{}}")
+                connection.execute(grant.format(sql.Identifier(f"user_{database}")))
+        return self.url(database).replace("//scoreline@", f"//user_{database}@")
+
+    @contextmanager
+    def without_right(self, right: str, table: str, database: str) -> Iterator[None]:
+        """Take a right on a table from the plain user of a database inside this block."""
+        names = {"table": sql.Identifier(table), "user": sql.Identifier(f"user_{database}")}
+        with psycopg.connect(self.url(database).replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(sql.SQL(f"REVOKE {right} ON {{table}} FROM {{user}}").format(**names))
+            try:
+                yield
+            finally:
+                connection.execute(sql.SQL(f"GRANT {right} ON {{table}} TO {{user}}").format(**names))
+
     def close(self) -> None:
         """Stop it for good and remove its files."""
         if self._kept is not None:

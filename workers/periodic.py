@@ -35,7 +35,7 @@ class PeriodicTask:
         while not self._closed.wait(self._seconds * random.uniform(1 - self._jitter, 1 + self._jitter)):
             try:
                 self._action()
-            except StorageUnavailable as error:
-                log.warning("the database is away", during=self._name, error=str(error))
+            except StorageUnavailable:
+                pass  # the store logs an outage once
             except Exception:
                 log.exception("a chore failed", during=self._name)

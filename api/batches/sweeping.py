@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from api.service import Service
 from jobs.file_batches.reading import FILE_IN_USE
 from jobs.file_batches.removal import shorten_retention as shorten_retention_of_batches
@@ -13,8 +11,6 @@ from jobs.file_batches.removal import sweep_batches
 from jobs.files.removal import sweep_files
 from jobs.queue.ending import shorten_retention
 from jobs.store.database import Database, StorageUnavailable
-
-log = structlog.stdlib.get_logger("api.batches")
 
 
 async def keep_sweeping(service: Service) -> None:
@@ -31,8 +27,7 @@ async def keep_sweeping(service: Service) -> None:
                 await service.threads.sql(_shorten_retention, service.database)
                 is_first = False
             may_be_more = await service.threads.sql(_sweep, service.database)
-        except StorageUnavailable as error:
-            log.warning("could not remove files", error=str(error))
+        except StorageUnavailable:
             may_be_more = False
 
 

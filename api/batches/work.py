@@ -75,8 +75,7 @@ class BatchWork:
                 self._turn_has_ended.clear()
                 try:
                     batch = await self._claim()
-                except StorageUnavailable as error:
-                    log.warning("could not work on batches", error=str(error))
+                except StorageUnavailable:
                     batch = None
                 if batch is not None:
                     self._tenants.add(batch.tenant)
@@ -121,8 +120,8 @@ class BatchWork:
                 log.exception("work on a batch failed, and is tried again", batch_id=batch.id)
             finally:
                 await self._service.threads.sql(release_batch, self._service.database, batch.id, pause)
-        except StorageUnavailable as error:
-            log.warning("could not work on a batch", batch_id=batch.id, error=str(error))
+        except StorageUnavailable:
+            log.warning("work on a batch stops until the database is back", batch_id=batch.id)
         finally:
             self._tenants.discard(batch.tenant)
             self._turn_has_ended.set()

@@ -204,9 +204,8 @@ class Authenticator:
             return
         try:
             await self._threads.sql(record_use, self._database, used)
-        except StorageUnavailable as error:
+        except StorageUnavailable:
             self._used |= used
-            log.warning("could not write down which keys were used", error=str(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
-import structlog
-
 from api.waiting.departure import Departure
 from jobs.store.database import StorageUnavailable
-
-log = structlog.stdlib.get_logger("api.following")
 
 
 class Final(Protocol):
@@ -163,7 +159,6 @@ class Following(Generic[State]):
         try:
             found = await self._read(list(looked_at))
         except StorageUnavailable as error:
-            log.warning("what streams follow could not be looked at", error=str(error))
             for one in looked_at.values():
                 one.fail(error)
             return

@@ -11,14 +11,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-import structlog
-
 from api.waiting.departure import Departure
 from api.waiting.ended_jobs import EndedJobs
 from jobs.store.database import StorageUnavailable
 from jobs.store.records import JobStatus
-
-log = structlog.stdlib.get_logger("api.waiting")
 
 MAX_EARLY_RESULTS = 512
 """How many results of jobs that nobody waits for are kept. With several API processes, most are for the others."""
@@ -134,8 +130,7 @@ class Waiters:
                 continue
             try:
                 found = await statuses(job_ids)
-            except StorageUnavailable as error:
-                log.warning("waiting jobs could not be looked up", error=str(error))
+            except StorageUnavailable:
                 continue
             for job_id in job_ids:
                 # A job that is missing was deleted, which ends the wait too.

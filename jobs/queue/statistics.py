@@ -9,6 +9,7 @@ from sqlalchemy import exists, func, select
 
 from checkpoints.card import ModelCard
 from jobs.queue.read import CLAIMABLE, card_parameters
+from jobs.queue.worker_registry import seen_within
 from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.prefix_work import prefix_work
@@ -186,7 +187,7 @@ def read_statistics(db: Database, fresh_seconds: float) -> Statistics:
     )
     live = (
         select(workers.c.model, func.count().label("workers"), func.sum(workers.c.tokens_per_second).label("rate"))
-        .where(workers.c.last_seen > NOW - fresh_seconds)
+        .where(seen_within(db, fresh_seconds))
         .group_by(workers.c.model)
     )
     held = exists().where(chunks.c.batch_id == batches.c.id, CLAIMED)

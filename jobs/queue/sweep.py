@@ -10,6 +10,7 @@ from jobs.queue.ending import end_jobs
 from jobs.queue.lease import return_batch
 from jobs.queue.removal import remove_deliveries, remove_jobs, remove_prefixes
 from jobs.queue.upload import sweep_uploads
+from jobs.queue.worker_registry import seen_within
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.records import JobStatus, Swept
@@ -109,7 +110,7 @@ def _remove_expired(db: Database) -> None:
     with db.write(slow=True) as tx:
         _remove(tx, (idempotency_keys.c.tenant, idempotency_keys.c.key), idempotency_keys.c.expires_at <= NOW)
     with db.write(slow=True) as tx:
-        _remove(tx, (workers.c.id,), workers.c.last_seen < NOW - WORKER_FORGET_SECONDS)
+        _remove(tx, (workers.c.id,), ~seen_within(db, WORKER_FORGET_SECONDS))
     with db.write(slow=True) as tx:
         _remove(tx, tuple(webhook_endpoints.primary_key), FORGETTABLE)
         _remove(tx, (webhook_secrets.c.id,), webhook_secrets.c.expires_at <= NOW)

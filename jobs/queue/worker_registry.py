@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 
 from checkpoints.card import ModelCard
 from jobs.store.clock import NOW
@@ -57,13 +57,19 @@ def unregister(db: Database, worker_id: str) -> None:
         tx.execute(delete(workers).where(workers.c.id == worker_id))
 
 
+def seen_within(db: Database, seconds: float) -> ColumnElement[bool]:
+    """Return whether a worker was seen in so many seconds in which it could say that it is live.
+
+    While the database is away no worker can. So the time of an outage that this process has seen does not count.
+    """
+    return workers.c.last_seen > NOW - seconds - db.outages.unwritten_seconds()
+
+
 def live_workers(db: Database, fresh_seconds: float) -> list[WorkerRecord]:
     """Return the workers that were seen within the last ``fresh_seconds``, oldest first."""
     with db.read() as tx:
         rows = tx.execute(
-            select(workers)
-            .where(workers.c.last_seen > NOW - fresh_seconds)
-            .order_by(workers.c.started_at, workers.c.id)
+            select(workers).where(seen_within(db, fresh_seconds)).order_by(workers.c.started_at, workers.c.id)
         ).all()
     return [
         WorkerRecord(

@@ -14,18 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, CursorResult, Engine, Executable, ScalarResult, create_engine, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, ScalarResult, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from jobs.store.postgresql import open_engine, server_timeout
+from jobs.outages import Outages
+from jobs.store.postgresql import WatchedConnection, is_outage, open_engine, server_timeout
 from jobs.store.revisions import known_revisions, schema_head, schema_revision
+from jobs.store.tables import metadata
 from settings.errors.mistakes import setting_error
 from settings.store import StoreSettings
 
 BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, and for a connection of its pool
 _LOCK_POLL_SECONDS = 0.01
+
+_WRITABLE = text("""
+    SELECT current_setting('transaction_read_only') = 'on' AS only_reads, (
+        SELECT min(name)
+        FROM unnest(CAST(:names AS text[])) AS name, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
+        WHERE NOT has_table_privilege(to_regclass(name), needed)
+    ) AS forbidden
+""")
+"""Whether PostgreSQL only reads, and a table that this user may not use. It locks nothing and writes nothing."""
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """Values of a statement's bound parameters by name, or one such mapping for each row."""
@@ -48,7 +59,7 @@ class LockedError(Exception):
 
 
 StoreError = DBAPIError
-"""The database refused a statement for another reason than an outage, such as a missing table or permission."""
+"""The database refused a statement for another reason than an outage, such as a missing table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +94,11 @@ class Database:
 
     engine: Engine
     settings: StoreSettings
+    outages: Outages = field(init=False)
     _turn: _Turn = field(default_factory=lambda: _Turn())
+
+    def __post_init__(self) -> None:
+        self.outages = Outages(self.settings)
 
     @classmethod
     def open(cls, settings: StoreSettings) -> Database:
@@ -129,13 +144,13 @@ class Database:
                 yield Transaction(connection, self.settings)
         else:
             # At READ COMMITTED, a transaction would only add the round trips for BEGIN and COMMIT.
-            with self.without_transaction() as tx:
+            with self.without_transaction(writes=False) as tx:
                 yield tx
 
     @contextmanager
-    def without_transaction(self) -> Iterator[Transaction]:
+    def without_transaction(self, *, writes: bool = True) -> Iterator[Transaction]:
         """A connection to PostgreSQL on which each statement is a transaction of its own. Raises as :meth:`write`."""
-        with self._naming_outages(), self.engine.connect() as connection:
+        with self._naming_outages(writes=writes), self.engine.connect() as connection:
             # Set by hand: SQLAlchemy would set and reset the level of isolation, too. The pool takes it back.
             driver: Any = connection.connection.driver_connection
             driver.autocommit = True
@@ -160,7 +175,7 @@ class Database:
         statement. Raises StorageUnavailable, and LockedError if lock_seconds is given.
         """
         turn = self._turn if self.is_sqlite else nullcontext()
-        with self._naming_outages(), turn, self.engine.connect() as connection:
+        with self._naming_outages(writes=True), turn, self.engine.connect() as connection:
             connection.execution_options(writes=True)
             with connection.begin():
                 self._set_locally(
@@ -205,22 +220,50 @@ class Database:
         with self.read() as tx:
             found = schema_revision(tx.connection)
         if found is None:
-            raise NotMigratedError("the database has no tables of this service: run `scoreline migrate`")
+            raise self._not_migrated("the database has no tables of this service: run `scoreline migrate`")
         if found != schema_head() and found in known_revisions():
-            raise NotMigratedError(
+            raise self._not_migrated(
                 f"the database is at migration {found} and this version needs {schema_head()}: run `scoreline migrate`"
             )
         return found != schema_head()
 
+    def check_use(self) -> bool:
+        """Do what :meth:`check` does, and raise StorageUnavailable unless PostgreSQL lets this user write, too."""
+        is_later = self.check()
+        if self.is_sqlite:
+            return is_later
+        with self.read() as tx:
+            found = tx.execute(_WRITABLE, {"names": [*metadata.tables]}).one()
+            if found.only_reads:
+                driver = tx.connection.connection.driver_connection
+                assert isinstance(driver, WatchedConnection)
+                driver.only_reads()
+                raise psycopg.errors.ReadOnlySqlTransaction("this server takes read-only transactions only")
+            if found.forbidden is not None:
+                raise psycopg.errors.InsufficientPrivilege(f"permission denied for table {found.forbidden}")
+        return is_later
+
+    def _not_migrated(self, message: str) -> NotMigratedError:
+        error = NotMigratedError(message)
+        self.outages.failed(error)
+        return error
+
     @contextmanager
-    def _naming_outages(self) -> Iterator[None]:
+    def _naming_outages(self, *, writes: bool = False) -> Iterator[None]:
         try:
             with _naming_outages():
                 yield
+        except DeadlockError:
+            raise
+        except StorageUnavailable as error:
+            self.outages.failed(error)
+            raise
         except DBAPIError as error:
             if _is_about_schema(error.orig):
                 self.check()  # a schema of another version explains it better
             raise
+        else:
+            self.outages.succeeded(wrote=writes)
 
     def close(self) -> None:
         """Close all connections."""
@@ -284,21 +327,30 @@ def _is_about_schema(error: BaseException | None) -> bool:
 def _naming_outages() -> Iterator[None]:
     try:
         yield
-    except (PoolTimeoutError, psycopg.OperationalError) as error:
+    except PoolTimeoutError as error:
         raise StorageUnavailable(str(error)) from error
-    except DBAPIError as error:
-        if isinstance(error.orig, psycopg.errors.LockNotAvailable):
-            raise LockedError(str(error.orig)) from error
-        if isinstance(error.orig, psycopg.errors.DeadlockDetected):
-            raise DeadlockError(str(error.orig)) from error
+    except (DBAPIError, psycopg.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if isinstance(cause, psycopg.errors.LockNotAvailable):
+            raise LockedError(str(cause)) from error
+        if isinstance(cause, psycopg.errors.DeadlockDetected):
+            raise DeadlockError(str(cause)) from error
         # If the connection is gone, any error is an outage: when PostgreSQL ends the session of a client that was
         # silent within a transaction, such as a frozen process, the client gets an internal error.
-        outage = error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
-        # SQLite calls wrong SQL an operational error too. That is a mistake in this code, not an outage.
-        if not outage or getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+        is_gone = isinstance(error, DBAPIError) and error.connection_invalidated
+        if is_gone or _is_outage(cause):
+            raise StorageUnavailable(str(cause)) from error
+        if isinstance(error, DBAPIError):
             _leave_out_details(error)
-            raise
-        raise StorageUnavailable(str(error.orig)) from error
+        raise
+
+
+def _is_outage(cause: BaseException | None) -> bool:
+    if isinstance(cause, psycopg.Error):
+        return is_outage(cause)
+    # SQLite calls wrong SQL an operational error too. That is a mistake in this code, not an outage.
+    is_mistake = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+    return isinstance(cause, sqlite3.OperationalError | sqlite3.InterfaceError) and not is_mistake
 
 
 def _leave_out_details(error: DBAPIError) -> None:

@@ -40,6 +40,25 @@ SERVER_SHARE = 0.75
 LOST_NETWORK_SECONDS = 15
 """After so much silence on the network each side gives a connection up. For PostgreSQL: and frees its locks."""
 
+OUTAGES = (
+    "08",  # the connection broke off
+    "25006",  # PostgreSQL only reads: a standby, a primary that was demoted, a managed server whose disk is full
+    "28",  # the user may no longer log in
+    "40",  # the transaction was rolled back, and may succeed when it is repeated
+    "42501",  # a right was revoked
+    "53",  # there is no disk or memory left, or no room for another connection
+    "57",  # an operator, a restart or a time limit ended the session or the statement
+    "58",  # the operating system of the server reports an error
+)
+"""The SQLSTATEs, and classes of them, that are outages: what is not the fault of a statement, and may pass by itself.
+
+psycopg's own classes of errors don't say so: a right that was revoked is a ProgrammingError, as wrong SQL is.
+"""
+
+RENEWAL_SECONDS = 1.0
+"""How old a connection is at least that is replaced because PostgreSQL only reads. A new one may lead to a server that
+writes, and knows the present settings of its database. So the outage ends without a restart of this process."""
+
 _PROBES, _PROBE_SECONDS = 2, 5  # how often the kernel asks whether the other side is there, after as long a silence
 _LOOK_SECONDS = 0.1  # how often a waiting thread looks at the clock
 
@@ -48,6 +67,13 @@ Answer = TypeVar("Answer")
 
 class SilenceError(psycopg.OperationalError):
     """PostgreSQL did not answer in time, and the connection to it is closed. A COMMIT may have been carried out."""
+
+
+def is_outage(error: psycopg.Error) -> bool:
+    """Return whether an error of PostgreSQL or of the driver is an outage, and no mistake in what was asked."""
+    if error.sqlstate is None:  # no connection could be made, or it was lost
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate.startswith(OUTAGES)
 
 
 def condensed(sql: str) -> str:
@@ -159,7 +185,16 @@ class WatchedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[Answer], interval: float = _LOOK_SECONDS, timeout: float | None = None) -> Answer:
         """Wait for an answer. psycopg calls this for everything it sends. Raises SilenceError."""
-        return super().wait(self._watch(gen), min(interval, _LOOK_SECONDS), timeout)
+        try:
+            return super().wait(self._watch(gen), min(interval, _LOOK_SECONDS), timeout)
+        except psycopg.errors.ReadOnlySqlTransaction:
+            self.only_reads()
+            raise
+
+    def only_reads(self) -> None:
+        """Have this connection and all older ones replaced by the pool, unless it was made a moment ago."""
+        if time.monotonic() - self.opened_at > RENEWAL_SECONDS:
+            self._attention.replace_connections()
 
     def _watch(self, answer: PQGen[Answer]) -> PQGen[Answer]:
         """Pass on what the driver and the socket tell each other, and count the time in which the socket is silent."""
@@ -245,12 +280,16 @@ class _Attention:
         return True
 
     def noticed_silence(self) -> None:
-        """Let no connection that is open now be used again."""
-        self._noticed_at = time.monotonic()
+        """Let no connection that is open now be used again, and one thread at a time try to connect."""
+        self.replace_connections()
         self._silent = True
 
+    def replace_connections(self) -> None:
+        """Let no connection that is open now be used again."""
+        self._noticed_at = time.monotonic()
+
     def may_use(self, connection: WatchedConnection) -> bool:
-        """Return whether no silence was noticed since the connection was made."""
+        """Return whether the connection was made since all were to be replaced."""
         return connection.opened_at > self._noticed_at
 
 
@@ -271,7 +310,7 @@ def _replace_if_gone(
 ) -> None:
     """Raise InvalidatePoolError for a connection that should not be used. The pool replaces it and all older ones."""
     if not attention.may_use(connection):
-        raise InvalidatePoolError("PostgreSQL was silent")
+        raise InvalidatePoolError("PostgreSQL was silent, or did not write")
     # Like the pool's own pre-ping, but that one tests the connection before every transaction.
     if time.monotonic() - record.info.get("used_at", math.inf) < IDLE_SECONDS:
         return

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from api.threads import SQL_THREADS
 from bell.redis_bell import RedisBell
-from tests.api.serving import eventually, running_api
+from tests.api.serving import KEY, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.services import PostgresServer, RedisServer
 
@@ -87,6 +88,45 @@ def test_requests_to_a_frozen_database_get_503_and_hold_no_thread(
         assert api.wait(before["id"])["status"] == "succeeded"
         for job in api.client.get("/v1/jobs").json()["data"]:
             assert api.wait(job["id"])["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("refusal", ["only_reading", "without_right"])
+def test_calls_while_the_database_can_not_be_written_to_get_503_and_none_is_lost(
+    refusal: str, model: TinyModel, postgres: PostgresServer, postgres_template: str, tmp_path: Path
+) -> None:
+    name = postgres.create_database(postgres_template)
+    url = postgres.url_of_plain_user(name)
+    answers: list[tuple[int, Any]] = []
+    is_over = threading.Event()
+    with running_api(model.directory, url, tmp_path, waiter_poll_seconds=0.1, lease_seconds=1.0) as (api, _):
+
+        def call() -> None:
+            with api.client_with(KEY) as client:
+                while not is_over.is_set():
+                    answer = client.post("/v1/jobs", json=BODY)
+                    answers.append((answer.status_code, answer.json()))
+
+        callers = [threading.Thread(target=call) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        eventually(lambda: answers, "jobs are accepted")
+        with postgres.only_reading() if refusal == "only_reading" else postgres.without_right("INSERT", "jobs", name):
+            eventually(lambda: api.client.get("/readyz").status_code == 503, "it is not ready")
+            eventually(lambda: "scoreline_database_up 0.0" in api.client.get("/metrics").text, "its metrics say so")
+            assert api.client.get("/livez").status_code == 200
+            refused = api.client.post("/v1/score", json=BODY)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_unavailable")
+            assert int(refused.headers["retry-after"]) >= 1
+        eventually(lambda: api.client.get("/readyz").status_code == 200, "it is ready again")
+        eventually(lambda: api.client.post("/v1/score", json=BODY).status_code == 200, "calls are answered again")
+        is_over.set()
+        for caller in callers:
+            caller.join()
+        assert {status for status, _ in answers} <= {202, 503}
+        for status, answer in answers:
+            if status == 202:
+                assert api.wait(answer["id"])["status"] == "succeeded"
+    postgres.drop_database(name)
 
 
 def test_a_store_without_its_schema_is_not_ready(model: TinyModel, tmp_path: Path) -> None:

@@ -51,7 +51,14 @@ def end_sessions(postgres: PostgresServer) -> None:
         connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
 
-@pytest.mark.parametrize("outage", [restart, end_sessions])
+def refuse_to_write(postgres: PostgresServer) -> None:
+    """Refuse to write for some time, as a primary does that was demoted, or a server whose disk is full."""
+    with postgres.only_reading(), psycopg.connect(postgres.url("postgres").replace("+psycopg", "")) as connection:
+        connection.autocommit = True
+        connection.execute("SELECT pg_sleep(3)")  # longer than a lease
+
+
+@pytest.mark.parametrize("outage", [restart, end_sessions, refuse_to_write])
 def test_every_accepted_job_is_done_once_through_outages_under_load(
     tmp_path: Path, own_postgres: PostgresServer, redis_server: RedisServer, outage: Callable[[PostgresServer], None]
 ) -> None:

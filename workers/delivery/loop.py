@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import structlog
@@ -31,7 +32,6 @@ from settings.delivery import DeliverySettings
 from telemetry.tracing import Attributes, Span, SpanKind, Tracer
 from webhooks.sending import Failed, SendResult
 from webhooks.signing import new_secret, sign
-from workers.database_outage import OutageLog
 from workers.delivery.metrics import DeliveryMetrics
 
 LEASE_SLACK_SECONDS = 15.0
@@ -82,7 +82,6 @@ class DeliveryLoop:
         self._changed = threading.Event()
         self._counting = threading.Lock()
         self._under_way = 0
-        self._outage = OutageLog(log, "the database is away; looking for deliveries until it is back")
         self.stopping = threading.Event()
 
     def stop(self) -> None:
@@ -107,7 +106,7 @@ class DeliveryLoop:
     def _claim(self) -> list[ClaimedDelivery]:
         free = self._settings.delivery_concurrency - self._under_way
         claimed = ClaimedDeliveries([], 0)
-        with self._outage:
+        with suppress(StorageUnavailable):
             if free > 0 and has_due(self._database):
                 claimed = claim_deliveries(
                     self._database,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import structlog
 
@@ -29,7 +29,6 @@ class LeaseRenewals:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._open: list[LeaseRenewal] = []
-        self._away = False  # whether the last renewal failed, which is logged once
         seconds = min(RETRY_SECONDS, database.settings.lease_seconds / RENEWALS_PER_LEASE / 2)
         self._renewing = PeriodicTask("renewing", seconds, self._renew)
 
@@ -51,13 +50,8 @@ class LeaseRenewals:
         for lease in tuple(self._open):
             if not lease.is_due:
                 continue
-            try:
+            with suppress(StorageUnavailable):
                 lease.renew()
-                self._away = False
-            except StorageUnavailable as error:
-                if not self._away:
-                    log.warning("the database is away", during="renewing", error=str(error))
-                self._away = True
 
 
 class LeaseRenewal:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +29,6 @@ from jobs.store.records import Claim
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from scoring.work import work_done
 from telemetry.tracing import Tracer
-from workers.database_outage import OutageLog
 from workers.engine_loop.batch_trace import BatchTrace, batch_trace
 from workers.engine_loop.garbage import GarbageCollector
 from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
@@ -127,7 +126,6 @@ class ScoringLoop:
         self._provenances = ProvenanceRecorder(database, provenance)
         self._woken = threading.Event()
         self._rung = False  # whether somebody has rung since the loop looked for work; a gate may take the event
-        self._outage = OutageLog(log, "the database is away; looking for work until it is back")
         self.stopping = threading.Event()
 
     def wake(self) -> None:
@@ -181,7 +179,7 @@ class ScoringLoop:
 
         def preempt() -> None:
             # While the database is away, a poll could take longer than many steps.
-            if self.stopping.is_set() or self._outage.is_away or not gate.due():
+            if self.stopping.is_set() or self._database.outages.is_away or not gate.due():
                 return
             claimed_at = time.monotonic()
             claimed = self._claim(interactive_only=True)
@@ -204,7 +202,7 @@ class ScoringLoop:
         gate = PollGate(self._woken, self._timing.poll_seconds, after_first=batch.work_left)
 
         def preempt() -> None:
-            if self.stopping.is_set() or self._outage.is_away or not gate.due():
+            if self.stopping.is_set() or self._database.outages.is_away or not gate.due():
                 return
             claimed_at = time.monotonic()
             claimed = self._claim_short(most, [tenant for tenant, tokens in done.items() if tokens >= most])
@@ -221,7 +219,7 @@ class ScoringLoop:
     def _claim_short(self, most_tokens: int, without: Sequence[str]) -> Claim | None:
         """Claim short interactive work, of at most so many tokens, of other tenants than these."""
         budget = min(most_tokens, self._short_budget())
-        with self._outage:
+        with suppress(StorageUnavailable):
             if others_wait(self._database, self._card, without, budget):
                 return claim(self._database, self._worker_id, self._card, budget, without=without)
         return None
@@ -236,7 +234,7 @@ class ScoringLoop:
     ) -> Claim | None:
         """Claim work. work_left: by the last claim; woken: whether the bell has rung since."""
         budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))
-        with self._outage:
+        with suppress(StorageUnavailable):
             # This query is cheaper than a claim that finds nothing: on SQLite, such a claim waits for whoever writes.
             if work_left or woken or has_waiting(self._database, self._card, interactive_only=interactive_only):
                 return claim(

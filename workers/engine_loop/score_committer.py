@@ -124,14 +124,17 @@ class ScoreCommitter:
             self._try_to_commit(scored)
 
     def _try_to_commit(self, scored: list[ScoredChunk]) -> None:
+        waits = False
         while not self._lease.over:
             try:
                 provenances = self._provenances.ids_of(scored)
                 finished = finish(
                     self._database, self._batch_id, scored, durable=self._durable, provenances=provenances
                 )
-            except StorageUnavailable as error:
-                log.warning("could not store scores yet", chunks=len(scored), error=str(error))
+            except StorageUnavailable:
+                if not waits:
+                    log.warning("could not store scores yet", chunks=len(scored), batch_id=self._batch_id)
+                waits = True
                 if self._stopping.wait(RETRY_SECONDS):
                     break
                 continue

@@ -27,7 +27,7 @@ async def livez() -> Response:
 
 @router.get("/readyz", response_model=Readiness, responses=NOT_READY)
 async def readyz(service: ServiceOf) -> Response:
-    """Ready: the database answers and has a schema that will do, and the workers serve what this process does.
+    """Ready: the database can be read and written, with a schema that will do, and the workers serve what this does.
 
     Also without workers: jobs are accepted, and wait. With workers of which none has this process's tokenizer,
     vocabulary, context and delimiter it is not ready, and the error's message says what differs. Of several processes,
@@ -46,7 +46,7 @@ async def health(service: ServiceOf) -> Response:
 
 
 def _readiness(service: Service) -> dict[str, Any]:
-    service.database.check()
+    service.database.check_use()
     compatibility = service.compatibility.current()
     if compatibility.mismatched:
         raise RequestError(

@@ -15,6 +15,7 @@ from jobs.queue.ending import cancel
 from jobs.queue.lease import release
 from jobs.queue.read import get_job, has_waiting, read_scores
 from jobs.queue.sweep import sweep
+from jobs.store.database import StorageUnavailable
 from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Claim, JobStatus
 from jobs.store.signed_result import verified_result
@@ -331,6 +332,32 @@ def test_scores_survive_an_outage_of_the_database_shorter_than_the_lease(
     assert len(worker.engine.batches) == 2, "each job was scored once"
 
 
+def test_a_busy_worker_outlives_a_server_that_only_reads(
+    postgres: PostgresServer, postgres_url: str, start_worker: StartWorker
+) -> None:
+    store = Store(postgres_url)
+    job_id = store.submit(chunks=4)
+    later = store.submit(prefix=(8, 9))
+    worker = start_worker(store, engine=MadeUpEngine.held())
+    wait_until(worker.engine.holding.is_set, "the engine waits before its first step")
+    with capture_logs() as logs, postgres.only_reading():
+        wait_until(lambda: is_refused(store), "it only reads")
+        worker.engine.go_on()
+        wait_until(lambda: said(logs, "could not store scores yet"), "a commit has failed")
+    store.wait_for(job_id)
+    store.wait_for(later)
+    assert not said(logs, "could not store scores")
+
+
+def is_refused(store: Store) -> bool:
+    """Whether the database of a store can't be written to."""
+    try:
+        store.database.check_use()
+    except StorageUnavailable:
+        return True
+    return False
+
+
 def test_an_idle_worker_survives_an_outage_of_the_database(
     postgres: PostgresServer, postgres_url: str, start_worker: StartWorker
 ) -> None:
@@ -340,9 +367,7 @@ def test_an_idle_worker_survives_an_outage_of_the_database(
         store.wait_for(store.submit())
         postgres.stop()
         try:
-            wait_until(
-                lambda: said(logs, "the database is away; looking for work until it is back"), "the outage is noticed"
-            )
+            wait_until(lambda: said(logs, "the database is away"), "the outage is noticed")
         finally:
             postgres.start()
         store.wait_for(store.submit())
