@@ -83,6 +83,8 @@ class Metrics:
             buckets=SECONDS,
             registry=self._counters,
         )
+        errors = "Requests that were answered with an error, by its code (docs/observability.md)."
+        self._errors = self._counter("scoreline_errors", errors, "code")
         accepted = "Jobs that this API accepted, those of /v1/score as origin call."
         self._accepted = self._counter("scoreline_jobs_accepted", accepted, "origin", "priority")
         self._groups = Histogram(
@@ -122,8 +124,8 @@ class Metrics:
         if self._siblings is None:
             self._use.awaited_jobs = awaited
 
-    def count_request(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count an answered request.
+    def count_request(self, scope: Scope, status: int, seconds: float, code: str | None = None) -> None:
+        """Count an answered request. code: of the error that it was answered with.
 
         A method that a route does not have counts as another one. Otherwise anybody could make a time series for each
         method of each route, and the text of the metrics three times as long.
@@ -133,6 +135,8 @@ class Metrics:
         route = getattr(scope.get("route"), "path", OTHER)
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)
+        if code is not None:
+            self._errors.labels(code).inc()
 
     def count_accepted(self, submission: Submission) -> None:
         """Count a job that was accepted now, not earlier."""

@@ -8,11 +8,13 @@ from typing import Annotated
 from fastapi import Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 
+from api.answers.error_responses import note
 from api.budget import place_of
-from api.callers.authentication import Principal, require_scope
+from api.callers.authentication import Principal, claimed_key_id, require_scope
 from api.request_id import add_headers
 from api.service import Service, ServiceOf
 from jobs.tenancy.keys import Scope
+from scoring.error_codes import RequestError
 
 _BEARER = HTTPBearer(
     auto_error=False,
@@ -28,7 +30,13 @@ async def find_principal(request: Request, service: Service, scopes: Iterable[st
     Raises RequestError INVALID_API_KEY, INSUFFICIENT_SCOPE, RATE_LIMIT_EXCEEDED, TOO_MANY_OPEN_REQUESTS, OVERLOADED,
     and StorageUnavailable.
     """
-    principal = await service.authenticator.authenticate(request.headers)
+    try:
+        principal = await service.authenticator.authenticate(request.headers)
+    except RequestError:
+        if (key_id := claimed_key_id(request.headers)) is not None:
+            note(request.scope, key_id=key_id)
+        raise
+    note(request.scope, **principal.noted)
     result = await service.rate_limits.count(principal.policy)
     add_headers(request.scope, result.headers)
     result.check()

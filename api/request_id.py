@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.answers.error_responses import error_response, internal_error
+from api.answers.error_responses import error_response, internal_error, noted_of
 
 HEADER = "x-request-id"
 
@@ -48,9 +48,10 @@ def add_headers(scope: Scope, headers: Mapping[str, str]) -> None:
 
 
 class RequestContext:
-    """ASGI middleware around everything else. count_request: called with each request, its status and its seconds."""
+    """ASGI middleware around everything else. count_request: called with each request, its status, its seconds, and
+    the code of its error, if it has any."""
 
-    def __init__(self, app: ASGIApp, count_request: Callable[[Scope, int, float], None]) -> None:
+    def __init__(self, app: ASGIApp, count_request: Callable[[Scope, int, float, str | None], None]) -> None:
         self.app = app
         self.count_request = count_request
 
@@ -62,6 +63,7 @@ class RequestContext:
         request_id = request_id_from(Headers(scope=scope).get(HEADER))
         extra_headers: dict[str, str] = {}
         scope[_EXTRA_HEADERS] = extra_headers
+        noted = noted_of(scope)
         status: int | None = None
 
         async def send_with_id(message: Message) -> None:
@@ -86,11 +88,12 @@ class RequestContext:
                 await error_response(internal_error(request_id))(scope, receive, send_with_id)
             finally:
                 seconds = time.perf_counter() - started_at
-                self.count_request(scope, status or CLIENT_CLOSED_REQUEST, seconds)
+                self.count_request(scope, status or CLIENT_CLOSED_REQUEST, seconds, noted.get("code"))
                 log.info(
                     "request",
                     method=scope["method"],
                     path=scope["path"],
                     status=status,
                     duration_ms=round(seconds * 1000, 2),
+                    **noted,
                 )

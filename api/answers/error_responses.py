@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from api.answers.examples import JOB_ID
 from api.answers.schemas import ErrorEnvelope
@@ -54,6 +55,9 @@ STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
 }
 """The HTTP status of each code; 400 for the codes that are not listed."""
 
+_NOTED = "scoreline.noted"
+"""The key of a request's scope under which is what the access log says of it."""
+
 STORAGE_RETRY_SECONDS = 2.0
 """The ``Retry-After`` while the database is unavailable: about the time of a restart or of the start of a failover."""
 
@@ -89,6 +93,28 @@ def _repeating_helps(code: ErrorCode) -> bool:
     return code not in (ErrorCode.TIMEOUT, ErrorCode.QUOTA_EXCEEDED)
 
 
+def note(scope: Scope, **facts: str | None) -> None:
+    """Have the access log, and the count of errors, say something more about a request."""
+    if _NOTED in scope:
+        scope[_NOTED].update(facts)
+
+
+def noted_of(scope: Scope) -> dict[str, str | None]:
+    """Return what is noted of a request from now on. Whoever changes the scope on its way keeps this dictionary."""
+    noted: dict[str, str | None] = scope.setdefault(_NOTED, {})
+    return noted
+
+
+class _ErrorResponse(Response):
+    """A response that notes its error code."""
+
+    code: ErrorCode
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note(scope, code=str(self.code))
+        await super().__call__(scope, receive, send)
+
+
 def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
     """Return the response to a request that failed with ``error``."""
     all_headers = dict(headers or {})
@@ -100,7 +126,9 @@ def error_response(error: RequestError, headers: Mapping[str, str] | None = None
         all_headers["x-should-retry"] = "false"
     # As ASCII, because a message may quote what the client sent, which may not be encodable as UTF-8.
     content = json.dumps(error_body(error.code, error.message, error.param, error.job_id))
-    return Response(content, STATUS[error.code], all_headers, media_type="application/json")
+    response = _ErrorResponse(content, STATUS[error.code], all_headers, media_type="application/json")
+    response.code = error.code
+    return response
 
 
 def internal_error(request_id: str) -> RequestError:

@@ -68,6 +68,11 @@ class Principal:
         """What the record of changes says of who has made one."""
         return "a request without a stored key" if self.key_id is None else f"key {self.key_id}"
 
+    @property
+    def noted(self) -> dict[str, str | None]:
+        """What the access log says of the caller."""
+        return {"tenant": self.tenant} if self.key_id is None else {"tenant": self.tenant, "key_id": self.key_id}
+
 
 class NoKeysError(ValueError):
     """There is no key by which a request could be authenticated, and keys are required."""
@@ -141,13 +146,11 @@ class Authenticator:
 
     async def authenticate(self, headers: Headers) -> Principal:
         """Return a request's caller. Raises RequestError INVALID_API_KEY, OVERLOADED, StorageUnavailable."""
-        credentials = headers.getlist("authorization")
-        if not credentials and self._keyless:
+        if self._keyless and "authorization" not in headers:
             return await self._keyless_principal(headers)
-        found = _BEARER.fullmatch(credentials[0].strip()) if len(credentials) == 1 else None
-        if found is None:
+        credential = _credential(headers)
+        if credential is None:
             raise invalid_api_key()
-        credential = found[1]
         bootstrap = self._bootstrap_hash
         if bootstrap is not None and hmac.compare_digest(bootstrap, hash_secret(credential)):
             return await self._default_principal()
@@ -206,6 +209,18 @@ class Authenticator:
             await self._threads.sql(record_use, self._database, used)
         except StorageUnavailable:
             self._used |= used
+
+
+def claimed_key_id(headers: Headers) -> str | None:
+    """Return the id of the key that a request names, whether or not there is such a key."""
+    parsed = parse_key(_credential(headers) or "")
+    return None if parsed is None else parsed[0]
+
+
+def _credential(headers: Headers) -> str | None:
+    sent = headers.getlist("authorization")
+    found = _BEARER.fullmatch(sent[0].strip()) if len(sent) == 1 else None
+    return None if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,10 +350,12 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._refusal.limit is not None:
             self._metrics.count_refused(self._refusal.limit)
-        self._metrics.count_request({"method": OTHER}, status, self._refused_after)
+        code = str(self._refusal.code)
+        self._metrics.count_request({"method": OTHER}, status, self._refused_after, code)
         # The method and the path may be any bytes, or not there at all.
         duration_ms = round(self._refused_after * 1000, 2)
-        log.info("request", request_id=request_id, method=None, path=None, status=status, duration_ms=duration_ms)
+        about = {"status": status, "duration_ms": duration_ms, "code": code}
+        log.info("request", request_id=request_id, method=None, path=None, **about)
 
 
 def _end(cycle: RequestResponseCycle) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.api.callers.guarded import Guarded, send
 from tests.api.serving import KEY, UNKNOWN_KEY
@@ -92,3 +93,48 @@ def test_hashes_of_secrets_are_compared_in_constant_time_even_for_an_unknown_key
         assert not any(key.rpartition("_")[2] in pair for pair in compared), "hashes, not secrets"
         counts.append(len(compared))
     assert counts == [2, 2, 2], "once with the bootstrap key, once with the stored key or a stand-in"
+
+
+def test_the_access_log_says_who_called_and_which_error_was_answered(guarded: Guarded) -> None:
+    ids = {name: key[:22].removeprefix("sk_sl_") for name, key in guarded.keys.items()}
+    wanted: list[tuple[str, str, dict[str, str]]] = [
+        (f"Bearer {guarded.keys['good']}", "/v1/jobs", {"tenant": "acme", "key_id": ids["good"]}),
+        (f"Bearer {KEY}", "/v1/jobs", {"tenant": "default"}),
+        (f"Bearer {guarded.keys['revoked']}", "/v1/jobs", {"key_id": ids["revoked"], "code": "invalid_api_key"}),
+        (f"Bearer {UNKNOWN_KEY}", "/v1/jobs", {"key_id": "a" * 16, "code": "invalid_api_key"}),
+        ("Bearer no\tkey", "/v1/jobs", {"code": "invalid_api_key"}),
+        (
+            f"Bearer {guarded.keys['score']}",
+            "/v1/jobs",
+            {"tenant": "acme", "key_id": ids["score"], "code": "insufficient_scope"},
+        ),
+        (
+            f"Bearer {guarded.keys['good']}",
+            "/v1/jobs/none",
+            {"tenant": "acme", "key_id": ids["good"], "code": "job_not_found"},
+        ),
+        (f"Bearer {guarded.keys['good']}", "/nowhere", {"code": "not_found"}),
+        (f"Bearer {guarded.keys['good']}", "/v1//jobs/", {"tenant": "acme", "key_id": ids["good"]}),
+    ]
+    for authorization, path, about in wanted:
+        with capture_logs() as logs:
+            send(guarded.api, authorization, path=path)
+        (line,) = [entry for entry in logs if entry["event"] == "request"]
+        found = {name: line[name] for name in ("tenant", "key_id", "code") if name in line}
+        assert found == about, path
+    for secret in guarded.keys.values():
+        assert secret[23:] not in str(logs)
+
+
+def test_errors_are_counted_by_their_code(guarded: Guarded) -> None:
+    def count(code: str) -> float:
+        lines = guarded.api.client.get("/metrics").text.splitlines()
+        return sum(
+            float(line.split()[1]) for line in lines if line.startswith(f'scoreline_errors_total{{code="{code}"}}')
+        )
+
+    before = count("invalid_api_key"), count("not_found")
+    send(guarded.api, f"Bearer {UNKNOWN_KEY}")
+    send(guarded.api, path="/nowhere")
+    send(guarded.api, f"Bearer {guarded.keys['good']}")
+    assert (count("invalid_api_key"), count("not_found")) == (before[0] + 1, before[1] + 1)

@@ -119,6 +119,7 @@ def test_a_client_that_sends_megabytes_of_headers_can_still_read_why_they_are_re
         assert client.is_closed()
     (line,) = [entry for entry in logs if entry["event"] == "request"]
     assert (line["request_id"], line["status"], line["method"], line["path"]) == ("flood-1", 431, None, None)
+    assert line["code"] == "headers_too_large"
 
 
 def test_a_refusal_counts_among_the_answers(small: RunningApi) -> None:
@@ -127,6 +128,7 @@ def test_a_refusal_counts_among_the_answers(small: RunningApi) -> None:
         assert client.answer().status == 431
     metrics = small.client.get("/metrics").text
     assert 'scoreline_http_requests_total{method="other",route="other",status="431"}' in metrics
+    assert 'scoreline_errors_total{code="headers_too_large"}' in metrics
 
 
 UPGRADE = ["connection: upgrade, http2-settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQAAP__"]
