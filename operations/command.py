@@ -34,8 +34,10 @@ def run_on_store(action: Callable[[Database], int], *, check_schema: bool = True
                     database.check()
                 code = action(database)
                 sys.stdout.flush()
-            except (StorageUnavailable, StoreError) as error:
+            except StorageUnavailable as error:
                 return fail(explain_outage(error, settings), Ending.UNAVAILABLE)
+            except StoreError as error:
+                return fail(explain_outage(error, settings))
             except OSError as error:
                 if error.filename is not None:
                     return fail(explain_outage(error, settings))
