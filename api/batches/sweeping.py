@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
+
 from api.service import Service
 from jobs.file_batches.reading import FILE_IN_USE
 from jobs.file_batches.removal import shorten_retention as shorten_retention_of_batches
@@ -11,6 +13,8 @@ from jobs.file_batches.removal import sweep_batches
 from jobs.files.removal import sweep_files
 from jobs.queue.ending import shorten_retention
 from jobs.store.database import Database, StorageUnavailable
+
+log = structlog.stdlib.get_logger("api.batches")
 
 
 async def keep_sweeping(service: Service) -> None:

@@ -25,7 +25,7 @@ from tests.services import PostgresServer, find_binary
 from tests.stores import migrate_store
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"^```\n(.*?)^```$", (ROOT / "docs" / "backup.md").read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS: list[str] = re.findall(r"^```\n(.*?)^```$", (ROOT / "docs" / "backup.md").read_text(), re.MULTILINE | re.DOTALL)
 OLD = "0012"
 """A revision without the tables of files, which the next one makes."""
 
