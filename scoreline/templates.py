@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scoreline.client import Model
+from scoreline.client import Model, Template
 from scoreline.exit_codes import CommandError, ExitCode
 
 
-def labels_of_template(models: Sequence[Model], name: str) -> list[str]:
-    """Return the labels of a template. models: those that the service serves. Raises CommandError."""
+def template_of(models: Sequence[Model], name: str) -> Template:
+    """Return the template that a request would mean. models: those that the service serves. Raises CommandError."""
     for model in models:
-        for template in model.raw.get("templates", ()):
-            if template["name"] == name:
-                return list(template["labels"])
+        for template in model.templates:
+            if name in (template.name, pinned(template)):
+                return template
     raise CommandError(f"the service has no template {name!r}: `scoreline models` lists them", ExitCode.REFUSED)
+
+
+def pinned(template: Template) -> str:
+    """Return the name by which requests mean a template only as long as it is not changed."""
+    return template.name if template.digest is None else f"{template.name}@{template.digest}"

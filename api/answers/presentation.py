@@ -220,7 +220,12 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
         "delimiter": card.delimiter,
         "template": templates.default.name,
         "templates": [
-            {"name": name, "labels": list(template.labels), "relevance": str(template.relevance)}
+            {
+                "name": name,
+                "labels": list(template.labels),
+                "relevance": str(template.relevance),
+                "digest": template.digest,
+            }
             for name, template in templates.by_name.items()
         ],
         "live_workers": len(workers),

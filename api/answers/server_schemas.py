@@ -15,6 +15,7 @@ class ServedTemplate(Shape):
     name: str
     labels: list[str] = Field(description="of a request that names it and has no labels of its own")
     relevance: str = Field(description="how the scores of the labels make one number")
+    digest: str = Field(description="of what its scores depend on; `name@digest` names the template in just this state")
 
 
 class Model(Shape):

@@ -260,6 +260,7 @@ class Template:
     name: str  # by which requests name it
     labels: list[str]  # the labels that it scores, as texts
     relevance: str  # the formula that makes one number of the scores of the labels
+    digest: str | None  # of what its scores depend on; None from a service of an earlier version
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,5 +279,6 @@ class Model:
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Model:
         """Read an entry of ``/v1/models``."""
-        templates = [Template(one["name"], one["labels"], one["relevance"]) for one in raw.get("templates", [])]
+        names = ("name", "labels", "relevance", "digest")
+        templates = [Template(*map(one.get, names)) for one in raw.get("templates", [])]
         return read_fields(cls, raw, templates=templates)

@@ -9,7 +9,7 @@ import typer
 
 from scoreline.client import DEFAULT_URL, Client, LabelNormalization, LabelScoring
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.templates import labels_of_template
+from scoreline.templates import template_of
 
 USING = "Use a running service"
 
@@ -58,4 +58,4 @@ def labels_of(client: Client, given: Sequence[str] | None, template: str | None)
         return list(given)
     if template is None:
         raise CommandError("there is nothing to score: give a --label, or a --template, which has some", ExitCode.USAGE)
-    return labels_of_template(client.models(), template)
+    return template_of(client.models(), template).labels

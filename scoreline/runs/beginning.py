@@ -6,13 +6,13 @@ import asyncio
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from scoreline.client import DEFAULT_URL, AsyncClient, Model, ScorelineError
+from scoreline.client import DEFAULT_URL, AsyncClient, Model, ScorelineError, Template
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import RunDisplay
 from scoreline.runs.formats import Format
@@ -24,9 +24,9 @@ from scoreline.runs.run import Opened, Run, all_columns, in_a_thread
 from scoreline.runs.scoring import RUN
 from scoreline.runs.windows import unwritten_windows
 from scoreline.runs.writing import open_sink, write_lines
-from scoreline.templates import labels_of_template
+from scoreline.templates import pinned, template_of
 
-MODEL = "model"  # the name in the journal of what the service served when the run began
+SERVED = "served"  # the name in the journal of what the service served when the run began
 MAX_ERRORS = 1_000  # rows that are named by the command itself; the file beside the output names all
 CANCEL_SECONDS = 5.0  # for how long this tries to cancel the jobs of a run that ends without its output
 LOOK_SECONDS = 0.1  # how often this looks whether the service is away
@@ -56,8 +56,13 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
             if not journal.is_finishing:
                 _check_target(plan, journal)
                 models = await _served_models(client, journal, console)
-                labels = plan.labels or tuple(labels_of_template(models, plan.options["template"]))
-                _check_model(models, journal)
+                name = plan.options.get("template")
+                template = None if name is None else template_of(models, name)
+                labels = plan.labels or tuple([] if template is None else template.labels)
+                _check_served(models, template, labels, journal)
+                if template is not None:
+                    # Its file may be changed while this process goes on: then the service refuses the next job.
+                    plan = replace(plan, options={**plan.options, "template": pinned(template)})
                 warnings = await _run(plan, source, journal, labels, client, console)
             finish(plan, journal)
             finished = Finished(journal.run_name, journal.written, list(journal.errors(MAX_ERRORS)), warnings)
@@ -168,7 +173,7 @@ async def _served_models(client: AsyncClient, journal: Journal, console: Console
 
     A service that has answered an earlier process of this run is waited for as one that has answered this process.
     """
-    if not journal.knows(MODEL):
+    if not journal.knows(SERVED):
         return await client.models()
     client.service.was_reached = True
     asking = asyncio.create_task(client.models())
@@ -182,13 +187,25 @@ async def _served_models(client: AsyncClient, journal: Journal, console: Console
         asking.cancel()
 
 
-def _check_model(models: Sequence[Model], journal: Journal) -> None:
-    """Raise CommandError if the service serves another model than when the run began."""
-    served = [model.id for model in models]
-    began_with = journal.remember(MODEL, served)
-    if began_with != served:
-        raise CommandError(
-            f"the service serves {', '.join(served)} now, and this run began with {', '.join(began_with)}: "
-            "--restart scores all rows again",
-            ExitCode.USAGE,
+def _check_served(models: Sequence[Model], template: Template | None, labels: Sequence[str], journal: Journal) -> None:
+    """Raise CommandError if the service serves another model or template than when the run began."""
+    served = {
+        "models": [model.id for model in models],
+        "template": None if template is None else template.digest,
+        "labels": list(labels),
+    }
+    began_with = journal.remember(SERVED, served)
+    if began_with == served:
+        return
+    if began_with["models"] != served["models"]:
+        what = (
+            f"the service serves {', '.join(served['models'])} now, and this run began with "
+            f"{', '.join(began_with['models'])}: --restart scores all rows again"
         )
+    else:
+        name = "" if template is None else f" {template.name}"
+        what = (
+            f"the template{name} of the service was changed since this run began: put its file back as it was and "
+            "restart the service, or score all rows by the changed one with --restart"
+        )
+    raise CommandError(what, ExitCode.USAGE)

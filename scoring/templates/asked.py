@@ -21,12 +21,21 @@ def invalid_template(message: str, param: str) -> RequestError:
 
 
 def find_template(body: Mapping[str, object], templates: Mapping[str, Template]) -> Template | None:
-    """Return the template that a request names, or None. Raises RequestError."""
+    """Return the template that a request names, or None. Raises RequestError.
+
+    A name may end with ``@`` and the digest that the template must have.
+    """
     name = _text(body, "template")
-    if name is None:
-        return None
+    if name is None or name in templates:
+        return None if name is None else templates[name]
+    name, _, digest = name.rpartition("@")
     if name not in templates:
-        raise invalid_template(f"there is no template {quote(name)}; there are {', '.join(templates)}", "template")
+        asked = quote(name or digest)
+        raise invalid_template(f"there is no template {asked}; there are {', '.join(templates)}", "template")
+    if templates[name].digest != digest:
+        raise invalid_template(
+            f"the template {name} was changed: its digest is {templates[name].digest}, not {quote(digest)}", "template"
+        )
     return templates[name]
 
 

@@ -6,6 +6,8 @@ says what their fields mean and how to write one.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +49,7 @@ class Template:
     labels: tuple[str, ...]
     relevance: Relevance
     control_tokens: tuple[str, ...]  # texts each of which is one token to the models that it was made for
+    digest: str  # of all that its scores depend on
     label_scoring: Scoring = Scoring.TOKEN
     label_normalization: Normalization = Normalization.NONE
 
@@ -112,9 +115,16 @@ def parse_template(name: str, fields: Mapping[str, object]) -> Template:
         labels=labels,
         relevance=Relevance.read(relevance, len(labels)),
         control_tokens=_texts(fields, "control_tokens"),
+        digest=_digest(fields),
         label_scoring=scoring,
         label_normalization=normalization,
     )
+
+
+def _digest(fields: Mapping[str, object]) -> str:
+    """Return a digest of the fields but the models: which ones a template is recommended for changes no score."""
+    content = json.dumps({name: value for name, value in fields.items() if name != "models"}, sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 Choice = TypeVar("Choice", bound=StrEnum)

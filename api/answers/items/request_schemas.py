@@ -97,7 +97,9 @@ class ScoreFields(BaseModel):
     )
     item_template: str | None = Field(None, description="the same for each item, for which `{item}` stands")
     template: str | None = Field(
-        None, description="the name of a template of the server, instead of these two; it has labels of its own, too"
+        None,
+        description="the name of a template of the server, instead of these two; it has labels of its own, too; "
+        "`name@digest`: it is refused if its digest is another one",
     )
     instruction: str | None = Field(None, description="what the template says the task is, if it has a place for it")
     model: str | None = Field(None, description="the model's name; default, and `default`: the one this server serves")

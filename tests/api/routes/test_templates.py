@@ -68,8 +68,29 @@ def test_scores_by_the_labels_of_a_template_have_its_relevance(api: RunningApi) 
 def test_the_service_tells_of_its_templates(api: RunningApi) -> None:
     (model,) = api.client.get("/v1/models").json()["data"]
     templates = {template.pop("name"): template for template in model["templates"]}
+    digest = templates["demonstration"].pop("digest")
+    assert len(digest) == 32
     assert templates["demonstration"] == {"labels": [" yes", " no"], "relevance": "softmax(0)"}
     assert templates["mxbai-rerank-v2"]["relevance"] == "difference(1, 0)"
+
+
+def test_a_template_can_be_named_with_its_digest_which_refuses_a_changed_one(api: RunningApi) -> None:
+    body: dict[str, Any] = {"query": "Paris", "items": ["London"]}
+    (model,) = api.client.get("/v1/models").json()["data"]
+    (digest,) = (template["digest"] for template in model["templates"] if template["name"] == "demonstration")
+    by_name = api.score(**body, template="demonstration")
+    assert api.score(**body, template=f"demonstration@{digest}")["scores"] == by_name["scores"]
+    for name, says in (
+        ("demonstration@", f"was changed: its digest is {digest}, not ''"),
+        ("demonstration@0123", f"was changed: its digest is {digest}, not '0123'"),
+        (f"nothing@{digest}", "there is no template 'nothing'"),
+        (digest, f"there is no template '{digest}'"),
+    ):
+        for path, texts in (("/v1/score", "items"), ("/v1/jobs", "items"), ("/v1/rerank", "documents")):
+            response = api.client.post(path, json={"query": "Paris", texts: ["London"], "template": name})
+            error = response.json()["error"]
+            assert (response.status_code, error["code"], error["param"]) == (400, "invalid_template", "template")
+            assert says in error["message"]
 
 
 def test_a_template_for_another_tokenizer_is_refused(api: RunningApi) -> None:

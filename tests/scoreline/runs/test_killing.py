@@ -20,7 +20,7 @@ QUICK_STEP = 61
         ("jsonl", QUICK_STEP),
         *(
             pytest.param(ending, 1, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))
-            for ending in ("jsonl", "csv", "parquet")
+            for ending in ("jsonl", "parquet")
         ),
     ],
 )

@@ -259,7 +259,7 @@ def test_it_does_not_go_on_with_another_model(shared_up: Up, interrupted: Path) 
     target = interrupted.with_name("out.csv")
     plan = plan_of(interrupted, target, on_too_long="skip")
     journal = Journal(target.with_name("out.csv.journal"), plan.fingerprint())
-    journal.note("model", ["another"])
+    journal.note("served", {"models": ["another"], "template": None, "labels": [" yes", " no"]})
     journal.close()
     with pytest.raises(CommandError, match="serves tiny now, and this run began with another"):
         execute(plan, shared_up.url)

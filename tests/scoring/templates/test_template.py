@@ -76,6 +76,20 @@ def test_the_templates_of_the_service_fit_the_models_that_they_were_made_for(nam
     require_fit(KNOWN.by_name[name], tokenizer)
 
 
+def test_the_digest_of_a_template_changes_with_what_scores_depend_on() -> None:
+    digest = parse_template("mine", FIELDS).digest
+    assert parse_template("another name", dict(reversed(FIELDS.items())) | {"models": ["any*"]}).digest == digest
+    for changes in (
+        {"labels": [" no", " yes"]},
+        {"query": "Q: {query} \n"},
+        {"item": "D: {item}."},
+        {"relevance": "softmax(1)"},
+        {"label_scoring": "sequence"},
+        {"default_instruction": "Which is best?", "query": "{instruction} Q: {query}\n"},
+    ):
+        assert parse_template("mine", FIELDS | changes).digest != digest
+
+
 def test_a_template_for_another_tokenizer_is_noticed() -> None:
     with pytest.raises(TemplateError, match=r"<\|im_start\|>, <\|im_end\|>"):
         require_fit(KNOWN.by_name["qwen3-reranker"], family("llama3").ours)
