@@ -27,6 +27,7 @@ from scipy.special import log_softmax, softmax
 
 from benchmarks.shapes import SHAPES
 from checkpoints.card import ModelCard
+from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from settings.engine import EngineSettings
@@ -69,30 +70,14 @@ def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
     def norm(size: int) -> np.ndarray:
         return (1.0 + 0.4 * random.standard_normal(size)).astype(ml_dtypes.bfloat16)
 
-    width, heads, kv_heads = config.width, config.query_heads * config.head_dim, config.kv_heads * config.head_dim
-    tensors = {"model.norm.weight": norm(width)}
     # A tied head finds the last token's vector in the final state: with too large a scale, that token gets all of the
     # probability.
-    tensors["model.embed_tokens.weight"] = kernel(config.vocabulary, width, 0.65 * LOGIT_SPREAD if config.tied else 1.0)
-    if not config.tied:
-        tensors["lm_head.weight"] = kernel(config.vocabulary, width, LOGIT_SPREAD)
-    sizes = {
-        "self_attn.q_proj": (heads, width),
-        "self_attn.k_proj": (kv_heads, width),
-        "self_attn.v_proj": (kv_heads, width),
-        "self_attn.o_proj": (width, heads),
-        "mlp.gate_proj": (config.mlp_width, width),
-        "mlp.up_proj": (config.mlp_width, width),
-        "mlp.down_proj": (width, config.mlp_width),
+    gains = {weights.EMBEDDING: 0.65 * LOGIT_SPREAD if config.tied else 1.0, weights.HEAD: LOGIT_SPREAD}
+    shapes = weights.tensor_shapes(config)
+    return {
+        name: norm(*shape) if len(shape) == 1 else kernel(*shape, gains.get(name, GAIN))
+        for name, shape in shapes.items()
     }
-    for i in range(config.layers):
-        for name, (out, size) in sizes.items():
-            tensors[f"model.layers.{i}.{name}.weight"] = kernel(out, size)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"model.layers.{i}.{name}.weight"] = norm(width)
-        for name in ("q_norm", "k_norm") if config.qk_norm else ():
-            tensors[f"model.layers.{i}.self_attn.{name}.weight"] = norm(config.head_dim)
-    return tensors
 
 
 def write(directory: Path, config: DecoderConfig, seed: int) -> Path:

@@ -13,6 +13,7 @@ import numpy as np
 
 from benchmarks.workloads import batches
 from model.architecture.config import DecoderConfig
+from model.architecture.weights import tensor_shapes
 from model.packed_sequence import pack_sequences
 from model.score_buffer import Row, ScoreBuffer
 from scoring.layout import ChunkWork, Head, Rows
@@ -50,7 +51,7 @@ class TorchDecoder:
         given = weights or {}
         self._weights = {
             name: (given[name] if given else self._random(*sizes)).to(device, self._dtype)
-            for name, sizes in _shapes(config).items()
+            for name, sizes in tensor_shapes(config).items()
         }
         self._labels = torch.tensor(labels_of(config.vocabulary), device=device)
         ways = self._prefix, self._items, self._packed
@@ -192,26 +193,3 @@ def _seen(ranges: Any) -> Callable[[Any, Any, Any, Any], Any]:
         return ((first[query] <= key) & (key < end[query])) | own
 
     return seen
-
-
-def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of all weights by HuggingFace's names."""
-    D, width, mlp = config.head_dim, config.width, config.mlp_width
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocabulary, width)}
-    of_layer: dict[str, tuple[int, ...]] = {
-        "input_layernorm": (width,),
-        "self_attn.q_proj": (config.query_heads * D, width),
-        "self_attn.k_proj": (config.kv_heads * D, width),
-        "self_attn.v_proj": (config.kv_heads * D, width),
-        "self_attn.o_proj": (width, config.query_heads * D),
-        "post_attention_layernorm": (width,),
-        "mlp.gate_proj": (mlp, width),
-        "mlp.up_proj": (mlp, width),
-        "mlp.down_proj": (width, mlp),
-    }
-    if config.qk_norm:
-        of_layer |= {"self_attn.q_norm": (D,), "self_attn.k_norm": (D,)}
-    for number in range(config.layers):
-        found |= {f"model.layers.{number}.{name}.weight": sizes for name, sizes in of_layer.items()}
-    found["model.norm.weight"] = (width,)
-    return found if config.tied else found | {"lm_head.weight": (config.vocabulary, width)}

@@ -98,6 +98,12 @@ def parameters(decoder: Decoder) -> list[Parameter]:
     return [_parameter(path, param.shape, as_rows) for path, param in sorted(params(decoder).items())]
 
 
+def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a checkpoint by HuggingFace's names, and the shape of each in its file."""
+    decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+    return {name: parameter.shape for parameter in parameters(decoder) for name in parameter.names}
+
+
 def load(
     directory: Path,
     config: DecoderConfig,

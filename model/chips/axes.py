@@ -40,10 +40,13 @@ WHOLE: Axes = ()
 def parameter_axes(path: Sequence[str]) -> Axes:
     """Return the axes of a parameter of :class:`model.architecture.decoder.Decoder`, with that of the layers.
 
-    path: its names from a module that holds the layer, or from further out, to ``weight`` or ``bias``.
+    path: its names from a module that holds the layer, or from further out, to ``weight`` or ``bias``. Raises
+    ValueError for a kernel whose axes are not known, which would otherwise be whole on every chip.
     """
     module, name = path[-2:]
-    axes = _KERNELS.get(module, ("width",))  # a norm has no kernel
+    if module not in _KERNELS and not module.endswith("norm"):
+        raise ValueError(f"the axes of {'.'.join(path)} are not known: add them to {__name__}")
+    axes = _KERNELS.get(module, ("width",))
     own = axes[-1:] if name == "bias" else axes
     is_outside = module in {"embed_tokens", "lm_head"} or tuple(path[:-1]) == ("model", "norm")
     return own if is_outside else ("layers", *own)

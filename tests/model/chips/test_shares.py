@@ -75,3 +75,8 @@ def test_all_that_can_not_be_divided_is_named_in_one_line() -> None:
 )
 def test_parameters_are_divided_along_heads_mlp_and_vocabulary(path: str, axis: int | None) -> None:
     assert divided_axis(parameter_axes(path.split("."))) == axis
+
+
+def test_a_kernel_whose_axes_are_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.layers\.mlp\.router\.weight"):
+        parameter_axes(("model", "layers", "mlp", "router", "weight"))

@@ -1,11 +1,12 @@
-"""Write the stored references: ``python -m tests.model.references.make_references``, where torch is installed.
+"""Write the stored references: ``python -m tests.model.references.make_references [NAME ...]``. It takes torch.
 
-Checkpoints and sequences follow from seeds (see :mod:`tests.model.checkpoints`), so a reference holds only what
-HuggingFace said of them.
+A name is that of a checkpoint, or ``labels``; without any, all references are written. Checkpoints and sequences follow
+from seeds (see :mod:`tests.model.checkpoints`), so a reference holds only what HuggingFace said of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import tempfile
@@ -20,10 +21,17 @@ from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.continuations.cases import GREEDY, reference_case
 from tests.model.references import SEED, huggingface
 
+LABELS = "labels"
+
 
 def main() -> None:
     """One file a checkpoint, and one with the versions that made them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", choices=[*EVERY, LABELS], default=[*EVERY, LABELS])
+    wanted = parser.parse_args().names
     for name, config in EVERY.items():
+        if name not in wanted:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             directory = write(Path(folder), config, tensors(config, SEED))
             rows = references.rows(name)
@@ -32,7 +40,8 @@ def main() -> None:
         top = np.exp(found["float32"].max(axis=1))
         entropy = -(np.exp(found["float32"]) * found["float32"]).sum(axis=1)
         print(f"{name}: top probabilities {np.round(top, 2)}, entropies {np.round(entropy, 1)} nats")
-    np.savez_compressed(references.labels_path(), **of_labels())  # type: ignore[arg-type]
+    if LABELS in wanted:
+        np.savez_compressed(references.labels_path(), **of_labels())  # type: ignore[arg-type]
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__}
     (references.FOLDER / "versions.json").write_text(
         json.dumps(versions | {"machine": platform.machine()}, indent=2) + "\n"
