@@ -89,13 +89,13 @@ export function heatMap({ redraw, signal }, path) {
     redraw();
   }
 
-  const name = (n) => (names?.[n]?.text ? visible(names[n].text) : hasLabels ? `label ${n + 1}` : "log-probability");
+  const name = (n) => (names?.[n]?.text ? visible(names[n].text) : hasLabels ? `label ${n}` : "log-probability");
   const heading = (by, text, title) => html`<th scope="col" class=${by === "index" ? "item" : "number"} aria-sort=${sort.by === by ? (sort.down ? "descending" : "ascending") : nothing}>
     <button type="button" class="sort" title=${title ?? nothing} @click=${sortBy(by)}>${text}<span aria-hidden="true">${sort.by === by ? (sort.down ? " ▼" : " ▲") : ""}</span></button></th>`;
 
   function itemCell(row) {
     const item = texts.get(row.index);
-    return html`<th scope="row"><span class="place">${count(row.index + 1)}</span>${item
+    return html`<th scope="row"><span class="place">${count(row.index)}</span>${item
       ? html` <span class="text" title=${item.text ?? ""}>${(item.text ?? "").replace(/\n/g, " ↵ ") || "∅"}${item.is_cut ? " …" : ""}</span>`
       : nothing}</th>`;
   }

@@ -26,6 +26,7 @@ from scoreline.client.exchange.flow import (
     Reading,
     Sleep,
     Stream,
+    method_signature,
 )
 from scoreline.client.exchange.sending import Service
 from scoreline.client.mapping import Mapping, map_async
@@ -41,6 +42,9 @@ from scoreline.client.results import ScoreResult
 P = ParamSpec("P")
 T = TypeVar("T")
 
+RETURNED = {"Flow": "Coroutine[Any, Any, {}]", "Iteration": "AsyncIterator[{}]"}
+"""What the methods return, by what the operations are."""
+
 
 def _awaited(
     flow: Callable[Concatenate[Service, P], Flow[T]],
@@ -51,6 +55,7 @@ def _awaited(
     def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._run(flow(self._service, *args, **options))
 
+    vars(method)["__signature__"] = method_signature(flow, RETURNED)
     return method
 
 
@@ -63,6 +68,7 @@ def _iterating(
     def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
         return self._iterate(flow(self._service, *args, **options))
 
+    vars(method)["__signature__"] = method_signature(flow, RETURNED)
     return method
 
 

@@ -26,6 +26,7 @@ from scoreline.client.exchange.flow import (
     Reading,
     Sleep,
     Stream,
+    method_signature,
 )
 from scoreline.client.exchange.sending import Service
 from scoreline.client.mapping import Mapping, map_blocking
@@ -41,6 +42,9 @@ from scoreline.client.results import ScoreResult
 P = ParamSpec("P")
 T = TypeVar("T")
 
+RETURNED = {"Flow": "{}", "Iteration": "Iterator[{}]"}
+"""What the methods return, by what the operations are."""
+
 
 def _blocking(flow: Callable[Concatenate[Service, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
     """Return an operation as a method that returns its value."""
@@ -49,6 +53,7 @@ def _blocking(flow: Callable[Concatenate[Service, P], Flow[T]]) -> Callable[Conc
     def method(self: Client, /, *args: P.args, **options: P.kwargs) -> T:
         return self._run(flow(self._service, *args, **options))
 
+    vars(method)["__signature__"] = method_signature(flow, RETURNED)
     return method
 
 
@@ -59,6 +64,7 @@ def _iterating(flow: Callable[Concatenate[Service, P], Iteration[T]]) -> Callabl
     def method(self: Client, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return self._iterate(flow(self._service, *args, **options))
 
+    vars(method)["__signature__"] = method_signature(flow, RETURNED)
     return method
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,12 @@ class InvalidRequest(ScorelineError):  # noqa: N818
 
 
 class RequestTooLarge(InvalidRequest):
-    """The request is larger than the service takes."""
+    """The request is larger than the service takes. If it can be sent as a job of any size, the message says so."""
+
+    def __init__(self, code: str, message: str, status: int = 0, **details: Any) -> None:
+        if re.search(r"/v1/jobs|JSON lines", message) and "client.upload" not in message:
+            message += " (client.upload or client.upload_likelihood does this, and client.wait waits for the end)"
+        super().__init__(code, message, status, **details)
 
 
 class Unauthorized(ScorelineError):  # noqa: N818

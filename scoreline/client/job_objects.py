@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from scoreline.client.reading import read_fields
 from scoreline.client.results import LikelihoodResult, Provenance, ScoreResult
-from scoreline.client.tables import NOTHING_ASKED, Asked
+from scoreline.client.tables import NOTHING_ASKED, Asked, Short
 
 ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 """The final statuses of a job."""
@@ -25,8 +25,8 @@ class JobFailure(NamedTuple):
     message: str  # what has happened, in words
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+@dataclass(frozen=True, slots=True, repr=False)
+class Job(Short):
     """A job in its present state."""
 
     id: str  # by which the job is named in requests
@@ -86,8 +86,8 @@ class PlannedItems:
     reason: str  # why it was chosen for them
 
 
-@dataclass(frozen=True, slots=True)
-class DryRun:
+@dataclass(frozen=True, slots=True, repr=False)
+class DryRun(Short):
     """What a job would take."""
 
     model: str  # the name of the model that would score it

@@ -42,8 +42,8 @@ class Provenance:
         return [None if one is None else cls(**{name: one[name] for name in cls.__slots__}) for one in entries]
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class ScoreResult(tables.Short):
     """The scores of a request: a row per item and a column per label, in the order of the request."""
 
     id: str  # of the job that computed them
@@ -100,9 +100,12 @@ class ScoreResult:
         """Return the same as an Arrow table, whose columns are named by texts. It needs pyarrow."""
         return tables.to_arrow(tables.columns_of_scores(self))
 
+    def _repr_html_(self) -> str:
+        return tables.to_html(self, tables.columns_of_scores(self), self.row_index, len(self.scores))
 
-@dataclass(frozen=True, slots=True)
-class LikelihoodResult:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LikelihoodResult(tables.Short):
     """The likelihoods of a request: a value per item in each list, in the order of the request."""
 
     id: str  # of the job that computed them
@@ -144,9 +147,12 @@ class LikelihoodResult:
         """Return the same as an Arrow table. It needs pyarrow."""
         return tables.to_arrow(tables.columns_of_likelihoods(self))
 
+    def _repr_html_(self) -> str:
+        return tables.to_html(self, tables.columns_of_likelihoods(self), self.row_index, len(self.logprob))
 
-@dataclass(frozen=True, slots=True)
-class ItemLikelihood:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ItemLikelihood(tables.Short):
     """The likelihood of one item of a job."""
 
     index: int  # its place in the request
@@ -169,8 +175,8 @@ class ItemLikelihood:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RankedDocument:
+@dataclass(frozen=True, slots=True, repr=False)
+class RankedDocument(tables.Short):
     """A document and how relevant it is."""
 
     index: int  # its place in the request
@@ -179,8 +185,8 @@ class RankedDocument:
     text: str | None  # None unless asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+@dataclass(frozen=True, slots=True, repr=False)
+class Ranking(tables.Short):
     """Documents by their relevance to a query, highest first, ties by index."""
 
     id: str  # of the job that computed it
@@ -220,17 +226,22 @@ class Ranking:
         elsewhere, the rows are numbered from 0. The columns are ``index``, which is the document's place in the
         request, ``relevance_score``, ``label_mass``, and ``text`` if the texts were returned.
         """
-        places = [document.index for document in self.results]
-        index = None if self.row_index is None else self.row_index.take(places)
-        return tables.to_pandas(tables.columns_of_ranking(self.results), index)
+        return tables.to_pandas(tables.columns_of_ranking(self.results), self._index_of_results())
 
     def to_arrow(self) -> pa.Table:
         """Return the same as an Arrow table. It needs pyarrow."""
         return tables.to_arrow(tables.columns_of_ranking(self.results))
 
+    def _index_of_results(self) -> pd.Index | None:
+        return None if self.row_index is None else self.row_index.take([one.index for one in self.results])
 
-@dataclass(frozen=True, slots=True)
-class ItemScores:
+    def _repr_html_(self) -> str:
+        columns = tables.columns_of_ranking(self.results)
+        return tables.to_html(self, columns, self._index_of_results(), len(self.results))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ItemScores(tables.Short):
     """The scores of one item of a job, one for each label."""
 
     index: int  # its place in the request

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 RANKING_COLUMNS = ("index", "relevance_score", "label_mass", "text")
 LIKELIHOOD_COLUMNS = ("logprob", "num_tokens", "is_greedy", "token_logprobs", "tokens")
+
+HTML_ROWS, HTML_COLUMNS = 10, 20
+"""How much of a table a notebook shows."""
 
 Columns = Mapping[str | int, Sequence[object]]
 """The columns of a table by their names."""
@@ -78,6 +83,56 @@ def to_arrow(columns: Columns) -> pa.Table:
     import pyarrow as pa
 
     return pa.table({str(name): column for name, column in columns.items()})
+
+
+class Short:
+    """Shows a result of any size on a screen: what is missing is left out, and of what is long only the beginning."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the result as text."""
+        shown = {one.name: getattr(self, one.name) for one in fields(self) if one.repr}  # type: ignore[arg-type]
+        written = [f"{name}={_SHORT.repr(value)}" for name, value in shown.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(written)})"
+
+
+class _Shortened(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist, self.maxtuple, self.maxdict, self.maxlevel = 3, 4, 4, 4
+        self.maxstring, self.maxother = 120, 1_000
+
+    def repr_list(self, value: list[Any], level: int) -> str:
+        """Return a list as text, with the number of what is left out."""
+        more = len(value) - self.maxlist
+        shown = [self.repr1(one, level - 1) for one in value[: self.maxlist]]
+        return f"[{', '.join([*shown, f'... {more} more'] if more > 0 else shown)}]"
+
+    def repr_float(self, value: float, _: int) -> str:
+        """Return a number as text."""
+        return f"{value:.4g}"
+
+
+_SHORT = _Shortened()
+
+
+def to_html(result: object, columns: Columns, index: pd.Index | None, count: int) -> str:
+    """Return the beginning of a table as HTML, for notebooks. count: of all rows."""
+    names = list(columns)[:HTML_COLUMNS]
+    rows = [[str(n) if index is None else str(index[n])] for n in range(min(count, HTML_ROWS))]
+    for n, row in enumerate(rows):
+        row += [_SHORT.repr(columns[name][n]) for name in names]
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in ("", *names))
+    body = "".join(f"<tr><th>{html.escape(row[0])}</th>{_cells(row[1:])}</tr>" for row in rows)
+    left_out = [f"{count - len(rows)} more rows"] if count > len(rows) else []
+    left_out += [f"{len(columns) - len(names)} more columns"] if len(columns) > len(names) else []
+    kind, rest = type(result).__name__, f": {', '.join(left_out)} not shown" if left_out else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{kind}{rest}</p>"
+
+
+def _cells(values: Sequence[str]) -> str:
+    return "".join(f"<td>{html.escape(value)}</td>" for value in values)
 
 
 def columns_of_ranking(documents: Sequence[object]) -> Columns:

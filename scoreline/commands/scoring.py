@@ -196,7 +196,7 @@ def submit_command(
                 idempotency_key=idempotency_key,
             )
         except InvalidRequest as error:
-            raise CommandError(_of_the_file(str(error), lines), ExitCode.REFUSED) from None
+            raise CommandError(_of_the_file(error, lines), ExitCode.REFUSED) from None
     print(json.dumps(job.raw) if as_json else job.id)
 
 
@@ -225,15 +225,8 @@ def read_items(file: Iterable[bytes], lines: array[int]) -> Iterator[str]:
         yield item
 
 
-def _of_the_file(message: str, lines: Sequence[int]) -> str:
-    """Return the message of the service with the number of the file's line.
-
-    The service counts the lines that it got: without blank ones, and with the options of the job as the first.
-    """
-    named = re.match(r"line (\d+):? ?", message)
-    if named is None:
-        return message
-    place = int(named[1]) - 2
-    if place < 0:
-        return message[named.end() :]
-    return f"line {lines[place]} of the items: {message[named.end() :]}" if place < len(lines) else message
+def _of_the_file(error: InvalidRequest, lines: Sequence[int]) -> str:
+    """Return the message of an error, with the number of the line of the file if it is about an item."""
+    named = re.match(r"items\[(\d+)\]", error.param or "")
+    place = int(named[1]) if named else len(lines)
+    return f"line {lines[place]} of the items: {error.message}" if place < len(lines) else error.message

@@ -23,8 +23,6 @@ INTRODUCTION = """\
 [The Python client](../client.md) shows how these are used together. All names are imported from `scoreline`.
 Times are Unix seconds."""
 
-_OPERATION = re.compile(r"^(Flow|Iteration)\[(.*)\]$")
-
 
 def page() -> str:
     """Return the page: both clients, the objects that they return, errors, functions, and names of types."""
@@ -87,10 +85,10 @@ def _explained(function: Any) -> str:
 
 
 def _signature(name: str, signature: inspect.Signature) -> str:
-    """Return a signature as code, on several lines if it is long. What the client adds by itself is left out."""
-    given = [one for one in signature.parameters.values() if one.name not in ("self", "service")]
+    """Return a signature as code, on several lines if it is long."""
+    given = [one for one in signature.parameters.values() if one.name != "self"]
     returned = signature.return_annotation
-    arrow = "" if returned in (inspect.Signature.empty, "None", None) else f" -> {_returned(str(returned))}"
+    arrow = "" if returned in (inspect.Signature.empty, "None", None) else f" -> {returned}"
     words, last = [], None
     for one in given:
         if one.kind is one.KEYWORD_ONLY and last not in (one.KEYWORD_ONLY, one.VAR_POSITIONAL):
@@ -111,14 +109,6 @@ class _Bare:
 
     def __repr__(self) -> str:
         return self._text
-
-
-def _returned(annotation: str) -> str:
-    """Return what a method returns whose operation is a flow of requests."""
-    found = _OPERATION.match(annotation)
-    if found is None:
-        return annotation
-    return found[2] if found[1] == "Flow" else f"Iterator[{found[2]}]"
 
 
 def _object(name: str, one: type) -> Iterator[str]:

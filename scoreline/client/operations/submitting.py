@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any
 
+from scoreline.client.errors import InvalidRequest
 from scoreline.client.exchange.bodies import Body, JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
@@ -117,7 +119,26 @@ def submitted(service: Service, body: Body, key: str | None, asked: Asked) -> Fl
     """Submit a job, which remembers what the client knows of its request."""
     headers = idempotency(key)
     request = Request("POST", "/v1/jobs", lambda raw: Job.read(raw, asked), headers=headers, body=body)
-    return (yield from send(service, request))
+    try:
+        return (yield from send(service, request))
+    except InvalidRequest as error:
+        raise _about_items(error) from None
+
+
+def _about_items(error: InvalidRequest) -> InvalidRequest:
+    """Return the error of an upload without the number of the line, which the caller has never seen.
+
+    The service counts lines from 1, and the first has the options. Items are counted from 0.
+    """
+    named = re.match(r"line (\d+)(:?) ", error.message)
+    if named is None:
+        return error
+    item, rest = f"items[{int(named[1]) - 2}]", error.message[named.end() :]
+    message = rest if int(named[1]) == 1 or item in rest else f"{item}{named[2]} {rest}"
+    found = type(error)(error.code, message, error.status, param=error.param, request_id=error.request_id)
+    found.param = found.param or (item if int(named[1]) > 1 else None)
+    found.is_final = error.is_final
+    return found
 
 
 def dry_run(

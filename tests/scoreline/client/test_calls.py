@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scoreline import Client, ScorelineError
+from scoreline import Client, InvalidRequest, RequestTooLarge, ScorelineError
 from tests.services import free_port, wait_until
 
 
@@ -127,17 +127,6 @@ def test_uploading_twice_with_one_idempotency_key_makes_one_job(client: Client) 
     assert first.id == again.id
 
 
-def test_the_error_for_an_upload_names_the_line(client: Client) -> None:
-    def items() -> Iterator[Any]:
-        yield 5
-        while True:
-            yield "an item " + "x" * 1_000
-
-    with pytest.raises(ScorelineError, match="line 2") as refused:
-        client.upload("a", items(), label_token_ids=[5])
-    assert (refused.value.code, refused.value.status) == ("invalid_request", 400)
-
-
 def test_an_upload_whose_items_fail_submits_nothing(client: Client) -> None:
     def items() -> Iterator[str]:
         yield from ("item " + "x" * 100 for _ in range(10_000))
@@ -216,3 +205,38 @@ def test_labels_of_several_tokens_are_scored_by_the_sums_of_their_tokens(client:
     assert sequences.logprobs is not None
     for whole, mean, tokens in zip(texts.logprobs[0], sequences.logprobs[0], ids, strict=True):
         assert whole == pytest.approx((mean or 0) * len(tokens), rel=1e-5)
+
+
+def test_too_many_items_for_a_call_are_an_error_that_says_what_to_call(client: Client) -> None:
+    for method in (client.score, client.likelihood):
+        options: dict[str, Any] = {"label_token_ids": [5]} if method == client.score else {}
+        with pytest.raises(RequestTooLarge, match=r"1000 items allowed here.*client\.upload"):
+            method("The answer is", ["b"] * 1_001, **options)
+
+
+def test_an_upload_is_refused_before_its_items_end(client: Client) -> None:
+    def items() -> Iterator[Any]:
+        yield 5
+        while True:
+            yield "an item " + "x" * 1_000
+
+    with pytest.raises(ScorelineError, match=r"^items\[0\]") as refused:
+        client.upload("a", items(), label_token_ids=[5])
+    assert (refused.value.code, refused.value.status) == ("invalid_request", 400)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (5, r"^items\[2\] must be a string"),
+        ("long " * 600, r"^query and items\[2\] make \d+ tokens"),
+        ("x" * 3_000_000, r"^items\[2\] has"),
+    ],
+    ids=["a number", "too long for the model", "too long"],
+)
+def test_errors_of_an_upload_count_items_from_0_and_no_lines(client: Client, wrong: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as raised:
+        client.upload("a", iter(["b", "c", wrong, "d"]), label_token_ids=[5])
+    assert raised.value.param == "items[2]"
+    with pytest.raises(InvalidRequest, match=r"^query"):
+        client.upload("", ["b"], label_token_ids=[5])

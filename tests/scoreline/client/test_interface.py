@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import os
+import pydoc
 import ssl
 import subprocess
 import sys
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import httpcore2
+import pandas as pd
 import pytest
 
 import scoreline
-from scoreline import AsyncClient, Client, client
+from scoreline import AsyncClient, Client, LikelihoodResult, Ranking, ScoreResult, client
 from scoreline.client.connection import connection_settings
 from scoreline.client.exchange.sending import Service
 from scoreline.client.operations import likelihoods, scoring, submitting
 from scoreline.client.operations.pairs import PairOptions
+from scoreline.client.tables import Asked
 from tests.scoreline.client.unreliable import Reply, answering
 from tests.scoreline.running import ROOT, Up
 
@@ -247,3 +250,41 @@ def test_addresses_of_the_machine_itself_are_known(url: str, pattern: str) -> No
     settings, _ = connection_settings(url, None, 1, 1, 1)
     assert settings["mounts"] == {pattern: None}
     Client(url).close()
+
+
+def test_help_shows_the_types_of_a_user() -> None:
+    for method, returned in ((Client.score, "ScoreResult"), (AsyncClient.jobs, "AsyncIterator[Job]")):
+        shown = pydoc.plain(pydoc.render_doc(method))
+        assert f"-> {returned}" in shown
+        assert "service" not in shown.partition(" -> ")[0]
+        assert "'" not in shown.partition("on_timeout")[0].partition("\n    ")[0]
+        assert "Flow[" not in shown
+    assert "query: str | Sequence[int] | Column, items: Sequence[str] |" in pydoc.render_doc(Client.score)
+
+
+def test_a_result_of_any_size_fits_a_screen_and_a_notebook() -> None:
+    items = 100_000
+    raw = {
+        "id": "job_1",
+        "model": "m",
+        "usage": {"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+        "warnings": ["w" * 500] * 20,
+        "scores": [[0.125] * 256] * items,
+        "label_mass": [0.5] * items,
+        "logprob": [-0.5] * items,
+        "num_tokens": [1] * items,
+        "is_greedy": [True] * items,
+        "results": [{"index": n, "relevance_score": 0.5, "label_mass": 0.5} for n in range(items)],
+    }
+    asked = Asked(("<b>", *range(255)), pd.RangeIndex(7, 7 + items))
+    for kind in (ScoreResult, LikelihoodResult, Ranking):
+        result = kind.read(raw, asked)
+        assert len(repr(result)) < 1_600
+        assert "... 99997 more" in repr(result)
+        page = result._repr_html_()
+        assert len(page) < 10_000
+        assert page.count("<tr>") == 11
+        assert "<tr><th>7</th>" in page
+        assert f"{items - 10} more rows" in page
+        assert "<b>" not in page
+    assert "<th>&lt;b&gt;</th>" in ScoreResult.read(raw, asked)._repr_html_()

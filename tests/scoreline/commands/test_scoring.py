@@ -164,7 +164,7 @@ def test_an_error_in_the_items_names_the_line_of_the_file(shared_up: Up) -> None
     for given, message in (
         ('"good"\n\n\n5\n', "line 4 of the items: items[1] must be a string"),
         ('"good"\n' + json.dumps("long " * 600) + "\n", "line 2 of the items: query and items[1] make"),
-        ('"good"\n"' + "x" * 1_100_000 + '"\n', "line 2 of the items: has more than"),
+        ('"good"\n"' + "x" * 1_100_000 + '"\n', "line 2 of the items: items[1] has more than"),
     ):
         run = scoreline(*arguments, given=given)
         assert (run.returncode, run.stdout) == (4, "")

@@ -87,7 +87,7 @@ def test_the_page_is_used_by_the_keyboard_alone(shown: Tab, served: Served, mode
     page.keyboard.press("Enter")
     page.get_by_role("heading", name=job["id"]).wait_for()
     shown.until("document.activeElement.tagName === 'H1'")
-    page.get_by_role("button", name="label 1").or_(page.locator("th.number .sort")).first.focus()
+    page.get_by_role("button", name="label 0").or_(page.locator("th.number .sort")).first.focus()
     page.keyboard.press("Enter")
     page.locator('th[aria-sort="descending"]').wait_for()
     assert page.evaluate("document.activeElement.className") == "sort"
