@@ -40,6 +40,7 @@ _POSTGRESQL = {
     "pg_hba.conf": "allow this host and this user in pg_hba.conf, or use TLS with ?sslmode=require",
     "ssl|certificate": "correct sslmode and the certificates that it needs",
     "timeout|timed out|does not answer|unreachable|No route": "check the network, and whether the server is overloaded",
+    "closed the connection|terminating connection": "it was stopped, or has ended this session; its log says why",
     "read-only": "name the primary if this is a standby; if its disk is full, free some space",
     "already exists": "its tables are of a later version than its migration says, as after a dump was restored over "
     "them: restore it into an empty database (docs/backup.md)",

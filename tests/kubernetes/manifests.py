@@ -17,7 +17,7 @@ FOLDER = ROOT / "deploy" / "kubernetes"
 WORKERS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """The overlays, and the ACCELERATOR of the image of each one's workers."""
 
-APPLIED = ("migrate", *(f"overlays/{name}" for name in WORKERS), "autoscaling")
+APPLIED = ("migrate", *(f"overlays/{name}" for name in WORKERS), "autoscaling", "monitoring", "ingress")
 """The folders that an operator applies."""
 
 Document = dict[str, Any]
@@ -31,7 +31,7 @@ def read(folder: str) -> tuple[Document, ...]:
 
 def _documents(folder: Path) -> Iterator[Document]:
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    known = {"apiVersion", "kind", "resources", "configMapGenerator"}
+    known = {"apiVersion", "kind", "resources", "generatorOptions", "configMapGenerator"}
     assert kustomization.keys() <= known, f"{folder}: not understood: {sorted(kustomization.keys() - known)}"
     for resource in kustomization.get("resources", []):
         path = (folder / resource).resolve()
@@ -44,7 +44,8 @@ def _documents(folder: Path) -> Iterator[Document]:
         data: dict[str, str] = {}
         for file in generated["envs"]:
             data |= read_environment_file(folder / file)
-        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generated["name"]}, "data": data}
+        metadata = {"name": generated["name"], **kustomization.get("generatorOptions", {})}
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def of_kind(documents: tuple[Document, ...], kind: str) -> dict[str, Document]:

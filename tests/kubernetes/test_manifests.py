@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ from tests.composition.image import read_dockerfile
 from tests.composition.roles import READS, Slices, variables
 from tests.kubernetes.keda import SCALED_OBJECT
 from tests.kubernetes.manifests import APPLIED, FOLDER, WORKERS, Document, Role, of_kind, read, roles
+from tests.kubernetes.pod_monitor import POD_MONITOR
 
 OVERLAYS = tuple(f"overlays/{name}" for name in WORKERS)
 
@@ -54,6 +56,9 @@ SECRETS = {
     "HF_TOKEN": ("scoreline-hub", "token?"),
 }
 
+OF_OPERATORS = {"ScaledObject": SCALED_OBJECT, "PodMonitor": POD_MONITOR}
+"""The schemas of the resources that Kubernetes itself does not know, by their kind."""
+
 KUBERNETES = kubernetes_validate.latest_version()
 
 
@@ -73,8 +78,8 @@ def test_every_manifest_is_valid() -> None:
             if text in seen:
                 continue
             seen.add(text)
-            if document["kind"] == "ScaledObject":
-                jsonschema.validate(document, SCALED_OBJECT)
+            if document["kind"] in OF_OPERATORS:
+                jsonschema.validate(document, OF_OPERATORS[document["kind"]])
             else:
                 kubernetes_validate.validate(document, KUBERNETES, strict=True)
     assert len(seen) > 20
@@ -207,6 +212,54 @@ def test_no_process_is_restarted_because_the_database_is_away() -> None:
     for name, role in EVERY_ROLE.items():
         liveness = role.container.get("livenessProbe", {"httpGet": {"path": ""}})
         assert liveness["httpGet"]["path"] in {"", "/livez", "/metrics"}, name
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_api_gets_requests_once_it_is_ready_and_goes_on_while_the_database_is_away(overlay: str) -> None:
+    probes = roles(overlay)["api"].container
+    assert probes["startupProbe"]["httpGet"]["path"] == "/readyz"
+    assert probes["readinessProbe"]["httpGet"]["path"] == probes["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert "**A load balancer asks `/livez`,**" in (FOLDER.parents[1] / "docs" / "proxy.md").read_text()
+    for name, budget in of_kind(read(overlay), "PodDisruptionBudget").items():
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow", name
+
+
+@pytest.mark.parametrize("name", EVERY_ROLE)
+def test_no_pod_can_fill_the_disk_of_its_node(name: str) -> None:
+    for volume in EVERY_ROLE[name].pod["spec"]["volumes"]:
+        assert "sizeLimit" in volume["emptyDir"], volume["name"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_upgrade_of_the_workers_applies_their_settings(overlay: str) -> None:
+    page = (FOLDER.parents[1] / "docs" / "upgrade.md").read_text()
+    (values,) = re.findall(r"--selector 'app\.kubernetes\.io/component in \((.*)\)'", page)
+    applied = [
+        one
+        for one in read(overlay)
+        if one["metadata"].get("labels", {}).get("app.kubernetes.io/component") in values.split(", ")
+    ]
+    assert of_kind(tuple(applied), "Deployment").keys() == {"scoreline-worker"}
+    assert of_kind(tuple(applied), "ConfigMap").keys() >= roles(overlay)["worker"].settings.keys()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_metrics_of_every_role_are_read(overlay: str) -> None:
+    monitors = of_kind(read("monitoring"), "PodMonitor")
+    for command, role in roles(overlay).items():
+        spec = monitors[f"scoreline-{command}"]["spec"]
+        assert spec["selector"]["matchLabels"] == role.pod["metadata"]["labels"]
+        (endpoint,) = spec["podMetricsEndpoints"]
+        assert (endpoint["port"], endpoint["path"]) == (role.container["ports"][0]["name"], "/metrics")
+
+
+def test_the_ingress_leads_to_the_api_and_not_to_its_metrics() -> None:
+    (ingress,) = read("ingress")
+    (service,) = of_kind(read(OVERLAYS[0]), "Service").values()
+    for path in ingress["spec"]["rules"][0]["http"]["paths"]:
+        assert path["path"] in {"/v1", "/v2", "/livez"}
+        assert path["backend"]["service"]["name"] == service["metadata"]["name"]
+        assert path["backend"]["service"]["port"]["name"] == service["spec"]["ports"][0]["name"]
 
 
 def test_each_role_has_the_time_to_stop_that_the_composition_gives() -> None:
