@@ -153,10 +153,9 @@ class Forward(Protocol):
         """Compute a packed sequence at its logit positions; dense: with an explicit mask."""
 
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
-        """Return label logits, float32 [at least n, at least labels], of final states [n, width].
+        """Return label logits and log-probabilities, float32 [at least n, at least labels], of final states [n, width].
 
-        With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary. n: at
-        most ``shapes.head_rows``.
+        n: at most ``shapes.head_rows``.
         """
 
     def run_target_head(self, hidden: Floats, targets: TokenIds) -> tuple[Array, Array]:

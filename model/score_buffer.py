@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import ChunkWork, Continuations, Head, LabelScores, ScoredChunk, TokenIds
+from scoring.layout import ChunkWork, Continuations, LabelScores, ScoredChunk, TokenIds
 
 Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]  # numbers of targets among those of a chunk
@@ -41,15 +41,14 @@ class ScoreBuffer:
         return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
 
     def write(self, indices: Sequence[int], outputs: Sequence[Floats]) -> None:
-        """Enter the scores of some rows, [rows, M] each: logits, and log-probabilities where the head computes them."""
-        for buffer, output in zip((self.logits, self.logprobs), outputs, strict=False):
+        """Enter the scores of some rows, [rows, M] each: logits and log-probabilities."""
+        for buffer, output in zip((self.logits, self.logprobs), outputs, strict=True):
             buffer[indices] = output
         self.missing -= len(indices)
 
     def scored(self) -> ScoredChunk:
         """Return the finished chunk. Raises EngineError for NaN and +inf, so that they are never stored."""
-        has_logprobs = self.chunk.head is Head.LOGPROBS
-        scores = LabelScores(self.logits, self.logprobs if has_logprobs else None)
+        scores = LabelScores(self.logits, self.logprobs)
         _check(scores, self.chunk)
         return ScoredChunk(self.chunk.id, scores, self.cached_tokens, tuple(sorted(self.algorithms)))
 

@@ -15,8 +15,17 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
 from scoring.layout import LabelScores
 
-SMALL_LABEL_MASS = 0.01
-"""Below this median of the items' label mass, the prompt is probably not one that the model answers with the labels."""
+SMALL_LABEL_MASS = 0.1
+"""Below this label mass, the model would rather write something else than one of the labels."""
+
+WARNED_SHARE = 0.1
+"""There is a warning if the label mass of so many of the items, or more, is small."""
+
+WARNED_ITEMS = 100
+"""There is a warning if a label is the most probable one of none of so many items, or more."""
+
+EXAMPLES = 3
+"""The items, or labels, that a warning names at most."""
 
 
 def to_scores(scores: LabelScores, apply_softmax: bool, temperature: float = 1.0) -> npt.NDArray[np.float64]:
@@ -74,11 +83,44 @@ def label_mass(
     return np.minimum(total, 1.0)
 
 
-def warning_of_label_mass(mass: npt.NDArray[np.float64] | None) -> str | None:
-    """Return a warning if the labels have next to no probability for most items of a request, else None."""
-    if mass is None or not len(mass) or (median := float(np.median(mass))) >= SMALL_LABEL_MASS:
-        return None
-    return (
-        f"the labels have {median:.1g} of the probability together (median of the items): the prompt is probably not "
-        "one that the model answers with these labels"
-    )
+def warnings_of_scores(
+    mass: npt.NDArray[np.float64] | None,
+    scores: npt.NDArray[np.floating],
+    counts: npt.NDArray[np.int32] | None = None,
+    *,
+    items: str = "items",
+) -> list[str]:
+    """Return what the scores of one-token labels give reason to doubt: the prompt, or a label.
+
+    mass: the label mass of N items; None if it is not known. scores: [N, M], or what has the same order. counts: how
+    many labels each item has; None: all. items: what the client calls them. The client has the same rule for what it
+    reads in pages (``scoreline/client/doubts.py``).
+    """
+    warnings = []
+    if mass is not None:
+        small = np.flatnonzero(mass < SMALL_LABEL_MASS)
+        if len(small) and len(small) >= WARNED_SHARE * len(mass):
+            warnings.append(
+                f"the labels have less than {SMALL_LABEL_MASS} of the probability together for {len(small):,} of "
+                f"{len(mass):,} {items}, such as {_named(items, small)}: the prompt is probably not one that the "
+                "model answers with these labels"
+            )
+    had = np.full(len(scores), scores.shape[1]) if counts is None else counts
+    has = np.arange(scores.shape[1]) < had[:, None]
+    highest = np.where(has, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
+    wins = (has & (scores == highest)).sum(axis=0)
+    seen = has.sum(axis=0)
+    never = np.flatnonzero((wins == 0) & (seen >= WARNED_ITEMS))
+    if len(never):
+        others = f"{len(never)} labels, such as " if len(never) > EXAMPLES else ""
+        verb = "is" if len(never) == 1 else "are"
+        warnings.append(
+            f"{others}{_named('labels', never)} {verb} the most probable of none of {int(seen[never[0]]):,} {items}: "
+            "either no item calls for it, or it is not written as the model would write it"
+        )
+    return warnings
+
+
+def _named(name: str, indices: npt.NDArray[np.int64]) -> str:
+    *others, last = [f"{name}[{n}]" for n in indices[:EXAMPLES].tolist()]
+    return f"{', '.join(others)} and {last}" if others else last

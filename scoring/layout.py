@@ -23,8 +23,10 @@ _HEADER = np.dtype("<i4")
 class Head(StrEnum):
     """What the engine computes from the final hidden states."""
 
-    LOGPROBS = "logprobs"  # label logits, and their log-probabilities over the whole vocabulary
-    LOGITS = "logits"  # label logits only, which are enough for a softmax over the labels
+    # Either gives label logits, and the labels' log-probabilities over the whole vocabulary. A product with few columns
+    # may be rounded otherwise than one with many, so they are two, and each kind of scores has the bits of its own.
+    LOGPROBS = "logprobs"  # the logits are those of the whole vocabulary
+    LOGITS = "logits"  # the logits, of which a softmax is taken, are computed by the labels' columns alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,7 +256,7 @@ class LabelScores:
     """What the engine computed for N rows and M labels."""
 
     logits: npt.NDArray[np.float32]  # [N, M]
-    logprobs: npt.NDArray[np.float32] | None  # [N, M]: over the whole vocabulary; None unless Head.LOGPROBS ran
+    logprobs: npt.NDArray[np.float32] | None  # [N, M]: over the whole vocabulary; None: an earlier version kept none
 
     def __len__(self) -> int:
         return len(self.logits)

@@ -42,7 +42,7 @@ class ScoreOptions:
     item_first: bool = False  # score item + query instead of query + item
     return_provenance: bool = False  # say what computed the scores
     temperature: float = 1.0  # of the softmax over the labels; the logits are divided by it
-    label_mass: bool = False  # compute the labels' share of the whole vocabulary even if no score needs it
+    label_mass: bool = False  # take the logits of those of the whole vocabulary even if no score needs the others
     relevance: str | None = None  # how the scores make one number for each item, such as softmax(0): scoring.templates
     scoring: Scoring = Scoring.TOKEN
     label_normalization: Normalization = Normalization.NONE  # only of labels of any number of tokens
@@ -64,6 +64,6 @@ class ScoreOptions:
 
     @property
     def head(self) -> Head:
-        """The cheapest head that computes everything that was asked for."""
+        """The head that has the bits of the scores: see :class:`scoring.layout.Head`."""
         needs_vocabulary = self.has_continuations or self.label_mass or self.return_logprobs or not self.apply_softmax
         return Head.LOGPROBS if needs_vocabulary else Head.LOGITS

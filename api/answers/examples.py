@@ -29,6 +29,7 @@ _JOB: dict[str, Any] = {
     "id": JOB_ID,
     "object": "scoring.job",
     "kind": "score",
+    "label_scoring": "token",
     "model": "demonstration",
     "status": "succeeded",
     "priority": "normal",

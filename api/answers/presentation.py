@@ -24,7 +24,6 @@ from jobs.store.signed_result import CallResult
 from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
 from jobs.webhooks.secrets import WebhookSecret
 from public_api.paths import job_urls
-from scoring.conversion import warning_of_label_mass
 from scoring.layout import Continuations
 from scoring.options import Scoring
 from scoring.templates.known import KnownTemplates
@@ -56,6 +55,7 @@ def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = No
         "id": job.id,
         "object": "scoring.job",
         "kind": "likelihood" if job.options.scoring is Scoring.LIKELIHOOD else "score",
+        "label_scoring": None if job.options.scoring is Scoring.LIKELIHOOD else str(job.options.scoring),
         "model": job.model,
         "status": str(job.status),
         "priority": str(job.priority),
@@ -117,11 +117,9 @@ class ScoredJob:
         computed = Computed(submission, result.scores, submission.item_labels, continuations, result.targets)
         return cls(job_id, submission, result.finished_at, result.cached_tokens, computed)
 
-    @property
-    def warnings(self) -> list[str]:
-        """The warnings of the job, and what its scores give reason to."""
-        doubt = warning_of_label_mass(self.computed.label_mass)
-        return [*self.job.warnings, *([] if doubt is None else [doubt])]
+    def warnings(self, items: str = "items") -> list[str]:
+        """Return the warnings of the job, and what its scores give reason to. items: what the client calls them."""
+        return [*self.job.warnings, *self.computed.warnings(items)]
 
     @property
     def shown_provenance(self) -> dict[str, Any]:
@@ -141,7 +139,7 @@ def encode_scoring(scored: ScoredJob) -> bytes:
             "created": math.floor(scored.finished_at),
             **{name: _encode_column(column) for name, column in columns_of(scored.computed).items()},
             "usage": show_usage(job.prompt_tokens, scored.cached_tokens),
-            "warnings": scored.warnings,
+            "warnings": scored.warnings(),
             **scored.shown_provenance,
         }
     )

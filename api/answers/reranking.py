@@ -16,10 +16,15 @@ SLICE_CHARACTERS = 2**18
 
 
 def encode_ranking(
-    scored: ScoredJob, *, relevance: Relevance, top_n: int | None, documents: Sequence[str] | None
+    scored: ScoredJob, *, otherwise: str | None, top_n: int | None, documents: Sequence[str] | None
 ) -> bytes:
-    """Return the response of ``/v1/rerank``, encoded. documents: None if they are not returned."""
-    values, mass = relevance.of(scored.computed.scores), scored.computed.label_mass
+    """Return the response of ``/v1/rerank``, encoded. The formula of the relevance is that which the job was sent with.
+
+    otherwise: the formula for a job of an earlier version, which has none. documents: None if they are not returned.
+    """
+    formula, scores = scored.job.options.relevance or otherwise, scored.computed.scores
+    assert formula is not None
+    values, mass = Relevance.read(formula, scores.logits.shape[1]).of(scores), scored.computed.label_mass
     assert mass is not None  # the options of the job ask for it
     order = np.argsort(-values, kind="stable")[:top_n].tolist()
     results = (
@@ -36,7 +41,7 @@ def encode_ranking(
             "results": encode_slices(_slices(results)),
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "meta": {"billed_units": {"search_units": 1}},
-            "warnings": scored.warnings,
+            "warnings": scored.warnings("documents"),
             **scored.shown_provenance,
         }
     )

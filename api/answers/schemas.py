@@ -62,6 +62,7 @@ class Job(Shape):
     id: str
     object: Literal["scoring.job"] = "scoring.job"
     kind: Literal["score", "likelihood"] = Field(description="what is wanted of its items")
+    label_scoring: Literal["token", "sequence"] | None = Field(description="null for a likelihood, which has no labels")
     model: str
     status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"]
     priority: Literal["interactive", "normal", "bulk"]

@@ -13,7 +13,7 @@ import structlog
 from api.answers.batch_lines import encode_answer, encode_refusal, encode_unscored
 from api.answers.presentation import ScoredJob, encode_scoring
 from api.answers.reranking import encode_ranking
-from api.batches.reading import INTERNAL, unpack_relevance
+from api.batches.reading import INTERNAL, packed_formula
 from api.provenances import Shown
 from api.requests.json_body import parse_json
 from api.requests.reranking import documents_of
@@ -83,8 +83,8 @@ def _answer(batch: BatchRecord, line: EndedLine, needed: Needed) -> tuple[str, b
         value = parse_json(needed.inputs[line.number])
         assert isinstance(value, dict), "the line was read before"
         documents = documents_of(value["body"]["documents"])
-    relevance = unpack_relevance(line.ranking)
-    return job.id, encode_ranking(scored, relevance=relevance, top_n=line.ranking["top_n"], documents=documents)
+    formula, top_n = packed_formula(line.ranking), line.ranking["top_n"]
+    return job.id, encode_ranking(scored, otherwise=formula, top_n=top_n, documents=documents)
 
 
 def _reason(batch: BatchRecord, job: JobRecord) -> Exception:

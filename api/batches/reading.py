@@ -173,21 +173,17 @@ def _request(
 
 def pack_ranking(rerank: Rerank, line: InputLine) -> dict[str, Any]:
     """Return what is stored of a ranking. Its documents are not, because they are in the file."""
-    relevance = rerank.relevance
-    packed: dict[str, Any] = {
-        "formula": str(relevance.formula),
-        "labels": list(relevance.labels),
-        "sigmoid": relevance.sigmoid,
-        "top_n": rerank.top_n,
-    }
+    packed: dict[str, Any] = {"top_n": rerank.top_n}
     if rerank.documents is not None:
         packed |= {"start": line.start, "bytes": line.stop - line.start}
     return packed
 
 
-def unpack_relevance(packed: Mapping[str, Any]) -> Relevance:
-    """Return the relevance that :func:`pack_ranking` has packed."""
-    return Relevance(Formula(packed["formula"]), tuple(packed["labels"]), packed["sigmoid"])
+def packed_formula(packed: Mapping[str, Any]) -> str | None:
+    """Return the formula that an earlier version has packed, whose jobs do not have it."""
+    if "formula" not in packed:
+        return None
+    return str(Relevance(Formula(packed["formula"]), tuple(packed["labels"]), packed["sigmoid"]))
 
 
 def _check_quota(submission: Submission) -> None:

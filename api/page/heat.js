@@ -123,7 +123,7 @@ export function heatMap({ redraw, signal }, path) {
             ${hasMass ? heading("mass", "Label mass", "the share of the probability that the labels have together") : nothing}</tr></thead>
           <tbody>${shown.map((row) => html`<tr>${itemCell(row)}
             ${labels.map((n) => (n < row.scores.length ? html`<td class="heat h${warmth(row.scores[n], n)}">${score(row.scores[n])}</td>` : html`<td></td>`))}
-            ${hasMass ? html`<td class="number ${row.label_mass < 0.01 ? "doubt" : ""}">${score(row.label_mass)}</td>` : nothing}</tr>`)}</tbody>
+            ${hasMass ? html`<td class="number ${row.label_mass < 0.1 ? "doubt" : ""}">${score(row.label_mass)}</td>` : nothing}</tr>`)}</tbody>
         </table>
       </div>
       <nav class="row pager" aria-label="Pages of scores">

@@ -5,7 +5,7 @@ import { count, failure, plural, score, visible, warnings } from "./format.js";
 import { call } from "./interface.js";
 
 const MOST = 20; // items of a try; more are a job
-const DOUBT = 0.01; // a label mass below this probably means that the prompt is wrong
+const DOUBT = 0.1; // a label mass below this probably means that the prompt is wrong
 
 const kept = {
   query: "The capital of France is",

@@ -25,7 +25,6 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
 from scoring.templates.asked import find_template, wording_by
-from scoring.templates.relevance import Relevance
 from scoring.tokenizing.tokenization import TextTokenizer
 
 
@@ -34,7 +33,6 @@ class Rerank:
     """A request to rank documents."""
 
     call: Call
-    relevance: Relevance
     top_n: int | None  # how many results are wanted; None: all
     documents: list[str] | None  # as they were sent, if they are to be returned
 
@@ -86,6 +84,7 @@ def rerank_of(
     options = ScoreOptions(
         apply_softmax=True,
         label_mass=True,
+        relevance=str(template.relevance),
         scoring=template.label_scoring,
         label_normalization=template.label_normalization,
         return_provenance=parse_flag(body.get("return_provenance"), "return_provenance"),
@@ -104,7 +103,7 @@ def rerank_of(
     fields = Fields(Origin.CALL, Priority.INTERACTIVE, timeout, {}, warnings=(*unknown, *warnings))
     submission = submission_of(reading, principal, request, prepared, fields, idempotency)
     kept = documents if (return_documents if returned is None else returned) else None
-    return Rerank(Call(submission, timeout, cancel_on_timeout=True), template.relevance, top_n, kept)
+    return Rerank(Call(submission, timeout, cancel_on_timeout=True), top_n, kept)
 
 
 def documents_of(value: object) -> list[str]:

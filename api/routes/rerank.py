@@ -62,8 +62,11 @@ async def rerank(
 
 
 async def _answer(request: Request, service: Service, ranking: Rerank) -> Response:
-    encode = partial(encode_ranking, relevance=ranking.relevance, top_n=ranking.top_n, documents=ranking.documents)
-    is_small = ranking.documents is None and ranking.call.submission.total_items <= SMALL_RESULTS
+    submission = ranking.call.submission
+    encode = partial(
+        encode_ranking, otherwise=submission.options.relevance, top_n=ranking.top_n, documents=ranking.documents
+    )
+    is_small = ranking.documents is None and submission.total_items <= SMALL_RESULTS
     return await answer_call(request, service, ranking.call, encode, is_small=is_small)
 
 

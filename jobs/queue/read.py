@@ -32,7 +32,7 @@ from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
 from scoring.item_labels import ItemLabels
-from scoring.layout import Continuations, Head, LabelScores, TargetScores
+from scoring.layout import Continuations, LabelScores, TargetScores
 from scoring.options import Priority
 
 PAGE_TOKENS = 2**19
@@ -180,9 +180,9 @@ def _page(job: JobRecord, chunk_rows: Iterable[Row[Any]], offset: int, stop: int
     labels = len(job.label_token_ids)
     scores = LabelScores(
         logits=unpack_scores([row.logits for row in rows], labels)[inside],
-        logprobs=unpack_scores([row.logprobs for row in rows], labels)[inside]
-        if job.options.head is Head.LOGPROBS
-        else None,
+        logprobs=None
+        if any(row.logprobs is None for row in rows)
+        else unpack_scores([row.logprobs for row in rows], labels)[inside],
     )
     provenances = tuple(dict.fromkeys(row.provenance_id for row in rows))
     continuations, targets = _targets_of(job, rows, inside)

@@ -78,11 +78,12 @@ def verified_result(
             return None
         found, of_targets = found[:place], unpack_targets(found[place:], items * labels)
     logits, logprobs = found[_HEAD.size : _HEAD.size + size], found[_HEAD.size + size :]
+    # A worker of the previous version gives no log-probabilities for a softmax.
     if len(logits) != size or len(logprobs) not in ((size,) if head is Head.LOGPROBS else (0, size)):
         return None
     scores = LabelScores(
         logits=unpack_scores([logits], labels),
-        logprobs=unpack_scores([logprobs], labels) if head is Head.LOGPROBS else None,
+        logprobs=unpack_scores([logprobs], labels) if len(logprobs) == size else None,
     )
     return CallResult(finished_at, cached_tokens, scores, provenance if is_known else None, of_targets)
 

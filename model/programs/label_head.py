@@ -61,8 +61,7 @@ class HeadKey:
             vocabulary=decoder.vocabulary,
         )
         arguments = (*decoder.head, float32(self.rows, decoder.config.width), int32(self.labels))
-        outputs = (WHOLE,) if self.head is Head.LOGITS else (WHOLE, WHOLE)
-        return decoder.source(program, arguments, decoder.head_axes, outputs)
+        return decoder.source(program, arguments, decoder.head_axes, (WHOLE, WHOLE))
 
     def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
         """See :class:`model.programs.kind.ProgramKey`."""
@@ -70,8 +69,6 @@ class HeadKey:
         turns, states = in_turn(self.rows, HEAD_STATES), head_states(decoder.config.width)
         logits = numpy_decoder.label_logits(decoder, states, ids)
         arguments = (*decoder.head, states[turns], ids)
-        if self.head is Head.LOGITS:
-            return arguments, (ExpectedOutput(logits[turns]),)
         logprobs = logits - decoder.over_vocabulary.log_sum_exp
         return arguments, (ExpectedOutput(logits[turns]), ExpectedOutput(logprobs[turns]))
 
@@ -84,27 +81,28 @@ def lm_head(
     by_tiles: bool = False,
     vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
 ) -> Program:
-    """(norm weight, kernel, hidden [R, width], labels int32 [M]) -> label logits, float32 [R, M].
+    """(norm weight, kernel, hidden [R, width], labels int32 [M]) -> label logits and log-probabilities, float32 [R, M].
 
-    With :attr:`Head.LOGPROBS`, the second output is the labels' log-probabilities over the whole vocabulary. Without,
-    only the labels' part of the kernel is read. hidden: before the final norm; kernel: [width, vocabulary], or its
-    transpose with ``as_rows``. by_tiles: columns of the kernel are read as a TPU's memory holds them; else gathered.
+    The log-probabilities are over the whole vocabulary. With :attr:`Head.LOGITS`, the logits come from the labels' part
+    of the kernel alone. hidden: before the final norm; kernel: [width, vocabulary], or its transpose with ``as_rows``.
+    by_tiles: columns of the kernel are read as a TPU's memory holds them; else gathered.
     """
 
     def program(weight: Array, kernel: Array, hidden: Array, labels: Array) -> tuple[Array, ...]:
         norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
-        if head is Head.LOGITS:
-
-            def of_labels(ids: Array) -> Array:
-                if by_tiles and not as_rows:
-                    return project(norm(hidden), _rows_by_tiles(kernel, ids), transposed=True)
-                own = jnp.take(kernel, ids, axis=0 if as_rows else 1)
-                return project(norm(hidden), own, transposed=as_rows)
-
-            return (vocabulary.pick(labels, of_labels),)
         logits = project(norm(hidden), kernel, transposed=as_rows)
         label_logits = vocabulary.pick(labels, lambda ids: jnp.take(logits, ids, axis=1))
-        return label_logits, label_logits - vocabulary.log_sum_exp(logits)
+        logprobs = label_logits - vocabulary.log_sum_exp(logits)
+        if head is Head.LOGPROBS:
+            return label_logits, logprobs
+
+        def of_labels(ids: Array) -> Array:
+            if by_tiles and not as_rows:
+                return project(norm(hidden), _rows_by_tiles(kernel, ids), transposed=True)
+            own = jnp.take(kernel, ids, axis=0 if as_rows else 1)
+            return project(norm(hidden), own, transposed=as_rows)
+
+        return vocabulary.pick(labels, of_labels), logprobs
 
     return program
 

@@ -81,7 +81,7 @@ class AsyncClient:
         *,
         api_key: str | None = None,
         timeout: float = 30.0,
-        retry_seconds: float = 20.0,
+        retry_seconds: float = 60.0,
         outage_seconds: float = 300.0,
     ) -> None:
         """Make a client. It connects when it is first used.

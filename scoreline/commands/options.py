@@ -33,8 +33,7 @@ SoftmaxOption = Annotated[
     bool,
     typer.Option(
         "--softmax",
-        help="Normalise the scores of each item over the labels, so that they sum to 1. Without a template, there is "
-        "then no label mass: the share of the probability over the whole vocabulary that the labels have together.",
+        help="Normalise the scores of each item over the labels, so that they sum to 1.",
     ),
 ]
 TemplateOption = Annotated[

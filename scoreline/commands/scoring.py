@@ -82,8 +82,10 @@ def score_command(
         print(json.dumps(result.raw))
         return
     console = Console()
-    draw = score_chart if chart else score_table
-    console.print(draw(item, labels, result.scores))
+    if chart:
+        console.print(score_chart(item, labels, result.scores))
+    else:
+        console.print(score_table(item, labels, result.scores, label_mass=result.label_mass))
     _print_warnings(console, result.warnings)
 
 

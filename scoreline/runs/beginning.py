@@ -14,7 +14,7 @@ from rich.console import Console
 
 from scoreline.client import DEFAULT_URL, AsyncClient, Model, ScorelineError, Template
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.display import RunDisplay
+from scoreline.runs.display import RunDisplay, label_mass_text
 from scoreline.runs.formats import Format
 from scoreline.runs.headings import missing_column
 from scoreline.runs.journal import Journal, Written, name_of_earlier_run
@@ -107,6 +107,8 @@ async def _run(
             if going.jobs_under_way:
                 await _leave(going.jobs_under_way, plan, journal, client, display)
             raise
+        if going.doubts is not None and (shares := going.doubts.quantiles(0.1, 0.5, 0.9)):
+            display.print(label_mass_text(shares))
         sink.complete()
     _check_target(plan, journal)
     journal.begin_finishing()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -65,6 +65,12 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def label_mass_text(shares: Sequence[float]) -> str:
+    """Return the tenth, the half and the nine tenths of the rows with the least label mass in words."""
+    tenth, half, most = (f"{share:.2g}" for share in shares)
+    return f"Label mass: at most {tenth} in 10 % of the rows, at most {half} in half of them, at most {most} in 90 %."
 
 
 class RunDisplay:

@@ -47,16 +47,6 @@ class Plan:
         return None if self.target == STANDARD else Path(self.target + ".journal")
 
     @property
-    def has_label_mass(self) -> bool:
-        """Whether the service computes the labels' share of the probability of the whole vocabulary.
-
-        It does so where scores need that probability anyway, and where it shows whether a wording is right.
-        """
-        wordings = ("template", "query_template", "item_template")
-        is_needed = not self.options.get("apply_softmax") or self.options.get("label_scoring") == "sequence"
-        return is_needed or any(self.options.get(name) for name in wordings)
-
-    @property
     def has_relevance(self) -> bool:
         """Whether the service makes one number of a row's scores."""
         return self.options.get("template") is not None
@@ -98,8 +88,7 @@ def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list
     plain = [label.strip() for label in labels]
     distinct = plain if all(plain) and len(set(plain)) == len(plain) else list(labels)
     names = [plan.prefix + name for name in distinct]
-    names += [plan.prefix + LABEL_MASS] if plan.has_label_mass else []
-    names += [plan.prefix + RELEVANCE] if plan.has_relevance else []
+    names += [plan.prefix + LABEL_MASS, *([plan.prefix + RELEVANCE] if plan.has_relevance else [])]
     for name in names:
         if name in taken or names.count(name) > 1:
             message = f"there would be two columns {name!r}: give the new ones another name, as with --column-prefix p_"

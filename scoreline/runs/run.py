@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scoreline.client import AsyncClient
+from scoreline.client.doubts import Doubts
 from scoreline.client.job_objects import Job
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import Progressed, RunDisplay
@@ -86,11 +87,16 @@ class Run:
             before.rows, before.rows, before.rows, None, before.prompt_tokens, before.shared_tokens
         )
         self._warnings: dict[str, str] = {}  # of the service, by their text without figures
+        self.doubts: Doubts | None = Doubts()  # about the rows of this process; None if they are no reason for any
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings of the service, in the order in which they came."""
-        return list(self._warnings.values())
+        """The warnings of the service, in the order in which they came, and what the scores of all rows show."""
+        if self.doubts is None:
+            return list(self._warnings.values())
+        row_named = f"{self._source.unit} {{}}".format
+        labels = [repr(label) for label in self._opened.labels]
+        return [*self._warnings.values(), *self.doubts.warnings("rows", row_named, labels.__getitem__)]
 
     @property
     def jobs_under_way(self) -> int:
@@ -178,7 +184,9 @@ class Run:
             self._progressed.rows += rows
             self._progressed.prompt_tokens += job.prompt_tokens
             self._progressed.shared_tokens += job.cached_tokens
-            for warning in job.result.warnings if job.result is not None else ():
+            if job.raw.get("label_scoring") == "sequence":
+                self.doubts = None  # as the service has none about labels of several tokens
+            for warning in job.warnings:
                 # Warnings that differ only in their figures are shown once.
                 if len(self._warnings) < MAX_WARNINGS:
                     self._warnings.setdefault(_FIGURES.sub("#", warning), warning)
@@ -224,11 +232,14 @@ class Run:
     def _with_cells(self, scored: _ScoredWindow) -> list[Row]:
         """Return the rows of a window with their new columns. Raises CommandError."""
         names, known = self._opened.new_columns, self._opened.columns
+        labels = len(self._opened.labels)
         empty: Cells = [None] * len(names)
         rows = []
         for number, row, cells in zip(scored.window.numbers, scored.window.rows, scored.cells, strict=True):
             check_names(self._source, number, row, known, names)
             rows.append(row | dict(zip(names, empty if cells is None else cells, strict=True)))
+            if cells is not None and self.doubts is not None:
+                self.doubts.add(number, [cell or 0.0 for cell in cells[:labels]], cells[labels])
         return rows
 
     async def _show(self) -> None:

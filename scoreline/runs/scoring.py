@@ -127,10 +127,9 @@ class GroupScorer:
         if result.scores and len(result.scores[0]) != len(self._labels):
             raise CommandError("the template has other labels than when the run began: --restart begins again")
         columns: list[Sequence[float | None]] = [*zip(*result.scores, strict=True)] if result.scores else []
-        for name, is_wanted in ((LABEL_MASS, self._plan.has_label_mass), (RELEVANCE, self._plan.has_relevance)):
-            if is_wanted:
-                values = result.raw.get(name)
-                columns.append(values if values is not None else [None] * job.total_items)
+        for name in (LABEL_MASS, RELEVANCE) if self._plan.has_relevance else (LABEL_MASS,):
+            values = result.raw.get(name)
+            columns.append(values if values is not None else [None] * job.total_items)
         return [list(cells) for cells in zip(*columns, strict=True)]
 
     async def _job(self, window: int, query: Text, items: list[Text]) -> Job:

@@ -22,24 +22,32 @@ def column_name(label: str | int) -> str:
 
 
 def score_table(
-    items: Sequence[str], labels: Sequence[str | int], scores: Sequence[Sequence[float]], rank_by: int | None = None
+    items: Sequence[str],
+    labels: Sequence[str | int],
+    scores: Sequence[Sequence[float]],
+    rank_by: int | None = None,
+    label_mass: Sequence[float] | None = None,
 ) -> Table:
     """Return a table with a row per item and a column per label. The largest score of each row is emphasised.
 
-    rank_by: the column to sort the rows by, highest first; None: keep the order of the request.
+    rank_by: the column to sort the rows by, highest first; None: keep the order of the request. label_mass: has a
+    column of its own, if it is known.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("#", justify="right", style="dim")
     table.add_column("item", overflow="fold")
     for label in labels:
         table.add_column(Text(column_name(label)), justify="right", no_wrap=True)
+    if label_mass is not None:
+        table.add_column("label mass", justify="right", no_wrap=True, style="dim")
     order = list(range(len(items)))
     if rank_by is not None:
         order.sort(key=lambda n: -scores[n][rank_by])
     for n in order:
         best = max(scores[n]) if len(labels) > 1 else None
         cells = [Text(f"{score:.4f}", style="bold green" if score == best else "") for score in scores[n]]
-        table.add_row(str(n), Text(in_one_line(items[n]) or "(empty)"), *cells)
+        mass = [] if label_mass is None else [f"{label_mass[n]:.2g}"]
+        table.add_row(str(n), Text(in_one_line(items[n]) or "(empty)"), *cells, *mass)
     return table
 
 

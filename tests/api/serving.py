@@ -29,7 +29,7 @@ from jobs.queue.worker_registry import register, touch
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
-from scoring.layout import ChunkWork, Continuations, GroupWork, Head, LabelScores, ScoredChunk
+from scoring.layout import ChunkWork, Continuations, GroupWork, LabelScores, ScoredChunk
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
@@ -69,7 +69,7 @@ def score_chunk(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         return _score_continuations(chunk, chunk.continuations, sequences)
     logits = np.stack([tiny_model.logits(sequence)[labels] for sequence in sequences])
     logprobs = np.stack([tiny_model.logprobs(sequence)[labels] for sequence in sequences])
-    scores = LabelScores(logits, logprobs if chunk.head is Head.LOGPROBS else None)
+    scores = LabelScores(logits, logprobs)
     return ScoredChunk(chunk.id, scores, cached_tokens=0)
 
 

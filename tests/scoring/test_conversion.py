@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from scoring.conversion import label_mass, to_scores, warning_of_label_mass
+from scoring.conversion import label_mass, to_scores, warnings_of_scores
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import LabelScores
 
@@ -136,14 +136,41 @@ def test_a_label_that_is_named_twice_counts_once_in_the_label_mass() -> None:
 
 def test_there_is_no_label_mass_without_log_probabilities() -> None:
     assert label_mass(logits([0.0, 1.0]), [3, 8]) is None
-    assert warning_of_label_mass(None) is None
 
 
 @pytest.mark.parametrize(
-    ("mass", "warned"), [([0.2, 0.001, 0.001], True), ([0.01, 0.01], False), ([0.001, 0.5, 0.5], False), ([], False)]
+    ("mass", "warned"),
+    [
+        ([0.09] + [0.9] * 9, "1 of 10 items, such as items[0]:"),
+        ([0.9] * 10 + [0.09], None),
+        ([0.9, 0.0, 0.01, 0.9, 0.02, 0.03], "4 of 6 items, such as items[1], items[2] and items[4]:"),
+        ([0.1, 0.1], None),
+        ([], None),
+    ],
 )
-def test_a_tiny_median_of_the_label_mass_is_warned_of(mass: list[float], warned: bool) -> None:
-    assert (warning_of_label_mass(np.array(mass)) is not None) is warned
+def test_a_tenth_of_items_with_a_small_label_mass_is_warned_of_with_examples(
+    mass: list[float], warned: str | None
+) -> None:
+    found = warnings_of_scores(np.array(mass), np.zeros((len(mass), 2)))
+    assert len(found) == (warned is not None)
+    assert warned is None or f"together for {warned}" in found[0]
+
+
+def test_a_label_that_is_never_the_most_probable_is_warned_of_from_a_hundred_items_on() -> None:
+    scores = np.tile([0.5, 0.2, 0.5, 0.1], (100, 1))
+    (warning,) = warnings_of_scores(np.ones(100), scores)
+    assert warning.startswith("labels[1] and labels[3] are the most probable of none of 100 items:")
+    assert warnings_of_scores(np.ones(99), scores[:99]) == []
+    scores[7, 1] = scores[8, 3] = 0.5
+    assert warnings_of_scores(None, scores) == []
+
+
+def test_only_items_that_have_a_label_count_for_it() -> None:
+    scores = np.tile([0.5, 0.2, 0.1], (150, 1))
+    counts = np.array([2] * 100 + [3] * 50, np.int32)
+    (warning,) = warnings_of_scores(np.ones(150), scores, counts, items="documents")
+    assert warning.startswith("labels[1] is the most probable of none of 150 documents:")
+    assert warnings_of_scores(None, np.zeros((300, 5)), np.ones(300, np.int32)) == []
 
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 2.5, 1e6])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.store.records import JobRecord, Submission
-from scoring.conversion import check_possible, label_mass, to_scores
+from scoring.conversion import check_possible, label_mass, to_scores, warnings_of_scores
 from scoring.item_labels import ItemLabels
 from scoring.layout import Continuations, LabelScores, TargetScores
 from scoring.options import Scoring
@@ -39,6 +39,17 @@ class Computed:
             whole = scores.logprobs * self.continuations.divisors.reshape(scores.logprobs.shape)
             scores = LabelScores(scores.logits, whole.astype(np.float32))
         return label_mass(scores, self.job.label_token_ids, self.item_labels)
+
+    def warnings(self, items: str) -> list[str]:
+        """Return what the scores give reason to doubt. items: what the client calls the items.
+
+        Where continuations are scored, the model could go on in many other ways, so a small share says nothing.
+        """
+        if self.job.options.has_continuations:
+            return []
+        own = self.item_labels
+        logits = (self.scores if own is None else own.pick(self.scores)).logits
+        return warnings_of_scores(self.label_mass, logits, None if own is None else own.counts, items=items)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -65,8 +65,7 @@ class ScoreResponse(Shape):
     label_mass: list[float] | None = Field(
         None,
         description="of each item: the share of the probability over the whole vocabulary that the labels have "
-        "together; absent with `apply_softmax` alone, which needs no such probability. A tiny share means that the "
-        "prompt is probably wrong",
+        "together. A tiny share means that the prompt is probably wrong",
     )
     relevance: list[float] | None = Field(
         None, description="of each item, if the request names a template and has its labels: by the template's formula"

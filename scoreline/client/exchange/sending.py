@@ -60,11 +60,15 @@ class Service:
     was_reached: bool = False  # whether it has ever answered this client
     is_away: bool = False  # whether the latest request that ended got no answer, or one that says to come again later
 
-    def window(self, *, patient: bool) -> float:
-        """Return for how many seconds a request is repeated. patient: for an operation that takes long anyway."""
+    def window(self, *, patient: bool, away_for: float | None = None) -> float:
+        """Return for how many seconds a request is repeated. patient: for an operation that takes long anyway.
+
+        away_for: how long a service that is away, as one that restarts, is waited for if that is longer.
+        """
         if not self.was_reached:
             return min(self.retry_seconds, FIRST_CONTACT_SECONDS)
-        return max(self.retry_seconds, self.outage_seconds) if patient else self.retry_seconds
+        seconds = max(self.retry_seconds, self.outage_seconds) if patient else self.retry_seconds
+        return seconds if away_for is None or seconds == 0 else max(seconds, away_for)
 
 
 class Repetitions:
@@ -72,7 +76,8 @@ class Repetitions:
 
     def __init__(self, seconds: float, *, is_repeatable: bool = True) -> None:
         """seconds: how long after this moment the last repetition may begin."""
-        self._deadline = time.monotonic() + seconds
+        self._began = time.monotonic()
+        self._deadline = self._began + seconds
         self._is_repeatable = is_repeatable
         self.failures = 0
 
@@ -81,8 +86,13 @@ class Repetitions:
         """The time until the deadline."""
         return self._deadline - time.monotonic()
 
-    def pause_after(self, error: ScorelineError) -> float | None:
-        """Return how long to wait before the next repetition, or None if there is none."""
+    def pause_after(self, error: ScorelineError, seconds: float | None = None) -> float | None:
+        """Return how long to wait before the next repetition, or None if there is none.
+
+        seconds: how long after the first failure the last repetition may begin after this one; None: as it was.
+        """
+        if seconds is not None:
+            self._deadline = self._began + seconds
         may_help = error.status in REPEATED_STATUSES or error.code in REPEATED_CODES
         if not (may_help and self._is_repeatable) or error.is_final:
             return None
@@ -103,7 +113,7 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
     seconds = request.seconds or service.timeout
     is_streamed = request.body is not None and request.body.is_streamed
     repetitions: Repetitions | None = None
-    began, total_deadline = time.monotonic(), math.inf
+    began, failed_at, total_deadline = time.monotonic(), 0.0, math.inf  # failed_at: for the first time
     while True:
         left = seconds if is_streamed else min(seconds, max(0.1, total_deadline - time.monotonic()))
         try:
@@ -120,14 +130,15 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
             failure = error
         except ItemsError as failed:
             raise failed.error from failed.error.__cause__
+        # An attempt may have shown that the service was there, and with that the window is a longer one.
+        total_deadline = began + seconds + service.window(patient=patient)
         if repetitions is None:
-            # The first attempt may have shown that the service was there, and with that the window is a longer one.
-            window = service.window(patient=patient)
-            total_deadline = began + seconds + window
-            if until is not None:
-                window = min(window, until - time.monotonic())
-            repetitions = Repetitions(window, is_repeatable=request.is_repeatable)
-        pause = repetitions.pause_after(failure)
+            repetitions = Repetitions(0.0, is_repeatable=request.is_repeatable)
+            failed_at = time.monotonic()
+        # A call waits for a service that restarts as long as it would wait for its scores.
+        is_away = failure.status in AWAY_STATUSES
+        window = service.window(patient=patient, away_for=request.seconds if is_away else None)
+        pause = repetitions.pause_after(failure, window if until is None else min(window, until - failed_at))
         if pause is None:
             raise failure
         yield from sleep(pause)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from scoreline.client.doubts import Doubts
 from scoreline.client.errors import Conflict, JobCancelled, JobEnded, JobExpired, JobFailed
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, send
@@ -19,9 +19,6 @@ PAGE_ITEMS = 1_000
 
 PAGE_JOBS = 100
 """The jobs of the largest page of a list."""
-
-SMALL_LABEL_MASS = 0.01
-"""The service warns if the labels together have less of the probability than this for most items."""
 
 OPEN: tuple[JobStatus, ...] = ("receiving", "queued", "running")
 """The states of a job that has not ended, in their order."""
@@ -133,7 +130,7 @@ def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
         for name in ("logprobs", "logits", "label_mass", "relevance")
     }
     raw = {**raw_of_result(found), "scores": [line["scores"] for line in lines], **columns}
-    raw["warnings"] = [*found.warnings, *warnings_of_label_mass(columns["label_mass"] or [])]
+    raw["warnings"] = [*found.warnings, *_doubts_of(found, lines)]
     return ScoreResult.read(raw, found.asked)
 
 
@@ -151,14 +148,14 @@ def raw_of_result(job: Job) -> dict[str, Any]:
     return {name: job.raw[name] for name in ("id", "model", "usage", "warnings", "provenance") if name in job.raw}
 
 
-def warnings_of_label_mass(label_mass: Sequence[float]) -> list[str]:
-    """Return the warning that the service gives with smaller results if the labels have next to no probability."""
-    if not label_mass or (median := statistics.median(label_mass)) >= SMALL_LABEL_MASS:
+def _doubts_of(job: Job, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the warnings that the service gives with the scores of a smaller job."""
+    if job.raw.get("label_scoring") == "sequence":
         return []
-    return [
-        f"the labels have {median:.1g} of the probability together (median of the items): the prompt is probably not "
-        "one that the model answers with these labels"
-    ]
+    doubts = Doubts()
+    for line in lines:
+        doubts.add(line["index"], line["scores"], line.get("label_mass"))
+    return doubts.warnings()
 
 
 def ended_without_success(job: Job) -> JobEnded:

@@ -201,6 +201,20 @@ def test_a_ranking_that_is_sent_again_with_its_key_is_scored_once(fresh: tuple[R
     assert other.json()["error"]["code"] == "idempotency_key_reused"
 
 
+def test_a_ranking_that_is_sent_again_has_the_formula_that_it_was_sent_with(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    """Even if the template has another one by then."""
+    path, found = tmp_path / "own.toml", []
+    for formula in ("softmax(0)", "sigmoid(difference(1, 0))"):
+        path.write_text(f'query = "{{query}}"\nitem = " {{item}}"\nlabels = [" yes", " no"]\nrelevance = "{formula}"\n')
+        with running_api(model.directory, sqlite_url, tmp_path, template=str(path)) as (api, _):
+            found.append(rank(api, headers={"Idempotency-Key": "once"}, **BODY))
+            anew = rank(api, **BODY)
+    assert found[1] == found[0]
+    assert anew["results"] != found[0]["results"]
+
+
 def test_a_ranking_that_is_out_of_time_gives_its_job_up(fresh: tuple[RunningApi, StandInWorker]) -> None:
     api, worker = fresh
     worker.gate.clear()

@@ -186,31 +186,34 @@ def test_the_response_has_the_documented_fields(api: RunningApi, model: TinyMode
     }
 
 
-def test_the_share_of_the_labels_is_in_the_answer_where_it_was_computed(api: RunningApi, model: TinyModel) -> None:
+def test_the_share_of_the_labels_is_in_every_answer(api: RunningApi, model: TinyModel) -> None:
     body: dict[str, Any] = {"query": "Query", "items": [" a", " b"], "label_token_ids": [70, 71, 70]}
     expected = model.text_scores("Query", [" a", " b"], [70, 71]).sum(axis=1)
     answer = api.score(**body)
     assert_allclose(answer["label_mass"], expected, **EXACT)
-    with_logprobs = api.score(**body, apply_softmax=True, return_logprobs=True)
-    assert with_logprobs["label_mass"] == answer["label_mass"]
-    assert "label_mass" not in api.score(**body, apply_softmax=True)
+    for options in ({}, {"return_logprobs": True}, {"temperature": 2.0}):
+        assert api.score(**body, apply_softmax=True, **options)["label_mass"] == answer["label_mass"]
     job = api.wait(api.submit(**body)["id"])
     assert job["result"]["label_mass"] == answer["label_mass"]
     lines = api.client.get(job["urls"]["scores"]).json()["data"]
     assert [line["label_mass"] for line in lines] == answer["label_mass"]
 
 
-def test_a_prompt_whose_labels_have_next_to_no_probability_gets_a_warning(fresh: Any) -> None:
+@pytest.mark.parametrize("apply_softmax", [False, True])
+def test_items_whose_labels_have_next_to_no_probability_are_warned_of_everywhere(
+    fresh: Any, apply_softmax: bool
+) -> None:
     api, worker = fresh
 
     def improbable(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
-        logprobs = np.full((len(chunk.rows), 2), -20.0, np.float32)
+        logprobs = np.full((len(chunk.rows), 2), -1.0, np.float32)
+        logprobs[1] = -20.0
         return ScoredChunk(chunk.id, LabelScores(logprobs, logprobs), 0)
 
     worker.score_chunk = improbable
-    body = {"query": "Query", "items": ["", " a"], "label_token_ids": [70, 71]}
+    body = {"query": "Query", "items": ["", " a"], "label_token_ids": [70, 71], "apply_softmax": apply_softmax}
     (warning,) = api.score(**body)["warnings"]
-    assert "4e-09" in warning
+    assert "for 1 of 2 items, such as items[1]" in warning
     job = api.wait(api.submit(**body)["id"])
     assert job["result"]["warnings"] == [warning]
 

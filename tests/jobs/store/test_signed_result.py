@@ -28,14 +28,17 @@ def signed(result: CallResult, key: bytes = KEY) -> str:
     return text
 
 
-@pytest.mark.parametrize("head", Head)
-def test_a_result_has_the_same_bits_afterwards(head: Head) -> None:
-    result = result_of(3, 2, logprobs=head is Head.LOGPROBS)
+@pytest.mark.parametrize(
+    ("head", "logprobs"), [(Head.LOGPROBS, True), (Head.LOGITS, True), (Head.LOGITS, False)], ids=str
+)
+def test_a_result_has_the_same_bits_afterwards(head: Head, logprobs: bool) -> None:
+    """That of a softmax has no log-probabilities if a worker of the previous version has computed it."""
+    result = result_of(3, 2, logprobs=logprobs)
     found = verified_result(signed(result), KEY, items=3, labels=2, head=head)
     assert found is not None
     assert (found.finished_at.hex(), found.cached_tokens) == (result.finished_at.hex(), result.cached_tokens)
     assert found.scores.logits.tobytes() == result.scores.logits.tobytes()
-    if head is Head.LOGITS:
+    if not logprobs:
         assert found.scores.logprobs is None
     else:
         assert found.scores.logprobs is not None

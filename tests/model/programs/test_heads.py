@@ -30,6 +30,21 @@ def test_columns_that_are_read_by_tiles_are_those_that_are_gathered(vocabulary: 
     np.testing.assert_allclose(by_tiles, gathered, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("labels", LABEL_BUCKETS)
+def test_a_softmax_has_the_bits_that_it_has_without_its_label_mass(labels: int) -> None:
+    """The logits come from a product with the labels' columns alone, and the mass from that with all."""
+    random, config = np.random.default_rng(0), EVERY["untied"]
+    norm, kernel = np.ones(config.width, np.float32), random.standard_normal((config.width, 300), np.float32)
+    hidden = random.standard_normal((HEAD_ROWS, config.width), np.float32)
+    ids = random.integers(0, 300, labels, np.int32)
+    graph = nnx.graphdef(Norm(config.width, (), config, "float32"))
+    logits, logprobs = jax.jit(lm_head(Head.LOGITS, graph, as_rows=False))(norm, kernel, hidden, ids)
+    own = jax.jit(lm_head(Head.LOGPROBS, graph, as_rows=False))(norm, kernel[:, ids], hidden, np.arange(labels))[0]
+    assert np.asarray(logits).tobytes() == np.asarray(own).tobytes()
+    whole = jax.jit(lm_head(Head.LOGPROBS, graph, as_rows=False))(norm, kernel, hidden, ids)[1]
+    assert np.asarray(logprobs).tobytes() == np.asarray(whole).tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("width", "vocabulary"),

@@ -156,6 +156,53 @@ def test_the_first_failure_decides_how_long_an_absent_service_is_asked_again(mon
         flow.throw(lost)
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "until"),
+    [
+        (0, "unreachable", 100.0),
+        (503, "server_stopping", 100.0),
+        (503, "server_starting", 100.0),
+        (503, "model_unavailable", 100.0),
+        (429, "rate_limit_exceeded", 20.0),
+    ],
+)
+def test_a_call_waits_for_a_service_that_is_away_as_long_as_for_its_scores(
+    monkeypatch: pytest.MonkeyPatch, status: int, code: str, until: float
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    service = sending.Service("http://nowhere", timeout=30, retry_seconds=20, outage_seconds=300, was_reached=True)
+    failure = ScorelineError(code, "not now", status)
+    for last, goes_on in ((until - 1, True), (until + 1, False)):
+        flow = sending.send(service, Request("POST", "/v1/score", dict, seconds=100.0))
+        now = 0.0
+        next(flow)
+        assert isinstance(flow.throw(failure), Sleep)
+        next(flow)
+        now = last
+        if goes_on:
+            assert isinstance(flow.throw(failure), Sleep)
+        else:
+            with pytest.raises(ScorelineError):
+                flow.throw(failure)
+
+
+def test_a_client_that_has_reached_a_starting_service_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    service = sending.Service("http://nowhere", timeout=30, retry_seconds=20, outage_seconds=300)
+    flow = sending.send(service, Request("GET", "/v1/models", dict))
+    next(flow)
+    assert isinstance(flow.throw(Unreachable("unreachable", "nobody listens")), Sleep)
+    now = 4.0
+    next(flow)
+    service.was_reached = True  # by an answer that it starts
+    assert isinstance(flow.throw(ScorelineError("server_starting", "not yet", 503)), Sleep)
+    now = 19.0
+    next(flow)
+    assert isinstance(flow.throw(ScorelineError("server_starting", "not yet", 503)), Sleep)
+
+
 def test_a_delivery_is_not_sent_again_twice() -> None:
     with answering(in_turn(BROKEN)) as server, Client(server.url) as client:
         with pytest.raises(Unreachable):

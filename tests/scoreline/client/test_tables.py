@@ -130,7 +130,7 @@ def test_scores_become_arrays_and_tables(client: Client) -> None:
     assert table.column_names == ["1", "2", "label_mass"]
     assert table["label_mass"].to_pylist() == result.label_mass
     named = client.score("a", TEXTS, labels=["b", "c"], apply_softmax=True)
-    assert list(named.to_pandas().columns) == ["b", "c"]
+    assert list(named.to_pandas().columns) == ["b", "c", "label_mass"]
     assert client.score("a", [], label_token_ids=[1, 2]).to_numpy().shape == (0, 2)
 
 

@@ -18,8 +18,9 @@ from scoreline import (
     JobScores,
     TimedOut,
 )
-from scoreline.client.operations.jobs import PAGE_ITEMS, warnings_of_label_mass
-from scoring.conversion import warning_of_label_mass
+from scoreline.client.doubts import Doubts
+from scoreline.client.operations.jobs import PAGE_ITEMS
+from scoring.conversion import warnings_of_scores
 from tests.scoreline.client.unreliable import Got, Reply, answering
 from tests.scoreline.running import Up
 
@@ -109,22 +110,42 @@ def test_the_result_of_a_large_job_has_all_that_the_result_of_a_small_one_has(cl
     assert large.provenance == small.provenance
 
 
-def test_the_result_of_a_large_job_warns_of_a_small_label_mass(job_object: dict[str, object]) -> None:
+@pytest.mark.parametrize(("label_scoring", "warned"), [("token", 1), ("sequence", 0)])
+def test_the_result_of_a_large_job_warns_of_a_small_label_mass_of_one_token_labels(
+    job_object: dict[str, object], label_scoring: str, warned: int
+) -> None:
     line = {"index": 0, "scores": [0.5], "label_mass": 0.001}
     page = {"object": "list", "data": [line], "has_more": False, "next_offset": None}
-    job = {**job_object, "status": "succeeded", "warnings": ["odd"]}
+    job = {**job_object, "status": "succeeded", "warnings": ["odd"], "label_scoring": label_scoring}
 
     def answer(got: Got) -> Reply:
         return Reply(200, page if "/scores" in got.path else job)
 
     with answering(answer) as server, Client(server.url) as client:
-        assert client.result("job_1").warnings == ["odd", *warnings_of_label_mass([0.001])]
+        odd, *others = client.result("job_1").warnings
+    assert (odd, len(others)) == ("odd", warned)
 
 
-@pytest.mark.parametrize("mass", [[], [0.5], [0.01], [0.0099, 0.02], [0.0012, 0.5, 0.00123456], [0.001, 0.002]])
-def test_the_warning_of_a_large_job_is_that_of_the_service(mass: list[float]) -> None:
-    of_service = warning_of_label_mass(np.array(mass))
-    assert warnings_of_label_mass(mass) == ([] if of_service is None else [of_service])
+@pytest.mark.parametrize("small", [0, 0.05, 0.1, 0.7])
+@pytest.mark.parametrize("items", [0, 1, 99, 100, 1_234])
+@pytest.mark.parametrize("labels", [1, 2, 9])
+def test_the_warnings_of_a_large_job_are_those_of_the_service(items: int, small: float, labels: int) -> None:
+    random = np.random.default_rng(0)
+    mass = np.where(random.random(items) < small, 0.099, 0.5)
+    scores, counts = random.random((items, labels)), random.integers(1, labels + 1, items, np.int32)
+    scores[:, labels // 2 :] /= 1_000
+    doubts = Doubts()
+    for n in range(items):
+        doubts.add(n, scores[n, : counts[n]].tolist(), float(mass[n]))
+    assert doubts.warnings() == warnings_of_scores(mass, scores, counts)
+
+
+def test_quantiles_of_the_label_mass_are_those_of_all_items() -> None:
+    doubts, masses = Doubts(), np.random.default_rng(0).random(1_000)
+    assert doubts.quantiles(0.5) == []
+    for mass in masses.tolist():
+        doubts.add(0, [1.0], mass)
+    np.testing.assert_allclose(doubts.quantiles(0.1, 0.5, 0.9), np.quantile(masses, [0.1, 0.5, 0.9]), rtol=0.05)
 
 
 def test_a_job_that_has_not_succeeded_has_no_result(shared_up: Up, client: Client) -> None:

@@ -19,11 +19,15 @@ def test_the_score_command_prints_a_table(shared_up: Up, client: Client) -> None
     run = scoreline("score", "--url", shared_up.url, "--query", "The capital", "--item", " of France", "--item", "",
                     "--label", "a", "--label", "b")  # fmt: skip
     assert run.returncode == 0, run.stderr
-    expected = client.score("The capital", [" of France", ""], labels=["a", "b"]).scores
+    expected = client.score("The capital", [" of France", ""], labels=["a", "b"])
+    cells = [
+        [*(f"{score:.4f}" for score in scores), f"{mass:.2g}"]
+        for scores, mass in zip(expected.scores, expected.label_mass or [], strict=True)
+    ]
     heading, *rows = run.stdout.splitlines()
-    assert heading.split() == ["#", "item", "“a”", "“b”"]
-    assert rows[0].split() == ["0", "of", "France", *(f"{score:.4f}" for score in expected[0])]
-    assert rows[1].split() == ["1", "(empty)", *(f"{score:.4f}" for score in expected[1])]
+    assert heading.split() == ["#", "item", "“a”", "“b”", "label", "mass"]
+    assert rows[0].split() == ["0", "of", "France", *cells[0]]
+    assert rows[1].split() == ["1", "(empty)", *cells[1]]
 
 
 def test_the_score_command_prints_the_raw_response(shared_up: Up) -> None:
@@ -100,7 +104,7 @@ def test_scores_are_drawn_as_bars(shared_up: Up, client: Client) -> None:
 def test_a_template_needs_no_labels(shared_up: Up, client: Client) -> None:
     run = scoreline("score", "--url", shared_up.url, "--query", "a", "--item", "b", "--template", "yes-no")
     assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[0].split() == ["#", "item", "“", "yes”", "“", "no”"]
+    assert run.stdout.splitlines()[0].split() == ["#", "item", "“", "yes”", "“", "no”", "label", "mass"]
     nothing = scoreline("score", "--url", shared_up.url, "--query", "a", "--item", "b")
     assert (nothing.returncode, nothing.stdout) == (2, "")
 

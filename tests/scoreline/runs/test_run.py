@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -98,21 +99,21 @@ def test_a_template_brings_its_labels_and_the_relevance(shared_up: Up, client: C
 
 
 @pytest.mark.parametrize(
-    ("options", "has_label_mass"),
+    "options",
     [
-        ({"apply_softmax": True}, False),
-        ({"apply_softmax": True, "item_template": "{item}."}, True),
-        ({"apply_softmax": True, "label_scoring": "sequence"}, True),
+        {"apply_softmax": True},
+        {"apply_softmax": True, "item_template": "{item}."},
+        {"apply_softmax": True, "label_scoring": "sequence"},
     ],
 )
-def test_the_label_mass_is_a_column_wherever_the_service_computes_it(
-    shared_up: Up, client: Client, tmp_path: Path, options: dict[str, Any], has_label_mass: bool
+def test_the_label_mass_is_a_column_of_every_run(
+    shared_up: Up, client: Client, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     execute(plan_of(write_csv(tmp_path / "in.csv", ROWS[:1]), tmp_path / "out.csv", options=options), shared_up.url)
     (row,) = read_csv(tmp_path / "out.csv")
     expected = client.score(row["query"], [row["item"]], labels=list(LABELS), **options).label_mass
-    assert (expected is not None, "label_mass" in row) == (has_label_mass, has_label_mass)
-    assert expected is None or float(row["label_mass"]) == expected[0]
+    assert expected is not None
+    assert float(row["label_mass"]) == expected[0]
 
 
 SEQUENCE_TEMPLATE = """
@@ -341,3 +342,16 @@ def test_a_wrong_use_of_the_command_is_one_line(arguments: list[str], says: str)
     assert (outcome.returncode, outcome.stdout) == (2, "")
     (line,) = outcome.stderr.splitlines()
     assert says in line
+
+
+def test_a_run_doubts_the_scores_of_all_of_its_rows_together(shared_up: Up, tmp_path: Path) -> None:
+    """Each query is a job of its own, whose one row is no reason to doubt a label."""
+    source = write_csv(tmp_path / "in.csv", [{"query": f"Query {n}", "item": " is"} for n in range(100)])
+    labels = tuple(string.ascii_letters)
+    warnings = execute(plan_of(source, tmp_path / "out.csv", labels=labels), shared_up.url).warnings
+    rows = read_csv(tmp_path / "out.csv")
+    winners = {max(labels, key=lambda label: float(row[label])) for row in rows}
+    small = sum(float(row["label_mass"]) < 0.1 for row in rows)
+    assert sum(f"for {small} of 100 rows, such as line " in warning for warning in warnings) == (small >= 10)
+    never = [repr(label) for label in labels if label not in winners]
+    assert f"{', '.join(never[:2])} and {never[2]} are the most probable of none of 100 rows" in warnings[-1]
