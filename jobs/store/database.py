@@ -349,8 +349,9 @@ def _is_outage(cause: BaseException | None) -> bool:
     if isinstance(cause, psycopg.Error):
         return is_outage(cause)
     # SQLite calls wrong SQL an operational error too. That is a mistake in this code, not an outage.
-    is_mistake = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
-    return isinstance(cause, sqlite3.OperationalError | sqlite3.InterfaceError) and not is_mistake
+    code = getattr(cause, "sqlite_errorcode", None)
+    is_operational = isinstance(cause, sqlite3.OperationalError | sqlite3.InterfaceError)
+    return (is_operational and code != sqlite3.SQLITE_ERROR) or code == sqlite3.SQLITE_NOTADB
 
 
 def _leave_out_details(error: DBAPIError) -> None:
