@@ -36,6 +36,10 @@ SoftmaxOption = Annotated[
         help="Normalise the scores of each item over the labels, so that they sum to 1.",
     ),
 ]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option("--temperature", help="With --softmax: divides the logits before. Above 1, scores are more even."),
+]
 TemplateOption = Annotated[
     str | None, typer.Option("--template", help="A template of the service, which has the wording and the labels.")
 ]

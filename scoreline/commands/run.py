@@ -21,6 +21,7 @@ from scoreline.commands.options import (
     LabelsOption,
     QueryTemplateOption,
     SoftmaxOption,
+    TemperatureOption,
     TemplateOption,
     UrlOption,
 )
@@ -30,8 +31,9 @@ from scoreline.runs.beginning import Finished, run
 from scoreline.runs.display import duration, share, speed
 from scoreline.runs.formats import STANDARD, Format, format_of
 from scoreline.runs.journal import JournalError
-from scoreline.runs.plan import Plan, Remedy
-from scoreline.runs.windows import Columns, WindowSize
+from scoreline.runs.plan import Empty, Plan, Remedy
+from scoreline.runs.prompts import Columns, read_filling
+from scoreline.runs.windows import WindowSize
 from scoreline.runs.writing import discard_output
 from scoreline.terminal.printable import printable
 
@@ -56,6 +58,7 @@ def run_command(
     label_scoring: LabelScoringOption = None,
     label_normalization: LabelNormalizationOption = None,
     softmax: SoftmaxOption = False,
+    temperature: TemperatureOption = None,
     template: TemplateOption = None,
     instruction: InstructionOption = None,
     query_template: QueryTemplateOption = None,
@@ -64,11 +67,19 @@ def run_command(
         Remedy, typer.Option(help="Rows with more tokens than the model takes: skip leaves their cells empty.")
     ] = Remedy.FAIL,
     on_error: Annotated[Remedy, typer.Option(help="The same for rows with another error.")] = Remedy.FAIL,
+    empty: Annotated[
+        Empty, typer.Option(help="Rows with nothing but blanks in a text: skip leaves their cells empty.")
+    ] = Empty.FAIL,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many rows, from the beginning of the file.")] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what an earlier run has written, and begin again.")
     ] = False,
     input_format: Annotated[Format | None, typer.Option(help="If the name of the file does not tell.")] = None,
     output_format: Annotated[Format | None, typer.Option(help="The same of the output.")] = None,
+    escape_formulas: Annotated[
+        bool,
+        typer.Option("--escape-formulas", help="Put ' before texts that spreadsheets would compute (CSV and TSV)."),
+    ] = False,
     column_prefix: Annotated[str, typer.Option(help="What the names of the new columns begin with.")] = "",
     window_rows: Annotated[
         int, typer.Option(min=1, help="Rows in memory at a time; rows of a query within them are scored together.")
@@ -97,14 +108,16 @@ def run_command(
         raise CommandError(
             "there is nothing to score: give a --label, or a --template, which has labels", ExitCode.USAGE
         )
+    fillings = read_filling(query_template, "query"), read_filling(item_template, "item")
     options = {
         "label_scoring": label_scoring,
         "label_normalization": label_normalization,
         "apply_softmax": softmax,
+        "temperature": temperature,
         "template": template,
         "instruction": instruction,
-        "query_template": query_template,
-        "item_template": item_template,
+        "query_template": query_template if fillings[0] is None else fillings[0].sent,
+        "item_template": item_template if fillings[1] is None else fillings[1].sent,
     }
     source_format = format_of(source, input_format, "--input-format")
     plan = Plan(
@@ -112,13 +125,16 @@ def run_command(
         source_format=source_format,
         target=output,
         target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
-        columns=Columns(query_column, item_column, query or ""),
+        columns=Columns(query_column, item_column, query or "", *fillings, scores_empty=empty is Empty.SCORE),
         labels=tuple(label or ()),
         options={name: value for name, value in options.items() if value},
         window=WindowSize(window_rows, WINDOW_CHARACTERS),
         prefix=column_prefix,
         on_too_long=on_too_long,
         on_error=on_error,
+        empty=empty,
+        limit=limit,
+        escape_formulas=escape_formulas,
         concurrency=concurrency,
         restart=restart,
     )
@@ -163,6 +179,7 @@ def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:
             "output": plan.target,
             "rows": written.rows,
             "too_long": written.too_long,
+            "empty": written.empty,
             "failed": written.failed,
             "errors": finished.errors,
             "errors_file": str(plan.errors) if finished.errors and plan.errors is not None else None,
@@ -184,7 +201,11 @@ def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:
         soft_wrap=True,
     )
     named = "" if plan.errors is None else f" {plan.errors} names them."
-    for count, why in ((written.too_long, "are longer than the model takes"), (written.failed, "could not be scored")):
+    for count, why in (
+        (written.too_long, "are longer than the model takes"),
+        (written.empty, "have no text"),
+        (written.failed, "could not be scored"),
+    ):
         if count:
             line = f"{count:,} rows {why}: their cells are empty.{named}"
             console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)

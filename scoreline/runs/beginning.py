@@ -15,7 +15,7 @@ from rich.console import Console
 from scoreline.client import DEFAULT_URL, AsyncClient, Model, ScorelineError, Template
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import RunDisplay, label_mass_text
-from scoreline.runs.formats import Format
+from scoreline.runs.formats import STANDARD, Format
 from scoreline.runs.headings import missing_column
 from scoreline.runs.journal import Journal, Written, name_of_earlier_run
 from scoreline.runs.plan import Plan, new_columns
@@ -44,6 +44,7 @@ class Finished:
 
 async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
     """Do what a plan says, or the rest of it. Raises CommandError and ScorelineError."""
+    _check_input(plan)
     source = open_source(plan.source, plan.source_format)
     try:
         _check_columns(source, plan)
@@ -82,16 +83,19 @@ async def _run(
     plan: Plan, source: Source, journal: Journal, labels: tuple[str, ...], client: AsyncClient, console: Console
 ) -> list[str]:
     """Write all rows that are not written yet, and return the warnings of the service."""
-    windows = unwritten_windows(source, plan.window, journal)
+    windows = unwritten_windows(source, plan.window, journal, plan.limit)
     first = await in_a_thread(lambda: next(windows, None))
     read = [] if first is None else [first]
     taken = source.columns if source.columns is not None else all_columns(read)
+    plan.check_templates(source.name, taken)
     has_own_columns = source.columns is None and plan.target_format is Format.JSON_LINES
     if not journal.written.windows:
         journal.note("columns", taken)
     columns = None if has_own_columns else journal.remember("columns", taken)
     names = new_columns(plan, labels, taken)
-    sink = open_sink(plan.target, plan.target_format, columns, names, source.schema)
+    sink = open_sink(
+        plan.target, plan.target_format, columns, names, source.schema, escape_formulas=plan.escape_formulas
+    )
     how_far = f"goes on: {journal.written.rows:,} rows are written already." if journal.is_resumed else "begins."
     console.print(f"The run {journal.run_name} {how_far}", highlight=False, soft_wrap=True)
     with RunDisplay(console) as display:
@@ -138,7 +142,7 @@ async def _cancel_earlier(plan: Plan, client: AsyncClient, console: Console) -> 
 def finish(plan: Plan, journal: Journal) -> None:
     """Give the files of a run their names. After a kill, it can be done again. Raises CommandError and OSError."""
     if plan.errors is not None:
-        if journal.written.too_long or journal.written.failed:
+        if journal.written.too_long or journal.written.failed or journal.written.empty:
             write_lines(plan.errors, journal.errors())
         elif journal.replaces:
             plan.errors.unlink(missing_ok=True)
@@ -148,9 +152,18 @@ def finish(plan: Plan, journal: Journal) -> None:
 def _check_columns(source: Source, plan: Plan) -> None:
     if source.columns is None:
         return
-    for name, option in ((plan.columns.query, "--query-column"), (plan.columns.item, "--item-column")):
-        if name is not None and name not in source.columns:
+    for name, option in plan.columns.named:
+        if name not in source.columns:
             raise missing_column(source.name, plan.source_format, source.columns, name, option)
+
+
+def _check_input(plan: Plan) -> None:
+    """Raise CommandError if the run would write where it reads."""
+    for path in plan.touched if plan.source != STANDARD else ():
+        with suppress(OSError):  # one of them is not there
+            if path.samefile(plan.source):
+                message = f"{plan.source} is the input, and -o {plan.target} would write there: name another output"
+                raise CommandError(message, ExitCode.USAGE)
 
 
 def _check_folder(plan: Plan) -> None:

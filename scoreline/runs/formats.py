@@ -47,6 +47,10 @@ _BY_ENDING = {
 DELIMITERS = {Format.CSV: ",", Format.TSV: "\t"}
 
 
+PACKED = ".gz"
+"""What the name of a file ends with that is packed with gzip."""
+
+
 def lost(path: Path) -> CommandError:
     """Return the error for an output that has less than its journal says."""
     return CommandError(f"{path} has lost rows that were written: --restart begins again", ExitCode.FAILED)
@@ -62,6 +66,11 @@ def foreign(path: Path) -> CommandError:
     return CommandError(f"{path} is there, and no journal of a run names it: move it away or remove it", ExitCode.USAGE)
 
 
+def is_packed(name: str) -> bool:
+    """Return whether a file is packed with gzip, or is to be."""
+    return name.lower().endswith(PACKED)
+
+
 def format_of(name: str, given: Format | None, option: str) -> Format:
     """Return the format of a file: the given one, or else what the ending of its name says.
 
@@ -69,7 +78,9 @@ def format_of(name: str, given: Format | None, option: str) -> Format:
     """
     if given is not None:
         return given
-    found = _BY_ENDING.get(Path(name).suffix.lower())
+    found = _BY_ENDING.get(Path(name[: -len(PACKED)] if is_packed(name) else name).suffix.lower())
+    if found is Format.PARQUET and is_packed(name):
+        raise CommandError(f"{name}: Parquet is packed already; name it without {PACKED}", ExitCode.USAGE)
     if found is None:
         what = "a standard stream has no ending" if name == STANDARD else f"the ending of {name} is not known"
         choices = ", ".join(Format)

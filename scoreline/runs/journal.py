@@ -62,6 +62,7 @@ class Written:
     rows: int = 0
     state: int = 0  # of the output: see Sink
     too_long: int = 0  # rows whose cells are empty because the model does not take so many tokens
+    empty: int = 0  # rows whose cells are empty because they have no text
     failed: int = 0  # rows whose cells are empty for another reason
     prompt_tokens: int = 0
     shared_tokens: int = 0  # those of them that did not have to be computed

@@ -48,7 +48,7 @@ class ParquetSource:
             for batch in self._file.iter_batches(BATCH_ROWS):
                 for row in batch.to_pylist():
                     self._rows_read += 1
-                    yield self._rows_read, row
+                    yield self._rows_read - 1, row
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(self.name, error) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import STANDARD, Format, unfinished
-from scoreline.runs.windows import Columns, WindowSize
+from scoreline.runs.prompts import Columns, check_template
+from scoreline.runs.windows import WindowSize
 
 LABEL_MASS = "label_mass"
 RELEVANCE = "relevance"
@@ -21,6 +22,14 @@ class Remedy(StrEnum):
 
     FAIL = "fail"  # the run ends with an error
     SKIP = "skip"  # the row is written with empty cells, and counted
+
+
+class Empty(StrEnum):
+    """What the run does with a row that has no text in one of its columns."""
+
+    FAIL = "fail"  # the run ends with an error
+    SCORE = "score"  # it is scored like any other
+    SKIP = "skip"  # it is written with empty cells, and counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,9 @@ class Plan:
     prefix: str = ""  # of the names of the new columns
     on_too_long: Remedy = Remedy.FAIL
     on_error: Remedy = Remedy.FAIL
+    empty: Empty = Empty.FAIL
+    limit: int | None = None  # rows of the file that are scored; None: all
+    escape_formulas: bool = False  # in CSV and TSV
     concurrency: int = 32  # jobs that wait or run at the same time
     restart: bool = False  # throw away what an earlier run has written
 
@@ -63,6 +75,23 @@ class Plan:
             return []
         return [unfinished(Path(self.target), self.target_format), unfinished(self.errors, Format.JSON_LINES)]
 
+    @property
+    def touched(self) -> list[Path]:
+        """All files that this run writes, replaces or removes."""
+        if self.journal is None or self.errors is None:
+            return []
+        return [Path(self.target), self.errors, self.journal, *self.files]
+
+    def check_templates(self, file: str, columns: Collection[str]) -> None:
+        """Raise CommandError if a column stands in a template as the places of the service do.
+
+        file: the name of the input; columns: those that it has.
+        """
+        written = {f"{filling.place}_template": filling.written for filling in self.columns.fillings}
+        for name in ("query_template", "item_template", "instruction"):
+            text = written.get(name) or self.options.get(name)
+            check_template("--" + name.replace("_", "-"), text, file, columns)
+
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be the same when the run is resumed, by words for a message.
 
@@ -76,6 +105,8 @@ class Plan:
             "list of labels": list(self.labels),
             **{name.replace("_", " "): value for name, value in self.options.items()},
             "column prefix": self.prefix,
+            **{f"{filling.place} template": filling.written for filling in self.columns.fillings},
+            **({"escaping of formulas": True} if self.escape_formulas else {}),
             "window": [self.window.rows, self.window.characters],
         }
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import stat
 import sys
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, Unreadable
+from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, Unreadable, is_packed
 from scoreline.runs.headings import other_separator
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -39,7 +41,10 @@ class Source(Protocol):
     schema: Any  # of a Parquet file; None for other files
 
     def __iter__(self) -> Iterator[tuple[int, Row | Unreadable]]:
-        """Yield each row with its number in the file, counted from 1. Raises CommandError if nothing can be read."""
+        """Yield each row with its number in the file: lines count from 1, and rows from 0.
+
+        Raises CommandError if nothing can be read.
+        """
         ...
 
     def share_read(self) -> float | None:
@@ -63,7 +68,7 @@ def open_source(name: str, file_format: Format) -> Source:
 
         return ParquetSource(name, file)
     shown = "standard input" if name == STANDARD else name
-    lines = _Lines(shown, file, size, closes=name != STANDARD)
+    lines = _Lines(shown, file, size, closes=name != STANDARD, packed=is_packed(name))
     if file_format is Format.JSON_LINES:
         return JsonLinesSource(lines)
     return DelimitedSource(lines, DELIMITERS[file_format])
@@ -96,15 +101,15 @@ class _Line(NamedTuple):
 class _Lines:
     """The lines of a text file in UTF-8."""
 
-    def __init__(self, name: str, file: BinaryIO, size: int | None, *, closes: bool) -> None:
-        """size: in bytes, if it is known. closes: whether the file is closed with this."""
+    def __init__(self, name: str, file: BinaryIO, size: int | None, *, closes: bool, packed: bool) -> None:
+        """size: in bytes, if it is known. closes: whether the file is closed with this. packed: with gzip."""
         self.name = name
         self.number = 0  # of the line that was read last
         self.record: list[_Line] = []  # what was read since the last ``begin``
         self._put_back: deque[_Line] = deque()
-        self._file = file
+        self._stored = file
+        self._file: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
         self._size = size
-        self._bytes_read = 0
         self._characters = 0  # of the record
         self._closes = closes
 
@@ -128,18 +133,22 @@ class _Lines:
         return line.text
 
     def _read(self) -> _Line | None:
-        line = self._file.readline(MAX_LINE_BYTES + 1)
-        self._bytes_read += len(line)
+        line = self._read_line()
         if len(line) > MAX_LINE_BYTES:
             while line and not line.endswith(b"\n"):
-                line = self._file.readline(MAX_LINE_BYTES)
-                self._bytes_read += len(line)
+                line = self._read_line()
             return _Line("\n", f"it is longer than {MAX_LINE_BYTES // 2**20} MiB")
         try:
             # A byte order mark may precede the first line.
             return _Line(line.decode("utf-8" if self.number else "utf-8-sig"), None) if line else None
         except UnicodeDecodeError:
             return _Line(line.decode(errors="backslashreplace"), "it is not UTF-8")
+
+    def _read_line(self) -> bytes:
+        try:
+            return self._file.readline(MAX_LINE_BYTES + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise CommandError(f"{self.name} can't be read any further: {error}", ExitCode.REFUSED) from None
 
     def put_back(self) -> None:
         """Have all lines of the record but the first one be read again."""
@@ -163,11 +172,11 @@ class _Lines:
         return CommandError(f"{self.name}, line {number}: {what}", ExitCode.REFUSED)
 
     def share_read(self) -> float | None:
-        return self._bytes_read / self._size if self._size else None
+        return self._stored.tell() / self._size if self._size else None
 
     def close(self) -> None:
         if self._closes:
-            self._file.close()
+            self._stored.close()
 
 
 class _TextSource:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +20,8 @@ from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import Progressed, RunDisplay
 from scoreline.runs.formats import Row
 from scoreline.runs.journal import Journal, Written
-from scoreline.runs.plan import Plan, Remedy
+from scoreline.runs.plan import Empty, Plan, Remedy
+from scoreline.runs.prompts import EmptyTextError
 from scoreline.runs.reading import Source
 from scoreline.runs.scoring import Cells, GroupScorer, Listener, Refusal
 from scoreline.runs.windows import Group, Window
@@ -29,6 +30,7 @@ from scoreline.runs.writing import Sink
 WINDOWS_AT_ONCE = 2
 SHOW_SECONDS = 0.25
 MAX_WARNINGS = 5
+NAMED_ROWS = 10  # in one message
 
 _FIGURES = re.compile(r"\d[\d.e+-]*")
 
@@ -141,11 +143,17 @@ class Run:
         window = scored.window
         self._progressed.rows_read += len(window.rows)
         self._progressed.share_read = window.share_read
+        if self._plan.limit is not None:
+            self._progressed.share_read = max(window.share_read or 0.0, self._progressed.rows_read / self._plan.limit)
         listener = self._listener(scored)
-        groups, wrong = window.groups(self._plan.columns)
+        groups, wrong, empty = window.groups(self._plan.columns)
+        if empty and self._plan.empty is Empty.FAIL:
+            raise empty_rows(self._source, window, empty)
         to_write.put_nowait(scored)
         for place, message in wrong.items():
             listener.refused(place, Refusal(message, is_too_long=False))
+        for place, error in empty.items():
+            self._skip(scored, place, Refusal(str(error), is_too_long=False, is_empty=True))
         for group in groups:
             await in_flight.acquire()
             scored.add_group()
@@ -161,6 +169,10 @@ class Run:
         finally:
             in_flight.release()
 
+    def _skip(self, scored: _ScoredWindow, place: int, refusal: Refusal) -> None:
+        scored.refusals[place] = refusal
+        self._progressed.rows += 1
+
     def _listener(self, scored: _ScoredWindow) -> Listener:
         def on_scored(place: int, cells: Cells) -> None:
             scored.cells[place] = cells
@@ -174,8 +186,7 @@ class Run:
                     f"with {option} skip its cells are left empty",
                     refusal.exit_code,
                 )
-            scored.refusals[place] = refusal
-            self._progressed.rows += 1
+            self._skip(scored, place, refusal)
 
         def on_counted(job: Job, rows: int) -> None:
             check_weights(job, self._journal)
@@ -201,13 +212,15 @@ class Run:
             state = await in_a_thread(lambda rows=rows: self._opened.sink.write(rows))  # type: ignore[misc]
             before = self._journal.written
             too_long = sum(refusal.is_too_long for refusal in scored.refusals.values())
+            empty = sum(refusal.is_empty for refusal in scored.refusals.values())
             self._journal.count_window(
                 Written(
                     windows=before.windows + 1,
                     rows=before.rows + len(rows),
                     state=state,
                     too_long=before.too_long + too_long,
-                    failed=before.failed + len(scored.refusals) - too_long,
+                    empty=before.empty + empty,
+                    failed=before.failed + len(scored.refusals) - too_long - empty,
                     prompt_tokens=before.prompt_tokens + scored.prompt_tokens,
                     shared_tokens=before.shared_tokens + scored.shared_tokens,
                     seconds=self._seconds_before + self._display.seconds,
@@ -223,7 +236,7 @@ class Run:
             rows_before + place: {
                 self._source.unit: scored.window.numbers[place],
                 "index": rows_before + place,
-                "outcome": "too_long" if refusal.is_too_long else "failed",
+                "outcome": refusal.outcome,
                 "reason": refusal.message,
             }
             for place, refusal in scored.refusals.items()
@@ -247,6 +260,19 @@ class Run:
             self._progressed.waits = self._scorer.waits
             self._display.show(self._progressed)
             await asyncio.sleep(SHOW_SECONDS)
+
+
+def empty_rows(source: Source, window: Window, empty: Mapping[int, EmptyTextError]) -> CommandError:
+    """Return the error for rows of a window that lack a text."""
+    numbers = [str(window.numbers[place]) for place in empty]
+    more = f" and {len(numbers) - NAMED_ROWS:,} more" if len(numbers) > NAMED_ROWS else ""
+    rows = f"{source.unit}{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:NAMED_ROWS])}{more}"
+    columns = " or ".join(dict.fromkeys(repr(error.column) for error in empty.values()))
+    return CommandError(
+        f"{source.name}, {rows}: there is no text in {columns}; with --empty skip the cells of such rows are left "
+        "empty, and with --empty score they are scored all the same",
+        ExitCode.REFUSED,
+    )
 
 
 def check_weights(job: Job, journal: Journal) -> None:

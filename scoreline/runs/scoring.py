@@ -24,7 +24,7 @@ from scoreline.client.job_objects import Job
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Plan, Remedy
-from scoreline.runs.windows import Text
+from scoreline.runs.prompts import Text
 
 Cells = list[float | None]
 """What is added to a row: a number for each new column."""
@@ -53,6 +53,12 @@ class Refusal:
     message: str
     is_too_long: bool
     exit_code: ExitCode = ExitCode.REFUSED
+    is_empty: bool = False  # whether it has no text
+
+    @property
+    def outcome(self) -> str:
+        """What has become of the row, in one word."""
+        return "too_long" if self.is_too_long else "empty" if self.is_empty else "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,13 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
 
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import Row, Unreadable
 from scoreline.runs.journal import Journal
+from scoreline.runs.prompts import Columns, EmptyTextError, Text
 from scoreline.runs.reading import Source
-
-Text = str | list[int]
-"""A query or an item: a text, or token ids."""
 
 MAX_ITEMS = 1_000
 """Items of a group. The answer about a job with more of them would not contain its scores."""
@@ -36,15 +34,6 @@ class WindowSize:
 
     rows: int
     characters: int
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Where the query and the item of a row are."""
-
-    query: str | None  # the column of the queries; None: all rows have ``same_query``
-    item: str
-    same_query: str = ""
 
 
 @dataclass(slots=True)
@@ -73,17 +62,20 @@ class Window:
     unreadable: dict[int, str]  # why a row can't be read, by its place; it has no values
     share_read: float | None  # how much of the file is read with it
 
-    def groups(self, columns: Columns) -> tuple[list[Group], dict[int, str]]:
-        """Return the rows by their query, and what is wrong with the rows that can't be scored."""
+    def groups(self, columns: Columns) -> tuple[list[Group], dict[int, str], dict[int, EmptyTextError]]:
+        """Return the rows by their query, what is wrong with rows that can't be scored, and which rows lack a text."""
         groups: dict[str, Group] = {}
         done: list[Group] = []
         wrong = dict(self.unreadable)
+        empty: dict[int, EmptyTextError] = {}
         for place, row in enumerate(self.rows):
             if place in self.unreadable:
                 continue
             try:
-                query = columns.same_query if columns.query is None else _text(row, columns.query)
-                item = _text(row, columns.item)
+                query, item = columns.texts(row)
+            except EmptyTextError as error:
+                empty[place] = error
+                continue
             except ValueError as error:
                 wrong[place] = str(error)
                 continue
@@ -94,15 +86,16 @@ class Window:
             group.characters += len(item)
             if group.is_full:
                 done.append(groups.pop(key))
-        return [*done, *groups.values()], wrong
+        return [*done, *groups.values()], wrong, empty
 
 
-def unwritten_windows(source: Source, size: WindowSize, journal: Journal) -> Iterator[Window]:
+def unwritten_windows(source: Source, size: WindowSize, journal: Journal, limit: int | None = None) -> Iterator[Window]:
     """Yield the windows of the rows that are not written yet.
 
-    Raises CommandError if the rows before these are not those any more that were written.
+    limit: how many rows of the file there are to be; None: all. Raises CommandError if the rows before these are not
+    those any more that were written.
     """
-    rows = iter(source)
+    rows = islice(source, limit)
     number = 0
     for digests in journal.digests():
         for begin in range(0, len(digests), DIGEST_BYTES):
@@ -153,14 +146,3 @@ def _content(row: Row | Unreadable) -> str:
 
 def _digest(content: str) -> bytes:
     return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
-
-
-def _text(row: Row, column: str) -> Text:
-    value: Any = row.get(column)
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(type(token) is int for token in value):
-        return value
-    if value is None:
-        raise ValueError(f"it has no {column!r}")
-    raise ValueError(f"its {column!r} is neither a text nor a list of token ids")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, foreign, lost, unfinished
+from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, foreign, is_packed, lost, unfinished
 from scoreline.runs.storing import give_name, remove_unfinished, store_for_good
 
 LINES_AT_ONCE = 1_000
+
+_BEFORE_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What a cell begins with that a spreadsheet takes for a formula."""
 
 
 class Sink(Protocol):
@@ -49,12 +54,19 @@ class Sink(Protocol):
 
 
 def open_sink(
-    name: str, file_format: Format, columns: Sequence[str] | None, new_columns: Sequence[str], schema: Any
+    name: str,
+    file_format: Format,
+    columns: Sequence[str] | None,
+    new_columns: Sequence[str],
+    schema: Any,
+    *,
+    escape_formulas: bool = False,
 ) -> Sink:
     """Return where rows are written: to a file, or to standard output for ``-``.
 
     columns: of the input; None: those of each row, which only JSON lines can have. new_columns: follow these, and hold
-    numbers. schema: the types of the columns, if they come from a Parquet file. Raises CommandError.
+    numbers. schema: the types of the columns, if they come from a Parquet file. escape_formulas: keep spreadsheets from
+    computing what the cells of a CSV or TSV say. Raises CommandError.
     """
     if file_format is Format.PARQUET:
         if name == STANDARD:
@@ -62,7 +74,9 @@ def open_sink(
         from scoreline.runs.parquet import ParquetSink
 
         return ParquetSink(Path(name), columns or [], new_columns, schema)
-    layout = _JsonLines() if file_format is Format.JSON_LINES else _Delimited(file_format, columns or [], new_columns)
+    layout: _Layout = _JsonLines()
+    if file_format is not Format.JSON_LINES:
+        layout = _Delimited(file_format, columns or [], new_columns, escape_formulas=escape_formulas)
     return StandardOutput(layout) if name == STANDARD else TextSink(Path(name), layout)
 
 
@@ -131,9 +145,12 @@ def _json_line(row: Row) -> bytes:
 class _Delimited:
     """CSV or TSV. An empty cell stands for a value that is not there."""
 
-    def __init__(self, file_format: Format, columns: Sequence[str], new_columns: Sequence[str]) -> None:
+    def __init__(
+        self, file_format: Format, columns: Sequence[str], new_columns: Sequence[str], *, escape_formulas: bool
+    ) -> None:
         self._columns = [*columns, *new_columns]
         self._delimiter = DELIMITERS[file_format]
+        self._cell = _harmless if escape_formulas else str
 
     def heading(self) -> bytes:
         return self._encode([self._columns])
@@ -147,7 +164,8 @@ class _Delimited:
     def _encode(self, lines: list[list[str]]) -> bytes:
         text = _Collected()
         # Older versions of Python's module put a carriage return in quotes only if it is part of what ends lines.
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\r\n").writerows(lines)
+        cells = ([*map(self._cell, line)] for line in lines)
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\r\n").writerows(cells)
         return "".join(text.parts).encode(errors="backslashreplace")  # of lone surrogates
 
 
@@ -169,13 +187,27 @@ def _cell(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict | bool) else str(value)
 
 
+def _harmless(cell: str) -> str:
+    """Return a cell with a quote in front if a spreadsheet would compute it. A number stays as it is."""
+    if not cell.startswith(_BEFORE_FORMULAS):
+        return cell
+    with suppress(ValueError):
+        float(cell)
+        return cell
+    return "'" + cell
+
+
 class TextSink:
-    """A file of text. It has another name until it is complete. Its state is the number of its bytes."""
+    """A file of text. It has another name until it is complete. Its state is the number of its bytes.
+
+    A packed file consists of a part for each time that rows were written. What reads gzip takes them as one file.
+    """
 
     def __init__(self, path: Path, layout: _Layout) -> None:
         self._path = path
         self._unfinished = unfinished(path, Format.JSON_LINES)
         self._layout = layout
+        self._is_packed = is_packed(path.name)
         self._file: BinaryIO | None = None
 
     def resume(self, state: int) -> None:
@@ -192,19 +224,24 @@ class TextSink:
         self._file.truncate(state)
         self._file.seek(state)
         if state == 0:
-            self._file.write(self._layout.heading())
+            self._put(self._layout.heading())
             store_for_good(self._unfinished.absolute().parent)
 
     def write(self, rows: Sequence[Row]) -> int:
         assert self._file is not None
-        self._file.write(self._layout.rows(rows))
+        self._put(self._layout.rows(rows))
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
+    def _put(self, content: bytes) -> None:
+        assert self._file is not None
+        if content:
+            self._file.write(gzip.compress(content, mtime=0) if self._is_packed else content)
+
     def complete(self) -> None:
         assert self._file is not None
-        self._file.write(self._layout.ending())
+        self._put(self._layout.ending())
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

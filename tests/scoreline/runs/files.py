@@ -15,7 +15,8 @@ from scoreline import AsyncClient, Client
 from scoreline.runs.beginning import Finished, run
 from scoreline.runs.formats import format_of
 from scoreline.runs.plan import Plan
-from scoreline.runs.windows import Columns, WindowSize
+from scoreline.runs.prompts import Columns
+from scoreline.runs.windows import WindowSize
 
 LABELS = (" yes", " no")
 

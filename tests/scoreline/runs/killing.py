@@ -19,7 +19,7 @@ import pyarrow  # noqa: F401  # so that no forked process has to import it
 
 from scoreline.runs import beginning, journal, parquet, storing, writing
 from scoreline.runs.plan import Plan, Remedy
-from scoreline.runs.windows import Columns
+from scoreline.runs.prompts import Columns
 from tests.scoreline.runs.files import LABELS, execute, plan_of, write_lines
 
 WATCHED = frozenset(module.__file__ for module in (beginning, journal, parquet, storing, writing))

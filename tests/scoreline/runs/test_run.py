@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import string
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import pytest
 
 from scoreline import Client, ScorelineError
 from scoreline.exit_codes import CommandError
-from scoreline.runs.plan import Remedy
-from scoreline.runs.windows import Columns
+from scoreline.runs.plan import Empty, Remedy
+from scoreline.runs.prompts import Columns
 from tests.scoreline.running import Up, scoreline
 from tests.scoreline.runs.files import (
     LABELS,
@@ -176,11 +177,63 @@ def test_rows_with_other_errors_can_be_skipped(shared_up: Up, tmp_path: Path) ->
         {"query": "a", "item": [70]},
     ]
     source = write_lines(tmp_path / "in.jsonl", rows)
-    finished = execute(plan_of(source, tmp_path / "out.jsonl", on_error=Remedy.SKIP), shared_up.url)
+    plan = plan_of(source, tmp_path / "out.jsonl", on_error=Remedy.SKIP, empty=Empty.SKIP)
+    finished = execute(plan, shared_up.url)
     assert [row["yes"] is None for row in read_lines(tmp_path / "out.jsonl")] == [True, True, False, True, True, True]
-    assert (finished.written.too_long, finished.written.failed) == (0, 5)
-    with pytest.raises(CommandError, match=r"line [1245]: "):
-        execute(plan_of(source, tmp_path / "other.jsonl"), shared_up.url)
+    assert (finished.written.too_long, finished.written.empty, finished.written.failed) == (0, 2, 3)
+    with pytest.raises(CommandError, match=r"line [25]: "):
+        execute(plan_of(source, tmp_path / "other.jsonl", empty=Empty.SKIP), shared_up.url)
+
+
+def test_the_number_of_rows_can_be_limited(shared_up: Up, tmp_path: Path) -> None:
+    source, target = write_csv(tmp_path / "in.csv", ROWS), tmp_path / "out.csv"
+    execute(plan_of(source, target, limit=17), shared_up.url)
+    assert [row["id"] for row in read_csv(target)] == [row["id"] for row in ROWS[:17]]
+
+
+def test_packed_files_are_read_and_written(shared_up: Up, tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "in.csv", ROWS)
+    packed = tmp_path / "in.csv.gz"
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    execute(plan_of(packed, tmp_path / "out.csv.gz"), shared_up.url)
+    execute(plan_of(source, tmp_path / "out.csv"), shared_up.url)
+    assert gzip.decompress((tmp_path / "out.csv.gz").read_bytes()) == (tmp_path / "out.csv").read_bytes()
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(CommandError, match=r"in\.csv\.gz can't be read any further: ") as refused:
+        execute(plan_of(packed, tmp_path / "other.csv"), shared_up.url)
+    assert refused.value.exit_code == 4
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.csv.journal", "out.csv.part", "out.csv.errors.jsonl"])
+def test_a_run_does_not_write_where_it_reads(shared_up: Up, tmp_path: Path, name: str) -> None:
+    source = write_csv(tmp_path / name, ROWS)
+    content = source.read_bytes()
+    plan = replace(plan_of(tmp_path / "in.csv", tmp_path / "out.csv", restart=True), source=str(source))
+    with pytest.raises(CommandError, match="is the input, and -o") as refused:
+        execute(plan, shared_up.url)
+    assert (refused.value.exit_code, source.read_bytes()) == (2, content)
+
+
+def test_rows_of_parquet_are_counted_from_0(shared_up: Up, tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [ROWS[0], ROWS[1] | {"item": "too long " * 600}]
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "in.parquet")
+    with pytest.raises(CommandError, match=r"in\.parquet, row 1: "):
+        execute(plan_of(tmp_path / "in.parquet", tmp_path / "out.csv"), shared_up.url)
+
+
+def test_options_of_scores_and_cells_reach_the_service_and_the_file(
+    shared_up: Up, client: Client, tmp_path: Path
+) -> None:
+    source = write_csv(tmp_path / "in.csv", [{"item": "=cmd()"}])
+    labels = [word for label in LABELS for word in ("--label", label)]
+    command = ("run", str(source), "--item-column", "item", "--query", "a", *labels, "-o", str(tmp_path / "out.csv"))
+    outcome = scoreline(*command, "--softmax", "--temperature", "3", "--escape-formulas", SCORELINE_URL=shared_up.url)
+    assert outcome.returncode == 0, outcome.stderr
+    (row,) = read_csv(tmp_path / "out.csv")
+    expected = client.score("a", ["=cmd()"], labels=list(LABELS), apply_softmax=True, temperature=3.0).scores[0]
+    assert [float(row["yes"]), float(row["no"])] == expected
+    assert row["item"] == "'=cmd()"
 
 
 def test_rows_without_scores_are_named_in_a_file_beside_the_output(

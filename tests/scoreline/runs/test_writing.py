@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 from pathlib import Path
@@ -165,3 +166,31 @@ def test_a_finished_file_that_appeared_meanwhile_is_not_replaced(shared_up: Up, 
     with pytest.raises(CommandError, match="is there already: move it away"):
         execute(plan, shared_up.url)
     assert target.read_text() == "mine"
+
+
+def test_cells_that_a_spreadsheet_would_compute_are_made_texts_and_numbers_stay(tmp_path: Path) -> None:
+    cells = ["=cmd()", "+a", "-a", "@a", "\t=a", "-1.5", "+2", "a=b", "", None, 7]
+    sink = open_sink(str(tmp_path / "out.csv"), Format.CSV, ["-name"], ["score"], None, escape_formulas=True)
+    sink.resume(0)
+    sink.write([{"-name": cell, "score": -1.0} for cell in cells])
+    sink.complete()
+    sink.finish()
+    with (tmp_path / "out.csv").open(newline="") as file:
+        heading, *rows = csv.reader(file)
+    assert heading == ["'-name", "score"]
+    expected = ["'=cmd()", "'+a", "'-a", "'@a", "'\t=a", "-1.5", "+2", "a=b", "", "", "7"]
+    assert rows == [[cell, "-1.0"] for cell in expected]
+
+
+def test_what_was_written_of_a_packed_file_can_be_undone(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl.gz"
+    killed = open_sink(str(path), Format.JSON_LINES, ["name"], ["score"], None)
+    killed.resume(0)
+    state = killed.write(ROWS[:2])
+    killed.write(ROWS[:3])
+    resumed = open_sink(str(path), Format.JSON_LINES, ["name"], ["score"], None)
+    resumed.resume(state)
+    resumed.write(ROWS[2:])
+    resumed.complete()
+    resumed.finish()
+    assert [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()] == ROWS
