@@ -204,7 +204,7 @@ async def _served_models(client: AsyncClient, journal: Journal, console: Console
 
 def _check_served(models: Sequence[Model], template: Template | None, labels: Sequence[str], journal: Journal) -> None:
     """Raise CommandError if the service serves another model or template than when the run began."""
-    served = {
+    served: dict[str, Any] = {
         "models": [model.id for model in models],
         "template": None if template is None else template.digest,
         "labels": list(labels),
