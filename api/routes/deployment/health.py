@@ -20,8 +20,12 @@ NOT_READY = documented(ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.MODEL_UNAVAILABL
 
 
 @router.get("/livez", response_model=Health, responses=documented())
-async def livez() -> Response:
-    """Alive: the process answers. It looks at nothing else."""
+async def livez(service: ServiceOf) -> Response:
+    """Alive: requests are answered, whatever the database does. This is for load balancers.
+
+    Of several processes, none says so while one hangs, because some connections would get no answer.
+    """
+    _check_processes(service)
     return json_response({"status": "ok"})
 
 
@@ -30,19 +34,22 @@ async def readyz(service: ServiceOf) -> Response:
     """Ready: the database can be read and written, with a schema that will do, and the workers serve what this does.
 
     Also without workers: jobs are accepted, and wait. With workers of which none has this process's tokenizer,
-    vocabulary, context and delimiter it is not ready, and the error's message says what differs. Of several processes,
-    none is ready while one hangs.
+    vocabulary, context and delimiter it is not ready, and the error's message says what differs.
     """
-    if service.siblings is not None and (silent := service.siblings.silent()):
-        message = f"of the API's processes, these hang and are about to be replaced: {', '.join(map(str, silent))}"
-        raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
+    _check_processes(service)
     return json_response(await service.threads.sql(_readiness, service))
 
 
 @router.get("/health", response_model=Readiness, responses=NOT_READY)
 async def health(service: ServiceOf) -> Response:
-    """The same as `/readyz`, at the path that load balancers of other servers ask."""
+    """The same as `/readyz`, at the path that is usual with other servers."""
     return await readyz(service)
+
+
+def _check_processes(service: Service) -> None:
+    if service.siblings is not None and (silent := service.siblings.silent()):
+        message = f"of the API's processes, these hang and are about to be replaced: {', '.join(map(str, silent))}"
+        raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
 
 
 def _readiness(service: Service) -> dict[str, Any]:

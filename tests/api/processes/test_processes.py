@@ -196,7 +196,7 @@ def test_a_process_that_hangs_is_replaced_and_meanwhile_none_is_ready(
         os.kill(hanging, signal.SIGSTOP)
         eventually(lambda: clients[0].get("/readyz").status_code == 503, "its sibling tells load balancers")
         assert clients[0].get("/readyz").json()["error"]["message"].endswith("about to be replaced: 1")
-        assert clients[0].get("/livez").status_code == 200
+        assert clients[0].get("/livez").status_code == 503
         api.wait_until_serving(PROCESSES + 1)
         (line,) = api.logged("a process of the API hangs and is ended")
         assert (line["process"], line["pid"], line["level"]) == (1, hanging, "error")
