@@ -22,6 +22,7 @@ from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
+from api.callers.storage_quota import StorageQuota
 from api.events.batch_progress import read_batch_states
 from api.events.job_progress import read_states
 from api.metrics import Metrics
@@ -151,6 +152,7 @@ def create_app(
         threads = Threads(1 if siblings is None else siblings.count)
         text_process = TextProcess(reading, threads, None if siblings is None else siblings.turns)
         ringer = Ringer(doorbell)
+        storage_quota = StorageQuota(database, limits.max_stored_bytes_per_tenant)
         every = api.waiter_poll_seconds
         followed_jobs = Following(lambda job_ids: threads.sql(read_states, database, job_ids), every)
         followed_batches = Following(lambda ids: threads.sql(read_batch_states, database, ids), every)
@@ -169,7 +171,8 @@ def create_app(
                 bell.bell_prefix,
                 None if siblings is None else siblings.count_requests,
             ),
-            admission=Admission(database, threads, card, compatibility, api),
+            admission=Admission(database, threads, card, compatibility, api, storage_quota),
+            storage_quota=storage_quota,
             acceptor=Acceptor(database, threads, ringer, process_metrics, card.name),
             metrics=process_metrics,
             # Not in the threads for SQL, because metrics are needed most when all of those wait for the database. One

@@ -14,6 +14,7 @@ from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
+from api.callers.storage_quota import StorageQuota
 from api.events.batch_progress import BatchState
 from api.events.job_progress import JobState, ScorePart
 from api.metrics import Metrics
@@ -49,6 +50,7 @@ class Service:
     authenticator: Authenticator
     rate_limits: RateLimits
     admission: Admission
+    storage_quota: StorageQuota
     acceptor: Acceptor
     metrics: Metrics
     metrics_text: SharedCall[bytes]  # what /metrics answers

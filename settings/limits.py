@@ -57,8 +57,9 @@ class LimitSettings(SettingsSlice):
         1_000_000, description="lines of such a file; each is a request of a batch, and blank lines do not count"
     )
     max_files_per_tenant: PositiveInt = Field(1_000, description="files that one tenant may have")
-    max_file_bytes_per_tenant: PositiveInt = Field(
-        16 * 2**30, description="bytes of all files of one tenant, those that its batches write included"
+    max_stored_bytes_per_tenant: PositiveInt = Field(
+        64 * 2**30,
+        description="bytes that one tenant may store: its files, its jobs with their scores, and what batches write",
     )
     max_open_batches_per_tenant: PositiveInt = Field(
         100, description="batches that one tenant may have at the same time; those that have ended do not count"

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from api.answers.error_responses import STATUS, error_body
 from api.answers.presentation import encode, encode_object
+from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.options import Scoring
+
+LINE_BYTES, RESULT_BYTES, NUMBER_BYTES = 1_500, 128, 25
+"""What a line takes at most beside its numbers: once, for each item, and for each number of a list. A number has up to
+24 characters.
+"""
 
 
 def line_id(batch_id: str, number: int) -> str:
@@ -17,6 +26,25 @@ def line_id(batch_id: str, number: int) -> str:
 def encode_answer(batch_id: str, number: int, custom_id: str | None, job_id: str, body: bytes) -> bytes:
     """Return the line of a request that was answered. body: the encoded answer."""
     return _line(batch_id, number, custom_id, _response(200, job_id, body), b"null")
+
+
+def most_bytes(submission: Submission, ranking: Mapping[str, Any] | None) -> int:
+    """Return how many bytes the line of a request that is answered takes, at most or nearly so.
+
+    ranking: what its answer needs beside the scores, if it ranks.
+    """
+    options, items = submission.options, submission.total_items
+    if ranking is not None:
+        return LINE_BYTES + RESULT_BYTES * items + int(ranking.get("bytes", 0))
+    if options.scoring is Scoring.LIKELIHOOD:
+        targets = [chunk.continuations for chunk in submission.chunks if chunk.continuations is not None]
+        lists = options.return_token_logprobs + options.return_tokens
+        numbers = lists * sum(len(one.tokens) for one in targets)
+    else:
+        of_items = submission.item_labels
+        shown = items * len(submission.label_token_ids) if of_items is None else len(of_items.columns)
+        numbers = (1 + options.return_logprobs + options.return_logits) * shown
+    return LINE_BYTES + RESULT_BYTES * items + NUMBER_BYTES * numbers
 
 
 def encode_refusal(batch_id: str, number: int, custom_id: str | None, error: RequestError) -> bytes:

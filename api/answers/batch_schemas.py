@@ -83,7 +83,10 @@ class Batch(Shape):
     object: Literal["batch"] = "batch"
     endpoint: Endpoint
     model: str
-    errors: BatchErrors | None = Field(description="why the file could not be read as lines, if the batch failed")
+    errors: BatchErrors | None = Field(
+        description="why the file could not be read as lines, if the batch failed; while its further lines wait for "
+        "room in what the tenant may store: that they do, with the code `quota_exceeded`"
+    )
     input_file_id: str
     completion_window: str
     status: Literal[

@@ -23,7 +23,7 @@ def show_batch(batch: BatchRecord, warnings: Sequence[str] = ()) -> dict[str, An
         "object": "batch",
         "endpoint": batch.endpoint,
         "model": batch.model,
-        "errors": None if batch.error_message is None else _errors(batch.error_message),
+        "errors": None if batch.error_message is None else _errors(batch, batch.error_message),
         "input_file_id": batch.input_file_id,
         "completion_window": batch.completion_window,
         "status": str(batch.status),
@@ -59,8 +59,15 @@ def show_counts(batch: BatchRecord | BatchProgress) -> dict[str, int]:
     return {"total": batch.total_lines, "completed": batch.completed_lines, "failed": batch.failed_lines}
 
 
-def _errors(message: str) -> dict[str, Any]:
-    error = {"code": str(ErrorCode.INVALID_FILE), "message": message, "param": "input_file_id", "line": None}
+def _errors(batch: BatchRecord, message: str) -> dict[str, Any]:
+    """Return why a batch has failed or, while it is in progress, why its further lines wait."""
+    has_failed = batch.status is BatchStatus.FAILED
+    error = {
+        "code": str(ErrorCode.INVALID_FILE if has_failed else ErrorCode.QUOTA_EXCEEDED),
+        "message": message,
+        "param": "input_file_id" if has_failed else None,
+        "line": None,
+    }
     return {"object": "list", "data": [error]}
 
 

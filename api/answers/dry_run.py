@@ -39,6 +39,7 @@ def show_dry_run(found: DryRun) -> dict[str, Any]:
         "total_items": submission.total_items,
         "usage": show_usage(submission.prompt_tokens, 0 if forecast is None else forecast.cached_tokens),
         "work": found.work,
+        "stored_bytes": submission.stored_bytes,
         "plan": plan,
         "estimated_seconds": _rounded(found.seconds),
         "estimated_wait_seconds": _rounded(found.wait_seconds),

@@ -186,6 +186,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "total_items": 2,
         "usage": _USAGE,
         "work": 14,
+        "stored_bytes": 184,
         "plan": [{"algorithm": "serial", "items": 2, "reason": "the query has 11 tokens, fewer than 64"}],
         "estimated_seconds": 0.012,
         "estimated_wait_seconds": 0.0,

@@ -104,6 +104,7 @@ class DryRun(Shape):
         description="as the job would have it: its tokens, and how many of them are shared if no worker knows the query"
     )
     work: int = Field(description="tokens to compute, as quotas count them: docs/limits.md")
+    stored_bytes: int = Field(description="what it takes in the database with all of its scores: docs/limits.md")
     plan: list[PlannedItems] | None = Field(description="null while no worker says how it plans")
     estimated_seconds: float | None = Field(description="of scoring it, by all live workers; null if nobody knows")
     estimated_wait_seconds: float | None = Field(description="before that; null if nobody knows")

@@ -11,9 +11,10 @@ from api.answers.batch_lines import encode_refusal, encode_unscored
 from api.batches.blocks import Block, next_block
 from api.batches.reading import InputLine, ReadLine, custom_id_of, read_lines, too_long
 from api.callers.authentication import Principal
+from api.callers.storage_quota import full
 from api.service import Service
 from api.text_process.body_reader import SHORT_BYTES
-from jobs.file_batches.feeding import Fed, NewLine, feed
+from jobs.file_batches.feeding import Fed, NewLine, feed, say_why_it_waits
 from jobs.file_batches.reading import BatchRecord
 from jobs.tenancy.tenants import Tenant, find_tenant
 from scoring.error_codes import ErrorCode, RequestError
@@ -49,6 +50,9 @@ class Feeder:
     async def _feed(self, batch: BatchRecord, traceparent: str | None) -> float:
         threads, db = self._service.threads, self._service.database
         most = self._service.limits.max_line_bytes
+        room = await threads.sql_of(batch.tenant, self._service.storage_quota.room, batch.tenant)
+        if room <= 0:  # Its lines would be read for nothing.
+            return await self._wait_for_room(batch)
         block = await threads.sql_of(batch.tenant, next_block, db, batch, most)
         principal = await threads.sql_of(batch.tenant, _principal, self._service, batch.tenant)
         try:
@@ -61,8 +65,18 @@ class Feeder:
             log.info("a batch waits", batch_id=batch.id, reason=error.message)
             return error.retry_after or PAUSE_SECONDS
         lines = [_new_line(batch, line, one, traceparent) for line, one in zip(block.lines, read, strict=False)]
-        fed = await self._store(batch, block, lines)
+        fitting = _fitting(lines, room)
+        if lines and not fitting:
+            return await self._wait_for_room(batch)
+        fed = await self._store(batch, block, fitting)
         return fed.pause_seconds
+
+    async def _wait_for_room(self, batch: BatchRecord) -> float:
+        """Have a batch say that its tenant has no room for further lines. Returns for how many seconds it waits."""
+        reason = f"{full(self._service.storage_quota.most)}; further lines are read when something is deleted"
+        log.info("a batch waits", batch_id=batch.id, reason=reason)
+        await self._service.threads.sql_of(batch.tenant, say_why_it_waits, self._service.database, batch, reason)
+        return PAUSE_SECONDS
 
     async def refuse(self, batch: BatchRecord, code: ErrorCode) -> None:
         """Refuse the next lines of a batch that has expired, or that is cancelled."""
@@ -87,6 +101,7 @@ class Feeder:
             refuse_repeated=lambda line: _refuse_repeated(batch, line),
             is_late=is_late,
         )
+        self._service.storage_quota.add(batch.tenant, fed.stored_bytes)
         if fed.submissions:
             self._service.ringer.ring(batch.model)
         for submission in fed.submissions:
@@ -145,10 +160,28 @@ def _new_line(batch: BatchRecord, line: InputLine, read: ReadLine, traceparent: 
         submission = read.submission
         if submission is not None and traceparent is not None:
             submission = replace(submission, traceparent=traceparent)
-        return NewLine(line.number, line.stop, read.custom_id, submission, ranking=read.ranking)
+        return NewLine(
+            line.number,
+            line.stop,
+            read.custom_id,
+            submission,
+            ranking=read.ranking,
+            answer_bytes=read.answer_bytes,
+        )
     error = RequestError(read.error["code"], read.error["message"], param=read.error["param"])
     refusal = encode_refusal(batch.id, line.number, read.custom_id, error)
-    return NewLine(line.number, line.stop, read.custom_id, refusal=refusal)
+    return NewLine(line.number, line.stop, read.custom_id, refusal=refusal, answer_bytes=len(refusal))
+
+
+def _fitting(lines: Sequence[NewLine], room: int) -> list[NewLine]:
+    """Return the first lines, as many as there is room for."""
+    fitting = []
+    for line in lines:
+        room -= line.stored_bytes
+        if room < 0:
+            break
+        fitting.append(line)
+    return fitting
 
 
 def _refuse_repeated(batch: BatchRecord, line: NewLine) -> bytes:

@@ -12,7 +12,9 @@ from typing import Any
 
 import structlog
 
+from api.answers.batch_lines import most_bytes
 from api.callers.authentication import Principal
+from api.callers.storage_quota import check_stored_bytes
 from api.reading import ReadingContext
 from api.requests.json_body import check_containers, parse_json
 from api.requests.reranking import Rerank, rerank_of
@@ -52,6 +54,7 @@ class ReadLine:
     custom_id: str | None
     submission: Submission | None = None
     ranking: Mapping[str, Any] | None = None
+    answer_bytes: int = 0  # that are written of it, at most
     error: RequestErrorFields | None = None
 
 
@@ -118,6 +121,8 @@ def _read(
         body = _body(value, endpoint)
         submission, ranking = _request(reading, body, stop_if_unwanted, principal, endpoint, line)
         _check_quota(submission)
+        answer_bytes = most_bytes(submission, ranking)
+        check_stored_bytes(submission.stored_bytes + answer_bytes, reading.limits.max_stored_bytes_per_tenant)
     except RequestError as error:
         return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
     except (MemoryError, KeyboardInterrupt, SystemExit):
@@ -125,7 +130,7 @@ def _read(
     except BaseException:  # tokenizers raises such an exception for a bug in its Rust code
         log.exception("a line of a batch could not be read", number=line.number)
         return ReadLine(custom_id, error={"code": ErrorCode.INTERNAL_ERROR, "message": INTERNAL, "param": None})
-    return ReadLine(custom_id, submission, ranking)
+    return ReadLine(custom_id, submission, ranking, answer_bytes)
 
 
 def _custom_id(value: object) -> str | None:

@@ -15,12 +15,14 @@ from contextlib import suppress
 
 from api.caching import ThrottledValue
 from api.callers.compatibility import Compatibility, CompatibilityCheck
+from api.callers.storage_quota import StorageQuota
 from api.threads import Threads
 from checkpoints.card import ModelCard
 from jobs.queue.idempotency import is_known
 from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.records import Idempotency, Submission
+from jobs.store.records import Idempotency, Origin, Submission
+from jobs.store.tables import COUNTED_BYTES
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.work import work_of_group
 from settings.api import ApiSettings
@@ -50,7 +52,7 @@ class Admission:
     """Refuses work that can't be accepted now.
 
     Calls and jobs are admitted on the event loop, mostly by what is known already. Uploads are admitted in threads.
-    Every method raises RequestError OVERLOADED or MODEL_UNAVAILABLE to refuse, and StorageUnavailable.
+    Every method raises RequestError OVERLOADED, MODEL_UNAVAILABLE or QUOTA_EXCEEDED to refuse, and StorageUnavailable.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class Admission:
         card: ModelCard,
         compatibility: CompatibilityCheck,
         settings: ApiSettings,
+        storage_quota: StorageQuota,
     ) -> None:
         self._database = database
         self._card = card
         self._threads = threads
         self._compatibility = compatibility
         self._settings = settings
+        self._storage_quota = storage_quota
         self._looking: asyncio.Task[None] | None = None
         self._calls = ThrottledValue(
             lambda: count_waiting(database, card, COUNTED_CALLS, interactive_only=True), GOOD_FOR_SECONDS
@@ -80,7 +84,8 @@ class Admission:
         )
 
     async def admit_call(self, submission: Submission, timeout: float) -> None:
-        """Refuse a call that can probably not be scored within ``timeout`` seconds."""
+        """Refuse a call that can probably not be scored within ``timeout`` seconds, or stored."""
+        await self._take_storage(submission)
         compatibility, waiting = self._compatibility.recent(waits=False), self._calls.fresh()
         if compatibility is not None and waiting is not None:
             try:
@@ -107,6 +112,7 @@ class Admission:
 
     async def admit_job(self, submission: Submission) -> None:
         """Refuse a job if there is no room for it."""
+        await self._take_storage(submission)
         compatibility, is_full = self._compatibility.recent(waits=True), self._too_many.fresh()
         if compatibility is None or is_full is not False or self._settings.max_waiting_seconds is not None:
             await self._unless_known(submission, lambda: self._check_job(submission))
@@ -126,6 +132,13 @@ class Admission:
         """Refuse a further part of an upload if there is no room for it. Others may have filled the queue meanwhile."""
         self._compatibility.check(waits=True)
         self._check_room(tenant)
+
+    async def _take_storage(self, submission: Submission) -> None:
+        """Count what is stored of a submission, or refuse it. What is refused must not be known already."""
+        size, quota = submission.stored_bytes, self._storage_quota
+        is_call = submission.origin is Origin.CALL
+        if size >= COUNTED_BYTES and not quota.take_at_once(submission.tenant, size, is_call=is_call):
+            await self._unless_known(submission, lambda: quota.take(submission.tenant, size, is_call=is_call))
 
     async def _unless_known(self, submission: Submission, check: Callable[[], None]) -> None:
         """Check a request, unless it has no items, or its Idempotency-Key shows that it was accepted earlier."""

@@ -19,7 +19,6 @@ from api.requests.batch import read_batch
 from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import Handling, is_strict
-from api.requests.uploads.file_upload import file_quota
 from api.service import ServiceOf
 from jobs.file_batches.creating import cancel_batch, create_batch
 from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
@@ -76,13 +75,15 @@ async def create(
             request, principal.tenant, read_batch, data, principal, idempotency_key, strict
         )
     limits = service.limits
+    no_room = await service.threads.sql_of(principal.tenant, service.storage_quota.refusal, principal.tenant)
     batch, is_replayed = await service.threads.sql_of(
         principal.tenant,
         create_batch,
         service.database,
         wanted,
         limits.max_open_batches_per_tenant,
-        file_quota(limits),
+        limits.max_files_per_tenant,
+        no_room,
     )
     return json_response(show_batch(batch, warnings), headers=REPLAYED if is_replayed else {})
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from api.answers.dry_run import DryRun
 from api.callers.compatibility import Compatibility
+from api.callers.storage_quota import check_stored_bytes
 from api.service import Service
 from jobs.queue.statistics import WaitingWork
 from jobs.store.records import Submission, WorkerRecord
@@ -22,6 +23,7 @@ class _Situation:
     compatibility: Compatibility
     waiting: WaitingWork
     has_quota: bool
+    has_storage: bool
 
 
 async def dry_run(service: Service, submission: Submission) -> DryRun:
@@ -30,6 +32,7 @@ async def dry_run(service: Service, submission: Submission) -> DryRun:
     work = await service.threads.text_of(submission.tenant, work_of_group, len(submission.prefix), submission.chunks)
     if submission.quota is not None:
         check_size(submission.quota, work)
+    check_stored_bytes(submission.stored_bytes, service.storage_quota.most)
     situation = await service.threads.sql_of(submission.tenant, _look, service, submission, work)
     return await service.threads.text_of(submission.tenant, _foresee, submission, work, situation)
 
@@ -40,6 +43,7 @@ def _look(service: Service, submission: Submission, work: int) -> _Situation:
         service.compatibility.current(),
         service.admission.waiting_work(),
         quota is None or has_room(service.database, submission.tenant, quota, work),
+        submission.stored_bytes <= service.storage_quota.room(submission.tenant),
     )
 
 
@@ -69,6 +73,8 @@ def _foresee(submission: Submission, work: int, situation: _Situation) -> DryRun
         waits_for.append(("backlog", f"about {ahead:.0f} tokens of work would be scored before it"))
     if not situation.has_quota:
         waits_for.append(("quota", "as much as may wait of this tenant waits already, so it would be refused now"))
+    if not situation.has_storage:
+        waits_for.append(("storage", "this tenant stores too much, so it would be refused before something is deleted"))
     return DryRun(
         submission,
         work,

@@ -12,7 +12,7 @@ from jobs.file_batches.reading import BatchRecord, find_batch
 from jobs.file_batches.tables import OPEN, BatchStatus, file_batches
 from jobs.files.creation_keys import CreationKey, take_creation_key
 from jobs.files.reading import file_not_found, find_file
-from jobs.files.receiving import FileQuota, check_room_for_output
+from jobs.files.receiving import check_room_for_output
 from jobs.files.tables import Purpose
 from jobs.store.clock import NOW
 from jobs.store.database import Database
@@ -42,12 +42,17 @@ class NewBatch:
 
 
 def create_batch(
-    db: Database, wanted: NewBatch, max_open: int, quota: FileQuota | None = None
+    db: Database,
+    wanted: NewBatch,
+    max_open: int,
+    max_files: int | None = None,
+    no_room: RequestError | None = None,
 ) -> tuple[BatchRecord, bool]:
     """Store a batch. Returns it, and whether an earlier request with the same Idempotency-Key had made it.
 
-    max_open: how many batches that have not ended the tenant may have. quota: what its files may be, if they are
-    limited. Raises RequestError FILE_NOT_FOUND, INVALID_FILE, QUOTA_EXCEEDED, IDEMPOTENCY_KEY_REUSED.
+    max_open: how many batches that have not ended the tenant may have. max_files: how many files it may have, if they
+    are limited. no_room: the error of a new batch, if the tenant stores as much as it may. Raises RequestError
+    FILE_NOT_FOUND, INVALID_FILE, QUOTA_EXCEEDED, IDEMPOTENCY_KEY_REUSED.
     """
     batch_id = new_file_batch_id()
     with db.write() as tx:
@@ -72,8 +77,10 @@ def create_batch(
                 retry_after=random.uniform(*RETRY_SECONDS),
                 limit="max_open_batches_per_tenant",
             )
-        if quota is not None:
-            check_room_for_output(tx, wanted.tenant, quota)
+        if max_files is not None:
+            check_room_for_output(tx, wanted.tenant, max_files)
+        if no_room is not None:
+            raise no_room
         tx.execute(
             insert(file_batches).values(
                 id=batch_id,

@@ -21,7 +21,7 @@ from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobStatus, Submission
-from jobs.store.tables import jobs
+from jobs.store.tables import COUNTED_BYTES, jobs
 from jobs.tenancy.quotas import QuotaFullError, charge, read_counters, recount
 from scoring.work import work_of_group
 
@@ -40,6 +40,13 @@ class NewLine:
     submission: Submission | None = None
     refusal: bytes | None = None  # what is written to the error file
     ranking: Mapping[str, Any] | None = None  # what its answer needs beside the scores
+    answer_bytes: int = 0  # that are written of it, at most
+
+    @property
+    def stored_bytes(self) -> int:
+        """What the tenant stores more because of it: its answer, and a job with its scores."""
+        of_job = 0 if self.submission is None else self.submission.stored_bytes
+        return self.answer_bytes + (of_job if of_job >= COUNTED_BYTES else 0)
 
     @property
     def price(self) -> int:
@@ -54,6 +61,7 @@ class Fed:
     """What came of storing lines."""
 
     submissions: tuple[Submission, ...] = ()  # those that became jobs
+    stored_bytes: int = 0  # what the tenant stores more because of them
     pause_seconds: float = 0.0  # until there may be room in the quota of the tenant
 
 
@@ -133,14 +141,37 @@ def _feed(
         tx.execute(
             update(file_batches)
             .where(file_batches.c.id == batch.id)
-            .values(read_bytes=read_bytes, read_lines=read_lines, is_late=is_late or file_batches.c.is_late)
+            .values(
+                read_bytes=read_bytes,
+                read_lines=read_lines,
+                reserved_bytes=file_batches.c.reserved_bytes + sum(line.answer_bytes for line in fitting),
+                error_message=None,
+                is_late=is_late or file_batches.c.is_late,
+            )
         )
         price = sum(line.price for line in fitting)
         if price:
             quota = next(line.submission.quota for line in fitting if line.submission is not None)
             assert quota is not None
             charge(tx, batch.tenant, quota, price)
-        return Fed(tuple(job.submission for job in new.values()))
+        stored = sum(line.stored_bytes for line in fitting)
+        return Fed(tuple(job.submission for job in new.values()), stored)
+
+
+def say_why_it_waits(db: Database, batch: BatchRecord, reason: str) -> None:
+    """Have a batch say why no further lines of it are read. The next lines that are stored take it back."""
+    if batch.error_message == reason:
+        return
+    with db.write(durable=False) as tx:
+        tx.execute(
+            update(file_batches)
+            .where(
+                file_batches.c.id == batch.id,
+                file_batches.c.read_bytes == batch.read_bytes,
+                file_batches.c.status == BatchStatus.IN_PROGRESS.value,
+            )
+            .values(error_message=reason)
+        )
 
 
 def _row(batch_id: str, line: NewLine, job: NewJob | None) -> dict[str, Any]:
@@ -151,6 +182,7 @@ def _row(batch_id: str, line: NewLine, job: NewJob | None) -> dict[str, Any]:
         "job_id": None if job is None else job.id,
         "refusal": line.refusal,
         "ranking": None if line.ranking is None else dict(line.ranking),
+        "answer_bytes": line.answer_bytes,
     }
 
 
@@ -164,7 +196,7 @@ def _without_repeated(
     for line in lines:
         if line.custom_id in taken and line.custom_id is not None:
             refusal = line.refusal or refuse(line)
-            line = NewLine(line.number, line.stop, None, refusal=refusal)
+            line = NewLine(line.number, line.stop, None, refusal=refusal, answer_bytes=len(refusal))
         elif line.custom_id is not None:
             taken.add(line.custom_id)
         kept.append(line)

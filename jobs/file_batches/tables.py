@@ -71,7 +71,7 @@ file_batches = Table(
     Column("remove_at", Seconds),  # set when it ends: from then on no reader sees it, and its rows are removed
     Column("metadata", JSON, nullable=False),
     Column("webhook", JSON(none_as_null=True)),  # {url, host, events}
-    Column("error_message", Text),  # why it failed
+    Column("error_message", Text),  # why it failed; of one that is in progress: why its further lines are not read
     Column("total_lines", Integer, nullable=False),  # those that are not blank
     Column("input_bytes", BigInteger, nullable=False),
     # Where the next line begins that is to become a job, and its number.
@@ -82,6 +82,8 @@ file_batches = Table(
     Column("failed_lines", Integer, nullable=False),  # lines in the error file
     Column("prompt_tokens", BigInteger, nullable=False),  # of the lines in the output file
     Column("cached_tokens", BigInteger, nullable=False),
+    # What its files will grow by for lines that were read and are not written, at most: the sum of their answer_bytes.
+    Column("reserved_bytes", BigInteger, nullable=False, server_default="0"),
     Column("is_late", Boolean, nullable=False, server_default=false()),  # whether a line was not scored in time
     # Until then no process works on it: one does at present, or there is nothing to do.
     Column("next_step_at", Seconds, nullable=False),
@@ -114,6 +116,7 @@ batch_lines = Table(
     Column("job_id", String(40)),
     Column("refusal", LargeBinary),  # of a line without a job: what is written to the error file
     Column("ranking", JSON(none_as_null=True)),  # of a line that ranks: what its answer needs beside the scores
+    Column("answer_bytes", BigInteger, nullable=False, server_default="0"),  # that are written of it, at most
 )
 Index(
     "uq_batch_lines_custom_id",

@@ -109,6 +109,8 @@ def write_lines(db: Database, batch: BatchRecord, stop: int, written: Written) -
         if row is None:
             return False
         now = batch_record(row)
+        of_lines = (batch_lines.c.batch_id == batch.id, batch_lines.c.number >= now.written_lines)
+        reserved = tx.scalar(select(func.sum(batch_lines.c.answer_bytes)).where(*of_lines, batch_lines.c.number < stop))
         tx.execute(
             update(file_batches)
             .where(file_batches.c.id == batch.id)
@@ -116,6 +118,7 @@ def write_lines(db: Database, batch: BatchRecord, stop: int, written: Written) -
                 output_file_id=_append(tx, now, now.output_file_id, "output", written.output),
                 error_file_id=_append(tx, now, now.error_file_id, "error", written.errors),
                 written_lines=stop,
+                reserved_bytes=file_batches.c.reserved_bytes - int(reserved or 0),
                 completed_lines=file_batches.c.completed_lines + written.completed,
                 failed_lines=file_batches.c.failed_lines + written.failed,
                 prompt_tokens=file_batches.c.prompt_tokens + written.prompt_tokens,

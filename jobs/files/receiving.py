@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Select, func, insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from jobs.files.creation_keys import UNKNOWN_BODY, CreationKey, remove_creation_keys, set_body_hash, take_creation_key
 from jobs.files.reading import FileRecord, file_record
@@ -28,20 +28,11 @@ RETRY_SECONDS = (30.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class FileQuota:
-    """What the files of one tenant may be, those that its batches write included."""
-
-    max_files: int
-    max_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReceivedFile:
     """A file that is being received."""
 
     id: str
     tenant: str
-    quota: FileQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +43,11 @@ class EarlierFile:
     body_hash: str  # of the earlier request
 
 
-def begin_file(db: Database, tenant: str, quota: FileQuota, key: str | None) -> ReceivedFile | EarlierFile:
+def begin_file(db: Database, tenant: str, max_files: int, key: str | None) -> ReceivedFile | EarlierFile:
     """Store a file that has no bytes yet, and reserve its Idempotency-Key before its body is known.
 
-    Raises RequestError IDEMPOTENCY_IN_PROGRESS, QUOTA_EXCEEDED.
+    max_files: how many files the tenant may have, those that its batches write included. Raises RequestError
+    IDEMPOTENCY_IN_PROGRESS, QUOTA_EXCEEDED.
     """
     file_id = new_file_id()
     with db.write() as tx:
@@ -63,23 +55,18 @@ def begin_file(db: Database, tenant: str, quota: FileQuota, key: str | None) -> 
             earlier = take_creation_key(tx, CreationKey(tenant, key, UNKNOWN_BODY, file_id))
             if earlier is not None:
                 return EarlierFile(earlier.made_id, earlier.body_hash)
-        held = tx.execute(_held_by(tenant)).one()
-        if held.files >= quota.max_files:
-            raise _exceeded(f"this tenant has {held.files} files already, the most it may have", "max_files_per_tenant")
+        held = _files_of(tx, tenant)
+        if held >= max_files:
+            raise _exceeded(f"this tenant has {held} files already, the most it may have")
         store_new_file(tx, file_id, tenant, Purpose.BATCH, "", FileState.RECEIVING)
-    return ReceivedFile(file_id, tenant, quota)
+    return ReceivedFile(file_id, tenant)
 
 
-def check_room_for_output(tx: Transaction, tenant: str, quota: FileQuota) -> None:
-    """Refuse a batch of a tenant whose files are more than they may be. What a batch writes is never refused.
-
-    Raises RequestError QUOTA_EXCEEDED.
-    """
-    held = tx.execute(_held_by(tenant)).one()
-    if held.files > quota.max_files:
-        message = f"this tenant has {held.files} files, and may have {quota.max_files}; delete some"
-        raise _exceeded(message, "max_files_per_tenant")
-    _check_bytes(held.bytes, quota)
+def check_room_for_output(tx: Transaction, tenant: str, max_files: int) -> None:
+    """Refuse a batch of a tenant whose files are more than they may be. Raises RequestError QUOTA_EXCEEDED."""
+    held = _files_of(tx, tenant)
+    if held > max_files:
+        raise _exceeded(f"this tenant has {held} files, and may have {max_files}; delete some")
 
 
 def store_new_file(
@@ -104,8 +91,8 @@ def store_new_file(
 def stage_file(db: Database, file: ReceivedFile, content: bytes = b"", lines: int = 0) -> None:
     """Store further bytes of a file. Without bytes, only record that its receiver is alive.
 
-    lines: how many lines that are not blank end with these bytes. Raises RequestError QUOTA_EXCEEDED; FILE_NOT_FOUND
-    if the file was swept in the meantime.
+    lines: how many lines that are not blank end with these bytes. Raises RequestError FILE_NOT_FOUND if the file was
+    swept in the meantime.
     """
     with db.write() as tx:
         size = tx.scalar(
@@ -118,7 +105,6 @@ def stage_file(db: Database, file: ReceivedFile, content: bytes = b"", lines: in
             raise _given_up()
         if content:
             append_parts(tx, file.id, size - len(content), content)
-            _check_bytes(tx.execute(_held_by(file.tenant)).one().bytes, file.quota)
 
 
 def append_parts(tx: Transaction, file_id: str, first_byte: int, content: bytes) -> None:
@@ -174,15 +160,9 @@ def give_up_file(db: Database, file_ids: Sequence[str], *, silent_seconds: float
             remove_creation_keys(tx, ended)
 
 
-def _held_by(tenant: str) -> Select[tuple[int, int]]:
+def _files_of(tx: Transaction, tenant: str) -> int:
     kept = (files.c.tenant == tenant, files.c.remove_at.is_(None))
-    return select(func.count().label("files"), func.coalesce(func.sum(files.c.bytes), 0).label("bytes")).where(*kept)
-
-
-def _check_bytes(held: int, quota: FileQuota) -> None:
-    if held > quota.max_bytes:
-        message = f"this tenant's files may have {quota.max_bytes} bytes together; delete some"
-        raise _exceeded(message, "max_file_bytes_per_tenant")
+    return int(tx.scalar(select(func.count()).select_from(files).where(*kept)) or 0)
 
 
 def _given_up() -> RequestError:
@@ -191,5 +171,6 @@ def _given_up() -> RequestError:
     )
 
 
-def _exceeded(message: str, setting: str) -> RequestError:
-    return RequestError(ErrorCode.QUOTA_EXCEEDED, message, retry_after=random.uniform(*RETRY_SECONDS), limit=setting)
+def _exceeded(message: str) -> RequestError:
+    retry_after = random.uniform(*RETRY_SECONDS)
+    return RequestError(ErrorCode.QUOTA_EXCEEDED, message, retry_after=retry_after, limit="max_files_per_tenant")

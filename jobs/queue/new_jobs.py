@@ -208,6 +208,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "notice_key": submission.notice_key,
         "item_labels": None if submission.item_labels is None else submission.item_labels.to_bytes(),
         "traceparent": submission.traceparent,
+        "stored_bytes": submission.stored_bytes,
     }
 
 
@@ -339,13 +340,13 @@ _SQL = f"""
         INSERT INTO jobs (
             id, tenant, model, origin, priority, status, prefix_id, total_items, scored_items, remaining_chunks,
             prompt_tokens, cached_tokens, created_at, expires_at, label_token_ids, options, metadata, warnings,
-            webhook, notice_key, item_labels, traceparent
+            webhook, notice_key, item_labels, traceparent, stored_bytes
         )
         SELECT
             job.id, tenant, model, origin, priority, status, known.id, total_items, scored_items,
             remaining_chunks, prompt_tokens, cached_tokens, now + created_at, now + expires_at, label_token_ids,
             opts::json, meta::json, warns::json, hook::json, notice_key,
-            item_labels, traceparent
+            item_labels, traceparent, stored_bytes
         FROM (
             SELECT (job).*, opts, meta, warns, hook
             FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warns text, hook text)

@@ -104,6 +104,7 @@ def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
                 total_items=jobs.c.total_items + sum(len(chunk.rows) for chunk in new_chunks),
                 remaining_chunks=jobs.c.remaining_chunks + len(new_chunks),
                 prompt_tokens=jobs.c.prompt_tokens + new_tokens,
+                stored_bytes=jobs.c.stored_bytes + upload.submission.bytes_of(new_chunks),
             )
             .returning(jobs.c.created_at, jobs.c.remaining_chunks)
         ).one_or_none()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoints.card import ModelCard
+from jobs.store.codec import SCORE_BYTES
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode
 from scoring.item_labels import ItemLabels
-from scoring.layout import Chunk, Continuations, GroupWork, LabelScores, TargetScores, TokenIds
+from scoring.layout import Chunk, Continuations, GroupWork, Head, LabelScores, TargetScores, TokenIds
 from scoring.options import Priority, ScoreOptions
 
 
@@ -82,6 +83,22 @@ class Submission:
         items = sum(len(chunk.rows) for chunk in self.chunks)
         if items != self.total_items:
             raise ValueError(f"the chunks hold {items} items, not {self.total_items}")
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes that the job takes in the store once it is scored, apart from the usual ones of any job's rows."""
+        labels = 0 if self.item_labels is None else self.item_labels.nbytes
+        return int(self.prefix.nbytes) + labels + self.bytes_of(self.chunks)
+
+    def bytes_of(self, chunks: Iterable[Chunk]) -> int:
+        """Return the bytes that chunks of the job take once they are scored: those of their tokens and scores."""
+        each = SCORE_BYTES * (2 if self.options.head is Head.LOGPROBS else 1) * len(self.label_token_ids)
+        total = 0
+        for chunk in chunks:
+            total += chunk.nbytes + each * len(chunk.rows)
+            if self.options.needs_targets and chunk.continuations is not None:
+                total += len(chunk.continuations) + SCORE_BYTES * len(chunk.continuations.tokens)
+        return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,7 @@ jobs = Table(
     Column("notice_key", LargeBinary),
     Column("item_labels", LargeBinary),  # which of the labels each item has; null: all of them
     Column("traceparent", String(55)),  # of the request that submitted it, as W3C writes it; null: it is not traced
+    Column("stored_bytes", BigInteger, nullable=False, server_default="0"),  # of its tokens, and of all of its scores
 )
 # For lists. Literals, as below. The conditions name no column that a claim changes: then PostgreSQL would have to enter
 # the new version of each claimed job, calls among them, into all indexes of the table.
@@ -120,6 +121,18 @@ IS_CALL = jobs.c.origin == literal_column("'call'")
 """SQL condition: the job is a call, such as of ``/v1/score``."""
 FAILED = jobs.c.error_code.is_not(None)
 """SQL condition: the job has failed."""
+COUNTED_BYTES = 4_096
+"""The bytes of the smallest job that counts in what its tenant stores. The rows of any job take about as many."""
+COUNTED = jobs.c.stored_bytes >= literal_column(str(COUNTED_BYTES))
+"""SQL condition: the job counts in what its tenant stores."""
+Index(
+    "ix_jobs_stored_bytes",
+    jobs.c.tenant,
+    jobs.c.origin,
+    jobs.c.stored_bytes,
+    postgresql_where=COUNTED,
+    sqlite_where=COUNTED,
+)
 for _name, _condition in {
     "ix_jobs_listed": LISTED,
     "ix_jobs_calls": IS_CALL,

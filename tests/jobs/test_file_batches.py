@@ -20,7 +20,7 @@ from jobs.file_batches.removal import sweep_batches
 from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
 from jobs.file_batches.writing import Written, end_batch, ended_lines, finalize_batch, is_written, write_lines
 from jobs.files.reading import get_file, read_bytes
-from jobs.files.receiving import FileQuota, ReceivedFile, accept_file, begin_file, stage_file
+from jobs.files.receiving import ReceivedFile, accept_file, begin_file, stage_file
 from jobs.files.tables import Purpose
 from jobs.queue.claims.claim import claim
 from jobs.queue.finish import finish
@@ -37,12 +37,12 @@ from tests.jobs.work import CARD, MODEL, at_once, finish_all, somebody_waits, su
 from tests.services import wait_until
 
 LINE = b"x\n"
-QUOTA = FileQuota(10, 10**6)
+MAX_FILES = 10
 
 
 def new_batch(store: Database, lines: int = 10, tenant: str = DEFAULT_TENANT) -> BatchRecord:
     """Return a batch of a file with so many lines."""
-    file = begin_file(store, tenant, QUOTA, None)
+    file = begin_file(store, tenant, MAX_FILES, None)
     assert isinstance(file, ReceivedFile)
     stage_file(store, file, LINE * lines, lines)
     accept_file(store, file, purpose=Purpose.BATCH, filename="a", expires_in=1e6, body_hash="h")

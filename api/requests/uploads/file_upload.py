@@ -21,7 +21,6 @@ from jobs.files.creation_keys import check_same_body
 from jobs.files.reading import FileRecord, get_file
 from jobs.files.receiving import (
     EarlierFile,
-    FileQuota,
     ReceivedFile,
     accept_file,
     begin_file,
@@ -107,9 +106,9 @@ class _Receiver:
 
     async def _take(self, content: bytes, lines: int) -> None:
         if self._file is None and self._earlier is None and self._form.filename is not None:
-            quota = file_quota(self._service.limits)
+            most = self._service.limits.max_files_per_tenant
             begun = await self._service.threads.sql_of(
-                self._tenant, begin_file, self._service.database, self._tenant, quota, self._key
+                self._tenant, begin_file, self._service.database, self._tenant, most, self._key
             )
             if isinstance(begun, EarlierFile):
                 self._earlier = begun
@@ -131,7 +130,7 @@ class _Receiver:
         content, lines = bytes(self._content), self._lines
         self._content.clear()
         self._lines = 0
-        await self._service.threads.sql_of(self._tenant, stage_file, self._service.database, self._file, content, lines)
+        await self._service.threads.sql_of(self._tenant, _check_and_stage, self._service, self._file, content, lines)
 
     async def _give_up(self) -> None:
         """Remove what has been stored. If the database is unavailable now, a sweep will remove it."""
@@ -143,9 +142,10 @@ class _Receiver:
             log.warning("could not remove a file that failed", file_id=self._file.id, error=str(error))
 
 
-def file_quota(limits: LimitSettings) -> FileQuota:
-    """Return what the files of a tenant may be."""
-    return FileQuota(limits.max_files_per_tenant, limits.max_file_bytes_per_tenant)
+def _check_and_stage(service: Service, file: ReceivedFile, content: bytes, lines: int) -> None:
+    if content:
+        service.storage_quota.take(file.tenant, len(content))
+    stage_file(service.database, file, content, lines)
 
 
 def _remove(service: Service, file_id: str) -> None:

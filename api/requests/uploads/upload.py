@@ -15,6 +15,7 @@ import structlog
 from starlette.requests import Request
 
 from api.callers.authentication import Principal
+from api.callers.storage_quota import check_stored_bytes
 from api.requests.body import check_declared_length, content_encoding
 from api.requests.uploads.upload_body import UploadBody
 from api.requests.uploads.upload_reader import UploadReader
@@ -69,6 +70,7 @@ class _Receiver:
         self._admitted = False
         self._chunks: list[Chunk] = []
         self._tokens = 0
+        self._staged_bytes = 0
         self._heartbeat_seconds = service.database.settings.upload_timeout_seconds / HEARTBEATS
         self._staged_at = time.monotonic()
 
@@ -123,8 +125,15 @@ class _Receiver:
         chunks, self._chunks, self._tokens = self._chunks, [], 0
         if self._upload is not None:
             first, self._admitted = not self._admitted, self._admitted or bool(chunks)
+            self._staged_bytes += self._upload.submission.bytes_of(chunks)
             await self._service.threads.sql_of(
-                self._principal.tenant, _check_and_stage, self._service, self._upload, chunks, first=first
+                self._principal.tenant,
+                _check_and_stage,
+                self._service,
+                self._upload,
+                chunks,
+                first=first,
+                staged_bytes=self._staged_bytes,
             )
 
     async def _accept(self) -> Accepted:
@@ -159,9 +168,16 @@ def _begin_upload(service: Service, submission: Submission, key: str | None) -> 
     return begin_upload(service.database, submission, key)
 
 
-def _check_and_stage(service: Service, upload: Upload, chunks: Sequence[Chunk], *, first: bool) -> None:
-    if chunks and first:
-        service.admission.admit_upload(upload.submission)
-    elif chunks:
-        service.admission.admit_part(upload.submission.tenant)
+def _check_and_stage(
+    service: Service, upload: Upload, chunks: Sequence[Chunk], *, first: bool, staged_bytes: int
+) -> None:
+    """Stage chunks if there is room for them. staged_bytes: what the upload will take with them, once it is scored."""
+    submission, quota = upload.submission, service.storage_quota
+    if chunks:
+        check_stored_bytes(staged_bytes, quota.most)
+        if first:
+            service.admission.admit_upload(submission)
+        else:
+            service.admission.admit_part(submission.tenant)
+        quota.take(submission.tenant, submission.bytes_of(chunks))
     stage(service.database, upload, chunks)

@@ -276,7 +276,9 @@ def test_many_requests_share_one_count_of_the_waiting_work(queue: Queue) -> None
 
     event.listen(queue.database.engine, "before_cursor_execute", record)
     service = queue.api.app.state.service
-    admission = Admission(queue.database, service.threads, service.card, service.compatibility, service.api)
+    admission = Admission(
+        queue.database, service.threads, service.card, service.compatibility, service.api, service.storage_quota
+    )
     nothing = submission(chunks=0)
     for _ in range(50):
         admission._check_call(nothing, timeout=1.0)
@@ -291,7 +293,9 @@ def test_no_call_waits_for_a_count_that_is_due(queue: Queue, monkeypatch: pytest
 
     async def scenario() -> None:
         service, threads = queue.api.app.state.service, Threads()
-        admission = Admission(queue.database, threads, service.card, service.compatibility, service.api)
+        admission = Admission(
+            queue.database, threads, service.card, service.compatibility, service.api, service.storage_quota
+        )
         admission._check_call(nothing, timeout=1.0)
         free, looked_up = asyncio.Event(), threads.sql
 
