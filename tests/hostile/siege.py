@@ -47,13 +47,17 @@ QUOTA = 2_000_000
 EMPTY_DATABASE = 32 * MEBIBYTE
 BYTES_PER_TOKEN = 8
 BYTES_PER_JOB = 16_384
-"""The bound of the database: these, with the tokens that may wait or were scored, and the jobs that were accepted."""
+STORED_BYTES = 64 * MEBIBYTE
+"""The bound of the database: these, with the tokens that may wait or were scored, and the jobs that were accepted. Jobs
+with many scores count in what a tenant may store, and calls once more.
+"""
 
 SETTINGS: dict[str, object] = {
     "call_timeout_seconds": 20,
     "max_call_timeout_seconds": 20,
     "body_seconds": 40,
     "upload_timeout_seconds": 20,
+    "max_stored_bytes_per_tenant": STORED_BYTES,
     # The quiet tenant's usual time must not hold the time in which programs are compiled.
     "multi_item_enable_startup_warmup": "true",
 }
@@ -172,7 +176,7 @@ class Siege:
         with psycopg.connect(self._address()) as connection:
             row = connection.execute("SELECT count(*), coalesce(sum(prompt_tokens), 0) FROM jobs").fetchone()
         assert row is not None
-        return EMPTY_DATABASE + BYTES_PER_JOB * int(row[0]) + BYTES_PER_TOKEN * int(row[1])
+        return EMPTY_DATABASE + 4 * STORED_BYTES + BYTES_PER_JOB * int(row[0]) + BYTES_PER_TOKEN * int(row[1])
 
     def _is_warm(self) -> bool:
         """Return whether a row of calls is answered quickly."""

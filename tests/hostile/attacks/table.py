@@ -10,6 +10,7 @@ from tests.hostile.attacks.bodies import body_attacks, field_attacks
 from tests.hostile.attacks.connections import connection_attacks
 from tests.hostile.attacks.headers import header_attacks
 from tests.hostile.attacks.known import known_attacks
+from tests.hostile.attacks.storing import storing_attacks
 from tests.hostile.attacks.uploads import upload_attacks
 from tests.hostile.document import Document
 
@@ -27,6 +28,7 @@ class Table:
             *header_attacks(document),
             *connection_attacks(document),
             *upload_attacks(document),
+            *storing_attacks(document),
             *known_attacks(document),
         ]
         self.attacks: list[Attack] = [attack for attack in every if heavy or not attack.heavy]
