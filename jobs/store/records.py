@@ -15,7 +15,7 @@ from jobs.store.codec import SCORE_BYTES
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode
 from scoring.item_labels import ItemLabels
-from scoring.layout import Chunk, Continuations, GroupWork, Head, LabelScores, TargetScores, TokenIds
+from scoring.layout import Chunk, Continuations, GroupWork, LabelScores, TargetScores, TokenIds
 from scoring.options import Priority, ScoreOptions
 
 
@@ -92,7 +92,7 @@ class Submission:
 
     def bytes_of(self, chunks: Iterable[Chunk]) -> int:
         """Return the bytes that chunks of the job take once they are scored: those of their tokens and scores."""
-        each = SCORE_BYTES * (2 if self.options.head is Head.LOGPROBS else 1) * len(self.label_token_ids)
+        each = 2 * SCORE_BYTES * len(self.label_token_ids)  # a logit and a log-probability of each label
         total = 0
         for chunk in chunks:
             total += chunk.nbytes + each * len(chunk.rows)
