@@ -21,7 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.outages import Outages
 from jobs.store.postgresql import WatchedConnection, is_outage, open_engine, server_timeout
-from jobs.store.revisions import known_revisions, schema_head, schema_revision
+from jobs.store.revisions import TOO_OLD, is_too_old, known_revisions, schema_head, schema_revision
 from jobs.store.tables import metadata
 from settings.errors.mistakes import setting_error
 from settings.store import StoreSettings
@@ -221,6 +221,8 @@ class Database:
             found = schema_revision(tx.connection)
         if found is None:
             raise self._not_migrated("the database has no tables of this service: run `scoreline migrate`")
+        if is_too_old(found):
+            raise self._not_migrated(TOO_OLD)
         if found != schema_head() and found in known_revisions():
             raise self._not_migrated(
                 f"the database is at migration {found} and this version needs {schema_head()}: run `scoreline migrate`"

@@ -8,7 +8,7 @@ from alembic import command
 from sqlalchemy import text
 
 from jobs.store.database import Database, LockedError, StorageUnavailable
-from jobs.store.revisions import alembic_config, known_revisions, schema_revision
+from jobs.store.revisions import TOO_OLD, alembic_config, is_too_old, known_revisions, schema_revision
 
 _LOCK = 0x5C02E11E
 """PostgreSQL's advisory lock of this number is held by whoever migrates. Nothing else uses the number."""
@@ -21,7 +21,7 @@ PAUSE_SECONDS = 3.0
 
 
 class UnknownSchemaError(Exception):
-    """A later version of the service has migrated the store."""
+    """A later version of the service has migrated the store, or one that is too old."""
 
 
 def migrate(database: Database) -> None:
@@ -55,6 +55,8 @@ def _migrate(database: Database) -> None:
             # From here on: nobody waits behind the lock above but other migrations.
             tx.execute(text(f"SET LOCAL lock_timeout TO '{round(1000 * LOCK_SECONDS)}ms'"))
         found = schema_revision(tx.connection)
+        if found is not None and is_too_old(found):
+            raise UnknownSchemaError(TOO_OLD)
         if found is not None and found not in known_revisions():
             raise UnknownSchemaError(
                 f"the database is at migration {found}, which this version does not know: a later version of Scoreline "

@@ -33,9 +33,18 @@ def schema_head() -> str:
     return head
 
 
+@cache
 def known_revisions() -> frozenset[str]:
-    """Return the revisions that this version knows: its own and the earlier ones."""
+    """Return the revisions that this version knows: its own and earlier ones, down to that of version 0.2.0."""
     return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
+def is_too_old(revision: str) -> bool:
+    """Return whether a revision is of a version before 0.2.0, which this version can't migrate."""
+    return revision.isdigit() and revision < min(known_revisions())
+
+
+TOO_OLD = "the database is of a version before 0.2.0: migrate it with version 0.2.0 first, and then with this one"
 
 
 def schema_revision(connection: Connection) -> str | None:

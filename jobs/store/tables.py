@@ -177,9 +177,9 @@ chunks = Table(
     Column("failures", SmallInteger, nullable=False),  # batches that held only this chunk and failed
     Column("batch_limit", Integer),  # most chunks in its next batch; null for no limit
     # What a worker must serve to score the chunk: this tokenizer, as much context, a larger vocabulary. The defaults
-    # are for chunks that an older version accepts, whose needs are not known; see migration 0002.
+    # are of versions before 0.2.0, which did not say what a chunk needs.
     Column("tokenizer_fingerprint", String(64), nullable=False, server_default=text("''")),
-    # CONTINUED is added to the length of a chunk with continuations: see migration 0015.
+    # CONTINUED is added to the length of a chunk with continuations.
     Column("longest_sequence", Integer, nullable=False, server_default="0"),
     Column("highest_token", Integer, nullable=False, server_default="0"),
     # Whether its job is interactive. Such chunks are claimed apart, also between the steps of other batches.

@@ -154,10 +154,10 @@ def test_a_database_of_an_earlier_or_a_later_version(
 ) -> None:
     database = Database.open(StoreSettings(database_url=sqlite_url))
     with database.write() as tx:
-        tx.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        tx.execute(text("UPDATE alembic_version SET version_num = '0015'"))
     code, line = outcome(sqlite_url, monkeypatch, capsys)
     assert code == Ending.UNAVAILABLE
-    assert "the database is at migration 0001 and this version needs" in line
+    assert "the database is at migration 0015 and this version needs" in line
     assert line.endswith("run `scoreline migrate`")
     with database.write() as tx:
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))

@@ -26,8 +26,8 @@ from tests.stores import migrate_store
 
 ROOT = Path(__file__).parents[2]
 BLOCKS: list[str] = re.findall(r"^```\n(.*?)^```$", (ROOT / "docs" / "backup.md").read_text(), re.MULTILINE | re.DOTALL)
-OLD = "0012"
-"""A revision without the tables of files, which the next one makes."""
+OLD = "0016"
+"""A revision without the table of changes, which the next one makes."""
 
 DOCKER = """#!/bin/sh
 case "$2" in

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from alembic import command
 from sqlalchemy import func, select, update
 
 from jobs.queue import upload as uploads
@@ -29,7 +28,6 @@ from jobs.queue.upload import (
 )
 from jobs.store.database import Database
 from jobs.store.records import Idempotency, JobStatus, Submission
-from jobs.store.revisions import alembic_config
 from jobs.store.tables import chunks, flows, idempotency_keys, jobs
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
@@ -349,21 +347,6 @@ def test_reading_a_page_far_into_a_job_reads_no_chunk_before_it(store: Database)
     with store.write() as tx:
         tx.execute(update(chunks).where(chunks.c.first_item < 48).values(item_count=1_000))
     assert read_scores(store, "default", job_id, 48, 3).indices.tolist() == [48, 49, 50]
-
-
-def test_a_downgrade_keeps_accepted_uploads_and_drops_those_being_received(
-    store: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coming, accepted = begin(store), begin(store)
-    for begun in (coming, accepted):
-        stage(store, begun, parts(2).chunks)
-    monkeypatch.setattr(uploads, "release_chunks", lambda db, job_id: None)
-    accept_upload(store, accepted, "hash")
-    with store.write() as tx:
-        command.downgrade(alembic_config(tx.connection), "0003")
-        command.upgrade(alembic_config(tx.connection), "head")
-    assert [job.id for job in list_jobs(store, "default")] == [accepted.job_id]
-    assert len(take(store).chunk_ids) == count(store, chunks) == 2
 
 
 def test_staged_chunks_count_among_those_that_wait(store: Database) -> None:

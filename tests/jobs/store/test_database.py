@@ -273,7 +273,7 @@ def test_a_sqlite_store_is_made_by_its_migration_alone(tmp_path: Path) -> None:
 def test_a_statement_that_fails_for_the_schema_says_what_to_do(store_url: str) -> None:
     database = Database.open(StoreSettings(database_url=store_url))
     with database.write() as tx:
-        tx.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        tx.execute(text("UPDATE alembic_version SET version_num = '0015'"))
         tx.execute(text("ALTER TABLE workers RENAME TO others"))
     with pytest.raises(NotMigratedError, match="run `scoreline migrate`"):
         live_workers(database, 1.0)

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,13 @@ from sqlalchemy import inspect, text
 
 import jobs.file_batches.tables
 import jobs.files.tables
-from jobs.queue.claims.claim import claim
 from jobs.queue.lease import release
 from jobs.store.database import Database, StorageUnavailable
+from jobs.store.migration import UnknownSchemaError, migrate
 from jobs.store.revisions import ROOT, alembic_config
 from jobs.store.tables import metadata
-from scoring.options import Priority
 from settings.store import StoreSettings
-from tests.jobs.work import CARD, submit, take
+from tests.jobs.work import submit, take
 from tests.services import PostgresServer
 from tests.stores import migrate_store
 
@@ -78,62 +76,43 @@ def test_a_downgrade_leaves_nothing_behind(store_url: str) -> None:
     database.close()
 
 
-def test_an_upgrade_sets_the_tokenizer_of_waiting_chunks(store: Database) -> None:
-    """The downgrade takes away what chunks need, so this is a backlog as the version before left it."""
-    submit(store, chunks=2)
-    submit(store, prefix=(4,), tokenizer_fingerprint="0" * 64)
-    with store.write() as tx:
-        command.downgrade(alembic_config(tx.connection), "0001")
-    with pytest.raises(StorageUnavailable, match="at migration 0001"):
-        store.check()
-    with store.write() as tx:
-        command.upgrade(alembic_config(tx.connection), "head")
-    store.check()
-    assert len(take(store).chunk_ids) == 2
-    assert claim(store, "worker", CARD, 1_000) is None
-    other = claim(store, "worker", replace(CARD, tokenizer_fingerprint="0" * 64), 1_000)
-    assert other is not None
-    assert [group.prefix.tolist() for group in other.groups] == [[4]]
-
-
-def test_an_upgrade_sets_whether_waiting_chunks_are_interactive(store: Database) -> None:
-    submit(store, prefix=(4,), priority=Priority.INTERACTIVE)
-    submit(store, prefix=(5,))
-    with store.write() as tx:
-        command.downgrade(alembic_config(tx.connection), "0002")
-        command.upgrade(alembic_config(tx.connection), "head")
-    claimed = take(store, interactive_only=True)
-    assert [group.prefix.tolist() for group in claimed.groups] == [[4]]
-    assert not take(store).interactive
-
-
 def test_work_that_a_worker_held_during_the_upgrade_can_be_claimed_once_it_is_lost(store: Database) -> None:
     submit(store)
     claimed = take(store)
     with store.write() as tx:
-        command.downgrade(alembic_config(tx.connection), "0001")
+        command.downgrade(alembic_config(tx.connection), "0015")
         command.upgrade(alembic_config(tx.connection), "head")
+    store.check()
     release(store, claimed.batch_id)
     assert take(store).chunk_ids == claimed.chunk_ids
 
 
-def test_an_api_of_the_previous_version_can_accept_jobs(store: Database) -> None:
-    """It says nothing of what a chunk needs: the tokenizer is that of its prefix, and nobody is kept out otherwise."""
+def test_a_database_of_version_0_2_0_is_upgraded_with_its_work_and_without_its_trigger(store: Database) -> None:
     submit(store)
-    [first] = take(store).chunk_ids
-    columns = "job_id, tenant, model, prefix_id, due_at, item_count, token_count, failures"
+    trigger = "CREATE TRIGGER fill_in_tokenizer AFTER INSERT ON chunks "
     with store.write() as tx:
-        copied = f"INSERT INTO chunks (state, first_item, {columns}) SELECT 'waiting', 1, {columns} FROM chunks"
-        tx.execute(text(copied))
-        tx.execute(
-            text(
-                "INSERT INTO chunk_inputs (chunk_id, rows) SELECT chunks.id, chunk_inputs.rows"
-                " FROM chunks, chunk_inputs WHERE chunks.state = 'waiting'"
+        command.downgrade(alembic_config(tx.connection), "0015")
+        if store.is_sqlite:
+            tx.execute(text(trigger + "BEGIN SELECT 1; END"))
+        else:
+            tx.execute(
+                text("CREATE FUNCTION fill_in_tokenizer() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'")
             )
-        )
-    assert claim(store, "worker", replace(CARD, tokenizer_fingerprint="0" * 64), 1_000) is None
-    [second] = take(store).chunk_ids
-    assert first != second
+    migrate(store)
+    store.check()
+    with store.read() as tx:
+        known = "SELECT name FROM sqlite_master" if store.is_sqlite else "SELECT proname FROM pg_proc"
+        assert "fill_in_tokenizer" not in tx.scalars(text(known)).all()
+    assert len(take(store).chunk_ids) == 1
+
+
+def test_the_schema_of_a_version_that_is_too_old_is_told_from_a_later_one(store: Database) -> None:
+    with store.write() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '0012'"))
+    with pytest.raises(StorageUnavailable, match=r"migrate it with version 0\.2\.0 first"):
+        store.check()
+    with pytest.raises(UnknownSchemaError, match=r"before 0\.2\.0"):
+        migrate(store)
 
 
 def test_the_schema_of_a_later_version_is_accepted(store: Database) -> None:
