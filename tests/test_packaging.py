@@ -48,7 +48,7 @@ def test_the_documentation_names_versions_that_there_are() -> None:
     assert set(image_tags) == {VERSION}
     migrations = [newest_migration(entry) for _, entry in RELEASES]
     assert migrations == sorted(migrations, reverse=True)
-    assert set(migrations) <= known_revisions()
+    assert migrations[0] in known_revisions()
     for number, (version, entry) in enumerate(RELEASES):
         commit = re.search(r"It is commit `(\w+)`", entry)
         if commit is None:
