@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -33,11 +35,13 @@ from scoreline.runs.formats import STANDARD, Format, format_of
 from scoreline.runs.journal import JournalError
 from scoreline.runs.plan import Empty, Plan, Remedy
 from scoreline.runs.prompts import Columns, read_filling
+from scoreline.runs.trial import Trial, try_out
 from scoreline.runs.windows import WindowSize
 from scoreline.runs.writing import discard_output
 from scoreline.terminal.printable import printable
 
 app = typer.Typer()
+T = TypeVar("T")
 
 WINDOW_CHARACTERS = 32 * 1024 * 1024
 SHOWN_ERRORS = 20  # of a run that writes to standard output, and so has no file that names all
@@ -55,6 +59,10 @@ def run_command(
         str | None, typer.Option(help="The query of all rows, where the file has no column of queries.")
     ] = None,
     label: LabelsOption = None,
+    label_column: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of labels, where rows have their own: a label or a list. It may be given again."),
+    ] = None,
     label_scoring: LabelScoringOption = None,
     label_normalization: LabelNormalizationOption = None,
     softmax: SoftmaxOption = False,
@@ -71,6 +79,9 @@ def run_command(
         Empty, typer.Option(help="Rows with nothing but blanks in a text: skip leaves their cells empty.")
     ] = Empty.FAIL,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many rows, from the beginning of the file.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done: read the file, and score and write nothing.")
+    ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what an earlier run has written, and begin again.")
     ] = False,
@@ -104,9 +115,14 @@ def run_command(
         raise CommandError(
             "give either --query-column, the column of the queries, or --query, one text for all rows", ExitCode.USAGE
         )
-    if not label and template is None:
+    if not label and not label_column and template is None:
         raise CommandError(
-            "there is nothing to score: give a --label, or a --template, which has labels", ExitCode.USAGE
+            "there is nothing to score: give a --label, a --label-column, or a --template, which has labels",
+            ExitCode.USAGE,
+        )
+    if label_column and (label or template is not None):
+        raise CommandError(
+            "rows of --label-column have no other labels: leave out --label and --template", ExitCode.USAGE
         )
     fillings = read_filling(query_template, "query"), read_filling(item_template, "item")
     options = {
@@ -125,7 +141,14 @@ def run_command(
         source_format=source_format,
         target=output,
         target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
-        columns=Columns(query_column, item_column, query or "", *fillings, scores_empty=empty is Empty.SCORE),
+        columns=Columns(
+            query_column,
+            item_column,
+            query or "",
+            *fillings,
+            tuple(label_column or ()),
+            scores_empty=empty is Empty.SCORE,
+        ),
         labels=tuple(label or ()),
         options={name: value for name, value in options.items() if value},
         window=WindowSize(window_rows, WINDOW_CHARACTERS),
@@ -138,7 +161,10 @@ def run_command(
         concurrency=concurrency,
         restart=restart,
     )
-    finished = _run(plan, url, patience)
+    if dry_run:
+        _report_trial(_run(plan, url, patience, lambda client: try_out(plan, client)), as_json=as_json)
+        return
+    finished = _run(plan, url, patience, lambda client: run(plan, client, Console(stderr=True)))
     _report(plan, finished, as_json=as_json)
 
 
@@ -149,10 +175,10 @@ def _like_the_input(output: str, source_format: Format) -> Format | None:
     return Format.JSON_LINES if source_format is Format.PARQUET else source_format
 
 
-def _run(plan: Plan, url: str, patience: float) -> Finished:
-    async def go() -> Finished:
+def _run(plan: Plan, url: str, patience: float, what: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    async def go() -> T:
         async with AsyncClient(url, retry_seconds=patience, outage_seconds=patience) as client:
-            return await run(plan, client, Console(stderr=True))
+            return await what(client)
 
     hint = "" if plan.journal is None else "the same command goes on where this one has stopped"
     goes_on = f"; {hint}" if hint else ""
@@ -169,6 +195,23 @@ def _run(plan: Plan, url: str, patience: float) -> Finished:
         raise CommandError(f"the output can't be written: {error.strerror or error}{goes_on}") from None
     except JournalError as error:
         raise CommandError(f"the journal {plan.journal} can't be written: {error}{goes_on}") from None
+
+
+def _report_trial(trial: Trial, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(trial)))
+        return
+    print(f"{trial.rows:,} rows in {trial.jobs:,} jobs. Nothing is scored or written.")
+    print(f"New columns: {', '.join(trial.new_columns)}")
+    if trial.first is not None:
+        print("First row: query {!r}, item {!r}".format(*trial.first))
+    time = "" if trial.seconds is None else f", about {duration(trial.seconds)} of scoring"
+    print(f"About {trial.prompt_tokens:,.0f} tokens{time}.")
+    for count, why in ((trial.empty, "have no text"), (trial.failed, "can't be scored")):
+        if count:
+            print(f"{count:,} rows {why}.")
+    for line in (*trial.problems, *(f"warning: {warning}" for warning in trial.warnings)):
+        print(printable(line))
 
 
 def _report(plan: Plan, finished: Finished, *, as_json: bool) -> None:

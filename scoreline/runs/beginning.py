@@ -44,10 +44,10 @@ class Finished:
 
 async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
     """Do what a plan says, or the rest of it. Raises CommandError and ScorelineError."""
-    _check_input(plan)
+    check_input(plan)
     source = open_source(plan.source, plan.source_format)
     try:
-        _check_columns(source, plan)
+        check_columns(source, plan)
         _check_folder(plan)
         if plan.restart:
             await _cancel_earlier(plan, client, console)
@@ -149,7 +149,8 @@ def finish(plan: Plan, journal: Journal) -> None:
     open_sink(plan.target, plan.target_format, (), (), None).finish()
 
 
-def _check_columns(source: Source, plan: Plan) -> None:
+def check_columns(source: Source, plan: Plan) -> None:
+    """Raise CommandError if a file lacks a column."""
     if source.columns is None:
         return
     for name, option in plan.columns.named:
@@ -157,7 +158,7 @@ def _check_columns(source: Source, plan: Plan) -> None:
             raise missing_column(source.name, plan.source_format, source.columns, name, option)
 
 
-def _check_input(plan: Plan) -> None:
+def check_input(plan: Plan) -> None:
     """Raise CommandError if the run would write where it reads."""
     for path in plan.touched if plan.source != STANDARD else ():
         with suppress(OSError):  # one of them is not there

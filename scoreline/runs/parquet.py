@@ -107,6 +107,9 @@ class ParquetSink:
         """Make one file of all segments."""
         schemas = [pq.read_schema(self._segment(n)) for n in range(self._segments)]
         schema = _unified(schemas) if schemas else self._table([]).schema
+        for place, field in enumerate(schema):  # of which no row has a score
+            if field.name in self._new_columns and pa.types.is_null(field.type):
+                schema = schema.set(place, field.with_type(pa.float64()))
         with pq.ParquetWriter(self._whole, schema) as writer:
             for n in range(self._segments):
                 writer.write_table(_cast(pq.read_table(self._segment(n)), schema))
@@ -130,7 +133,7 @@ class ParquetSink:
             values = [row.get(name) for row in rows]
             kind = None
             if name in self._new_columns:
-                kind = pa.float64()
+                kind = _kind(values)
             elif self._schema is not None:
                 kind = self._schema.field(name).type
             array = _array(values, kind)
@@ -139,6 +142,14 @@ class ParquetSink:
             fields.append(self._schema.field(name) if known else pa.field(name, array.type))
         metadata = None if self._schema is None else self._schema.metadata
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
+
+
+def _kind(values: Sequence[Any]) -> Any:
+    """Return the type of a new column: of numbers, lists of numbers or texts."""
+    one = next((value for value in values if value is not None), None)
+    if one is None:
+        return pa.null()
+    return pa.string() if isinstance(one, str) else pa.list_(pa.float64()) if isinstance(one, list) else pa.float64()
 
 
 def _array(values: Sequence[Any], kind: Any) -> Any:

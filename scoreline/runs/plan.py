@@ -15,6 +15,9 @@ from scoreline.runs.windows import WindowSize
 
 LABEL_MASS = "label_mass"
 RELEVANCE = "relevance"
+SCORES = "scores"
+BEST_LABEL = "best_label"
+"""The columns of rows that have labels of their own: a list of scores, and the label with the highest one."""
 
 
 class Remedy(StrEnum):
@@ -103,6 +106,7 @@ class Plan:
             **({"query": self.columns.same_query} if self.columns.query is None else {}),
             "item column": self.columns.item,
             "list of labels": list(self.labels),
+            **({"column of labels": list(self.columns.labels)} if self.columns.labels else {}),
             **{name.replace("_", " "): value for name, value in self.options.items()},
             "column prefix": self.prefix,
             **{f"{filling.place} template": filling.written for filling in self.columns.fillings},
@@ -118,7 +122,7 @@ def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list
     """
     plain = [label.strip() for label in labels]
     distinct = plain if all(plain) and len(set(plain)) == len(plain) else list(labels)
-    names = [plan.prefix + name for name in distinct]
+    names = [plan.prefix + name for name in ((SCORES, BEST_LABEL) if plan.columns.labels else distinct)]
     names += [plan.prefix + LABEL_MASS, *([plan.prefix + RELEVANCE] if plan.has_relevance else [])]
     for name in names:
         if name in taken or names.count(name) > 1:

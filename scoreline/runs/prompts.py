@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +64,9 @@ def read_filling(written: str | None, place: str) -> Filling | None:
     *parts, tail = parts
     option = f"--{place}-template"
     if parts[::2].count(place) != 1:
-        raise CommandError(f"{option} must have {{{place}}} once, and has it {parts[::2].count(place)} times")
+        raise CommandError(
+            f"{option} must have {{{place}}} once, and has it {parts[::2].count(place)} times", ExitCode.USAGE
+        )
     for text in parts[1::2]:
         for other in _OF_THE_SERVICE:
             if f"{{{other}}}" in text:
@@ -89,6 +93,7 @@ class Columns:
     same_query: str = ""
     query_filling: Filling | None = None
     item_filling: Filling | None = None
+    labels: tuple[str, ...] = ()  # the columns of the labels; empty: all rows have the same labels
     scores_empty: bool = False  # whether a text that is empty is scored like any other
 
     @property
@@ -102,6 +107,7 @@ class Columns:
         return [
             *([] if self.query is None else [(self.query, "--query-column")]),
             (self.item, "--item-column"),
+            *((column, "--label-column") for column in self.labels),
             *((column, f"--{filling.place}-template") for filling in self.fillings for column in filling.columns),
         ]
 
@@ -110,6 +116,13 @@ class Columns:
         query = self.same_query if self.query is None else self._text(row, self.query)
         item = self._text(row, self.item)
         return self._filled(self.query_filling, query, row), self._filled(self.item_filling, item, row)
+
+    def labels_of(self, row: Row) -> list[str]:
+        """Return the labels that a row itself has. Raises ValueError, and EmptyTextError if it has none."""
+        labels = [label for column in self.labels for label in _labels(row.get(column), column)]
+        if self.labels and not labels:
+            raise EmptyTextError(self.labels[0])
+        return labels
 
     def _filled(self, filling: Filling | None, own: Text, row: Row) -> Text:
         if filling is None:
@@ -134,3 +147,14 @@ class Columns:
         if not self.scores_empty and not (value.strip() if isinstance(value, str) else value):
             raise EmptyTextError(column)
         return value
+
+
+def _labels(value: Any, column: str) -> list[str]:
+    """Return the labels of a cell: a text is one, and a list, also as JSON, has several. Blank ones do not count."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError):
+            value = json.loads(value)
+    found = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(label, str) for label in found):
+        raise ValueError(f"its {column!r} is neither a label nor a list of labels")
+    return [label for label in found if label.strip()]

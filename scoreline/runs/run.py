@@ -89,7 +89,9 @@ class Run:
             before.rows, before.rows, before.rows, None, before.prompt_tokens, before.shared_tokens
         )
         self._warnings: dict[str, str] = {}  # of the service, by their text without figures
-        self.doubts: Doubts | None = Doubts()  # about the rows of this process; None if they are no reason for any
+        self.doubts: Doubts | None = (
+            None if opened.plan.columns.labels else Doubts()
+        )  # about the rows of this process; None if they are no reason for any
 
     @property
     def warnings(self) -> list[str]:
@@ -164,7 +166,7 @@ class Run:
         self, group: Group, scored: _ScoredWindow, listener: Listener, in_flight: asyncio.Semaphore
     ) -> None:
         try:
-            await self._scorer.score(scored.window.number, group.query, group.rows, group.items, listener)
+            await self._scorer.score(scored.window.number, group, listener)
             scored.end_group()
         finally:
             in_flight.release()

@@ -21,12 +21,14 @@ from scoreline.client.errors import (
     Unreachable,
 )
 from scoreline.client.job_objects import Job
+from scoreline.client.operations.scoring import TextLabels
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Plan, Remedy
 from scoreline.runs.prompts import Text
+from scoreline.runs.windows import Group
 
-Cells = list[float | None]
+Cells = list[Any]
 """What is added to a row: a number for each new column."""
 
 RUN = "run"
@@ -89,23 +91,25 @@ class GroupScorer:
             return "waiting for the service"
         return "waiting for room in the quota" if self.waits_for_quota else ""
 
-    async def score(self, window: int, query: Text, rows: list[int], items: list[Text], listener: Listener) -> None:
+    async def score(self, window: int, group: Group, listener: Listener) -> None:
         """Score rows with the same query. Raises ScorelineError, CommandError.
 
-        window: the number of their window; rows: their places in it; items: of these rows.
+        window: the number of their window.
         """
-        parts = [(rows, items, 0)]
+        query, labels = group.query, dict(zip(group.rows, group.labels, strict=bool(group.labels)))
+        parts = [(group.rows, group.items, 0)]
         while parts:
             rows, items, refused = parts.pop()
             try:
-                job = await self._job(window, query, items)
+                own_labels = [labels[row] for row in rows] if labels else None
+                job = await self._job(window, query, items, own_labels)
             except RequestTooLarge as error:
                 if len(rows) == 1:
                     listener.refused(rows[0], _refusal(error))
                 else:
                     parts += _halves(rows, items)
             except InvalidRequest as error:
-                place = _place(error, len(rows))
+                place = place_of(error, group, len(rows))
                 if place is None and (error.param not in _OF_THE_QUERY or error.code not in _OF_EVERY_ROW):
                     raise  # The options are wrong, not the rows.
                 for wrong in rows if place is None else rows[place : place + 1]:
@@ -122,30 +126,38 @@ class GroupScorer:
                 for row in rows:
                     listener.refused(row, Refusal(str(error), is_too_long=False, exit_code=ExitCode.JOB_FAILED))
             else:
-                for row, cells in zip(rows, self._cells(job), strict=True):
+                for row, cells in zip(rows, self._cells(job, own_labels), strict=True):
                     listener.scored(row, cells)
                 listener.counted(job, len(rows))
 
-    def _cells(self, job: Job) -> list[Cells]:
+    def _cells(self, job: Job, own_labels: list[list[str]] | None) -> list[Cells]:
         result = job.result
         if result is None or len(result.scores) != job.total_items:
             raise CommandError(f"the service gave no scores for {job.id}")
-        if result.scores and len(result.scores[0]) != len(self._labels):
+        columns: list[Sequence[Any]]
+        if own_labels is not None:
+            rows = zip(result.scores, own_labels, strict=True)
+            columns = [result.scores, [labels[scores.index(max(scores))] for scores, labels in rows]]
+        elif result.scores and len(result.scores[0]) != len(self._labels):
             raise CommandError("the template has other labels than when the run began: --restart begins again")
-        columns: list[Sequence[float | None]] = [*zip(*result.scores, strict=True)] if result.scores else []
+        else:
+            columns = [*zip(*result.scores, strict=True)]
         for name in (LABEL_MASS, RELEVANCE) if self._plan.has_relevance else (LABEL_MASS,):
             values = result.raw.get(name)
             columns.append(values if values is not None else [None] * job.total_items)
         return [list(cells) for cells in zip(*columns, strict=True)]
 
-    async def _job(self, window: int, query: Text, items: list[Text]) -> Job:
-        """Return a job that has succeeded. It is submitted unless the journal knows it."""
-        base = self._key(query, items)
+    async def _job(self, window: int, query: Text, items: list[Text], labels: list[list[str]] | None) -> Job:
+        """Return a job that has succeeded. It is submitted unless the journal knows it.
+
+        labels: of each item, if they have labels of their own.
+        """
+        base = self._key(query, items, *([] if labels is None else [labels]))
         while True:
             key = f"{base}-{self._journal.attempt(base)}"
             job_id = self._journal.job(key)
             if job_id is None:
-                job_id = (await self._submitted(key, query, items)).id
+                job_id = (await self._submitted(key, query, items, labels)).id
                 self._journal.add_job(key, window, job_id)
             try:
                 with self._under_way(key):
@@ -159,8 +171,9 @@ class GroupScorer:
             finally:
                 self._job_has_ended.set()
 
-    async def _submitted(self, key: str, query: Text, items: list[Text]) -> Job:
-        labels: Any = self._plan.labels or None  # without them the template brings its own, and how they are scored
+    async def _submitted(self, key: str, query: Text, items: list[Text], own_labels: list[list[str]] | None) -> Job:
+        # Without labels the template brings its own, and how they are scored.
+        labels: TextLabels | None = own_labels or self._plan.labels or None
         while True:
             self._job_has_ended.clear()
             try:
@@ -200,8 +213,8 @@ class GroupScorer:
         finally:
             self.waits_for_quota -= 1
 
-    def _key(self, query: Text, items: list[Text]) -> str:
-        content = json.dumps([self._journal.run_id, query, items]).encode()
+    def _key(self, *asked: object) -> str:
+        content = json.dumps([self._journal.run_id, *asked]).encode()
         return f"run-{hashlib.blake2b(content, digest_size=20).hexdigest()}"
 
 
@@ -210,13 +223,16 @@ def _halves(rows: list[int], items: list[Text]) -> list[tuple[list[int], list[Te
     return [(rows[:middle], items[:middle], 0), (rows[middle:], items[middle:], 0)]
 
 
-def _place(error: ScorelineError, items: int) -> int | None:
-    """Return the place of the item that an error is about; None if it is about something else."""
-    name, _, rest = (error.param or "").partition("[")
+def place_of(error: ScorelineError, group: Group, items: int) -> int | None:
+    """Return the place of the item that an error is about; None if it is about something else.
+
+    Its own labels are an item's, as in ``labels[7][1]``. items: of the job, which may be a part of the group.
+    """
+    name, bracket, rest = (error.param or "").partition("[")
     number = rest.partition("]")[0]
-    if name != "items" or not number.isdigit() or int(number) >= items:
+    if name not in (("items", "labels") if group.labels else ("items",)) or not bracket:
         return None
-    return int(number)
+    return int(number) if number.isdigit() and int(number) < items else None
 
 
 def _refusal(error: ScorelineError) -> Refusal:

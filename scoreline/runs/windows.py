@@ -43,6 +43,7 @@ class Group:
     query: Text
     rows: list[int] = field(default_factory=list)  # their places in the window
     items: list[Text] = field(default_factory=list)
+    labels: list[list[str]] = field(default_factory=list)  # of each row, if rows have labels of their own
     characters: int = 0
 
     @property
@@ -73,6 +74,7 @@ class Window:
                 continue
             try:
                 query, item = columns.texts(row)
+                labels = columns.labels_of(row)
             except EmptyTextError as error:
                 empty[place] = error
                 continue
@@ -83,7 +85,9 @@ class Window:
             group = groups.setdefault(key, Group(query))
             group.rows.append(place)
             group.items.append(item)
-            group.characters += len(item)
+            if columns.labels:
+                group.labels.append(labels)
+            group.characters += len(item) + sum(map(len, labels))
             if group.is_full:
                 done.append(groups.pop(key))
         return [*done, *groups.values()], wrong, empty

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scoreline.exit_codes import CommandError
 from scoreline.runs.plan import Empty, Remedy
 from scoreline.runs.prompts import Columns, read_filling
 from tests.scoreline.running import Up
-from tests.scoreline.runs.files import LABELS, execute, plan_of, read_lines, write_csv, write_lines
+from tests.scoreline.runs.files import LABELS, execute, plan_of, read_csv, read_lines, write_csv, write_lines
 
 EMPTY: list[dict[str, Any]] = [
     {"query": "The capital", "item": "x"},
@@ -120,3 +121,39 @@ def test_a_column_that_a_template_names_must_be_there_and_have_a_text(shared_up:
         columns = Columns(None, "item", "Q", None, read_filling(template, "item"))
         with pytest.raises(CommandError, match=says):
             execute(plan_of(source, tmp_path / "out.csv", columns=columns, on_error=Remedy.SKIP), shared_up.url)
+
+
+OWN_LABELS: list[dict[str, Any]] = [
+    {"query": "The capital", "item": " of France", "labels": [" yes", " no", "a"]},
+    {"query": "The capital", "item": " of Japan", "labels": [" no"]},
+    {"query": "The city", "item": " of Bonn", "labels": [" no", " yes"]},
+]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_rows_may_have_labels_of_their_own(shared_up: Up, client: Client, tmp_path: Path, ending: str) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    source = write_lines(tmp_path / "in.jsonl", OWN_LABELS)
+    target, back = tmp_path / f"out.{ending}", tmp_path / "back.jsonl"
+    columns = Columns("query", "item", labels=("labels",))
+    execute(plan_of(source, target, labels=(), columns=columns), shared_up.url)
+    # The lists of a CSV are read as they were written.
+    execute(plan_of(target, back, labels=(), columns=columns, prefix="b_"), shared_up.url)
+    for row, written in zip(OWN_LABELS, read_lines(back), strict=True):
+        scores = client.score(row["query"], [row["item"]], labels=row["labels"]).scores[0]
+        assert written["b_scores"] == scores
+        assert written["b_best_label"] == row["labels"][scores.index(max(scores))]
+        first = json.loads(written["scores"]) if ending == "csv" else written["scores"]
+        assert (first, written["best_label"]) == (scores, written["b_best_label"])
+
+
+def test_labels_may_stand_in_several_columns_and_a_wrong_one_is_named_by_its_row(shared_up: Up, tmp_path: Path) -> None:
+    rows = [{"item": "a", "x": " yes", "y": " no"}, {"item": "a", "x": "", "y": " no"}, {"item": "b", "x": "", "y": ""}]
+    source, columns = write_csv(tmp_path / "in.csv", rows), Columns(None, "item", "Q: ", labels=("x", "y"))
+    execute(plan_of(source, tmp_path / "out.csv", labels=(), columns=columns, empty=Empty.SKIP), shared_up.url)
+    counts = [len(json.loads(row["scores"] or "[]")) for row in read_csv(tmp_path / "out.csv")]
+    assert counts == [2, 1, 0]
+    write_csv(source, [rows[0], rows[1] | {"y": " several tokens"}])
+    with pytest.raises(CommandError, match=r"line 3: .*token"):
+        execute(plan_of(source, tmp_path / "two.csv", labels=(), columns=columns), shared_up.url)

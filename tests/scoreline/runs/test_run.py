@@ -185,12 +185,6 @@ def test_rows_with_other_errors_can_be_skipped(shared_up: Up, tmp_path: Path) ->
         execute(plan_of(source, tmp_path / "other.jsonl", empty=Empty.SKIP), shared_up.url)
 
 
-def test_the_number_of_rows_can_be_limited(shared_up: Up, tmp_path: Path) -> None:
-    source, target = write_csv(tmp_path / "in.csv", ROWS), tmp_path / "out.csv"
-    execute(plan_of(source, target, limit=17), shared_up.url)
-    assert [row["id"] for row in read_csv(target)] == [row["id"] for row in ROWS[:17]]
-
-
 def test_packed_files_are_read_and_written(shared_up: Up, tmp_path: Path) -> None:
     source = write_csv(tmp_path / "in.csv", ROWS)
     packed = tmp_path / "in.csv.gz"
@@ -220,20 +214,6 @@ def test_rows_of_parquet_are_counted_from_0(shared_up: Up, tmp_path: Path) -> No
     parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "in.parquet")
     with pytest.raises(CommandError, match=r"in\.parquet, row 1: "):
         execute(plan_of(tmp_path / "in.parquet", tmp_path / "out.csv"), shared_up.url)
-
-
-def test_options_of_scores_and_cells_reach_the_service_and_the_file(
-    shared_up: Up, client: Client, tmp_path: Path
-) -> None:
-    source = write_csv(tmp_path / "in.csv", [{"item": "=cmd()"}])
-    labels = [word for label in LABELS for word in ("--label", label)]
-    command = ("run", str(source), "--item-column", "item", "--query", "a", *labels, "-o", str(tmp_path / "out.csv"))
-    outcome = scoreline(*command, "--softmax", "--temperature", "3", "--escape-formulas", SCORELINE_URL=shared_up.url)
-    assert outcome.returncode == 0, outcome.stderr
-    (row,) = read_csv(tmp_path / "out.csv")
-    expected = client.score("a", ["=cmd()"], labels=list(LABELS), apply_softmax=True, temperature=3.0).scores[0]
-    assert [float(row["yes"]), float(row["no"])] == expected
-    assert row["item"] == "'=cmd()"
 
 
 def test_rows_without_scores_are_named_in_a_file_beside_the_output(
@@ -387,7 +367,7 @@ def test_the_command_names_the_rows_without_scores(shared_up: Up, tmp_path: Path
         (["-", "--label", "a"], "say with --input-format"),
         (["in.txt", "--label", "a"], "the ending of in.txt is not known"),
         (["nothing.csv", "--label", "a"], "nothing.csv can't be read: No such file"),
-        (["in.csv"], "give a --label, or a --template"),
+        (["in.csv"], "give a --label, a --label-column, or a --template"),
     ],
 )
 def test_a_wrong_use_of_the_command_is_one_line(arguments: list[str], says: str) -> None:
