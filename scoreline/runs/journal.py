@@ -105,15 +105,18 @@ class Journal:
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         with self._transaction():  # From here on, no other process can open it.
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-            tables = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
-        if tables and "run" not in tables:
-            raise _unusable(self._path, "another program has written it")
+            tables = [
+                name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            ]
+            if tables and "run" not in tables:
+                raise _unusable(self._path, "another program has written it")
+            before = self._stored() if tables else {}
         self._connection.execute("PRAGMA journal_mode = WAL")
         # A job that a power failure removes from the journal is found again by its Idempotency-Key.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         if tables and restart:
             assert self._path is not None
-            for name in self._stored().get("files") or [file.name for file in files]:
+            for name in before.get("files") or [file.name for file in files]:
                 remove_unfinished(self._path.with_name(name))
         elif tables and version != _FORMAT:
             raise CommandError(
@@ -123,7 +126,7 @@ class Journal:
             )
         self.is_resumed = bool(tables) and not restart
         if self.is_resumed:
-            self._check(what)
+            self._check(before["what"], what)
         else:
             for file in files:
                 if file.exists():
@@ -142,8 +145,7 @@ class Journal:
     def _stored(self) -> dict[str, Any]:
         return {name: json.loads(value) for name, value in self._connection.execute("SELECT name, value FROM run")}
 
-    def _check(self, what: dict[str, Any]) -> None:
-        before = self._stored()["what"]
+    def _check(self, before: dict[str, Any], what: dict[str, Any]) -> None:
         if different := sorted(name for name in before.keys() | what.keys() if before.get(name) != what.get(name)):
             raise CommandError(
                 f"{self._path} is the journal of a run with another {' and another '.join(different)}: "
@@ -151,7 +153,7 @@ class Journal:
                 ExitCode.USAGE,
             )
 
-    def _begin(self, tables: set[str], what: dict[str, Any], files: Sequence[Path], *, restart: bool) -> None:
+    def _begin(self, tables: Sequence[str], what: dict[str, Any], files: Sequence[Path], *, restart: bool) -> None:
         with self._transaction(durable=True):
             for table in tables:
                 self._connection.execute(f"DROP TABLE {table}")
