@@ -11,8 +11,12 @@ from settings.errors.endings import Ending
 
 
 def bring_up_to_date(database: Database) -> int:
-    """Migrate the store. Returns the exit code."""
-    migrate(database)
+    """Migrate the store, and say from where to where. Returns the exit code."""
+    before, after = migrate(database)
+    if before == after:
+        print(f"the schema is at migration {after} already")
+    else:
+        print(f"the schema went from {f'migration {before}' if before else 'nothing'} to migration {after}")
     return Ending.DONE
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 
+from jobs.store.database import Database
+from jobs.store.migration import migrate
 from operations.command import fail, run_on_store
-from operations.migrate import bring_up_to_date
 from settings.errors.endings import Ending
 from settings.unknown import wrong_settings
 
@@ -17,7 +18,12 @@ def main() -> int:
     """Return the exit code."""
     if wrong := wrong_settings():
         return fail("; ".join(wrong), Ending.MISCONFIGURED)
-    return run_on_store(bring_up_to_date, check_schema=False)
+    return run_on_store(_migrate, check_schema=False)
+
+
+def _migrate(database: Database) -> int:
+    migrate(database)
+    return Ending.DONE
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """The HTTP front end."""
 
 import os
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from settings.errors.mistakes import setting_error, variable_of
 from settings.slice import SettingsSlice
 
 
@@ -43,6 +44,16 @@ class ApiSettings(SettingsSlice):
     max_event_stream_seconds: PositiveFloat = Field(
         3_600.0, description="a stream of events is ended after this; its client connects again and continues"
     )
+
+    @model_validator(mode="after")
+    def _call_ends_within_the_maximum(self) -> Self:
+        if self.call_timeout_seconds > self.max_call_timeout_seconds:
+            expected = (
+                f"it must be at most {variable_of('max_call_timeout_seconds')}, which is "
+                f"{self.max_call_timeout_seconds:g}; lower the one or raise the other"
+            )
+            raise setting_error("call_timeout_seconds", f"{self.call_timeout_seconds:g}", expected)
+        return self
 
     @property
     def process_count(self) -> int:

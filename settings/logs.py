@@ -7,9 +7,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TextIO
+from typing import Literal, TextIO
 
 import structlog
+from pydantic import Field
+
+from settings.errors.endings import Ending
+from settings.errors.mistakes import SettingError
+from settings.slice import SettingsSlice
 
 
 class _Writer:
@@ -33,11 +38,26 @@ class _Writer:
     debug = info = warning = error = critical = exception = msg
 
 
-def configure_logs(level: int = logging.INFO, *, fields: Mapping[str, object] | None = None) -> None:
+class LogSettings(SettingsSlice):
+    """What is logged."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="the least important lines that are logged; `warning` leaves out the line of each request"
+    )
+
+
+def configure_logs(level: int | None = None, *, fields: Mapping[str, object] | None = None) -> None:
     """Send the output of structlog and logging through one JSON formatter. To be called by entry points only.
 
-    fields: what every line has, by name.
+    level: None: the one in the settings. A process whose setting is wrong ends. fields: what every line has, by name.
     """
+    if level is None:
+        try:
+            level = logging.getLevelNamesMapping()[LogSettings().log_level.upper()]
+        except SettingError as error:
+            configure_logs(logging.INFO, fields=fields)
+            structlog.stdlib.get_logger("settings").error("can't start", reason=str(error))
+            sys.exit(Ending.MISCONFIGURED)
     always = dict(fields or {})
 
     def add_fields(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

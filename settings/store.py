@@ -22,8 +22,9 @@ class StoreSettings(SettingsSlice):
         description="the same, for a statement whose work grows with a job or with the database, such as a deletion, "
         "a sweep or a migration",
     )
-    lease_seconds: PositiveFloat = Field(
+    lease_seconds: float = Field(
         60.0,
+        ge=0.1,
         description="how long a lease lasts: work whose worker is silent for this long is given to another worker; "
         "20 in `scoreline up`",
     )
@@ -34,8 +35,8 @@ class StoreSettings(SettingsSlice):
     sweep_seconds: PositiveFloat = Field(
         5.0, description="how often a process repairs what dead processes and passed deadlines have left"
     )
-    worker_fresh_seconds: PositiveFloat = Field(
-        20.0, description="a worker not seen for this long does not count as live"
+    worker_fresh_seconds: float = Field(
+        20.0, ge=1.0, description="a worker not seen for this long does not count as live"
     )
     max_attempts: PositiveInt = Field(
         3, description="how often a chunk may take its worker down, or fail, before its job fails"

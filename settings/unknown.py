@@ -14,8 +14,9 @@ from settings.engine import EngineSettings
 from settings.errors.mistakes import PREFIX, SettingError
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
+from settings.logs import LogSettings
 from settings.scoring import ScoringSettings
-from settings.slice import SettingsSlice
+from settings.slice import SECRETS, SettingsSlice
 from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings
 from settings.webhooks import WebhookSettings
@@ -27,6 +28,7 @@ SLICES: tuple[type[SettingsSlice], ...] = (
     LimitSettings,
     KeySettings,
     TelemetrySettings,
+    LogSettings,
     StoreSettings,
     BellSettings,
     EngineSettings,
@@ -42,6 +44,7 @@ log = structlog.stdlib.get_logger("settings")
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that nothing reads, each with the known name that is most like it, or None."""
     known = CLIENT_VARIABLES | {name.upper() for one in SLICES for name in one.model_fields}
+    known |= {f"{name.upper()}_FILE" for name in SECRETS}
     unknown: dict[str, str | None] = {}
     for variable in sorted(environment):
         # pydantic-settings ignores case.

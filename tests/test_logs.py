@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+
+from settings.errors.endings import Ending
 
 SCRIPT = """
 import logging, os, structlog
@@ -35,3 +38,17 @@ def test_lines_are_json_with_the_same_fields_and_may_be_lost() -> None:
     assert library == same | {"event": "of a library", "logger": "library"}
     assert (failed["event"], failed["level"]) == ("failed", "error")
     assert "ValueError: why" in failed["exception"]
+
+
+def test_the_level_of_the_log_is_a_setting() -> None:
+    def logged(level: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"SCORELINE_LOG_LEVEL": level}
+        arguments = [sys.executable, "-c", SCRIPT.replace("os.close(2)", "")]
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+
+    assert [json.loads(line)["event"] for line in logged("error").stderr.splitlines()] == ["failed"]
+    assert "not shown" in logged("debug").stderr
+    wrong = logged("loud")
+    (line,) = map(json.loads, wrong.stderr.splitlines())
+    assert (wrong.returncode, line["event"]) == (Ending.MISCONFIGURED, "can't start")
+    assert line["reason"].startswith("SCORELINE_LOG_LEVEL is 'loud': it must be debug, info, warning or error; ")

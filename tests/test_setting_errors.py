@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scoreline.exit_codes import ExitCode
+from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.errors.endings import Ending
 from settings.errors.mistakes import SettingError, variable_of, without_password
+from settings.keys import KeySettings
 from settings.slice import SettingsSlice
-from settings.unknown import SLICES, wrong_settings
+from settings.store import StoreSettings
+from settings.unknown import SLICES, unknown_variables, wrong_settings
 
 SCHEMAS = {
     name: (one, schema)
@@ -61,8 +66,10 @@ def test_a_wrong_value_of_any_setting_is_one_line_that_names_it(name: str, monke
         ("port", "70000", "SCORELINE_PORT is '70000': it must be a whole number from 0 to 65535; "),
         ("port", "", "SCORELINE_PORT is empty: it must be a whole number from 0 to 65535; "),
         ("port", "8.5", "or unset it for the default, 8000"),
-        ("lease_seconds", "0", "it must be a finite number greater than 0; "),
-        ("lease_seconds", "inf", "it must be a finite number greater than 0; "),
+        ("lease_seconds", "0.001", "it must be a finite number, 0.1 or greater; "),
+        ("worker_fresh_seconds", "0.1", "it must be a finite number, 1 or greater; "),
+        ("sweep_seconds", "0", "it must be a finite number greater than 0; "),
+        ("sweep_seconds", "inf", "it must be a finite number greater than 0; "),
         ("slack_bulk_seconds", "-1", "it must be a finite number, 0 or greater; "),
         ("batch_invariant", "perhaps", "it must be true or false; correct it, or unset it for the default, true"),
         ("dtype", "float16", "it must be auto, bfloat16 or float32; "),
@@ -158,3 +165,39 @@ def test_the_service_and_the_command_end_with_the_same_codes() -> None:
         Ending.MISCONFIGURED: ExitCode.USAGE,
         Ending.UNAVAILABLE: ExitCode.UNAVAILABLE,
     }
+
+
+def test_settings_that_make_no_sense_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCORELINE_CALL_TIMEOUT_SECONDS", "601")
+    with pytest.raises(SettingError, match=r"^SCORELINE_CALL_TIMEOUT_SECONDS is '601': it must be at most .*is 600;"):
+        ApiSettings()
+    monkeypatch.setenv("SCORELINE_MAX_CALL_TIMEOUT_SECONDS", "601")
+    assert ApiSettings().call_timeout_seconds == 601
+
+
+@pytest.mark.parametrize(
+    ("slice_of", "name", "value"),
+    [
+        (StoreSettings, "database_url", "postgresql+psycopg://scoreline:p%40ss@db/scoreline"),
+        (BellSettings, "redis_url", "rediss://:secret@redis:6379/0"),
+        (KeySettings, "bootstrap_key", "k" * 40),
+    ],
+)
+def test_a_secret_may_come_from_a_file(
+    slice_of: type[SettingsSlice], name: str, value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable = variable_of(name)
+    (tmp_path / "secret").write_text(f"{value}\n")
+    monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(f"{variable}_FILE", str(tmp_path / "secret"))
+    assert not unknown_variables(os.environ)
+    found = getattr(slice_of(), name)
+    assert (found.get_secret_value() if name == "bootstrap_key" else found) == value
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingError, match=f"^{variable} and {variable}_FILE are both set") as raised:
+        slice_of()
+    assert value not in str(raised.value)
+    monkeypatch.delenv(variable)
+    monkeypatch.setenv(f"{variable}_FILE", str(tmp_path / "nowhere"))
+    with pytest.raises(SettingError, match=f"^{variable}_FILE names '.*nowhere', which can't be read: No such file"):
+        slice_of()

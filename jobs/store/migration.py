@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from alembic import command
 from sqlalchemy import text
@@ -24,7 +25,14 @@ class UnknownSchemaError(Exception):
     """A later version of the service has migrated the store, or one that is too old."""
 
 
-def migrate(database: Database) -> None:
+class Migrated(NamedTuple):
+    """From which revision of the schema to which a migration went. None: there was no schema."""
+
+    before: str | None
+    after: str | None
+
+
+def migrate(database: Database) -> Migrated:
     """Create or upgrade the schema in one transaction. Several processes may call this at once; they take turns.
 
     A change of a table waits for all who use the table, such as a backup, and all others wait behind it. So it waits
@@ -36,7 +44,7 @@ def migrate(database: Database) -> None:
     deadline = time.monotonic() + most
     while True:
         try:
-            _migrate(database)
+            return _migrate(database)
         except LockedError as error:
             if time.monotonic() + PAUSE_SECONDS > deadline:
                 message = (
@@ -44,11 +52,9 @@ def migrate(database: Database) -> None:
                 )
                 raise StorageUnavailable(message) from error
             time.sleep(PAUSE_SECONDS)
-        else:
-            return
 
 
-def _migrate(database: Database) -> None:
+def _migrate(database: Database) -> Migrated:
     with database.write(slow=True) as tx:
         if not tx.is_sqlite:
             tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -63,3 +69,4 @@ def _migrate(database: Database) -> None:
                 "has migrated it. Run that version, or restore a backup from before its migration"
             )
         command.upgrade(alembic_config(tx.connection), "head")
+        return Migrated(found, schema_revision(tx.connection))

@@ -8,7 +8,9 @@ come. After that its connection is closed, and this is an outage like any other.
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -129,6 +131,9 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
             "keepalives_interval": _PROBE_SECONDS,
             "keepalives_count": _PROBES,
             "options": " ".join(options),
+            **(
+                {} if "application_name" in url.query or "PGAPPNAME" in os.environ else {"application_name": _program()}
+            ),
         },
     )
 
@@ -139,6 +144,12 @@ def open_engine(url: URL, settings: StoreSettings) -> Engine:
     event.listen(engine, "checkin", _after_use)
     event.listen(engine, "checkout", partial(_replace_if_gone, engine, attention))
     return engine
+
+
+def _program() -> str:
+    """Return the name under which PostgreSQL lists this process, such as ``scoreline workers.engine_loop``."""
+    module = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return f"scoreline {module.name.removesuffix('.__main__')}" if module else "scoreline"
 
 
 def _check_options(url: URL) -> None:

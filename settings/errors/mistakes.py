@@ -104,7 +104,7 @@ def describe(schema: Mapping[str, Any]) -> str:
         return f"{kind} greater than {schema['exclusiveMinimum']}"
     if None not in bounds:
         return f"{kind} from {bounds[0]} to {bounds[1]}"
-    return kind if bounds[0] is None else f"{kind}, {bounds[0]} or greater"
+    return kind if bounds[0] is None else f"{kind}, {_show(bounds[0])} or greater"
 
 
 def _show(default: str | float) -> str:

@@ -10,6 +10,7 @@ from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
+from settings.logs import LogSettings
 from settings.scoring import ScoringSettings
 from settings.slice import SettingsSlice
 from settings.store import StoreSettings
@@ -20,7 +21,7 @@ from settings.worker import WorkerSettings
 Slices = set[type[SettingsSlice]]
 
 READS: Mapping[str, Slices] = {
-    "migrate": {StoreSettings},
+    "migrate": {StoreSettings, LogSettings},
     "api": {
         StoreSettings,
         ScoringSettings,
@@ -30,9 +31,10 @@ READS: Mapping[str, Slices] = {
         WebhookSettings,
         KeySettings,
         TelemetrySettings,
+        LogSettings,
     },
-    "deliver": {StoreSettings, WebhookSettings, DeliverySettings},
-    "worker": {StoreSettings, ScoringSettings, BellSettings, EngineSettings, WorkerSettings},
+    "deliver": {StoreSettings, WebhookSettings, DeliverySettings, LogSettings},
+    "worker": {StoreSettings, ScoringSettings, BellSettings, EngineSettings, WorkerSettings, LogSettings},
 }
 """By the name of the role's command."""
 

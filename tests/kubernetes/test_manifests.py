@@ -24,6 +24,7 @@ from settings.delivery import DeliverySettings
 from settings.engine import EngineSettings
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
+from settings.logs import LogSettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from settings.telemetry import TelemetrySettings
@@ -40,7 +41,7 @@ from tests.kubernetes.pod_monitor import POD_MONITOR
 OVERLAYS = tuple(f"overlays/{name}" for name in WORKERS)
 
 FILES: Mapping[str, Slices] = {
-    "scoreline-store": {StoreSettings},
+    "scoreline-store": {StoreSettings, LogSettings},
     "scoreline-serving": {ScoringSettings, BellSettings},
     "scoreline-webhooks": {WebhookSettings},
     "scoreline-api": {ApiSettings, LimitSettings, KeySettings, TelemetrySettings},

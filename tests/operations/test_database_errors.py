@@ -11,6 +11,7 @@ from sqlalchemy import text
 from jobs.outages import explain_outage
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.migration import migrate
+from jobs.store.revisions import schema_head
 from operations.command import run_on_store
 from operations.migrate import bring_up_to_date
 from settings.errors.endings import Ending
@@ -176,3 +177,13 @@ def test_a_misspelt_variable_is_named_by_every_command(
     assert capsys.readouterr().err == (
         f"scoreline: warning: {misspelt} is no setting and is ignored; is it SCORELINE_LEASE_SECONDS?\n"
     )
+
+
+def test_a_migration_says_from_where_to_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCORELINE_DATABASE_URL", f"sqlite:///{tmp_path / 'new.db'}")
+    head = schema_head()
+    for said in (f"the schema went from nothing to migration {head}", f"the schema is at migration {head} already"):
+        assert run_on_store(bring_up_to_date, check_schema=False) == Ending.DONE
+        assert capsys.readouterr().out == f"{said}\n"

@@ -16,7 +16,8 @@ from jobs.store.records import WorkerRecord
 from workers.database_outage import wait_for_database
 from workers.periodic import PeriodicTask
 
-HEARTBEAT_SECONDS = 5.0  # between two updates of the worker's row
+HEARTBEAT_SECONDS = 5.0  # between two updates of the worker's row, at most
+HEARTBEATS = 4  # while a worker counts as live without a further one
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -57,7 +58,8 @@ class Heartbeat:
         """Register once the database is there with the right schema. Return False if ``stopping`` is set before."""
         if not wait_for_database(self._database, stopping, log, lambda: register(self._database, self._worker)):
             return False
-        self._touching = PeriodicTask("touching", HEARTBEAT_SECONDS, self._touch)
+        seconds = min(HEARTBEAT_SECONDS, self._database.settings.worker_fresh_seconds / HEARTBEATS)
+        self._touching = PeriodicTask("touching", seconds, self._touch)
         return True
 
     def __enter__(self) -> Heartbeat:

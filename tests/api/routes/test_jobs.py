@@ -347,7 +347,7 @@ def test_a_wait_ends_without_a_notice_because_waiting_jobs_are_polled(
 
 
 def test_models_are_listed_with_their_live_workers(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
-    settings = {"worker_fresh_seconds": 0.5}
+    settings = {"worker_fresh_seconds": 1.0}
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **settings) as (api, _):
         (listed,) = api.client.get("/v1/models").json()["data"]
         assert (listed["id"], listed["object"], listed["live_workers"]) == ("tiny", "model", 0)

@@ -298,3 +298,15 @@ def test_a_store_that_a_later_version_has_migrated_is_used_but_not_migrated(stor
 def test_a_store_that_can_not_be_shared_is_refused(url: str) -> None:
     with pytest.raises(SettingError, match=r"it must (name a file|be sqlite:///PATH or postgresql\+psycopg://)"):
         Database.open(StoreSettings(database_url=url))
+
+
+def test_postgresql_shows_which_program_a_connection_belongs_to(postgres_store: Database) -> None:
+    with postgres_store.read() as tx:
+        assert (
+            tx.scalar(text("SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"))
+            == "scoreline pytest"
+        )
+    url = postgres_store.engine.url.update_query_dict({"application_name": "mine"})
+    settings = StoreSettings(database_url=url.render_as_string(hide_password=False))
+    with closing(Database.open(settings)) as named, named.read() as tx:
+        assert tx.scalar(text("SHOW application_name")) == "mine"
