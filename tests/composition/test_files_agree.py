@@ -271,3 +271,11 @@ def test_volumes_are_named_and_mounted_where_services_read_them(
         if service.command and service.command[0] == "deliver":
             assert targets["/authorities"]["read_only"] is True
     assert mounted == composition.volumes == {"postgres-data", "hub-cache"}
+
+
+def test_containers_write_to_no_root_and_their_logs_have_an_end() -> None:
+    services = yaml.safe_load(COMPOSE_FILE.read_text())["services"]
+    for name, service in services.items():
+        assert service["logging"]["options"] == {"max-size": "20m", "max-file": "5"}, name
+        assert service.get("read_only") is (None if name == "postgres" else True), name
+    assert all("mem_limit" in services[name] for name in ("redis", "migrate", "deliver"))
