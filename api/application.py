@@ -32,7 +32,19 @@ from api.middleware.traced_requests import TracedRequests
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.request_id import RequestContext
-from api.routes import batch_events, batches, events, files, job_items, jobs, likelihood, rerank, score, tokenize
+from api.routes import (
+    batch_events,
+    batches,
+    events,
+    files,
+    job_items,
+    job_sets,
+    jobs,
+    likelihood,
+    rerank,
+    score,
+    tokenize,
+)
 from api.routes import webhooks as webhook_routes
 from api.routes.deployment import documentation, health, metrics, models, overview, page, start
 from api.service import Service
@@ -73,6 +85,7 @@ ROUTERS = [
         score,
         likelihood,
         rerank,
+        job_sets,  # before jobs, where the last part of its path would be the id of one
         jobs,
         job_items,
         events,

@@ -195,6 +195,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "warnings": [],
     },
     "JobList": {"object": "list", "data": [_JOB], "has_more": False},
+    "JobSet": {"object": "list", "data": [{"status_code": 200, "retry_after": None, "body": _JOB}]},
     "DeletedJob": {"id": JOB_ID, "object": "scoring.job", "deleted": True},
     "ScoreList": {
         "object": "list",

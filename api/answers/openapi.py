@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from api.answers.batch_schemas import BatchBody
 from api.answers.examples import ANSWERS
 from api.answers.file_schemas import FileBody
-from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
+from api.answers.items.request_schemas import JobBody, JobSetBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
 from api.answers.reranking_schemas import RerankBody
 from api.answers.schemas import ErrorEnvelope, TokenizeBody
 
@@ -25,7 +25,10 @@ Failures come as `{"error": {"message", "type", "param", "code"}}`. Every respon
 own where it sent a sane one. With an `Idempotency-Key`, a request that is sent again is the same request.
 """
 
-BODIES = (ScoreBody, LikelihoodBody, JobBody, LikelihoodJobBody, RerankBody, TokenizeBody, FileBody, BatchBody)
+BODIES = (
+    *(ScoreBody, LikelihoodBody, JobBody, LikelihoodJobBody, JobSetBody),
+    *(RerankBody, TokenizeBody, FileBody, BatchBody),
+)
 _REF = "#/components/schemas/{model}"
 
 

@@ -228,3 +228,16 @@ class ErrorEnvelope(Shape):
     """Every failure, in OpenAI's envelope."""
 
     error: ErrorShape
+
+
+class JobAnswer(Shape):
+    """What a job of a set would be answered if it were sent, or read, alone."""
+
+    status_code: int = Field(description="202: it is stored; 200: it is found; else `body` is an error")
+    retry_after: int | None = Field(description="seconds after which sending it again may help, where an error says so")
+    body: Job | ErrorEnvelope
+
+
+class JobSet(Shape):
+    object: Literal["list"] = "list"
+    data: list[JobAnswer] = Field(description="in the order of the jobs, or of the ids")

@@ -12,11 +12,13 @@ from jobs.store.records import Idempotency
 REPLAYED = {"Idempotency-Replayed": "true"}
 """The headers of a response about work that was accepted by an earlier request."""
 
+KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
+
 IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        pattern=r"^[\x21-\x7e]{1,255}$",
+        pattern=KEY_PATTERN,
         description="1 to 255 printable ASCII characters: makes it safe to send the request again",
     ),
 ]

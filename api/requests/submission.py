@@ -26,6 +26,9 @@ from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import ScoreRequest, parse_flag, refuse_labels_for_each_item
 from scoring.tokenizing.tokenization import always_wanted
 
+JOBS = "POST /v1/jobs"
+"""The route of all jobs, for their Idempotency-Keys."""
+
 LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
 JOBS_ADVICE = "submit it to /v1/jobs"
 SEVERAL_ADVICE = "send it as several jobs"
@@ -76,7 +79,18 @@ def read_job(
     fields are refused.
     """
     body = parse_object(data)
-    idempotency = idempotency_of(idempotency_key, "POST /v1/jobs", data)
+    return job_of(reading, body, stop_if_unwanted, principal, idempotency_of(idempotency_key, JOBS, data), strict)
+
+
+def job_of(
+    reading: ReadingContext,
+    body: Mapping[str, object],
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    idempotency: Idempotency | None,
+    strict: bool,
+) -> JobRequest:
+    """Return the job in a body that is parsed, as :func:`read_job` does. Raises RequestError."""
     kind = kind_of(body)
     limits = _limits(
         reading,

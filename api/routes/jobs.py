@@ -39,7 +39,7 @@ from jobs.file_batches.reading import list_jobs_of_batch
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, most_items, read_scores
 from jobs.store.database import StorageUnavailable
-from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
+from jobs.store.records import JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
@@ -71,7 +71,8 @@ async def _sends_lines(request: Request) -> None:
         place_of(request).kind = Kind.UPLOAD
 
 
-async def _waits(request: Request) -> None:
+async def counts_as_stream_if_it_waits(request: Request) -> None:
+    """Have a request that waits for jobs count as a stream."""
     if preferred_wait(request.headers.getlist("prefer")):
         place_of(request).kind = Kind.STREAM
 
@@ -139,7 +140,7 @@ async def submit(
         submission = wanted.submission
         if wanted.dry_run:
             return json_response(show_dry_run(await dry_run(service, submission)))
-        accepted = await _accept(service, submission)
+        accepted = await service.acceptor.accept(await admit_job(service, submission))
         job = await service.threads.sql_of(
             submission.tenant, get_job, service.database, submission.tenant, accepted.job_id
         )
@@ -176,7 +177,7 @@ async def list_(
 
 @router.get(
     "/v1/jobs/{job_id}",
-    dependencies=[Depends(_waits)],
+    dependencies=[Depends(counts_as_stream_if_it_waits)],
     response_model=Job,
     responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
@@ -303,13 +304,14 @@ async def _receive_job(
         return await service.bodies.read(request, principal.tenant, read_job, data, principal, key, strict)
 
 
-async def _accept(service: Service, submission: Submission) -> Accepted:
+async def admit_job(service: Service, submission: Submission) -> Submission:
+    """Return a job for which there is room, as it is to be stored. Raises RequestError, StorageUnavailable."""
     await service.admission.admit_job(submission)
-    if submission.webhook is not None:
-        submission = await service.threads.sql_of(
-            submission.tenant, with_warning_of_disabled_endpoint, service.database, submission
-        )
-    return await service.acceptor.accept(submission)
+    if submission.webhook is None:
+        return submission
+    return await service.threads.sql_of(
+        submission.tenant, with_warning_of_disabled_endpoint, service.database, submission
+    )
 
 
 def _read(service: Service, tenant: str, job_id: str) -> tuple[JobRecord, ScorePage | None, Shown | None]:

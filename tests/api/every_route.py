@@ -12,7 +12,17 @@ from api.answers.batch_schemas import Batch, BatchList, DeletedBatch
 from api.answers.file_schemas import DeletedFile, File, FileList
 from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
 from api.answers.reranking_schemas import RerankResponse
-from api.answers.schemas import DeletedJob, Delivery, DeliveryList, Job, JobList, ScoreList, Tokens, WebhookSecretList
+from api.answers.schemas import (
+    DeletedJob,
+    Delivery,
+    DeliveryList,
+    Job,
+    JobList,
+    JobSet,
+    ScoreList,
+    Tokens,
+    WebhookSecretList,
+)
 from api.answers.server_schemas import Health, JobItems, Model, ModelList, Overview, Readiness, Start
 from api.routes.rerank import PATHS
 from jobs.tenancy.keys import Scope
@@ -54,6 +64,7 @@ class Operation:
     shape: type[BaseModel] | None  # of the response; None if it is not JSON
     body: dict[str, Any] | None = None
     scope: Scope | None = Scope.READ  # None if the route needs no key
+    parameters: str = ""  # what follows the path
 
 
 OPERATIONS = [
@@ -62,6 +73,8 @@ OPERATIONS = [
     *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in PATHS),
     Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),
+    Operation("post", "/v1/jobs/sets", 202, JobSet, {"jobs": [BODY, BODY | {"query": ""}]}, Scope.SCORE),
+    Operation("get", "/v1/jobs/sets", 200, JobSet, parameters="?ids={job_id}"),
     Operation("get", "/v1/jobs/{job_id}", 200, Job),
     Operation("get", "/v1/jobs/{job_id}/scores", 200, ScoreList),
     Operation("get", "/v1/jobs/{job_id}/items", 200, JobItems),
@@ -126,7 +139,7 @@ def request(
     if "{delivery_id}" in operation.path and delivery_id is None:
         delivery_id = delivery_of(api.client, job_id)
     ids = {"job_id": job_id, "delivery_id": delivery_id, "file_id": file_id, "batch_id": batch_id, "model_id": "tiny"}
-    path = operation.path.format(**ids)
+    path = (operation.path + operation.parameters).format(**ids)
     return client.request(operation.method, path, json=body)
 
 

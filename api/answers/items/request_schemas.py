@@ -196,3 +196,19 @@ class LikelihoodJobBody(LikelihoodFields, JobFields):
     """The body of `POST /v1/jobs` for likelihoods."""
 
     kind: Literal["likelihood"]
+
+
+def _with_a_key(schema: dict[str, Any]) -> None:
+    """Say that each job of a set may have an Idempotency-Key."""
+    key = {
+        "type": ["string", "null"],
+        "pattern": r"^[\x21-\x7e]{1,255}$",
+        "description": "as the header of `POST /v1/jobs`: the same key and the same job make one job",
+    }
+    schema["items"] = {"allOf": [schema["items"], {"type": "object", "properties": {"idempotency_key": key}}]}
+
+
+class JobSetBody(BaseModel):
+    """The body of `POST /v1/jobs/sets`."""
+
+    jobs: list[JobBody | LikelihoodJobBody] = Field(min_length=1, max_length=64, json_schema_extra=_with_a_key)

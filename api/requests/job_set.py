@@ -1,0 +1,91 @@
+"""Read the body of ``POST /v1/jobs/sets``: jobs, each of which is read as if it were sent alone.
+
+A body may be read in another process, so what comes of each job is plain data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from api.callers.authentication import Principal
+from api.reading import ReadingContext
+from api.requests.idempotency import KEY_PATTERN, idempotency_of
+from api.requests.submission import JOBS, job_of, parse_object
+from jobs.store.records import Submission
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import QUOTED_CHARACTERS, quote_name
+
+MAX_JOBS = 64
+"""The most jobs of a set, which is as many as one transaction stores (:mod:`api.acceptance.accepting`)."""
+
+TOKENS_AT_ONCE = 2**20
+"""When the jobs that were read have this many tokens and items, no further job of the set is taken."""
+
+ReadJob = Submission | Mapping[str, Any]
+"""A job, or the fields of the RequestError for which it is refused."""
+
+
+def read_job_set(
+    reading: ReadingContext,
+    data: bytes,
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    strict: bool = False,
+) -> list[ReadJob]:
+    """Return what each job of a set is. Raises RequestError for a body that is no set.
+
+    stop_if_unwanted: called between short steps; an exception that it raises ends the work. strict: whether unknown
+    fields are refused.
+    """
+    body = parse_object(data)
+    if unknown := next((name for name in body if name != "jobs"), None):
+        message = f"there is no field {quote_name(unknown)} beside jobs: each job has fields of its own"
+        raise RequestError(ErrorCode.UNKNOWN_PARAMETER, message, param=unknown[:QUOTED_CHARACTERS])
+    jobs = body.get("jobs")
+    if not isinstance(jobs, list) or not jobs:
+        raise RequestError(ErrorCode.INVALID_REQUEST, "jobs must be a list of one job or more", param="jobs")
+    if len(jobs) > MAX_JOBS:
+        message = f"a set has {MAX_JOBS} jobs at most: send {len(jobs)} as several sets, or as a file to /v1/batches"
+        raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="jobs")
+    found: list[ReadJob] = []
+    size = 0
+    for job in jobs:
+        stop_if_unwanted()
+        try:
+            if size > TOKENS_AT_ONCE:
+                message = f"the jobs before it in this set have {size} tokens and items: send it in another set"
+                raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
+            submission = _read(reading, job, stop_if_unwanted, principal, strict=strict)
+        except RequestError as error:
+            found.append(vars(error))
+        else:
+            found.append(submission)
+            size += submission.total_items + len(submission.prefix) + sum(chunk.tokens for chunk in submission.chunks)
+    return found
+
+
+def _read(
+    reading: ReadingContext,
+    job: object,
+    stop_if_unwanted: Callable[[], None],
+    principal: Principal,
+    *,
+    strict: bool,
+) -> Submission:
+    if not isinstance(job, dict):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "a job must be a JSON object")
+    body = {name: value for name, value in job.items() if name != "idempotency_key"}
+    key = job.get("idempotency_key")
+    if key is not None and not (isinstance(key, str) and re.fullmatch(KEY_PATTERN, key)):
+        message = "idempotency_key must be a string of 1 to 255 printable ASCII characters"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="idempotency_key")
+    # The bytes that Python makes of a body, so that its own client may send a job in a set, and again alone.
+    idempotency = idempotency_of(key, JOBS, json.dumps(body).encode()) if key is not None else None
+    wanted = job_of(reading, body, stop_if_unwanted, principal, idempotency, strict)
+    if wanted.dry_run:
+        message = "a set is stored: send a dry run alone, to /v1/jobs"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")
+    return wanted.submission

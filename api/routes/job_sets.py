@@ -1,0 +1,208 @@
+"""``/v1/jobs/sets``: many short jobs with one request, and their results with another."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from api.answers.error_responses import STATUS, secured, storage_unavailable
+from api.answers.items.request_schemas import JobSetBody
+from api.answers.job_sets import Answer, encode_set, show_error
+from api.answers.openapi import json_body
+from api.answers.presentation import EMBEDDED_ITEMS, encode, encode_job, json_response, show_job
+from api.answers.schemas import JobSet
+from api.principal import WithReadScope, WithScoreScope
+from api.provenances import Shown
+from api.requests.body import received_body
+from api.requests.job_set import MAX_JOBS, ReadJob, read_job_set
+from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
+from api.routes.jobs import admit_job, checked_job_id, counts_as_stream_if_it_waits
+from api.routes.result import read_provenance
+from api.routes.score import EXAMPLE, SCORING_ERRORS
+from api.service import Service, ServiceOf
+from api.waiting.departure import departure_of
+from api.waiting.waiters import WaitOutcome
+from jobs.queue.read import jobs_of, most_items, progress_of, results_of
+from jobs.store.database import StorageUnavailable
+from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
+from jobs.tenancy.ownership import job_not_found
+from scoring.error_codes import ErrorCode, RequestError
+
+MAX_ID_CHARACTERS = 68
+
+router = APIRouter(tags=["jobs"])
+
+Found = tuple[JobRecord, ScorePage | None, Shown | None]
+"""A job, and if they are shown its scores and what computed them."""
+
+
+@router.post(
+    "/v1/jobs/sets",
+    status_code=202,
+    response_model=JobSet,
+    responses={
+        202: {"description": "what each job was answered, in their order: one with a `status_code` of 202 is stored"},
+        **secured(*SCORING_ERRORS),
+    },
+    openapi_extra=json_body(JobSetBody, {"jobs": [EXAMPLE | {"idempotency_key": "row-1"}]}),
+)
+async def submit_set(
+    request: Request, service: ServiceOf, principal: WithScoreScope, handling: Handling = None
+) -> Response:
+    """Submit at most 64 jobs, each of which is answered as if it were sent alone.
+
+    None fails because of another. If the service can take none of them now, the request is refused as a whole. It
+    counts as one request in rate limits. A job is safe to repeat if it has an `idempotency_key`, which is what the
+    header is for a job that is sent alone.
+    """
+    if request.headers.get("idempotency-key") is not None:
+        message = "a set has no Idempotency-Key: give each of its jobs an idempotency_key"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="Idempotency-Key")
+    strict = is_strict(request, handling)
+    async with received_body(request, service) as data:
+        read = await service.bodies.read(request, principal.tenant, read_job_set, data, principal, strict)
+    # One after the other, since what the first one is admitted by mostly holds for all.
+    admitted = [await _admitted(service, one) for one in read]
+    outcomes = await asyncio.gather(*(_outcome(service, one) for one in admitted))
+    refused = [one for one in outcomes if isinstance(one, RequestError)]
+    if len(refused) == len(outcomes) and all(STATUS[error.code] == 503 for error in refused):
+        raise refused[0]
+    ids = [one.job_id for one in outcomes if isinstance(one, Accepted)]
+    found = await service.threads.sql_of(principal.tenant, jobs_of, service.database, ids) if ids else {}
+    return json_response(await service.threads.text_of(principal.tenant, _encode_accepted, outcomes, found), 202)
+
+
+@router.get(
+    "/v1/jobs/sets",
+    dependencies=[Depends(counts_as_stream_if_it_waits)],
+    response_model=JobSet,
+    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+)
+async def read_set(
+    request: Request,
+    service: ServiceOf,
+    principal: WithReadScope,
+    ids: Annotated[
+        str,
+        Query(max_length=MAX_JOBS * MAX_ID_CHARACTERS, description=f"ids of at most {MAX_JOBS} jobs, between commas"),
+    ],
+    prefer: Annotated[
+        str | None,
+        Header(description=f"`wait=N`: answer when all have ended, or after N (at most {MAX_WAIT_SECONDS}) s"),
+    ] = None,
+) -> Response:
+    """Read jobs, each as if it were read alone, in the order of their ids.
+
+    The results of jobs that have succeeded come with them, of 1,000 items together at most: read those alone whose
+    result is left out.
+    """
+    job_ids = ids.split(",")
+    if len(job_ids) > MAX_JOBS:
+        message = f"a set has {MAX_JOBS} jobs at most, not {len(job_ids)}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="ids")
+    wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
+    headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
+    if wait:
+        await _wait(request, service, principal.tenant, job_ids, wait)
+    found = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_ids)
+    content = await service.threads.text_of(principal.tenant, _encode_found, job_ids, found)
+    return json_response(content, headers=headers)
+
+
+async def _admitted(service: Service, read: ReadJob) -> Submission | RequestError:
+    """Return a job of a set that may be stored, or why it may not."""
+    if not isinstance(read, Submission):
+        return RequestError(**read)
+    try:
+        return await admit_job(service, read)
+    except RequestError as error:
+        return error
+    except StorageUnavailable:
+        return storage_unavailable()
+
+
+async def _outcome(service: Service, admitted: Submission | RequestError) -> Accepted | RequestError:
+    """Return what comes of a job of a set: it is stored, or it is refused with an error of its own."""
+    if isinstance(admitted, RequestError):
+        return admitted
+    try:
+        return await service.acceptor.accept(admitted)
+    except RequestError as error:
+        return error
+    except StorageUnavailable:
+        return storage_unavailable()
+
+
+def _encode_accepted(outcomes: Sequence[Accepted | RequestError], found: Mapping[str, JobRecord]) -> bytes:
+    return encode_set(
+        show_error(one) if isinstance(one, RequestError) else _accepted(found.get(one.job_id)) for one in outcomes
+    )
+
+
+def _accepted(job: JobRecord | None) -> Answer:
+    # One that is missing was deleted meanwhile.
+    return show_error(job_not_found()) if job is None else Answer(202, encode(show_job(job)))
+
+
+async def _wait(request: Request, service: Service, tenant: str, job_ids: Sequence[str], seconds: int) -> None:
+    """Wait until all of these jobs have ended, which a tenant may see, or for some seconds."""
+    last_moment = time.monotonic() + seconds
+    wanted = [job_id for job_id in job_ids if _is_id(job_id)]
+    found = await service.threads.sql_of(tenant, progress_of, service.database, wanted) if wanted else {}
+    for job in found.values():
+        if job.status.ended or job.tenant != tenant:
+            continue
+        left = max(0.0, last_moment - time.monotonic())
+        waited = await service.waiters.wait(job.id, left, departure_of(request))
+        if waited.outcome is WaitOutcome.DISCONNECTED:
+            raise ClientDisconnect
+        if waited.outcome is not WaitOutcome.ENDED:
+            return
+
+
+def _visible(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, JobRecord]:
+    """Return those of these jobs that a tenant may see. Blocks on SQL."""
+    wanted = [job_id for job_id in job_ids if _is_id(job_id)]
+    found = jobs_of(service.database, wanted) if wanted else {}
+    return {job_id: job for job_id, job in found.items() if job.tenant == tenant}
+
+
+def _is_id(job_id: str) -> bool:
+    try:
+        checked_job_id(job_id)
+    except RequestError:
+        return False
+    return True
+
+
+def _read(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, Found]:
+    """Read jobs, and the results of those that come first and fit into one answer. Blocks on SQL."""
+    jobs = _visible(service, tenant, job_ids)
+    shown: list[str] = []
+    room = 1.0  # of one answer, as a share
+    for job in (jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in jobs):
+        service.metrics.count_ended(job.id, job.status)
+        share = job.total_items / most_items(job, EMBEDDED_ITEMS)
+        if job.status is JobStatus.SUCCEEDED and share <= room:
+            room -= share
+            shown.append(job.id)
+    results = results_of(service.database, shown) if shown else {}
+    found: dict[str, Found] = {}
+    for job_id, before in jobs.items():
+        job, page = results.get(job_id, (before, None))
+        found[job_id] = job, page, read_provenance(service, job, page)
+    return found
+
+
+def _encode_found(job_ids: Sequence[str], found: Mapping[str, Found]) -> bytes:
+    return encode_set(_answer(*found[job_id]) if job_id in found else show_error(job_not_found()) for job_id in job_ids)
+
+
+def _answer(job: JobRecord, page: ScorePage | None, provenance: Shown | None) -> Answer:
+    return Answer(200, encode(show_job(job, provenance)) if page is None else encode_job(page, provenance))
