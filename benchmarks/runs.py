@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.batches.__main__ import KEY, Service
+from benchmarks.batches.__main__ import KEY, Service, quick_worker
 from benchmarks.batches.lines import QUERY_TOKENS, Lines, logits
 from benchmarks.upload import READY_SECONDS, memory_mb
 from scoreline.client import Client, Unreachable
@@ -146,7 +146,7 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-runs-")))
         _write(pairs, folder / "pairs.jsonl")
-        service = Service(stack, folder, given.database, REMEMBERED)
+        service = Service(stack, folder, given.database, quick_worker(REMEMBERED))
         client = stack.enter_context(Client(service.url, api_key=KEY))
         wait_until(lambda: _is_ready(client), "the service is ready", READY_SECONDS)
         command = Command(folder, service, given.window_rows)

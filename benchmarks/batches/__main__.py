@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -42,10 +42,16 @@ KILLS = (("api", 0.15), ("worker", 0.35), ("database", 0.55))
 """What is killed, and after which share of the lines is written."""
 
 
+def quick_worker(remembered: int) -> list[str]:
+    """Return what starts a worker that takes no time, and remembers so many queries."""
+    return ["-m", "benchmarks.batches.worker", str(remembered)]
+
+
 class Service:
     """The processes, which can be killed and started again."""
 
-    def __init__(self, stack: ExitStack, folder: Path, database: str, remembered: int) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, database: str, worker: Sequence[str]) -> None:
+        """worker: Python's arguments that start one."""
         self.postgres = stack.enter_context(closing(PostgresServer(options={}))) if database == "postgres" else None
         url = f"sqlite:///{folder}/scoreline.db" if self.postgres is None else ""
         if self.postgres is not None:
@@ -62,10 +68,7 @@ class Service:
         )
         migrate = python_command("-m", "operations.migrate")
         subprocess.run(migrate, env=self.variables, check=True, stderr=subprocess.DEVNULL)
-        self._commands = {
-            "api": ["-m", "api"],
-            "worker": ["-m", "benchmarks.batches.worker", str(remembered)],
-        }
+        self._commands = {"api": ["-m", "api"], "worker": list(worker)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(self._stop)
         for name in self._commands:
@@ -115,7 +118,7 @@ def main() -> int:
     lines = Lines(given.lines, given.queries)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-batches-")))
-        service = Service(stack, folder, given.database, given.remembered)
+        service = Service(stack, folder, given.database, quick_worker(given.remembered))
         client = OpenAI(api_key=KEY, base_url=f"{service.url}/v1", timeout=600, max_retries=5)
         wait_until(lambda: _answers(client), "the API answers", 120)
         if given.client == "scoreline":

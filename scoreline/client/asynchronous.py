@@ -29,7 +29,7 @@ from scoreline.client.exchange.flow import (
     method_signature,
 )
 from scoreline.client.exchange.sending import Service
-from scoreline.client.mapping import Mapping, map_async
+from scoreline.client.mapping import CONCURRENCY, Mapping, map_async
 from scoreline.client.operations import batches as batch_operations
 from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
@@ -165,7 +165,7 @@ class AsyncClient:
         self,
         pairs: Iterable[Pair] | AsyncIterable[Pair],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         errors: Literal["raise"] = "raise",
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -179,7 +179,7 @@ class AsyncClient:
         self,
         pairs: Iterable[Pair] | AsyncIterable[Pair],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         errors: Literal["yield"],
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -192,7 +192,7 @@ class AsyncClient:
         self,
         pairs: Iterable[Pair] | AsyncIterable[Pair],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         errors: Literal["raise", "yield"] = "raise",
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -202,8 +202,9 @@ class AsyncClient:
     ) -> AsyncIterator[Any]:
         """Score the items of many queries, and yield the results in the order of the pairs.
 
-        Each pair becomes a job. At most ``concurrency`` jobs are under way, and no more results than that are kept, so
-        memory stays small however many pairs there are; they are read one at a time. Where the service is overloaded
+        Each pair becomes a job, and short ones are sent in sets. At most ``concurrency`` jobs are under way, and no
+        more results than that are kept, so memory stays small however many pairs there are; they are read one at a
+        time. Where the service is overloaded
         or a quota is used up, this waits as long as the service asks for. A restart of the service does no harm.
 
         concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
@@ -215,11 +216,11 @@ class AsyncClient:
         The pairs may come from an asynchronous iterable, too.
         """
         wanted = Mapping(pairs, options, concurrency, errors, timeout, idempotency_key, progress, bar)
-        return map_async(wanted, lambda pair, number: self.run_mapped(wanted, pair, number))
+        return map_async(wanted, self)
 
-    def run_mapped(self, wanted: Mapping, pair: Pair, number: int) -> Coroutine[Any, Any, ScoreResult]:
-        """Return the coroutine that scores a pair of :meth:`map`."""
-        return self._run(wanted.flow(self._service, pair, number))
+    async def carry_out(self, flow: Flow[T]) -> T:
+        """Carry out the commands of a flow and return its value."""
+        return await self._run(flow)
 
     async def _run(self, flow: Flow[T]) -> T:
         """Carry out the commands of a flow and return its value."""

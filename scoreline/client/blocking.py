@@ -29,7 +29,7 @@ from scoreline.client.exchange.flow import (
     method_signature,
 )
 from scoreline.client.exchange.sending import Service
-from scoreline.client.mapping import Mapping, map_blocking
+from scoreline.client.mapping import CONCURRENCY, Mapping, map_blocking
 from scoreline.client.operations import batches as batch_operations
 from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
@@ -151,7 +151,7 @@ class Client:
         self,
         pairs: Iterable[Pair],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         errors: Literal["raise"] = "raise",
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -165,7 +165,7 @@ class Client:
         self,
         pairs: Iterable[Pair],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         errors: Literal["yield"],
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -178,7 +178,7 @@ class Client:
         self,
         pairs: Iterable[Pair],
         *,
-        concurrency: int = 8,
+        concurrency: int = CONCURRENCY,
         errors: Literal["raise", "yield"] = "raise",
         timeout: float | None = None,
         idempotency_key: str | None = None,
@@ -188,8 +188,9 @@ class Client:
     ) -> Iterator[Any]:
         """Score the items of many queries, and yield the results in the order of the pairs.
 
-        Each pair becomes a job. At most ``concurrency`` jobs are under way, and no more results than that are kept, so
-        memory stays small however many pairs there are; they are read one at a time. Where the service is overloaded
+        Each pair becomes a job, and short ones are sent in sets. At most ``concurrency`` jobs are under way, and no
+        more results than that are kept, so memory stays small however many pairs there are; they are read one at a
+        time. Where the service is overloaded
         or a quota is used up, this waits as long as the service asks for. A restart of the service does no harm.
 
         concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
@@ -213,12 +214,12 @@ class Client:
         # Whoever imports a client for one call need not wait for asyncio.
         from scoreline.client.asynchronous import AsyncClient
         from scoreline.client.background import Background
+        from scoreline.client.sets import JobSets
 
         client = AsyncClient.like(self._settings, self._service)
         with Background(client) as background:
-            yield from map_blocking(
-                wanted, lambda pair, number: background.start(client.run_mapped(wanted, pair, number))
-            )
+            sets = JobSets(client)
+            yield from map_blocking(wanted, lambda pair, number: background.start(wanted.score(sets, pair, number)))
 
     def _run(self, flow: Flow[T]) -> T:
         """Carry out the commands of a flow and return its value."""

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scoreline.client.errors import ScorelineError
+from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.bodies import check_is_list
-from scoreline.client.exchange.flow import Flow
-from scoreline.client.exchange.sending import Service
-from scoreline.client.operations.pairs import MapProgress, Pair, PairOptions, Tally, check_options, pair_key, score_pair
+from scoreline.client.exchange.sending import idempotency
+from scoreline.client.operations.jobs import result
+from scoreline.client.operations.pairs import (
+    BUSY,
+    MapProgress,
+    Pair,
+    PairOptions,
+    Tally,
+    check_options,
+    pair_key,
+    pause_of,
+)
 from scoreline.client.progress import shown
 from scoreline.client.results import ScoreResult
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
+
+    from scoreline.client.sets import Driver, JobSets
+
+
+CONCURRENCY = 256
+"""How many pairs are under way at a time, if the caller does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +58,29 @@ class Mapping:
         if self.errors not in ("raise", "yield"):
             raise ValueError(f"errors must be 'raise' or 'yield', not {self.errors!r}")
 
-    def flow(self, service: Service, pair: Pair, number: int) -> Flow[ScoreResult]:
-        """Return what is done with a pair."""
+    async def score(self, sets: JobSets, pair: Pair, number: int) -> ScoreResult:
+        """Score the items of one query as a job. Where the service is busy, wait instead of failing."""
+        import asyncio  # Whoever imports a client for one call need not wait for it.
+
         query, items = pair
-        key = pair_key(self.idempotency_key, number)
-        return score_pair(service, query, items, key, self.timeout, self.options)
+        began = time.monotonic()
+        key = idempotency(pair_key(self.idempotency_key, number))["Idempotency-Key"]
+        refusals = 0
+        while True:
+            try:
+                job = await sets.submit(query, items, idempotency_key=key, **self.options)
+                break
+            except BUSY as error:
+                refusals += 1
+                pause = pause_of(error, refusals)
+                if self.timeout is not None and time.monotonic() - began + pause > self.timeout:
+                    raise TimedOut("timeout", f"no room within {self.timeout:g} s: {error.message}") from error
+            await asyncio.sleep(pause)
+        left = None if self.timeout is None else max(0.0, self.timeout - (time.monotonic() - began))
+        ended = await sets.wait(job, job.total_items, left)
+        if ended.result is not None:
+            return ended.result
+        return await sets.driver.carry_out(result(sets.driver.service, ended))
 
     def returned(self, result: Callable[[], ScoreResult]) -> ScoreResult | ScorelineError:
         """Return a result, or the error in its place. Raises it if that is wanted."""
@@ -75,18 +109,19 @@ class _Showing:
         self._shown.__exit__(*why)
 
 
-async def map_async(
-    wanted: Mapping, start: Callable[[Pair, int], Coroutine[Any, Any, ScoreResult]]
-) -> AsyncIterator[ScoreResult | ScorelineError]:
-    """Yield the results of all pairs. start: returns the coroutine that scores a pair."""
+async def map_async(wanted: Mapping, driver: Driver) -> AsyncIterator[ScoreResult | ScorelineError]:
+    """Yield the results of all pairs."""
     import asyncio  # Whoever imports a client for one call need not wait for it.
 
+    from scoreline.client.sets import JobSets
+
+    sets = JobSets(driver)
     under_way: deque[asyncio.Task[ScoreResult]] = deque()
     try:
         with wanted.showing() as show:
             number = 0
             async for pair in _asynchronous(wanted.pairs):
-                under_way.append(asyncio.create_task(start(pair, number)))
+                under_way.append(asyncio.create_task(wanted.score(sets, pair, number)))
                 number += 1
                 while under_way and (len(under_way) >= wanted.concurrency or under_way[0].done()):
                     await asyncio.wait([under_way[0]])
@@ -100,6 +135,7 @@ async def map_async(
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
+        await sets.close()
 
 
 def map_blocking(

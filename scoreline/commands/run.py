@@ -95,7 +95,7 @@ def run_command(
     window_rows: Annotated[
         int, typer.Option(min=1, help="Rows in memory at a time; rows of a query within them are scored together.")
     ] = 20_000,
-    concurrency: Annotated[int, typer.Option(min=1, max=500, help="Jobs at a time.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, max=500, help="Jobs at a time.")] = 256,
     patience: Annotated[
         float,
         typer.Option(

@@ -53,7 +53,7 @@ class Plan:
     empty: Empty = Empty.FAIL
     limit: int | None = None  # rows of the file that are scored; None: all
     escape_formulas: bool = False  # in CSV and TSV
-    concurrency: int = 32  # jobs that wait or run at the same time
+    concurrency: int = 256  # jobs that wait or run at the same time
     restart: bool = False  # throw away what an earlier run has written
 
     @property

@@ -132,6 +132,7 @@ class Run:
         except BaseExceptionGroup as group:
             raise _first_of(group) from None
         finally:
+            await self._scorer.close()
             self._journal.add_seconds(self._seconds_before + self._display.seconds)
         return self._journal.written
 

@@ -22,6 +22,7 @@ from scoreline.client.errors import (
 )
 from scoreline.client.job_objects import Job
 from scoreline.client.operations.scoring import TextLabels
+from scoreline.client.sets import JobSets
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Plan, Remedy
@@ -77,6 +78,7 @@ class GroupScorer:
 
     def __init__(self, client: AsyncClient, journal: Journal, plan: Plan, labels: Sequence[str]) -> None:
         self._client = client
+        self._sets = JobSets(client)
         self._journal = journal
         self._plan = plan
         self._labels = list(labels)
@@ -90,6 +92,10 @@ class GroupScorer:
         if self._client.service.is_away:
             return "waiting for the service"
         return "waiting for room in the quota" if self.waits_for_quota else ""
+
+    async def close(self) -> None:
+        """Give up the requests that are under way."""
+        await self._sets.close()
 
     async def score(self, window: int, group: Group, listener: Listener) -> None:
         """Score rows with the same query. Raises ScorelineError, CommandError.
@@ -161,7 +167,7 @@ class GroupScorer:
                 self._journal.add_job(key, window, job_id)
             try:
                 with self._under_way(key):
-                    return await self._client.wait(job_id)
+                    return await self._sets.wait(job_id, len(items))
             except NotFound:
                 # It was deleted, perhaps because the run rested for days.
                 self._journal.begin_attempt(base, key, window)
@@ -178,7 +184,7 @@ class GroupScorer:
             self._job_has_ended.clear()
             try:
                 with self._under_way(key):
-                    return await self._client.submit(
+                    return await self._sets.submit(
                         query,
                         items,
                         labels=labels,

@@ -50,20 +50,27 @@ class ItemsError(Exception):
         self.error = error  # what the caller's iterable has raised
 
 
-class JsonBody:
-    """A value as JSON. Arrays, columns and numbers of NumPy, pandas, Arrow and the like count as lists and numbers."""
+class EncodedJson:
+    """A value that is JSON already."""
 
     headers: ClassVar = {"Content-Type": "application/json"}
     is_streamed = False
 
-    def __init__(self, value: object) -> None:
-        self._bytes = encode_json(value)
+    def __init__(self, encoded: bytes) -> None:
+        self._bytes = encoded
 
     def content(self) -> bytes:
         return self._bytes
 
     def async_content(self) -> bytes:
         return self._bytes
+
+
+class JsonBody(EncodedJson):
+    """A value as JSON. Arrays, columns and numbers of NumPy, pandas, Arrow and the like count as lists and numbers."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(encode_json(value))
 
 
 class PackedLines:

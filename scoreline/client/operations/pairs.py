@@ -1,19 +1,16 @@
-"""Scoring one of many pairs of a query and its items: what ``map`` does with each."""
+"""Pairs of a query and its items, as ``map`` takes them."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import random
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from scoreline.client.errors import Overloaded, QuotaExceeded, RateLimited, ScorelineError, TimedOut, Unavailable
-from scoreline.client.exchange.flow import Flow, sleep
-from scoreline.client.exchange.sending import LONGEST_PAUSE_SECONDS, Service, idempotency
+from scoreline.client.errors import Overloaded, QuotaExceeded, RateLimited, ScorelineError, Unavailable
+from scoreline.client.exchange.sending import LONGEST_PAUSE_SECONDS
 from scoreline.client.job_objects import Priority
-from scoreline.client.operations.jobs import result
 from scoreline.client.operations.scoring import (
     Items,
     LabelNormalization,
@@ -23,7 +20,6 @@ from scoreline.client.operations.scoring import (
     TextLabels,
 )
 from scoreline.client.operations.submitting import submit
-from scoreline.client.operations.waiting import wait
 from scoreline.client.results import ScoreResult
 
 Pair = tuple[Query, Items]
@@ -87,28 +83,11 @@ def check_options(options: Mapping[str, Any]) -> None:
     signature.bind(None, None, None, **options)
 
 
-def score_pair(
-    service: Service, query: Query, items: Items, key: str | None, timeout: float | None, options: PairOptions
-) -> Flow[ScoreResult]:
-    """Score the items of one query as a job. Where the service is busy, wait instead of failing."""
-    began = time.monotonic()
-    own_key = idempotency(key)["Idempotency-Key"]
-    refusals = 0
-    while True:
-        try:
-            job = yield from submit(service, query, items, idempotency_key=own_key, **options)
-            break
-        except BUSY as error:
-            if error.retry_after is None:
-                raise
-            refusals += 1
-            pause = error.retry_after + random.uniform(0, min(LONGEST_PAUSE_SECONDS, 0.5 * 2**refusals))
-            if timeout is not None and time.monotonic() - began + pause > timeout:
-                raise TimedOut("timeout", f"no room within {timeout:g} s: {error.message}") from error
-        yield from sleep(pause)
-    left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-    ended = yield from wait(service, job, left)
-    return ended.result if ended.result is not None else (yield from result(service, ended))
+def pause_of(error: ScorelineError, refusals: int) -> float:
+    """Return how long to wait after so many refusals of a pair. Raises the error if the service does not say so."""
+    if error.retry_after is None:
+        raise error
+    return error.retry_after + random.uniform(0, min(LONGEST_PAUSE_SECONDS, 0.5 * 2**refusals))
 
 
 def pair_key(key: str | None, number: int) -> str | None:

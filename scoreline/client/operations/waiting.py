@@ -50,7 +50,7 @@ def wait(
             if found.ended:
                 break
             if deadline is not None and time.monotonic() >= deadline:
-                raise _timed_out(f"{job_id} is still {found.status} after {timeout:g} s", job_id)
+                raise timed_out(f"{job_id} is still {found.status} after {timeout:g} s", job_id)
     if found.status != "succeeded":
         raise ended_without_success(found)
     return found
@@ -68,8 +68,9 @@ def _held(service: Service, job: JobOrId, deadline: float | None, longest: int) 
         if deadline is None or time.monotonic() < deadline or not error.status == 0:
             raise
         job_id = job if isinstance(job, str) else job.id
-        raise _timed_out(f"{job_id} is not known to have ended in time: {error.message}", job_id) from error
+        raise timed_out(f"{job_id} is not known to have ended in time: {error.message}", job_id) from error
 
 
-def _timed_out(message: str, job_id: str) -> TimedOut:
+def timed_out(message: str, job_id: str) -> TimedOut:
+    """Return the error for a job that has not ended in the time that the caller gave."""
     return TimedOut("timeout", message, job_id=job_id)

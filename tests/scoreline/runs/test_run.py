@@ -16,6 +16,7 @@ from scoreline import Client, ScorelineError
 from scoreline.exit_codes import CommandError
 from scoreline.runs.plan import Empty, Remedy
 from scoreline.runs.prompts import Columns
+from tests.scoreline.client.unreliable import answering, passed_on
 from tests.scoreline.running import Up, scoreline
 from tests.scoreline.runs.files import (
     LABELS,
@@ -55,6 +56,25 @@ def test_rows_with_the_same_query_are_one_job_in_each_window(shared_up: Up, clie
     jobs = [job for job in client.jobs() if job.id not in before]
     assert sorted(job.total_items for job in jobs) == [6, 6, 7, 7, 7, 7]
     assert {job.priority for job in jobs} == {"bulk"}
+
+
+def test_a_file_whose_queries_are_all_different_takes_few_requests_and_loses_no_row(
+    shared_up: Up, client: Client, tmp_path: Path
+) -> None:
+    rows: list[dict[str, Any]] = [{"query": f"The capital of {n}", "item": f" is {n}"} for n in range(300)]
+    rows[100] |= {"item": "long " * 20_000}
+    rows[200] |= {"query": ""}
+    source, target = write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    with answering(lambda got: passed_on(shared_up.url, got)) as server:
+        plan = plan_of(source, target, rows=300, on_error=Remedy.SKIP, on_too_long=Remedy.SKIP)
+        finished = execute(plan, server.url)
+        assert len(server.got) < 60
+    assert (finished.written.rows, finished.written.too_long, finished.written.failed) == (300, 1, 1)
+    written = read_lines(target)
+    assert [row["query"] for row in written] == [row["query"] for row in rows]
+    assert [n for n, row in enumerate(written) if row["yes"] is None] == [100, 200]
+    scored = [n for n in range(0, 300, 30) if n != 200]
+    assert numbers([written[n] for n in scored if n]) == expected_scores(client, [rows[n] for n in scored if n])
 
 
 @pytest.mark.parametrize("ending", ["tsv", "jsonl", "parquet"])
