@@ -177,8 +177,8 @@ def test_as_many_jobs_of_a_set_are_stored_as_the_quota_has_room_for(fresh: Fresh
     api, worker = fresh
     worker.gate.clear()
     with closing(Database.open(api.store)) as store:
-        set_tenant(store, "acme", max_waiting_tokens=60)
         client = api.client_with(create_key(store, "acme", "key", frozenset(Scope))[0])
+        set_tenant(store, "acme", max_waiting_tokens=60)
     keyed = [one | {"idempotency_key": f"key-{n}"} for n, one in enumerate(numbered(10))]
     entries = send(client, *keyed)
     statuses = [entry["status_code"] for entry in entries]

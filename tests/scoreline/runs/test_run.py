@@ -66,7 +66,8 @@ def test_a_file_whose_queries_are_all_different_takes_few_requests_and_loses_no_
     rows[200] |= {"query": ""}
     source, target = write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     with answering(lambda got: passed_on(shared_up.url, got)) as server:
-        plan = plan_of(source, target, rows=300, on_error=Remedy.SKIP, on_too_long=Remedy.SKIP)
+        skip: dict[str, Any] = {"on_error": Remedy.SKIP, "on_too_long": Remedy.SKIP, "empty": Empty.SCORE}
+        plan = plan_of(source, target, rows=300, **skip)
         finished = execute(plan, server.url)
         assert len(server.got) < 60
     assert (finished.written.rows, finished.written.too_long, finished.written.failed) == (300, 1, 1)
