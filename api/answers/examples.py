@@ -77,7 +77,14 @@ _MODEL: dict[str, Any] = {
     "vocabulary": 2000,
     "delimiter": None,
     "template": "demonstration",
-    "templates": [{"name": "demonstration", "labels": [" yes", " no"], "relevance": "softmax(0)"}],
+    "templates": [
+        {
+            "name": "demonstration",
+            "labels": [" yes", " no"],
+            "relevance": "softmax(0)",
+            "digest": "6a09e667f3bcc908b2fb1366ea957d3e",
+        }
+    ],
     "live_workers": 1,
 }
 _READY: dict[str, Any] = {
