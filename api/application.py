@@ -104,6 +104,9 @@ ROUTERS = [
     )
 ]
 
+READINESS_SECONDS = 1.0
+"""For how long an answer of ``/readyz`` is the answer to everybody: anybody may ask, as often as it likes."""
+
 log = structlog.stdlib.get_logger("api")
 
 
@@ -188,9 +191,13 @@ def create_app(
             storage_quota=storage_quota,
             acceptor=Acceptor(database, threads, ringer, process_metrics, card.name),
             metrics=process_metrics,
+            budget=budget,
             # Not in the threads for SQL, because metrics are needed most when all of those wait for the database. One
             # thread at a time, because making the text takes the interpreter's lock from everybody.
             metrics_text=SharedCall(lambda: run_sync(process_metrics.text)),
+            readiness=SharedCall(
+                lambda: threads.sql(health.find_readiness, database, compatibility, card), READINESS_SECONDS
+            ),
             threads=threads,
             provenances=KnownProvenances(database),
             waiters=Waiters(ended, followed_jobs.look_at),

@@ -19,9 +19,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from fastapi import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.answers.error_responses import error_response
+from api.waiting.departure import Departure
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 
@@ -30,6 +31,9 @@ RETRY_SECONDS = (1.0, 5.0)
 
 MONITORING = frozenset({"/livez", "/readyz", "/health", "/metrics"})
 """The paths that monitoring asks for every few seconds. They are served when no place is free, and not traced."""
+
+SLICE_BYTES = 2**16
+"""The bytes of an answer that are given to its connection at a time."""
 
 _PLACE = "scoreline.place"
 """The key of a request's scope under which its place is kept."""
@@ -85,7 +89,7 @@ class _Share:
         self._what = what
         self._setting = setting
         self._limit: int = getattr(limits, setting)
-        self._limit_per_tenant: int = getattr(limits, f"{setting}_per_tenant")
+        self.limit_per_tenant: int = getattr(limits, f"{setting}_per_tenant")
 
     def check(self, amount: int) -> None:
         """Raise RequestError OVERLOADED if all tenants together can't use this much more."""
@@ -95,8 +99,8 @@ class _Share:
 
     def check_tenant(self, tenant: str, amount: int) -> None:
         """Raise RequestError TOO_MANY_OPEN_REQUESTS if a tenant can't use this much more."""
-        if self.used.of(tenant) + amount > self._limit_per_tenant:
-            message = f"a tenant may have {self._limit_per_tenant} {self._what} at the same time; please try again"
+        if self.used.of(tenant) + amount > self.limit_per_tenant:
+            message = f"a tenant may have {self.limit_per_tenant} {self._what} at the same time; please try again"
             raise _refused(ErrorCode.TOO_MANY_OPEN_REQUESTS, message, f"{self._setting}_per_tenant")
 
 
@@ -109,37 +113,40 @@ class Budget:
 
     def __init__(self, limits: LimitSettings, uses: Iterable[Use] | None = None) -> None:
         """uses: where four kinds of use are counted. None: for this process alone."""
-        requests, streams, uploads, body_bytes = [OwnUse() for _ in range(4)] if uses is None else uses
+        requests, streams, uploads, held_bytes = [OwnUse() for _ in range(4)] if uses is None else uses
         waiting = "requests that wait for a job, follow events, or receive scores or files as streams"
         self.open = {
             Kind.REQUEST: _Share(limits, "requests", "max_open_requests", requests),
             Kind.STREAM: _Share(limits, waiting, "max_open_streams", streams),
             Kind.UPLOAD: _Share(limits, "uploads", "max_open_uploads", uploads),
         }
-        self.body_bytes = _Share(limits, "bytes of bodies", "max_buffered_body_bytes", body_bytes)
+        self.held_bytes = _Share(limits, "bytes of bodies and answers", "max_buffered_body_bytes", held_bytes)
 
     def open_requests(self, kind: Kind) -> int:
         """Return the number of open requests of a kind."""
         return self.open[kind].used.total()
 
     def buffered_body_bytes(self) -> int:
-        """Return the bytes of all bodies in memory that are not read as JSON yet."""
-        return self.body_bytes.used.total()
+        """Return the bytes in memory of bodies that are not read as JSON yet, and of answers that are not read."""
+        return self.held_bytes.used.total()
 
-    def place(self) -> Place:
+    def place(self, departure: Departure | None = None) -> Place:
         """Return a place for a request that has just arrived. Raises RequestError OVERLOADED."""
         self.open[Kind.REQUEST].check(1)
-        return Place(self)
+        return Place(self, departure)
 
 
 class Place:
     """What one request holds of a budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, departure: Departure | None = None) -> None:
+        """departure: that of the request's client, which knows how much of the body the connection still counts."""
         self.kind = Kind.REQUEST  # as which it is counted once its tenant is known; until then it counts as a request
         self._budget = budget
+        self._departure = departure
         self._tenant: str | None = None
         self._bytes = 0
+        self._answer_bytes = 0
         budget.open[Kind.REQUEST].used.add(None, 1)
 
     def belongs_to(self, tenant: str) -> None:
@@ -155,23 +162,42 @@ class Place:
     def check_body(self, size: int) -> None:
         """Refuse a body of this size if there is no room for it now. Raises RequestError as :meth:`hold_body` does."""
         assert self._tenant is not None
-        self._budget.body_bytes.check_tenant(self._tenant, size)
-        self._budget.body_bytes.check(size)
+        self._budget.held_bytes.check_tenant(self._tenant, size)
+        counted = 0 if self._departure is None else self._departure.unread_bytes
+        self._budget.held_bytes.check(max(0, size - counted))
 
     def hold_body(self, size: int) -> None:
         """Count further bytes of the body. Raises RequestError OVERLOADED, TOO_MANY_OPEN_REQUESTS."""
         self.check_body(size)
-        self._budget.body_bytes.used.add(self._tenant, size)
+        self._budget.held_bytes.used.add(self._tenant, size)
         self._bytes += size
 
     def release_body(self) -> None:
         """Give the bytes of the body back."""
-        self._budget.body_bytes.used.add(self._tenant, -self._bytes)
+        self._budget.held_bytes.used.add(self._tenant, -self._bytes)
         self._bytes = 0
+
+    def check_answer(self, size: int) -> None:
+        """Refuse an answer of about this size if there is no room for it now, as :meth:`check_body` does.
+
+        One that is larger than all answers of a tenant may be needs all of the tenant's room.
+        """
+        self.check_body(min(size, self._budget.held_bytes.limit_per_tenant))
+
+    def reserve_answer(self, size: int) -> None:
+        """Count an answer that is about to be encoded. Raises RequestError OVERLOADED, TOO_MANY_OPEN_REQUESTS."""
+        self.check_answer(size)
+        self.keep_answer(size)
+
+    def keep_answer(self, size: int) -> None:
+        """Count so many bytes of the answer from now on."""
+        self._budget.held_bytes.used.add(self._tenant, size - self._answer_bytes)
+        self._answer_bytes = size
 
     def close(self) -> None:
         """Give everything back."""
         self.release_body()
+        self.keep_answer(0)
         counted_as = Kind.REQUEST if self._tenant is None else self.kind
         self._budget.open[counted_as].used.add(self._tenant, -1)
 
@@ -191,16 +217,36 @@ class PlaceForEachRequest:
         if scope["type"] != "http" or scope["path"] in MONITORING:
             await self.app(scope, receive, send)
             return
+        departure: Departure | None = scope.get("state", {}).get("departure")
         try:
-            place = self.budget.place()
+            place = self.budget.place(departure)
         except RequestError as error:
             if error.limit is not None:
                 self.count_refused(error.limit)
             await error_response(error)(scope, receive, send)
             return
         scope[_PLACE] = place
+
+        async def take() -> Message:
+            message = await receive()
+            if departure is not None:
+                departure.take_body()
+            return message
+
+        async def send_in_slices(message: Message) -> None:
+            body = message.get("body", b"")
+            if len(body) <= SLICE_BYTES:
+                await send(message)
+                return
+            # The next slice is given to the connection when the client has read most of those before.
+            for start in range(0, len(body), SLICE_BYTES):
+                place.keep_answer(len(body) - start)
+                more = start + SLICE_BYTES < len(body) or message.get("more_body", False)
+                await send({**message, "body": body[start : start + SLICE_BYTES], "more_body": more})
+            place.keep_answer(0)
+
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, take, send_in_slices)
         finally:
             place.close()
 

@@ -1,7 +1,7 @@
 """Values that many requests need: two caches, one for threads and one by key for coroutines, and a call that is shared.
 
 Both caches keep a value for a limited time and let one caller at a time look it up. They share no code for the waiting:
-a thread waits for a lock, a coroutine for a task. A shared call keeps nothing.
+a thread waits for a lock, a coroutine for a task. A shared call keeps what it is told to keep for a moment.
 """
 
 from __future__ import annotations
@@ -146,16 +146,24 @@ class SharedCall(Generic[T]):
     """An asynchronous function that is called once for all who ask at the same time. For use within one event loop.
 
     One call is under way at a time. Who asks meanwhile gets the result of the next one, so that no result is older than
-    the question.
+    the question. With ``seconds``, what a call returned or raised is the answer to all questions for so long.
     """
 
-    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+    def __init__(
+        self, function: Callable[[], Awaitable[T]], seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._function = function
+        self._seconds = seconds
+        self._clock = clock
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[T] | None = None  # the call that has not begun yet
+        self._last: asyncio.Task[T] | None = None  # the call that has ended, while it is the answer to all
+        self._last_until = 0.0
 
     async def result(self) -> T:
-        """Return the result of a call that begins after this question. Raises what the function raises."""
+        """Return the result of a call that begins after this question, or has just ended. Raises what it raised."""
+        if (last := self._recent()) is not None:
+            return last.result()
         if self._next is None:
             self._next = asyncio.create_task(self._call())
         # Other callers may wait for the same call, so cancelling one caller must not cancel it.
@@ -164,4 +172,15 @@ class SharedCall(Generic[T]):
     async def _call(self) -> T:
         async with self._turn:
             self._next = None
-            return await self._function()
+            if (last := self._recent()) is not None:
+                return last.result()
+            try:
+                return await self._function()
+            finally:
+                self._last, self._last_until = asyncio.current_task(), self._clock() + self._seconds
+
+    def _recent(self) -> asyncio.Task[T] | None:
+        """Return the last call if what it returned is young enough."""
+        if self._last is not None and self._clock() >= self._last_until:
+            self._last = None
+        return self._last

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import quote
+from scoring.request import ScoreRequest
 from scoring.templates.known import KnownTemplates
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
 from webhooks.addresses import AddressRules
+
+
+class TakesLongError(Exception):
+    """What is to be read takes too long where it is to be read."""
+
 
 DEFAULT_MODEL = "default"
 """The name that stands for the served model, as clients of SGLang send it."""
@@ -29,6 +35,7 @@ class ReadingContext:
     card: ModelCard  # of the served model
     templates: KnownTemplates
     webhook_rules: AddressRules  # where webhooks may be sent
+    most_pairs: int | None = None  # of an item and a token of a label behind it; None: as many as a request may have
 
     def check_model(self, name: object) -> None:
         """Raise RequestError unless ``name`` is the served model. None and :data:`DEFAULT_MODEL` stand for it, too."""
@@ -38,6 +45,11 @@ class ReadingContext:
             raise RequestError(ErrorCode.INVALID_REQUEST, "model must be a string", param="model")
         if not self.serves(name):
             raise model_not_found(name)
+
+    def check_pairs(self, request: ScoreRequest) -> None:
+        """Raise TakesLongError for a request of few bytes that stands for more work than is to be done here."""
+        if self.most_pairs is not None and request.pairs > self.most_pairs:
+            raise TakesLongError
 
     def serves(self, name: str) -> bool:
         """Return whether this is a name of the served model."""

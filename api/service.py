@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from api.acceptance.accepting import Acceptor
 from api.acceptance.ringing import Ringer
+from api.budget import Budget
 from api.caching import SharedCall
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
@@ -53,7 +54,9 @@ class Service:
     storage_quota: StorageQuota
     acceptor: Acceptor
     metrics: Metrics
+    budget: Budget  # what all open requests hold together
     metrics_text: SharedCall[bytes]  # what /metrics answers
+    readiness: SharedCall[dict[str, Any]]  # what /readyz answers
     threads: Threads
     provenances: KnownProvenances
     waiters: Waiters

@@ -54,6 +54,14 @@ class ScoreRequest:
     item_labels: ListsOfLabels | None = None  # labels for each item: as ids, or as texts
     label_token_sequences: tuple[tuple[int, ...], ...] | None = None  # labels of any number of tokens
 
+    @property
+    def pairs(self) -> int:
+        """The pairs of an item and a token that stands behind it, which are made one by one; of texts, a character."""
+        if self.options.scoring is not Scoring.SEQUENCE:
+            return 0
+        labels = self.labels or self.label_token_sequences or ()
+        return len(self.items) * sum(max(1, len(label)) for label in labels)
+
 
 def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Template] | None = None) -> ScoreRequest:
     """Read a request from a parsed JSON object, ignoring fields other than :data:`SCORE_FIELDS`.

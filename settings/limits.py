@@ -33,7 +33,7 @@ class LimitSettings(SettingsSlice):
         300.0, description="time in which a body must have arrived as a whole, JSON lines excepted"
     )
     max_buffered_body_bytes: PositiveInt = Field(
-        192 * MEBIBYTE, description="bytes of all unfinished bodies together that a process holds in memory"
+        192 * MEBIBYTE, description="bytes of all unfinished bodies and unread answers together that a process holds"
     )
     max_buffered_body_bytes_per_tenant: PositiveInt = Field(64 * MEBIBYTE, description="the same, of one tenant")
     max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")

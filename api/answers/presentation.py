@@ -34,6 +34,9 @@ EMBEDDED_ITEMS = 1_000
 SLICE_VALUES = 2**15
 """Scores are encoded so many at a time, in some milliseconds: encoding holds the interpreter's lock."""
 
+BYTES_PER_ITEM, BYTES_PER_VALUE, BYTES_PER_TARGET = 64, 20, 64
+"""What an item, a number of it and a token that is its target take in an answer, about."""
+
 MEDIA_TYPE = "application/json"
 
 
@@ -125,6 +128,13 @@ class ScoredJob:
     def shown_provenance(self) -> dict[str, Any]:
         """The field of an answer that says what computed the scores, if it is to be there."""
         return {} if self.provenance is None else {"provenance": show_provenance(self.provenance)}
+
+
+def expected_bytes(job: JobRecord | Submission, items: int, targets: int = 0) -> int:
+    """Return about how many bytes an answer with the scores of some items, and of their targets, will have."""
+    options = job.options
+    columns = 1 + options.return_logprobs + options.return_logits
+    return items * (BYTES_PER_ITEM + BYTES_PER_VALUE * columns * len(job.label_token_ids)) + BYTES_PER_TARGET * targets
 
 
 def encode_scoring(scored: ScoredJob) -> bytes:

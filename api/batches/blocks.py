@@ -14,7 +14,7 @@ BLOCK_BYTES = 2**19
 BLOCK_LINES = 1_000
 """The bytes and the lines that are read at a time."""
 
-_CONTENT = re.compile(rb"[^ \t\r]")
+_CONTENT = re.compile(rb"[^ \t\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,19 @@ def _cut(data: bytes, start: int, number: int, max_line_bytes: int, *, is_last: 
     lines: list[InputLine] = []
     place = 0
     while place < len(data) and len(lines) < BLOCK_LINES:
+        # Nothing is done for each blank line: a block may hold half a million of them.
+        content = _CONTENT.search(data, place)
+        begin = data.rfind(b"\n", place, len(data) if content is None else content.start()) + 1 or place
+        number += data.count(b"\n", place, begin)
+        place = begin
         end = data.find(b"\n", place)
         if end < 0:
             if not is_last:
                 break
             end = len(data)
-        if _CONTENT.search(data, place, end):
-            content = data[place:end] if end - place <= max_line_bytes else None
-            lines.append(InputLine(number, start + place, start + min(end + 1, len(data)), content))
+        if content is not None:
+            line = data[place:end] if end - place <= max_line_bytes else None
+            lines.append(InputLine(number, start + place, start + min(end + 1, len(data)), line))
         number += 1
         place = min(end + 1, len(data))
     return Block(lines, start + place, number)

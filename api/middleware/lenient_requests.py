@@ -1,6 +1,7 @@
 """Middleware for requests that load balancers and base URLs have changed a little.
 
-``HEAD`` is served like ``GET``, and a slash too many is ignored.
+``HEAD`` is served like ``GET``, and a slash too many is ignored. But a path is compared as it was sent: one that spells
+its letters as ``%6d`` is another path, so that what a proxy keeps from strangers by its spelling has no other spelling.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class LenientRequests:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path, is_head = _without_empty_segments(scope["path"]), scope["method"] == "HEAD"
+        path, is_head = _without_empty_segments(_sent_path(scope)), scope["method"] == "HEAD"
         if path == scope["path"] and not is_head:
             await self.app(scope, receive, send)
             return
@@ -44,6 +45,12 @@ class LenientRequests:
             # What counts requests looks at the route.
             if "route" in changed:
                 scope["route"] = changed["route"]
+
+
+def _sent_path(scope: Scope) -> str:
+    """Return the path as it was sent, where the server has decoded it."""
+    raw_path: bytes | None = scope.get("raw_path")
+    return scope["path"] if raw_path is None or b"%" not in raw_path else raw_path.decode("latin-1")
 
 
 def _without_empty_segments(path: str) -> str:

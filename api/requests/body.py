@@ -13,6 +13,9 @@ from api.service import Service
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 
+MAX_MEDIA_TYPE = 1_024
+"""The most characters of a media type with its parameters; the boundary of a form may have 70."""
+
 
 @asynccontextmanager
 async def received_body(request: Request, service: Service) -> AsyncIterator[bytes]:
@@ -68,6 +71,8 @@ def media_type(request: Request) -> str:
     """Return the declared media type; ``none`` without one, and if it declares another charset than UTF-8."""
     # Python's own parser of such headers takes quadratic time, on the event loop.
     header = request.headers.get("content-type", "").lower()
+    if len(header) > MAX_MEDIA_TYPE:
+        return "none"
     # A semicolon inside quotes separates no parameters, and an escaped quote ends no quotes.
     pieces = header.replace("\\\\", "").replace('\\"', "").split('"')
     pieces[1::2] = [quoted.replace(";", " ") for quoted in pieces[1::2]]

@@ -13,6 +13,9 @@ from api.request_id import add_headers
 MAX_WAIT_SECONDS = 60
 """The longest wait, below the idle timeout of common proxies."""
 
+MAX_PREFERENCES = 64
+"""How many preferences of a header are looked at."""
+
 _WAIT = re.compile(r'\s*wait\s*=\s*"?(\d{1,9})"?\s*(?:;.*)?', re.IGNORECASE)
 _HANDLING = re.compile(r'\s*handling\s*=\s*"?(strict|lenient)"?\s*(?:;.*)?', re.IGNORECASE)
 
@@ -32,7 +35,7 @@ def prefers_strict(headers: Iterable[str]) -> bool:
 def _matches(pattern: re.Pattern[str], headers: Iterable[str]) -> Iterator[re.Match[str]]:
     """Yield the preferences of one kind. The first one counts. Invalid ones are ignored, as the RFC requires."""
     for header in headers:
-        for preference in header.split(","):
+        for preference in header.split(",", MAX_PREFERENCES)[:MAX_PREFERENCES]:
             if matched := pattern.fullmatch(preference):
                 yield matched
 

@@ -271,6 +271,7 @@ def prepare_request(
     stop_if_unwanted: Callable[[], None],
 ) -> PreparedRequest:
     """Tokenize and check a request that arrived as one body. Raises RequestError."""
+    reading.check_pairs(request)
     wanted = reading.scoring.multi_item_algorithm
     return prepare(request, reading.card, reading.tokenizer.of(principal.tenant), limits, wanted, stop_if_unwanted)
 

@@ -15,13 +15,22 @@ from api.answers.dry_run import show_dry_run
 from api.answers.error_responses import secured
 from api.answers.items.request_schemas import JobBody, LikelihoodJobBody
 from api.answers.openapi import add_lines_body, json_body
-from api.answers.presentation import EMBEDDED_ITEMS, encode_job, encode_lines, encode_page, json_response, show_job
+from api.answers.presentation import (
+    EMBEDDED_ITEMS,
+    encode_job,
+    encode_lines,
+    encode_page,
+    expected_bytes,
+    json_response,
+    show_job,
+)
 from api.answers.schemas import DeletedJob, DryRun, Job, JobList, ScoreList
 from api.budget import Kind, place_of
 from api.callers.authentication import Principal
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.request_id import BrokenOffError
+from api.requests.accept import names
 from api.requests.body import media_type, received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
@@ -78,7 +87,7 @@ async def counts_as_stream_if_it_waits(request: Request) -> None:
 
 
 async def _reads_lines(request: Request) -> None:
-    if _wants_lines(request):
+    if names(request, JSON_LINES):
         place_of(request).kind = Kind.STREAM
 
 
@@ -205,6 +214,7 @@ async def read(
         job, page, provenance = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_id)
     if page is None:
         return json_response(show_job(job, provenance), headers=headers)
+    place_of(request).reserve_answer(expected_bytes(job, job.total_items, page.number_of_targets))
     return json_response(await service.threads.text_of(principal.tenant, encode_job, page, provenance), headers=headers)
 
 
@@ -245,6 +255,7 @@ async def scores(
         page = await service.threads.sql_of(
             principal.tenant, read_scores, service.database, principal.tenant, job_id, offset, limit
         )
+        place_of(request).reserve_answer(expected_bytes(page.job, len(page.indices), page.number_of_targets))
         return json_response(await service.threads.text_of(principal.tenant, encode_page, page))
     first = await service.threads.sql_of(principal.tenant, _read_succeeded, service, principal.tenant, job_id, offset)
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
@@ -283,11 +294,6 @@ def checked_job_id(job_id: str) -> str:
     if not re.fullmatch(JOB_ID, job_id):
         raise job_not_found()
     return job_id
-
-
-def _wants_lines(request: Request) -> bool:
-    accepted = ",".join(request.headers.getlist("accept")).lower()
-    return JSON_LINES in (entry.partition(";")[0].strip() for entry in accepted.split(","))
 
 
 def _wake(service: Service, job_id: str) -> None:

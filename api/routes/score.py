@@ -19,7 +19,8 @@ from api.answers.error_responses import error_response, secured
 from api.answers.items.request_schemas import ScoreBody
 from api.answers.items.result_schemas import ScoreResponse
 from api.answers.openapi import json_body
-from api.answers.presentation import ScoredJob, encode_scoring, json_response
+from api.answers.presentation import ScoredJob, encode_scoring, expected_bytes, json_response
+from api.budget import place_of
 from api.callers.authentication import Principal
 from api.principal import WithScoreScope
 from api.requests.body import received_body
@@ -125,31 +126,37 @@ async def answer_call(
 
     is_small: whether to encode what a notice can bring takes less than it takes to hand it to a thread.
     """
-    await service.admission.admit_call(call.submission, call.timeout)
+    place, submission = place_of(request), call.submission
+    expected = expected_bytes(submission, submission.total_items, _targets_to_show(submission) or 0)
+    # An answer for which there is no room is refused before it is computed. That there is room now promises nothing.
+    place.check_answer(expected)
+    await service.admission.admit_call(submission, call.timeout)
     # With an Idempotency-Key its client may come back for it.
-    departure = departure_of(request) if call.submission.idempotency is None else None
-    accepted = await service.acceptor.accept(call.submission, departure)
+    departure = departure_of(request) if submission.idempotency is None else None
+    accepted = await service.acceptor.accept(submission, departure)
     headers = REPLAYED if accepted.replayed else {}
     read: _Read | None = None
-    if call.submission.total_items == 0 or accepted.replayed:
-        read = await service.threads.sql_of(call.submission.tenant, _result_if_ended, service, call, accepted.job_id)
+    if submission.total_items == 0 or accepted.replayed:
+        read = await service.threads.sql_of(submission.tenant, _result_if_ended, service, call, accepted.job_id)
     if read is None:
         ended = await _wait(request, service, call, accepted)
         if isinstance(ended, CallResult):
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
-            scored = ScoredJob.noticed(call.submission, accepted.job_id, ended)
+            scored = ScoredJob.noticed(submission, accepted.job_id, ended)
             scored = await _with_provenance(service, call, scored, (ended.provenance,))
             # The notice has the score of each label once, and any number of items may name it any number of times.
-            is_small = is_small and call.submission.item_labels is None
+            is_small = is_small and submission.item_labels is None
+            place.reserve_answer(expected)
             return json_response(
-                encode(scored) if is_small else await service.threads.text_of(call.submission.tenant, encode, scored),
+                encode(scored) if is_small else await service.threads.text_of(submission.tenant, encode, scored),
                 headers=headers,
             )
         read = ended
     page = read.page
     if page is not None:
+        place.reserve_answer(expected)
         scored = await _with_provenance(service, call, ScoredJob.read(page), page.provenances)
-        return json_response(await service.threads.text_of(call.submission.tenant, encode, scored), headers=headers)
+        return json_response(await service.threads.text_of(submission.tenant, encode, scored), headers=headers)
     return error_response(_reason(read, call), {**headers, "Location": job_path(read.job.id)})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, NoReturn
 
 import httptools
 import structlog
@@ -20,14 +20,8 @@ from uvicorn.server import ServerState
 
 from api.metrics import OTHER
 from api.request_id import HEADER, request_id_from
-from api.server.refusals import (
-    encode,
-    headers_too_large,
-    headers_too_slow,
-    invalid_http,
-    too_many_ahead,
-    too_many_headers,
-)
+from api.server import refusals
+from api.server.unread_answers import UnreadAnswers
 from api.service import Service
 from api.waiting.departure import Departure
 from scoring.error_codes import RequestError
@@ -73,8 +67,10 @@ class Connection(HttpToolsProtocol):
         self._is_half_closed = False  # whether the last answer was sent, and what still comes is dropped
         self._refused_after = 0.0  # seconds after the request began
         self._deadline: float | None = None  # when the client must have done what is waited for
-        self._unsent_bytes: int | None = None  # when the client last read something; None if it need not read
-        self._read_at = 0.0  # when that was
+        self._held = service.budget.held_bytes
+        self._kept_bytes = 0  # of bodies that no route has taken yet, as the budget counts them
+        self._dropped_bytes = 0  # of the present request's body, which no route reads
+        self._unread: UnreadAnswers | None = None  # None before the connection is made
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to listen, unless there are too many connections."""
@@ -84,6 +80,7 @@ class Connection(HttpToolsProtocol):
             transport.abort()
             return
         super().connection_made(transport)
+        self._unread = UnreadAnswers(transport, self._held.used, self._limits.send_seconds)
         self._deadline = self.loop.time() + self._limits.header_seconds
 
     def data_received(self, data: bytes) -> None:
@@ -99,11 +96,11 @@ class Connection(HttpToolsProtocol):
             if self._refusal is None:
                 if isinstance(error, httptools.HttpParserCallbackError):
                     raise
-                self._refusal = invalid_http(str(error))
+                self._refusal = refusals.invalid_http(str(error))
             self._refuse()
             return
         if self._unparsed_bytes > self._max_header_bytes:
-            self._refusal = headers_too_large(self._limits)
+            self._refusal = refusals.headers_too_large(self._limits)
             self._refuse()
         elif self._in_head and self._deadline is None:
             self._deadline = self.loop.time() + self._limits.header_seconds
@@ -127,6 +124,11 @@ class Connection(HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
                 self.parser.feed_data(self._head_for_body)
 
+    def _stop(self, refusal: RequestError) -> NoReturn:
+        """Refuse the present request from within a callback of the parser."""
+        self._refusal = refusal
+        raise _RefusedError
+
     # What the parser calls.
 
     def on_message_begin(self) -> None:
@@ -149,8 +151,7 @@ class Connection(HttpToolsProtocol):
             return
         headers = self.headers
         if len(headers) >= self._max_headers:
-            self._refusal = too_many_headers(self._limits)
-            raise _RefusedError
+            self._stop(refusals.too_many_headers(self._limits))
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -168,19 +169,20 @@ class Connection(HttpToolsProtocol):
         if self._has_cookies:
             # No route reads them, and the framework would parse them in quadratic time.
             self.headers[:] = [header for header in self.headers if header[0] != b"cookie"]
+        if self.url.count(b"&") >= refusals.MAX_PARAMETERS:
+            self._stop(refusals.too_many_parameters())
         if len(self._unanswered) >= self._limits.max_pipelined_requests:
-            self._refusal = too_many_ahead(self._limits)
-            raise _RefusedError
+            self._stop(refusals.too_many_ahead(self._limits))
         if self.parser.should_upgrade():
             self._head_for_body = self._head_that_announces_the_same_body()
         try:
             if not self.url.startswith(b"/") and httptools.parse_url(self.url).path is None:
                 raise httptools.HttpParserInvalidURLError
             super().on_headers_complete()
-        except httptools.HttpParserInvalidURLError as error:
-            self._refusal = invalid_http("its target is invalid")
-            raise _RefusedError from error
-        self.scope["state"]["departure"] = Departure(self.flow.resume_reading)
+        except httptools.HttpParserInvalidURLError:
+            self._stop(refusals.invalid_http("its target is invalid"))
+        self.scope["state"]["departure"] = Departure(self._listen, self._count_kept)
+        self._dropped_bytes = 0
         self.cycle.transport = self  # type: ignore[assignment]
         # Trailers are kept apart, so that none passes for a header that was there from the beginning.
         self.headers = []
@@ -196,10 +198,43 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if cycle.response_complete:
             return
+        if self._dropped_bytes:
+            self._dropped_bytes += len(body)
+            if self._dropped_bytes > refusals.UNREAD_BYTES:
+                self._stop(refusals.body_not_read())
+            return
         cycle.body += body
+        cycle.scope["state"]["departure"].unread_bytes = len(cycle.body)
+        self._count_kept()
+        if self._kept_bytes > refusals.UNREAD_BYTES and len(self._unanswered) > 1:
+            self._stop(refusals.bodies_too_far_ahead())
+        try:
+            self._held.check(-self._kept_bytes)  # whether the others alone hold too much: the route asks for this one
+        except RequestError as error:
+            self._stop(error)
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
         cycle.message_event.set()
+
+    def _listen(self, departure: Departure) -> None:
+        """Read on to see when the client goes: a body that nothing reads is dropped, and few bytes are sent ahead."""
+        cycle = self.cycle
+        if cycle is None or cycle.scope["state"]["departure"] is not departure:
+            if self._kept_bytes <= refusals.UNREAD_BYTES:
+                self.flow.resume_reading()
+            return
+        if cycle.more_body and not departure.reads_body and not self._dropped_bytes:
+            self._dropped_bytes = 1 + len(cycle.body)
+            cycle.body, departure.unread_bytes = bytearray(), 0
+            self._count_kept()
+        self.flow.resume_reading()
+
+    def _count_kept(self) -> None:
+        """Count in the budget what is kept of bodies."""
+        kept = sum(len(cycle.body) for cycle in self._unanswered)
+        if kept != self._kept_bytes:
+            self._held.used.add(None, kept - self._kept_bytes)
+            self._kept_bytes = kept
 
     def on_message_complete(self) -> None:
         """Note that a request has arrived as a whole."""
@@ -224,8 +259,7 @@ class Connection(HttpToolsProtocol):
     def _check_size(self, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         size = len(url) + sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers)
         if size > self._max_header_bytes:
-            self._refusal = headers_too_large(self._limits)
-            raise _RefusedError
+            self._stop(refusals.headers_too_large(self._limits))
 
     def _head_that_announces_the_same_body(self) -> bytes | None:
         """Return the head of another request that has a body like the present one, or None if that has no body."""
@@ -239,7 +273,8 @@ class Connection(HttpToolsProtocol):
 
     def write(self, data: bytes) -> None:
         """Send a part of an answer."""
-        self.transport.write(data)
+        assert self._unread is not None
+        self._unread.write(data)
 
     def is_closing(self) -> bool:
         """Return whether no answer can be sent any more."""
@@ -259,6 +294,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Begin with the next request of the connection, or refuse it."""
         self._unanswered.popleft()
+        self._count_kept()
         super().on_response_complete()
         if self._refusal is not None:
             self._answer_refusal()
@@ -281,8 +317,12 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._unanswered.clear()
+        self._count_kept()
+        if self._unread is not None:
+            self._unread.forget()
         self.pipeline.clear()
         self.cycle = None  # type: ignore[assignment]
+        self.scope = None  # type: ignore[assignment]
 
     def shutdown(self) -> None:
         """Close the connection when the answer in progress has been sent."""
@@ -295,20 +335,15 @@ class Connection(HttpToolsProtocol):
         """Refuse or close the connection if the client has not sent or not read in time. now: the loop's time."""
         if self._deadline is not None and now >= self._deadline:
             if self._in_head and self._refusal is None:
-                self._refusal = headers_too_slow(self._limits)
+                self._refusal = refusals.headers_too_slow(self._limits)
                 self._refuse()
                 return
             if self.cycle is None and self._refusal is None:
                 self._metrics.count_refused("header_seconds")
             self._deadline = None
             self.transport.close()
-        if not (self.flow.write_paused or self.transport.is_closing()):
-            self._unsent_bytes = None
-            return
-        unsent = self.transport.get_write_buffer_size()
-        if self._unsent_bytes is None or unsent < self._unsent_bytes:
-            self._unsent_bytes, self._read_at = unsent, now
-        elif now - self._read_at >= self._limits.send_seconds:
+        assert self._unread is not None
+        if self._unread.is_overdue(now, must_read=self.flow.write_paused or self.transport.is_closing()):
             self._metrics.count_refused("send_seconds")
             self.transport.abort()
 
@@ -330,6 +365,7 @@ class Connection(HttpToolsProtocol):
         if self.pipeline and self.pipeline[0][0] is cycle:
             self.pipeline.popleft()
         self._unanswered.remove(cycle)
+        self._count_kept()
         _end(cycle)
         return True
 
@@ -341,7 +377,7 @@ class Connection(HttpToolsProtocol):
         headers = self.scope["headers"] if self.scope is not None else ()
         sent_ids = [value for name, value in headers if name == HEADER.encode()]
         request_id = request_id_from(sent_ids[0].decode("latin-1") if sent_ids else None)
-        status, answer = encode(self._refusal, request_id, self.server_state.default_headers)
+        status, answer = refusals.encode(self._refusal, request_id, self.server_state.default_headers)
         self.transport.write(answer)
         self.transport.write_eof()
         self._is_half_closed = True

@@ -11,6 +11,12 @@ from api.request_id import HEADER
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 
+MAX_PARAMETERS = 256
+"""The most parameters of a target. The framework parses them for each route, before anybody knows who is asking."""
+
+UNREAD_BYTES = 2**16
+"""The most bytes of bodies that a connection sends while nothing reads them."""
+
 RETRY_SECONDS = 1.0
 """The ``Retry-After`` for a client that sent too many requests ahead: by then, earlier ones are answered."""
 
@@ -25,6 +31,24 @@ def too_many_headers(limits: LimitSettings) -> RequestError:
     """Return the error for a request with too many headers or trailers."""
     message = f"a request may have {limits.max_headers} headers at most"
     return RequestError(ErrorCode.HEADERS_TOO_LARGE, message, limit="max_headers")
+
+
+def too_many_parameters() -> RequestError:
+    """Return the error for a target with too many parameters."""
+    message = f"a target may have {MAX_PARAMETERS} parameters at most"
+    return RequestError(ErrorCode.HEADERS_TOO_LARGE, message, limit="max_parameters")
+
+
+def body_not_read() -> RequestError:
+    """Return the error for a long body that is sent to a route that reads none."""
+    message = f"nothing reads the body of such a request, which may have {UNREAD_BYTES} bytes at most"
+    return RequestError(ErrorCode.REQUEST_TOO_LARGE, message, limit="unread_bytes")
+
+
+def bodies_too_far_ahead() -> RequestError:
+    """Return the error for long bodies that were sent ahead of an answer."""
+    message = f"bodies that are sent before the answer to an earlier request may have {UNREAD_BYTES} bytes at most"
+    return RequestError(ErrorCode.TOO_MANY_OPEN_REQUESTS, message, retry_after=RETRY_SECONDS, limit="unread_bytes")
 
 
 def headers_too_slow(limits: LimitSettings) -> RequestError:

@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from api.reading import ReadingContext
+from api.reading import ReadingContext, TakesLongError
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting.departure import departure_of
@@ -27,6 +27,10 @@ SMALL_BYTES = 2**12
 SMALL_SECONDS = 0.002
 """A small body may stand for much work, such as a query that is encoded with each of many items. When reading one has
 taken this long on the event loop, it is read in a thread, from its beginning."""
+
+SMALL_PAIRS = 2**12
+"""A small body whose items and labels of several tokens make more pairs than this is read in a thread: each pair is
+made by itself, and takes about a quarter of a microsecond."""
 
 CAREFUL_SECONDS = 1.0
 """After a small body took long, all bodies are read in threads for this long. So nobody can send many such bodies to
@@ -61,17 +65,13 @@ class _Wish:
             raise ClientDisconnect
 
 
-class _TakesLongError(Exception):
-    """Reading a small body takes too long for the event loop."""
-
-
 class BodyReader:
     """Reads bodies on the event loop, in the threads of a process, and in a process of their own."""
 
     def __init__(self, reading: ReadingContext, threads: Threads, process: TextProcess) -> None:
         self._reading = reading
         # The event loop must not wait for the tokenizer's own threads, which may have a long text of another client.
-        self._reading_on_loop = replace(reading, tokenizer=reading.tokenizer.in_one_thread())
+        self._reading_on_loop = replace(reading, tokenizer=reading.tokenizer.in_one_thread(), most_pairs=SMALL_PAIRS)
         self._threads = threads
         self._process = process
         self._careful_until = 0.0  # on the clock of time.monotonic; before that, no body is read on the event loop
@@ -92,7 +92,7 @@ class BodyReader:
         if len(body) <= SMALL_BYTES and time.monotonic() >= self._careful_until:
             try:
                 return function(self._reading_on_loop, body, _time_limit(SMALL_SECONDS), *args, **kwargs)
-            except _TakesLongError:
+            except TakesLongError:
                 self._careful_until = time.monotonic() + CAREFUL_SECONDS
         if _is_long(body):
             # Killing the process ends the work, so it need not ask.
@@ -110,12 +110,12 @@ class BodyReader:
 
 
 def _time_limit(seconds: float) -> StopIfUnwanted:
-    """Return a function that raises _TakesLongError once this thread has computed for so many seconds."""
+    """Return a function that raises TakesLongError once this thread has computed for so many seconds."""
     last_moment = time.thread_time() + seconds
 
     def check() -> None:
         if time.thread_time() > last_moment:
-            raise _TakesLongError
+            raise TakesLongError
 
     return check
 

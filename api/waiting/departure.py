@@ -10,11 +10,16 @@ from fastapi import Request
 class Departure:
     """The departure of the client of one request, which its connection reports. For use on the event loop."""
 
-    __slots__ = ("_resume_reading", "_tell", "has_happened")
+    __slots__ = ("_body_taken", "_listen", "_tell", "has_happened", "reads_body", "unread_bytes")
 
-    def __init__(self, resume_reading: Callable[[], None]) -> None:
+    def __init__(self, listen: Callable[[Departure], None], body_taken: Callable[[], None] = lambda: None) -> None:
+        """listen: reads on from the connection, and drops the rest of a body that the request's route does not read.
+        body_taken: counts what the connection still keeps of bodies."""
         self.has_happened = False
-        self._resume_reading = resume_reading
+        self.reads_body = False  # whether the route has begun to read the request's body
+        self.unread_bytes = 0  # of the body, that the connection keeps until the route takes them
+        self._listen = listen
+        self._body_taken = body_taken
         self._tell: Callable[[], object] | None = None
 
     def watch(self, tell: Callable[[], object]) -> None:
@@ -23,7 +28,13 @@ class Departure:
             tell()
             return
         self._tell = tell
-        self._resume_reading()  # A connection that is not read from does not show that its client has gone.
+        self._listen(self)  # A connection that is not read from does not show that its client has gone.
+
+    def take_body(self) -> None:
+        """Note that the route has taken what came of the body."""
+        self.reads_body = True
+        self.unread_bytes = 0
+        self._body_taken()
 
     def unwatch(self) -> None:
         """Have nothing called any more."""

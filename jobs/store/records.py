@@ -227,6 +227,11 @@ class ScorePage:
     provenances: tuple[int | None, ...] = ()  # the ids of the distinct ones of these scores; None: not known
 
     @property
+    def number_of_targets(self) -> int:
+        """How many tokens of these items have scores of their own."""
+        return 0 if self.continuations is None else len(self.continuations.tokens)
+
+    @property
     def has_more(self) -> bool:
         """Whether the job has items after this page."""
         return self.next_offset is not None

@@ -82,7 +82,7 @@ class Limited:
         """Wait until the process holds exactly this, and knows whose it is."""
         expected = [requests, streams, uploads, body_bytes]
 
-        shares = [*self.budget.open.values(), self.budget.body_bytes]
+        shares = [*self.budget.open.values(), self.budget.held_bytes]
 
         def held() -> bool:
             of_tenants = [sum(by_tenant(share.used).values()) for share in shares]
@@ -366,7 +366,7 @@ def test_a_request_gives_everything_back_however_it_ends(limited: Limited, ends:
     for _ in range(4):  # more than one tenant may hold
         ends(limited)
         limited.holds()
-    assert by_tenant(limited.budget.body_bytes.used) == {}
+    assert by_tenant(limited.budget.held_bytes.used) == {}
     assert all(by_tenant(share.used) == {} for share in limited.budget.open.values())
 
 

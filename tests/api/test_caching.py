@@ -205,6 +205,29 @@ def test_a_shared_call_is_made_once_for_all_who_ask_while_another_is_under_way()
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("error", [None, OSError("away")])
+def test_what_a_shared_call_found_is_the_answer_to_all_for_as_long_as_it_is_told(error: Exception | None) -> None:
+    async def scenario() -> None:
+        now = 0.0
+        source = Source()
+        source.error = error
+        shared = SharedCall(lambda: source.look_up("a"), 1.0, lambda: now)
+        source.gate.clear()
+        asking = [asyncio.create_task(shared.result())]
+        await settled()
+        asking.append(asyncio.create_task(shared.result()))  # while the call is under way
+        await settled()
+        source.gate.set()
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        answers += await asyncio.gather(shared.result(), return_exceptions=True)
+        assert (source.asked, len(set(map(str, answers)))) == (1, 1)
+        now = 1.0
+        await asyncio.gather(shared.result(), return_exceptions=True)
+        assert source.asked == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_shared_call_that_fails_is_repeated() -> None:
     async def scenario() -> None:
         source = Source()

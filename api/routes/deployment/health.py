@@ -10,8 +10,10 @@ from starlette.responses import Response
 from api.answers.error_responses import documented
 from api.answers.presentation import json_response, show_readiness
 from api.answers.server_schemas import Health, Readiness
-from api.callers.compatibility import RETRY_SECONDS
+from api.callers.compatibility import RETRY_SECONDS, CompatibilityCheck
 from api.service import Service, ServiceOf
+from checkpoints.card import ModelCard
+from jobs.store.database import Database
 from scoring.error_codes import ErrorCode, RequestError
 
 router = APIRouter(tags=["health"])
@@ -34,10 +36,11 @@ async def readyz(service: ServiceOf) -> Response:
     """Ready: the database can be read and written, with a schema that will do, and the workers serve what this does.
 
     Also without workers: jobs are accepted, and wait. With workers of which none has this process's tokenizer,
-    vocabulary, context and delimiter it is not ready, and the error's message says what differs.
+    vocabulary, context and delimiter it is not ready, and the error's message says what differs. Whoever asks within a
+    second of another gets the same answer.
     """
     _check_processes(service)
-    return json_response(await service.threads.sql(_readiness, service))
+    return json_response(await service.readiness.result())
 
 
 @router.get("/health", response_model=Readiness, responses=NOT_READY)
@@ -52,14 +55,15 @@ def _check_processes(service: Service) -> None:
         raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
 
 
-def _readiness(service: Service) -> dict[str, Any]:
-    service.database.check_use()
-    compatibility = service.compatibility.current()
+def find_readiness(database: Database, check: CompatibilityCheck, card: ModelCard) -> dict[str, Any]:
+    """Return what the readiness of this process is. Blocks on SQL. Raises RequestError, StorageUnavailable."""
+    database.check_use()
+    compatibility = check.current()
     if compatibility.mismatched:
         raise RequestError(
             ErrorCode.MODEL_UNAVAILABLE,
-            f"the workers of {service.card.name} serve something else than this server: "
+            f"the workers of {card.name} serve something else than this server: "
             + "; ".join(compatibility.differences),
             retry_after=RETRY_SECONDS,
         )
-    return show_readiness(service.card, compatibility)
+    return show_readiness(card, compatibility)

@@ -249,7 +249,7 @@ def test_a_call_whose_client_goes_before_its_turn_leaves_no_job(store: Database)
 
     async def run() -> list[Any]:
         async with acceptor_on(store) as acceptor:
-            departures = [Departure(lambda: None) for _ in range(4)]
+            departures = [Departure(lambda _: None) for _ in range(4)]
             departures[3].happen()
             with commits.hold():
                 tasks = await started(acceptor.accept(shape(0), departures[0]))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,29 @@ from jobs.tenancy.tenants import set_tenant
 from tests.api.batches.running import BODY, create, ended, line, openai_of, run, upload
 from tests.api.serving import DEADLINE_SECONDS, eventually, running_api
 from tests.api.tiny_model import TinyModel
+
+
+def test_blank_lines_of_a_file_cost_nothing_each_and_keep_the_numbers_of_the_others() -> None:
+    data = b"\n \n{1}\n" + b"\n" * 100_000 + b"\t\r\n {2} \n\n\r\n  "
+    calls = 0
+
+    def count(_: FrameType, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event == "c_call"
+
+    sys.setprofile(count)
+    try:
+        whole = blocks._cut(data, 10, 5, 100, is_last=True)
+    finally:
+        sys.setprofile(None)
+    assert [(one.number, one.start, one.stop, one.content) for one in whole.lines] == [
+        (7, 13, 17, b"{1}"),
+        (100_009, 100_020, 100_026, b" {2} "),
+    ]
+    assert (whole.stop_bytes, whole.stop_lines) == (10 + len(data), 5 + data.count(b"\n") + 1)
+    rest = blocks._cut(data, 10, 5, 100, is_last=False)
+    assert (rest.stop_bytes, rest.stop_lines) == (10 + len(data) - 2, 5 + data.count(b"\n"))
+    assert calls < 100
 
 
 def test_lines_that_take_long_to_read_hold_up_no_other_tenant(

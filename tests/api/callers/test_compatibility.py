@@ -126,7 +126,7 @@ def test_one_matching_worker_is_enough(alone: tuple[RunningApi, Workers]) -> Non
         assert (ready.status_code, ready.json()["workers"]) == (200, {"live": 2, "matching": 1})
         (warning,) = ready.json()["warnings"]
         assert "0123456789ab there" in warning
-        assert api.client.get("/v1/models").json()["data"][0]["live_workers"] == 1
+        eventually(lambda: api.client.get("/v1/models").json()["data"][0]["live_workers"] == 1, "it is shown")
     finally:
         worker.stop()
 
@@ -189,7 +189,7 @@ def test_a_worker_that_was_not_seen_lately_does_not_count(model: TinyModel, sqli
         workers.add("other", CHANGES["tokenizer"][0])
         assert api.client.get("/readyz").status_code == 503
         clock.turn(21.0)
-        assert api.client.get("/readyz").status_code == 200
+        eventually(lambda: api.client.get("/readyz").status_code == 200, "it is ready again")
         assert api.submit(**BODY)["status"] == "queued"
 
 
@@ -239,6 +239,7 @@ def test_different_weights_or_dtypes_of_workers_cause_a_warning(
     assert api.client.get("/readyz").json()["warnings"] == []
     workers.add("two", **facts)
     with capture_logs() as logs:
+        eventually(lambda: api.client.get("/readyz").json()["warnings"], "they are looked at again")
         for _ in range(3):
             ready = api.client.get("/readyz")
             assert (ready.status_code, ready.json()["workers"]) == (200, {"live": 2, "matching": 2})

@@ -103,6 +103,15 @@ def test_metrics_are_found_only_at_their_own_path_so_that_a_proxy_can_hide_them(
         assert ask(api, "GET", path)[0] == 404
 
 
+@pytest.mark.parametrize("path", ["/%6detrics", "/%6civez", "/v1%2Fmodels", "/v1/%6dodels"])
+def test_a_path_is_compared_as_it_was_sent(api: RunningApi, path: str) -> None:
+    assert ask(api, "GET", path)[0] == 404
+
+
+def test_the_name_of_a_model_may_be_sent_in_any_spelling(api: RunningApi) -> None:
+    assert ask(api, "GET", "/v1/models/t%69ny")[0] == 200
+
+
 def test_such_requests_are_counted_with_their_route(api: RunningApi) -> None:
     ask(api, "HEAD", "/v1/models/")
     text = api.client.get("/metrics").text

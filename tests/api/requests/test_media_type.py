@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from api.requests.accept import MAX_ENTRIES, names, prefers
 from api.requests.body import media_type
 from api.requests.prefer import preferred_wait
-from api.routes.jobs import _wants_lines
 
 
 def request_with(name: str, value: str) -> Request:
@@ -89,7 +89,7 @@ def characters_read(function: Callable[[], object]) -> int:
     [
         ("content-type", "application/json", media_type),
         ("prefer", "wait", lambda request: preferred_wait(request.headers.getlist("prefer"))),
-        ("accept", "application/json", _wants_lines),
+        ("accept", "application/json", lambda request: names(request, "text/html")),
     ],
 )
 def test_a_header_of_twice_the_length_takes_at_most_twice_the_work(
@@ -100,3 +100,14 @@ def test_a_header_of_twice_the_length_takes_at_most_twice_the_work(
         return characters_read(lambda: read(request))
 
     assert work(2_000) <= 2.2 * work(1_000)
+
+
+@pytest.mark.parametrize("read", [names, lambda request, wanted: prefers(request, wanted, "a/b")])
+def test_only_so_many_media_types_that_a_client_takes_are_looked_at(read: Callable[[Request, str], bool]) -> None:
+    for ahead, found in ((MAX_ENTRIES - 1, True), (MAX_ENTRIES, False)):
+        assert read(request_with("accept", "," * ahead + "text/html"), "text/html") is found
+    assert characters_read(lambda: read(request_with("accept", "," * 30_000), "text/html")) < 200_000
+
+
+def test_a_media_type_is_not_parsed_if_it_is_far_too_long() -> None:
+    assert type_of("application/json;" + ";" * 30_000) == "none"

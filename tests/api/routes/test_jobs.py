@@ -354,7 +354,7 @@ def test_models_are_listed_with_their_live_workers(model: TinyModel, sqlite_url:
         assert (listed["max_model_len"], listed["vocabulary"]) == (512, model.vocabulary)
         worker = api.worker()
         worker.start()
-        assert api.client.get("/v1/models").json()["data"][0]["live_workers"] == 1
+        eventually(lambda: api.client.get("/v1/models").json()["data"][0]["live_workers"] == 1, "it is listed")
         worker.stop()
         eventually(
             lambda: api.client.get("/v1/models").json()["data"][0]["live_workers"] == 0,

@@ -11,6 +11,7 @@ import pytest
 import starlette.requests
 from structlog.testing import capture_logs
 
+from api.server.refusals import MAX_PARAMETERS
 from tests.api.server.raw_client import Answer, RawClient, connection_of, head, refused
 from tests.api.serving import RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel
@@ -109,6 +110,14 @@ def test_too_many_headers_are_refused(small: RunningApi, in_trailers: bool) -> N
         check_refusal(client.answer(), 431, "headers_too_large")
         assert client.is_closed()
     assert refused(small, "max_headers") == before + 1
+
+
+def test_too_many_parameters_are_refused_before_anybody_parses_them(small: RunningApi) -> None:
+    with RawClient(small) as client:
+        client.send(head(line="GET /livez?" + "a&" * (MAX_PARAMETERS - 1) + "a HTTP/1.1"))
+        assert client.answer().status == 200
+        client.send(head(line="GET /livez?" + "a&" * MAX_PARAMETERS + " HTTP/1.1"))
+        check_refusal(client.answer(), 431, "headers_too_large")
 
 
 def test_a_client_that_sends_megabytes_of_headers_can_still_read_why_they_are_refused(small: RunningApi) -> None:

@@ -25,7 +25,7 @@ class Client:
     """A client that has sent its body, and may leave."""
 
     def __init__(self) -> None:
-        self._departure = Departure(lambda: None)
+        self._departure = Departure(lambda _: None)
         self.request = Request({"type": "http", "state": {"departure": self._departure}})
 
     def leave(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +14,10 @@ from starlette.requests import Request
 
 from api.reading import ReadingContext
 from api.text_process import body_reader
-from api.text_process.body_reader import SMALL_BYTES, BodyReader
+from api.text_process.body_reader import SMALL_BYTES, SMALL_PAIRS, BodyReader
 from api.threads import Threads
 from api.waiting.departure import Departure
+from scoring.label_sequences import LabelSequences
 from tests.api.serving import RunningApi
 from tests.scoring.counting import CountingBackend, counted
 
@@ -32,7 +34,7 @@ def _read(api: RunningApi, *bodies: bytes) -> list[bool]:
     async def read_all() -> list[bool]:
         service: Any = api.app.state.service
         reader = BodyReader(service.reading, Threads(), service.text_process)
-        request = Request({"type": "http", "state": {"departure": Departure(lambda: None)}})
+        request = Request({"type": "http", "state": {"departure": Departure(lambda _: None)}})
         threads = [await reader.read(request, "tenant", reading_thread, body) for body in bodies]
         return [thread is threading.current_thread() for thread in threads]
 
@@ -51,6 +53,31 @@ def test_after_a_small_body_took_long_all_bodies_are_read_in_threads(
     checks = iter([-1.0])  # only the first body takes long
     monkeypatch.setattr(body_reader, "_time_limit", lambda _: _time_limit(next(checks, 60.0)))
     assert _read(api, b" ", b" ") == [False, False]
+
+
+@pytest.mark.parametrize("on_loop", [True, False])
+def test_a_small_body_that_stands_for_many_pairs_is_not_read_on_the_event_loop(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, on_loop: bool
+) -> None:
+    """Its few bytes say nothing of the labels behind its items, each of which is encoded."""
+    threads = set()
+
+    def behind(*given: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return make(*given)
+
+    make = LabelSequences.behind
+    monkeypatch.setattr(LabelSequences, "behind", behind)
+    monkeypatch.setattr(body_reader, "SMALL_SECONDS", 60.0)
+    vars(api.app.state.service.bodies)["_careful_until"] = 0.0
+    labels = [[70, 71]] * 8
+    items: list[list[int]] = [[]] * (SMALL_PAIRS // 16 + (not on_loop))
+    body = {"query": [70], "items": items, "label_token_sequences": labels, "label_scoring": "sequence"}
+    sent = json.dumps(body, separators=(",", ":"))
+    assert len(sent) <= SMALL_BYTES
+    answer = api.client.post("/v1/jobs", content=sent, headers={"content-type": "application/json"})
+    assert answer.status_code == 202
+    assert {name.startswith("AnyIO") for name in threads} == {not on_loop}
 
 
 def test_small_bodies_are_read_on_the_event_loop_again_after_a_while(
@@ -77,7 +104,7 @@ def test_a_small_body_does_not_wait_for_the_texts_of_others(api: RunningApi) -> 
 
     async def read_both() -> list[list[int]]:
         reader = BodyReader(replace(service.reading, tokenizer=tokenizer), Threads(), service.text_process)
-        request = Request({"type": "http", "state": {"departure": Departure(lambda: None)}})
+        request = Request({"type": "http", "state": {"departure": Departure(lambda _: None)}})
         found = [await reader.read(request, "tenant", encode, b" ")]
         assert batches == []
         return [*found, await reader.read(request, "tenant", encode, b" " * (SMALL_BYTES + 1))]

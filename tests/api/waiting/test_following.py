@@ -43,7 +43,7 @@ class Numbers:
 
 def present() -> Departure:
     """A client that stays."""
-    return Departure(lambda: None)
+    return Departure(lambda _: None)
 
 
 @asynccontextmanager

@@ -91,7 +91,7 @@ def test_a_job_that_has_not_ended_after_all_is_waited_for_again() -> None:
 
 def test_a_wait_ends_when_its_client_departs() -> None:
     async def wait() -> list[Waited]:
-        waiters, departures = Waiters(EndedJobs()), [Departure(do_nothing) for _ in range(2)]
+        waiters, departures = Waiters(EndedJobs()), [Departure(lambda _: None) for _ in range(2)]
         departures[0].happen()
         before = await waiters.wait("a", LONG, departures[0])
         waiting = asyncio.create_task(waiters.wait("a", LONG, departures[1]))
@@ -123,7 +123,7 @@ def test_when_the_process_stops_only_those_wait_on_who_need_the_end_and_not_for_
 
 def test_a_wait_has_no_task_of_its_own_and_leaves_nothing_behind() -> None:
     async def wait() -> None:
-        waiters, departure = Waiters(EndedJobs()), Departure(do_nothing)
+        waiters, departure = Waiters(EndedJobs()), Departure(lambda _: None)
         waiting = [asyncio.create_task(waiters.wait("a", LONG, departure)) for _ in range(10)]
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 1 + len(waiting)
