@@ -33,6 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the attacks")
     parser.add_argument("--only", type=int, default=None, help="carry out only the attack of this number")
+    parser.add_argument("--kind", default=None, help="carry out only attacks of this kind, such as `endless body`")
     parser.add_argument("--judge-times", action="store_true", help="judge times, too: on a quiet machine")
     options = parser.parse_args()
     started = time.monotonic()
@@ -49,7 +50,7 @@ def main() -> int:
             siege.replay(options.seed, options.only)
             return 0
         report = siege.run(
-            Plan(options.requests, 60 * options.minutes, options.seed, options.pace, options.judge_times)
+            Plan(options.requests, 60 * options.minutes, options.seed, options.pace, options.judge_times, options.kind)
         )
     finally:
         redis_server.close()

@@ -84,10 +84,11 @@ class Assault:
     stall: float = 40.0  # seconds for which slow readers read nothing: longer than the service waits for them
     patience: float = 75.0  # seconds within which every attack must be over
     heavy: bool = True  # whether attacks that move megabytes are among them
+    kind: str | None = None  # the only kind of attack
 
     async def run(self, requests: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Tally:
         """Attack until so many requests were sent, or the time is over, and return what became of them."""
-        table = Table(self.document, heavy=self.heavy)
+        table = Table(self.document, heavy=self.heavy, kind=self.kind)
         tally = Tally()
         quick, slow = asyncio.Semaphore(self.at_once), asyncio.Semaphore(self.slow_at_once)
         started = said = time.monotonic()

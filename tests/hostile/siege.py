@@ -73,6 +73,7 @@ class Plan:
     seed: int
     pace: float  # requests that are begun in a second, at most
     judge_times: bool = False
+    kind: str | None = None  # the only kind of attack
 
 
 class Siege:
@@ -90,12 +91,14 @@ class Siege:
             document, callers, quiet = self._start()
             pid = self._pid
             watched = Watched(deployment.port, quiet, pid, self._address())
-            assault = Assault(deployment.port, document, callers, plan.seed, pace=plan.pace)
-            self._say("holding answers against the document")
-            url = f"http://127.0.0.1:{deployment.port}"
-            undocumented = undocumented_answers(
-                url, callers[0].key or "", deployment.folder, examples=EXAMPLES, seed=plan.seed
-            )
+            assault = Assault(deployment.port, document, callers, plan.seed, pace=plan.pace, kind=plan.kind)
+            undocumented = ""
+            if plan.kind is None:
+                self._say("holding answers against the document")
+                url = f"http://127.0.0.1:{deployment.port}"
+                undocumented = undocumented_answers(
+                    url, callers[0].key or "", deployment.folder, examples=EXAMPLES, seed=plan.seed
+                )
             wait_until(self._is_warm, "the worker to answer quickly", 120)
             with Watch(watched) as watch:
                 self._say("watching the quiet tenant")

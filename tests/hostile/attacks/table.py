@@ -8,6 +8,7 @@ from random import Random
 from tests.hostile.attacks.attack import Attack
 from tests.hostile.attacks.bodies import body_attacks, field_attacks
 from tests.hostile.attacks.connections import connection_attacks
+from tests.hostile.attacks.exhausting import exhausting_attacks
 from tests.hostile.attacks.headers import header_attacks
 from tests.hostile.attacks.known import known_attacks
 from tests.hostile.attacks.storing import storing_attacks
@@ -19,9 +20,12 @@ SLOW_EVERY = 40
 
 
 class Table:
-    """All attacks on a service, in a fixed order. heavy: whether those that move megabytes are among them."""
+    """All attacks on a service, in a fixed order. heavy: whether those that move megabytes are among them.
 
-    def __init__(self, document: Document, *, heavy: bool = True) -> None:
+    kind: the only kind of attack; None: all of them.
+    """
+
+    def __init__(self, document: Document, *, heavy: bool = True, kind: str | None = None) -> None:
         every = [
             *field_attacks(document),
             *body_attacks(document),
@@ -30,17 +34,20 @@ class Table:
             *upload_attacks(document),
             *storing_attacks(document),
             *known_attacks(document),
+            *exhausting_attacks(document),
         ]
-        self.attacks: list[Attack] = [attack for attack in every if heavy or not attack.heavy]
+        self.attacks: list[Attack] = [
+            attack for attack in every if (heavy or not attack.heavy) and kind in (None, attack.kind)
+        ]
         self._quick = _by_kind([attack for attack in self.attacks if not attack.slow])
         self._slow = _by_kind([attack for attack in self.attacks if attack.slow])
 
     def choose(self, seed: int, number: int) -> tuple[Attack, Random]:
         """Return the attack of this number, and the random numbers for it. Kinds take turns."""
         chance = Random(f"{seed}/{number}")
-        slow = number % SLOW_EVERY == SLOW_EVERY - 1
+        slow = not self._quick or (bool(self._slow) and number % SLOW_EVERY == SLOW_EVERY - 1)
         kinds = self._slow if slow else self._quick
-        turn = number // SLOW_EVERY if slow else number
+        turn = number // SLOW_EVERY if slow and self._quick else number
         return chance.choice(kinds[turn % len(kinds)]), chance
 
 
