@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +29,13 @@ def running(model: TinyModel, sqlite_template: Path, tmp_path: Path) -> Iterator
     path = tmp_path / "scoreline.db"
     shutil.copy(sqlite_template, path)
     room = {"max_buffered_body_bytes": 2 * ROOM, "max_buffered_body_bytes_per_tenant": ROOM}
-    settings = {**room, "event_heartbeat_seconds": 0.1}
+    settings: dict[str, Any] = {**room, "event_heartbeat_seconds": 0.1}
     with running_api(model.directory, f"sqlite:///{path}", tmp_path, **settings) as (api, worker):
         assert worker is not None
         yield api, worker
 
 
-def made_up(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
+def made_up(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
     """Score a chunk without computing anything."""
     values = np.random.default_rng(1).random((len(chunk.rows), len(chunk.label_token_ids)), np.float32)
     return ScoredChunk(chunk.id, LabelScores(values, values - 2), cached_tokens=0)
