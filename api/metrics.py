@@ -199,7 +199,7 @@ class _UseCollector(Collector):
         for kind in Kind:
             requests.add_metric((kind.value,), self._budget.open_requests(kind))
         yield requests
-        held = "Bytes in memory of bodies that are not read as JSON yet, uploads excepted, and of answers that are not read."
+        held = "Bytes in memory of bodies that are not read as JSON yet, uploads excepted, and of unread answers."
         yield GaugeMetricFamily("scoreline_buffered_body_bytes", held, self._budget.buffered_body_bytes())
 
 

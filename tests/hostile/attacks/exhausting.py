@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any
 
 from tests.hostile.attacks.attack import Attack, Caller, Ending, Plan, Request, request_of
-from tests.hostile.document import JSON_LINES, Document, Operation
+from tests.hostile.document import Document, Operation
 
 STREAMS = 40
 """Connections of one attack that keep something in the memory of the service."""
@@ -27,7 +26,6 @@ def exhausting_attacks(document: Document) -> Iterator[Attack]:
     yield from _costly_parsing(document)
     yield from _many_pairs(document)
     yield from _probes(document)
-    yield from _packed_scores(document)
 
 
 def _many(
@@ -174,19 +172,4 @@ def _probes(document: Document) -> Iterator[Attack]:
             lambda request, target=target: [Request(request.method, target, request.headers).encode()],  # type: ignore[misc]
             keyed=False,
             heavy=False,
-        )
-
-
-def _packed_scores(document: Document) -> Iterator[Attack]:
-    """Yield uploads of some hundred bytes whose scores take megabytes of the database."""
-    lines = document.operation("post", "/v1/jobs", JSON_LINES)
-    first = json.dumps({"query": [70, 71], "label_token_ids": list(range(10, 266))}).encode()
-    for items in (1_000, 34_000):
-        content = gzip.compress(first + b"\n" + b"[]\n" * items)
-        yield _many(
-            "packed scores",
-            lines,
-            f"{items} items of 256 labels",
-            lambda request: [request.having(b"Content-Encoding", b"gzip").encode()],
-            body=content,
         )
