@@ -57,6 +57,8 @@ SETTINGS: dict[str, object] = {
     "max_call_timeout_seconds": 20,
     "body_seconds": 40,
     "upload_timeout_seconds": 20,
+    # At each sign of life, a stream looks whether its client has gone, and reads on from its connection.
+    "event_heartbeat_seconds": 1,
     "max_stored_bytes_per_tenant": STORED_BYTES,
     # The quiet tenant's usual time must not hold the time in which programs are compiled.
     "multi_item_enable_startup_warmup": "true",

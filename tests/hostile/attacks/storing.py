@@ -20,7 +20,7 @@ def storing_attacks(document: Document) -> Iterator[Attack]:
     """Yield the attacks, each with a request of a few kilobytes."""
     jobs = document.operation("post", "/v1/jobs")
     lines = document.operation("post", "/v1/jobs", JSON_LINES)
-    files = document.operation("post", "/v1/files")
+    files = document.operation("post", "/v1/files", "multipart/form-data")
     score: dict[str, Any] = {"query": "a", "label_token_ids": LABELS}
     yield _job(jobs, "empty items behind 256 labels", score)
     yield _job(jobs, "the same with logits and log-probabilities", score | {"return_logits": True})
