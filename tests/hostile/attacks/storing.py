@@ -35,7 +35,7 @@ def _job(operation: Operation, name: str, body: dict[str, Any]) -> Attack:
         content = json.dumps(body | {"items": [""] * chance.choice((1_000, 2_000))}).encode()
         return once(request_of(operation, caller, content))
 
-    return Attack(KIND, str(operation), name, plan, operation, keyed=True)
+    return Attack(KIND, str(operation), name, plan, operation, keyed=True, heavy=True)
 
 
 def _packed(operation: Operation, name: str, first: dict[str, Any]) -> Attack:
@@ -44,7 +44,7 @@ def _packed(operation: Operation, name: str, first: dict[str, Any]) -> Attack:
         content = gzip.compress(json.dumps(first).encode() + b"\n" + items)
         return once(request_of(operation, caller, content).having(b"Content-Encoding", b"gzip"))
 
-    return Attack(KIND, str(operation), name, plan, operation, keyed=True)
+    return Attack(KIND, str(operation), name, plan, operation, keyed=True, heavy=True)
 
 
 def _file(operation: Operation, name: str, body: dict[str, Any]) -> Attack:
@@ -57,4 +57,4 @@ def _file(operation: Operation, name: str, body: dict[str, Any]) -> Attack:
         sent = request_of(operation, caller, form).having(b"Content-Type", b"multipart/form-data; boundary=x")
         return once(sent)
 
-    return Attack(KIND, str(operation), name, plan, operation, keyed=True)
+    return Attack(KIND, str(operation), name, plan, operation, keyed=True, heavy=True)
