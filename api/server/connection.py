@@ -321,8 +321,7 @@ class Connection(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.forget()
         self.pipeline.clear()
-        self.cycle = None  # type: ignore[assignment]
-        self.scope = None  # type: ignore[assignment]
+        self.cycle = self.scope = None  # type: ignore[assignment]
 
     def shutdown(self) -> None:
         """Close the connection when the answer in progress has been sent."""
