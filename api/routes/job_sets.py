@@ -15,8 +15,9 @@ from api.answers.error_responses import STATUS, secured, storage_unavailable
 from api.answers.items.request_schemas import JobSetBody
 from api.answers.job_sets import Answer, encode_set, show_error
 from api.answers.openapi import json_body
-from api.answers.presentation import EMBEDDED_ITEMS, encode, encode_job, json_response, show_job
+from api.answers.presentation import EMBEDDED_ITEMS, encode, encode_job, expected_bytes, json_response, show_job
 from api.answers.schemas import JobSet
+from api.budget import place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.requests.body import received_body
@@ -106,11 +107,17 @@ async def read_set(
     if len(job_ids) > MAX_JOBS:
         message = f"a set has {MAX_JOBS} jobs at most, not {len(job_ids)}"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param="ids")
+    if len(set(job_ids)) < len(job_ids):
+        raise RequestError(ErrorCode.INVALID_REQUEST, "each job of a set is named once", param="ids")
     wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
     if wait:
         await _wait(request, service, principal.tenant, job_ids, wait)
     found = await service.threads.sql_of(principal.tenant, _read, service, principal.tenant, job_ids)
+    pages = [page for _, page, _ in found.values() if page is not None]
+    place_of(request).reserve_answer(
+        sum(expected_bytes(page.job, len(page.indices), page.number_of_targets) for page in pages)
+    )
     content = await service.threads.text_of(principal.tenant, _encode_found, job_ids, found)
     return json_response(content, headers=headers)
 

@@ -157,6 +157,12 @@ def test_the_results_of_a_set_have_as_many_items_as_one_answer_may_have(api: Run
     assert [entry["body"]["status"] for entry in entries] == ["succeeded"] * 3
 
 
+def test_a_job_is_named_once_in_a_set_that_is_read_so_that_its_result_is_not_sent_many_times(api: RunningApi) -> None:
+    job = api.submit(**BODY)["id"]
+    answer = api.client.get("/v1/jobs/sets", params={"ids": f"{job},{job}"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "ids")
+
+
 def test_a_key_makes_one_job_whether_it_is_sent_in_a_set_or_alone(fresh: Fresh) -> None:
     api, _ = fresh
     keyed = [one | {"idempotency_key": f"key-{n}"} for n, one in enumerate(numbered(3))]
