@@ -147,18 +147,27 @@ class Siege:
         """Start the processes. Return the document, the attacking callers, and the key of the quiet tenant."""
         deployment = self.deployment
         deployment.migrate()
-        self._operate("tenants", "set", "attacker", "--max-waiting-tokens", str(QUOTA))
+        self._operate("tenants", "create", "attacker", "--max-waiting-tokens", str(QUOTA))
         attacker = self._operate("keys", "create", "--tenant", "attacker", "--name", "attacker")
         reader = self._operate("keys", "create", "--tenant", "attacker", "--name", "reader", "--scopes", "read")
         quiet = self._operate("keys", "create", "--tenant", "quiet", "--name", "quiet")
-        deployment.start_worker()
         self._pid = deployment.start_api().pid
+        waiting = self._submit_as(attacker)
+        self._keep_waiting(waiting)
+        deployment.start_worker()
         # The process that reads long bodies is started for the first one, and must not count as left by the attackers.
         deployment.client.post("/v1/score", json=BODY | {"unknown": "a" * 2 * MEBIBYTE})
         foreign = deployment.submit(BODY)
         job = self._submit_as(attacker)
-        callers = [Caller(key, job, foreign) for key in (attacker, reader, None, f"sk_sl_{'a' * 16}_{'a' * 52}", "k")]
+        keys = (attacker, reader, None, f"sk_sl_{'a' * 16}_{'a' * 52}", "k")
+        callers = [Caller(key, job, foreign, waiting) for key in keys]
         return read_document(deployment.client.get("/openapi.json").json()), callers, quiet
+
+    def _keep_waiting(self, job_id: str) -> None:
+        """Have no worker take a job, so that whoever follows it does so until the end."""
+        with psycopg.connect(self._address()) as connection:
+            for table, column in (("jobs", "id"), ("chunks", "job_id")):
+                connection.execute(f"UPDATE {table} SET model = 'of nobody' WHERE {column} = %s", (job_id,))
 
     def _submit_as(self, key: str) -> str:
         headers = {"Authorization": f"Bearer {key}"}

@@ -38,6 +38,7 @@ class Caller:
     key: str | None
     job_id: str
     foreign_job_id: str
+    waiting_job_id: str = "job_0"  # of a job of its own that no worker takes
 
 
 @dataclass(frozen=True)

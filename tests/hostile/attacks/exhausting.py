@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -44,7 +45,8 @@ def _many(
     slowly: bool = False,
 ) -> Attack:
     def plan(_: Random, caller: Caller) -> Plan:
-        made = pieces(request_of(operation, caller, body))
+        # What waits for the end of a job waits for as long as it may.
+        made = pieces(request_of(operation, replace(caller, job_id=caller.waiting_job_id), body))
         return Plan(made, requests, ending=ending, connections=connections, slowly=slowly)
 
     return Attack(kind, str(operation), name, plan, None, slow, keyed, heavy)
