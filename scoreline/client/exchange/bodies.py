@@ -19,6 +19,9 @@ SPOOL_BYTES = 8 * 2**20
 
 READ_BYTES = 2**16
 
+MAX_NAMED = 10
+"""Of the cells without a text, in one message."""
+
 
 _MISSING = frozenset({"NAType", "NaTType"})
 """The types of the values of pandas that stand for a missing one: ``pd.NA`` and ``pd.NaT``."""
@@ -214,6 +217,28 @@ def plain(value: Any) -> object:
     if isinstance(value, Iterable):
         return list(value)
     raise _wrong_type(value, "can't be sent as a text or as token ids")
+
+
+def check_column(value: Any, name: str) -> None:
+    """Raise InvalidRequest if a column has cells without a text. In a list, an empty text is meant."""
+    if hasattr(value, "columns") or not any(hasattr(value, method) for method in ("tolist", "to_pylist", "to_list")):
+        return
+    cells = plain(value)
+    places = [place for place, cell in enumerate(cells) if _is_blank(cell)] if isinstance(cells, list) else []
+    if places:
+        others = ", ".join(f"{name}[{place}]" for place in places[1:MAX_NAMED])
+        more = f", and so are {len(places) - 1:,} more, such as {others}" if others else ""
+        message = (
+            f"{name}[{places[0]}] is missing or has no text{more}: leave such rows out, or give a list, in which an "
+            "empty text is scored"
+        )
+        raise InvalidRequest("invalid_request", message, param=f"{name}[{places[0]}]")
+
+
+def _is_blank(cell: object) -> bool:
+    if isinstance(cell, str):
+        return not cell.strip()
+    return cell is None or type(cell).__name__ in _MISSING or (isinstance(cell, float) and math.isnan(cell))
 
 
 def check_is_list(value: object, problem: str) -> None:

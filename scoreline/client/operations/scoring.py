@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from scoreline.client.errors import InvalidRequest
-from scoreline.client.exchange.bodies import JsonBody, check_is_list, plain
+from scoreline.client.exchange.bodies import JsonBody, check_column, check_is_list, plain
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.results import Model, Ranking, ScoreResult
@@ -191,6 +191,8 @@ def fields_of(arguments: Mapping[str, object], *left_out: str) -> dict[str, obje
     arguments: ``locals()``, as the first thing that the operation does. So no option can be forgotten in the body.
     left_out: arguments that are no fields, besides those that no operation sends in its body.
     """
+    for name in ("items", "documents"):
+        check_column(arguments.get(name), name)
     return given({name: value for name, value in arguments.items() if name not in {*NO_FIELDS, *left_out}})
 
 

@@ -19,7 +19,7 @@ from scoreline.client.exchange.bodies import encode_json
 from scoreline.client.results import ScoreResult
 from tests.scoreline.running import ROOT, Up
 
-TEXTS = ["b", "c d", ""]
+TEXTS = ["b", "c d", "e"]
 IDS = [[5, 6], [7], [8, 9, 10]]
 
 
@@ -309,3 +309,22 @@ def test_the_recipes_of_the_documentation_keep_every_score_at_its_row(client: Cl
         assert rows["text"].equals(frame[frame["place"] == place]["text"])
     assert of_polars["text"].to_list() == frame["text"].tolist()
     assert of_polars.select("1", "2").to_numpy().tolist() == own_scores(client, "Review: ", frame["text"])
+
+
+def test_cells_of_a_column_without_a_text_are_refused_with_their_rows_and_those_of_a_list_are_scored(
+    client: Client,
+) -> None:
+    cells = [" a", "", " b", None, "  "]
+    for column in (pd.Series(cells, index=[9, 8, 7, 6, 5]), pa.chunked_array([cells]), pl.Series(cells)):
+        for call in (
+            lambda column=column: client.score("The capital", column, labels=[" yes"]),
+            lambda column=column: client.submit("The capital", column, labels=[" yes"]),
+            lambda column=column: client.upload("The capital", column, labels=[" yes"]),
+            lambda column=column: client.rerank("The capital", column),
+        ):
+            with pytest.raises(
+                InvalidRequest, match=r"\[1\] is missing or has no text, and so are 2 more, such as"
+            ) as raised:
+                call()
+            assert "[3], " in str(raised.value)
+    assert len(client.score("The capital", [" a", ""], labels=[" yes"]).scores) == 2
