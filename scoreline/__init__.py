@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         verify_webhook,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "AsyncClient",
     "Batch",

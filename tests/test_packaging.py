@@ -36,7 +36,6 @@ def test_the_service_and_the_package_have_one_version() -> None:
     assert project["version"] == scoreline.__version__ == VERSION
 
 
-@pytest.mark.xfail(strict=True, reason="the version is raised when what is unreleased is released")
 def test_the_version_is_raised_with_the_first_migration_after_a_release() -> None:
     version, entry = RELEASES[0]
     if newest_migration(entry) != schema_head():

@@ -1,4 +1,4 @@
-"""From version 0.1.0 to this one: first the schema, then the workers, then the API, while clients go on."""
+"""From version 0.2.0 to this one: first the schema, then the workers, then the API, while clients go on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from tests.end_to_end.releases import ROOT, SENTIMENT, Store, long_job
 from tests.services import PostgresServer, RedisServer, wait_until
 
-PREVIOUS = "c0e009cb9cb8175f7e28e9abecce2300861db77a"
-"""The commit of version 0.1.0."""
+PREVIOUS = "5cccd4392884f64411f2725f5a5cc5737dab755d"
+"""The commit of version 0.2.0."""
 
 CLOSE = 2e-5
 """How far log-probabilities of two algorithms may differ; scores between 0 and 1 differ by less."""
@@ -25,7 +25,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source of the previous version."""
     archive = subprocess.run(["git", "archive", PREVIOUS], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode != 0:
-        pytest.skip("this checkout does not have the history of 0.1.0, so no upgrade is tested: git fetch --unshallow")
+        pytest.skip("this checkout does not have the history of 0.2.0, so no upgrade is tested: git fetch --unshallow")
     folder = tmp_path_factory.mktemp("previous")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
