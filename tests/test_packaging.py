@@ -7,8 +7,6 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 import scoreline
 from jobs.store.revisions import known_revisions, schema_head
 from settings.version import VERSION
