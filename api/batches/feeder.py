@@ -14,6 +14,7 @@ from api.callers.authentication import Principal
 from api.callers.storage_quota import full
 from api.service import Service
 from api.text_process.body_reader import SHORT_BYTES
+from api.text_process.process import ReaderKilledError
 from jobs.file_batches.feeding import Fed, NewLine, feed, say_why_it_waits
 from jobs.file_batches.reading import BatchRecord
 from jobs.tenancy.tenants import Tenant, find_tenant
@@ -23,6 +24,9 @@ from scoring.tokenizing.tokenization import always_wanted
 PAUSE_SECONDS = 5.0
 """How long a batch waits while there is no room for its jobs, unless an error says otherwise."""
 
+KILLED_TIMES = 5
+"""A line is refused once the process that read it alone was killed so often, with a pause after each time."""
+
 log = structlog.stdlib.get_logger("api.batches")
 
 
@@ -31,6 +35,9 @@ class Feeder:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        # Batches with lines that ended the process that read them, so that no line of them is read in a thread: the
+        # place of the last line whose process was killed, and how often it was.
+        self._dangerous: dict[str, tuple[int, int]] = {}
 
     async def feed(self, batch: BatchRecord) -> float:
         """Turn the next lines of a batch into jobs. Returns for how many seconds nothing more can be done; mostly 0.
@@ -111,8 +118,8 @@ class Feeder:
     async def _read(self, batch: BatchRecord, principal: Principal, lines: Sequence[InputLine]) -> list[ReadLine]:
         """Read the first lines, or all of them. Raises RequestError if that is not possible now.
 
-        If they take too long, or need too much memory, half as many are read. A line for which that holds is refused,
-        as it would be if it were sent alone.
+        If they take too long or need too much memory, or their process is killed, half as many are read. A line for
+        which that holds is refused, as it would be if it were sent alone; if its process is killed, after some times.
         """
         if not lines:
             return []
@@ -127,11 +134,24 @@ class Feeder:
             try:
                 return await self._read_in_process(batch, principal, readable)
             except RequestError as error:
-                if error.code is not ErrorCode.REQUEST_TOO_LARGE:
+                if error.code is not ErrorCode.REQUEST_TOO_LARGE and not isinstance(error, ReaderKilledError):
                     raise
+                self._dangerous.setdefault(batch.id, (0, 0))
                 if len(readable) == 1:
-                    return [_failed(error, custom_id_of(readable[0].content or b""))]
+                    refusal = self._after_killing(batch, error) if isinstance(error, ReaderKilledError) else error
+                    return [_failed(refusal, custom_id_of(readable[0].content or b""))]
                 readable = readable[: len(readable) // 2]
+
+    def _after_killing(self, batch: BatchRecord, error: ReaderKilledError) -> RequestError:
+        """Return why a line is refused whose process was killed too often. Before, the error is raised again."""
+        place, times = self._dangerous[batch.id]
+        times = times + 1 if place == batch.read_bytes else 1
+        self._dangerous[batch.id] = (batch.read_bytes, times)
+        if times < KILLED_TIMES:
+            error.retry_after = PAUSE_SECONDS
+            raise error
+        message = f"the process that read this line was killed {times} times; it may need more memory than there is"
+        return RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
 
     async def _read_in_process(
         self, batch: BatchRecord, principal: Principal, lines: Sequence[InputLine]
@@ -139,7 +159,7 @@ class Feeder:
         service = self._service
         body = b"".join((line.content or b"") + b"\n" for line in lines)
         places = [replace(line, content=None) for line in lines]
-        if len(body) <= SHORT_BYTES:
+        if len(body) <= SHORT_BYTES and batch.id not in self._dangerous:
             return await service.threads.text_of(
                 batch.tenant, read_lines, service.reading, body, always_wanted, principal, batch.endpoint, places
             )

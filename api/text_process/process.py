@@ -44,6 +44,14 @@ T = TypeVar("T")
 log = structlog.stdlib.get_logger("api.text_process")
 
 
+class ReaderKilledError(RequestError):
+    """Somebody killed the process that read a body. That may have been the kernel, because of the body's memory."""
+
+    def __init__(self) -> None:
+        message = "reading the body was interrupted; please try again"
+        super().__init__(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
+
+
 class TextProcess:
     """Reads one body at a time in another process, the tenants in turn. Create it in the event loop that uses it."""
 
@@ -94,8 +102,8 @@ class TextProcess:
         """Return ``function(reading, body, stop_if_unwanted, *args)``, computed by a child of the process.
 
         The child is killed if this is cancelled, so ``stop_if_unwanted`` does nothing. Raises the RequestError that the
-        function raises; REQUEST_TOO_LARGE if the child takes too long or needs too much memory; OVERLOADED if somebody
-        killed it, or if the tenant's turn does not come.
+        function raises; REQUEST_TOO_LARGE if the child takes too long or needs too much memory; ReaderKilledError if
+        somebody killed it; OVERLOADED if there is no process, or if the tenant's turn does not come.
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -161,11 +169,11 @@ class TextProcess:
             message = f"reading the body needs more than {most} MiB of memory; {ADVICE}"
             return RequestError(ErrorCode.REQUEST_TOO_LARGE, message, limit="text_process_bytes")
         log.warning("the process that read a long body was ended", exit_code=exit_code)
-        return _interrupted()
+        return ReaderKilledError()
 
 
 def _interrupted() -> RequestError:
-    message = "reading the body was interrupted; please try again"
+    message = "the process that reads long bodies has ended; please try again"
     return RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
 
 

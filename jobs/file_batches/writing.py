@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Row, func, or_, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
-from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
+from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
 from jobs.files.receiving import append_parts, store_new_file
 from jobs.files.tables import FileState, Purpose, files
 from jobs.queue.read import results_of
@@ -98,12 +98,17 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
 def write_lines(db: Database, batch: BatchRecord, stop: int, written: Written) -> bool:
     """Append to the files of a batch. stop: the number behind the last line.
 
-    Returns False, and writes nothing, if another process has written the lines, or the batch was deleted.
+    Returns False, and writes nothing, if another process has written the lines, the batch was deleted, or its status is
+    another by now: who has not heard of a cancellation does not know why its jobs were cancelled.
     """
     with db.write() as tx:
         row = tx.execute(
             select(file_batches)
-            .where(file_batches.c.id == batch.id, file_batches.c.written_lines == batch.written_lines, OPEN)
+            .where(
+                file_batches.c.id == batch.id,
+                file_batches.c.written_lines == batch.written_lines,
+                file_batches.c.status == batch.status.value,
+            )
             .with_for_update(key_share=True)
         ).one_or_none()
         if row is None:

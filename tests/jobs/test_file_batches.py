@@ -135,6 +135,18 @@ def test_a_cancelled_batch_takes_no_further_lines(store: Database) -> None:
     assert cancel_jobs(store, batch) == []
 
 
+def test_who_has_not_heard_of_a_cancellation_writes_none_of_its_lines(store: Database) -> None:
+    """It would take the jobs for ones that somebody has cancelled one by one."""
+    batch = new_batch(store)
+    step(store, batch)
+    stale = again(store, batch)
+    cancel_batch(store, DEFAULT_TENANT, batch.id)
+    cancel_jobs(store, again(store, batch))
+    assert len(ended_lines(store, stale)[0]) == 2
+    assert not write(store, stale)
+    assert write(store, again(store, batch))
+
+
 def test_a_custom_id_is_taken_once_in_a_file(store: Database) -> None:
     batch = new_batch(store)
     step(store, batch)

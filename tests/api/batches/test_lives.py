@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from api.batches import feeder
+from api.text_process.process import ReaderKilledError, TextProcess
 from jobs.file_batches.tables import batch_lines, file_batches
 from jobs.files.tables import files
 from jobs.store.database import Database
@@ -31,6 +32,7 @@ from tests.api.batches.running import (
 from tests.api.delivering import LOOPBACK, delivering, verified
 from tests.api.every_route import BATCH
 from tests.api.serving import Json, RunningApi, StandInWorker, eventually, running_api
+from tests.api.text_process.works import be_killed_for_poison
 from tests.api.tiny_model import TinyModel
 from tests.databases import quick_on
 from tests.webhooks.receivers import Receiver, status
@@ -227,6 +229,36 @@ def test_a_quota_delays_lines_and_refuses_only_those_that_it_can_never_hold(fres
     assert batch.status == "completed"
     assert [one["custom_id"] for one in read(client, batch.output_file_id)] == [f"r{n}" for n in range(30)]
     assert errors_of(read(client, batch.error_file_id)) == [("huge", 413, "request_too_large", None)]
+
+
+def test_a_line_whose_process_is_always_killed_is_refused_and_the_others_are_answered(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeder, "read_lines", be_killed_for_poison)
+    monkeypatch.setattr(feeder, "PAUSE_SECONDS", 0.01)
+    api, _ = fresh
+    client = openai_of(api)
+    lines = [line(name, BODY | {"unknown": "x" * 40_000}) for name in ("a", "b", "poison", "c", "d")]
+    batch = run(client, lines)
+    assert [one["custom_id"] for one in read(client, batch.output_file_id)] == ["a", "b", "c", "d"]
+    assert errors_of(read(client, batch.error_file_id)) == [("poison", 413, "request_too_large", None)]
+
+
+def test_a_line_whose_process_was_killed_once_is_read_again(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    async def killed_once(self: TextProcess, *given: Any) -> Any:
+        tries.append("")
+        if len(tries) == 1:
+            raise ReaderKilledError
+        return await read_in_process(self, *given)
+
+    read_in_process = TextProcess.read
+    monkeypatch.setattr(TextProcess, "read", killed_once)
+    monkeypatch.setattr(feeder, "PAUSE_SECONDS", 0.01)
+    client = openai_of(fresh[0])
+    batch = run(client, [line("a", BODY | {"unknown": "x" * 200_000})])
+    assert ([one["custom_id"] for one in read(client, batch.output_file_id)], len(tries)) == (["a"], 2)
 
 
 def test_lines_wait_while_too_many_chunks_wait(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from api.batches.reading import ReadLine, read_lines
 from api.reading import ReadingContext
 
 WORKING = "working"
@@ -20,6 +24,13 @@ def work_for_ever(*_: object) -> None:
 def give_back(_: ReadingContext, body: bytes, __: Callable[[], None]) -> bytes:
     """Return the body."""
     return body
+
+
+def be_killed_for_poison(reading: ReadingContext, body: bytes, *given: Any) -> list[ReadLine]:
+    """Read lines of a batch, but be killed, as the kernel does for want of memory, if one of them is poison."""
+    if b"poison" in body:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read_lines(reading, body, *given)
 
 
 class Bug(BaseException):

@@ -52,7 +52,7 @@ class Attack:
     operation: Operation | None = None  # whose documented answers are the only right ones; None: any error envelope
     slow: bool = False  # whether it holds its connection for seconds
     keyed: bool = False  # whether it is pointless without a valid key
-    heavy: bool = False  # whether it sends, or makes the service read, more than about a megabyte
+    heavy: bool = False  # whether it sends, or makes the service read or store, more than about a megabyte
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}, at {self.target}"
