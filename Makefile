@@ -12,7 +12,7 @@ LIBTPU := .libtpu
 BROWSER := .browser
 ZENSICAL := .zensical
 SITE   := .site
-PROMETHEUS := .prometheus
+DEBIAN := .debian
 # Number of processes that run the tests. Each runs one file at a time, with services of its own. The default is one more than
 # the cores of the smallest machine, because tests of real processes spend much of their time waiting.
 WORKERS ?= 3
@@ -20,7 +20,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults monitoring failed soak hostile network lint parity harness browser page-pictures compile compile-full peers pins openapi docs bench image image-test clean
+.PHONY: install demo test slow coverage faults monitoring proxy failed soak hostile network lint parity harness browser page-pictures compile compile-full peers pins openapi docs bench image image-test clean
 
 install: $(STAMP)
 
@@ -67,15 +67,19 @@ failed: install
 
 # The alert rules, the dashboard and the autoscaling of Kubernetes, with Debian's Prometheus. `make test` and `make slow` run these
 # tests, too, where there is one, and skip them elsewhere. Here its absence is a failure.
-monitoring: install $(PROMETHEUS)/.installed
+monitoring: install $(DEBIAN)/prometheus.installed
 	MONITORING=required $(BIN)/python -m pytest -m "slow or not slow" tests/telemetry tests/kubernetes tests/end_to_end/test_observability.py
 
+# The configuration of nginx in docs/proxy.md, before two APIs that are restarted in turn, with Debian's nginx.
+proxy: install $(DEBIAN)/nginx.installed
+	NGINX=required $(BIN)/python -m pytest -m "slow or not slow" tests/end_to_end/test_proxy.py
+
 # Unpacking a package takes no rights, and starts no server.
-$(PROMETHEUS)/.installed:
-	@echo "Unpacking Debian's Prometheus into $(PROMETHEUS), for tests only."
-	@mkdir -p $(PROMETHEUS)
-	@cd $(PROMETHEUS) && { apt-get download --quiet --quiet prometheus || { apt-get update --quiet --quiet && apt-get download prometheus; }; }
-	@dpkg-deb --extract $(PROMETHEUS)/prometheus_*.deb $(PROMETHEUS) && rm $(PROMETHEUS)/prometheus_*.deb
+$(DEBIAN)/%.installed:
+	@echo "Unpacking Debian's $* into $(DEBIAN), for tests only."
+	@mkdir -p $(DEBIAN)
+	@cd $(DEBIAN) && { apt-get download --quiet --quiet $* || { apt-get update --quiet --quiet && apt-get download $*; }; }
+	@dpkg-deb --extract $(DEBIAN)/$*_*.deb $(DEBIAN) && rm $(DEBIAN)/$*_*.deb
 	@touch $@
 
 # Random faults for MINUTES minutes. The last line says what was lost. The exit status is 0 if nothing was lost, and 1 otherwise.

@@ -35,9 +35,22 @@ def main() -> int:
         from api.processes.parent import Parent
 
         return Parent(settings, bell).run()
+    starting = None
+    if bell.bell_socket is not None:
+        # All of the service is on this machine. Elsewhere, a load balancer goes on to another API if one is silent.
+        from api.processes.listening import PortError, reserve
+        from api.server.starting import Starting
+
+        try:
+            addresses = reserve(settings.host, settings.port)
+        except PortError as error:
+            log.error("can't start", reason=str(error))
+            return Ending.FAILED
+        starting = Starting(addresses.sockets())
+        addresses.close()
     from api.processes.serving import serve_alone
 
-    return serve_alone()
+    return serve_alone(starting)
 
 
 if __name__ == "__main__":

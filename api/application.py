@@ -234,6 +234,8 @@ def create_app(
                 await run_sync(tracer.close)
 
     app = with_routes(lifespan)
+    app.state.is_stopping = False  # whether the server was told to stop, and is not ready any more
+    app.state.is_closed = False  # whether it refuses every request
     # The middleware that is added last is the outermost.
     app.add_middleware(DirectRoutes, routes=app.state.routes)
     app.add_middleware(PlaceForEachRequest, budget=budget, count_refused=process_metrics.count_refused)

@@ -56,6 +56,7 @@ class ErrorCode(StrEnum):
     MODEL_UNAVAILABLE = "model_unavailable"
     STORAGE_UNAVAILABLE = "storage_unavailable"
     SERVER_STOPPING = "server_stopping"
+    SERVER_STARTING = "server_starting"
     TIMEOUT = "timeout"
 
 

@@ -3,7 +3,7 @@
 import os
 from typing import Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from settings.errors.mistakes import setting_error, variable_of
 from settings.slice import SettingsSlice
@@ -19,6 +19,11 @@ class ApiSettings(SettingsSlice):
     port: int = Field(8000, ge=0, le=65535, description="port to bind")
     api_processes: PositiveInt | Literal["auto"] = Field(
         1, description="processes that serve the port together; `auto`: one for each core"
+    )
+    drain_seconds: NonNegativeFloat = Field(
+        0.0,
+        description="how long the API goes on taking requests when it is told to stop, while `/livez` answers 503 and "
+        "every answer ends its connection; for load balancers that need the time, where no `preStop` hook waits",
     )
     call_timeout_seconds: PositiveFloat = Field(60.0, description="how long `/v1/score` waits unless told otherwise")
     max_call_timeout_seconds: PositiveFloat = Field(600.0, description="longest wait that a caller may ask for")

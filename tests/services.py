@@ -31,7 +31,7 @@ FOR_TESTS = {
     "log_lock_waits": "on",
 }
 """Options of PostgreSQL that suit tests and nothing else."""
-_PROMETHEUS = Path(__file__).parents[1] / ".prometheus" / "usr" / "bin"
+_DEBIAN = Path(__file__).parents[1] / ".debian" / "usr"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -40,11 +40,11 @@ class MissingBinaryError(Exception):
 
 
 def find_binary(name: str) -> str:
-    """The path of a server's program: on PATH, where `make` unpacks Prometheus, or where Debian keeps PostgreSQL's.
+    """The path of a server's program: on PATH, where `make` unpacks packages, or where Debian keeps PostgreSQL's.
 
     Raises MissingBinaryError.
     """
-    found = shutil.which(name) or shutil.which(name, path=_PROMETHEUS)
+    found = shutil.which(name) or shutil.which(name, path=f"{_DEBIAN}/bin:{_DEBIAN}/sbin")
     if found:
         return found
     versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))

@@ -51,6 +51,7 @@ STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
     ErrorCode.MODEL_UNAVAILABLE: 503,
     ErrorCode.STORAGE_UNAVAILABLE: 503,
     ErrorCode.SERVER_STOPPING: 503,
+    ErrorCode.SERVER_STARTING: 503,
     ErrorCode.TIMEOUT: 504,
 }
 """The HTTP status of each code; 400 for the codes that are not listed."""

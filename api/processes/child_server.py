@@ -16,8 +16,16 @@ from api.siblings.membership import Siblings
 class ChildServer(Server):
     """A server that tells the parent when it serves, and shows that it lives and what its requests wait for."""
 
-    def __init__(self, app: FastAPI, siblings: Siblings, parent: ParentChannel, *, shutdown_seconds: int) -> None:
-        super().__init__(app, shutdown_seconds=shutdown_seconds)
+    def __init__(
+        self,
+        app: FastAPI,
+        siblings: Siblings,
+        parent: ParentChannel,
+        *,
+        shutdown_seconds: int,
+        drain_seconds: float = 0.0,
+    ) -> None:
+        super().__init__(app, shutdown_seconds=shutdown_seconds, drain_seconds=drain_seconds)
         self._siblings = siblings
         self._parent = parent
 

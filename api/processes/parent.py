@@ -35,7 +35,9 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 SOON_SECONDS = 30.0
 
 STOP_SECONDS = 15.0
-"""Time that children have to stop before they are killed: longer than they give requests in progress."""
+"""Time that children have to stop, when they take no more requests, before they are killed: longer than they give
+requests in progress.
+"""
 
 SILENT_CHECKS = 20
 """A child is ended when so many looks, one each :data:`HEARTBEAT_SECONDS`, have found no new heartbeat of it. No
@@ -103,7 +105,8 @@ class Parent:
         """Pass a signal on to all children, and kill those that it does not end."""
         if not self._stopping.is_set():
             self._stopping.set()
-            asyncio.get_running_loop().call_later(STOP_SECONDS, self._send, signal.SIGKILL)
+            seconds = self._settings.drain_seconds + STOP_SECONDS
+            asyncio.get_running_loop().call_later(seconds, self._send, signal.SIGKILL)
         self._send(number)
 
     def _send(self, number: signal.Signals) -> None:

@@ -18,6 +18,7 @@ from api.processes.listening import PortError, reserve
 from api.processes.parent_channel import ParentChannel
 from api.server.open_files import connections_that_fit
 from api.server.server import Server
+from api.server.starting import Starting
 from api.siblings.membership import Siblings
 from checkpoints.files import CheckpointError
 from scoring.templates.wording import TemplateError
@@ -39,17 +40,25 @@ SHUTDOWN_SECONDS = 10
 log = structlog.stdlib.get_logger("api")
 
 
-def serve_alone() -> int:
-    """Serve until stopped, and return the exit code. If the process can't start, one line in the log says why."""
-    return _serve(None, None, ())
+def serve_alone(starting: Starting | None) -> int:
+    """Serve until stopped, and return the exit code. If the process can't start, one line in the log says why.
+
+    starting: what answers meanwhile; None: nothing.
+    """
+    return _serve(None, None, () if starting is None else starting.sockets, starting)
 
 
 def serve_with_siblings(siblings: Siblings, parent: ParentChannel, sockets: Sequence[socket.socket]) -> int:
     """The same, as one of several processes, on sockets that are bound already."""
-    return _serve(siblings, parent, sockets)
+    return _serve(siblings, parent, sockets, None)
 
 
-def _serve(siblings: Siblings | None, parent: ParentChannel | None, sockets: Sequence[socket.socket]) -> int:
+def _serve(
+    siblings: Siblings | None,
+    parent: ParentChannel | None,
+    sockets: Sequence[socket.socket],
+    starting: Starting | None,
+) -> int:
     # transformers would otherwise advise to install PyTorch, in lines that are not JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # An orderly exit would wait for the threads that may download the model now.
@@ -84,14 +93,25 @@ def _serve(siblings: Siblings | None, parent: ParentChannel | None, sockets: Seq
     gc.collect()
     gc.freeze()
     if siblings is None or parent is None:
-        try:
-            reserve(settings.host, settings.port).close()
-        except PortError as error:
-            log.error("can't start", reason=str(error))
-            return Ending.FAILED
-        Server(app, settings.host, settings.port, shutdown_seconds=SHUTDOWN_SECONDS).run()
+        if starting is None:
+            try:
+                reserve(settings.host, settings.port).close()
+            except PortError as error:
+                log.error("can't start", reason=str(error))
+                return Ending.FAILED
+        Server(
+            app,
+            settings.host,
+            settings.port,
+            shutdown_seconds=SHUTDOWN_SECONDS,
+            drain_seconds=settings.drain_seconds,
+            starting=starting,
+        ).run(list(sockets) or None)
     else:
-        ChildServer(app, siblings, parent, shutdown_seconds=SHUTDOWN_SECONDS).run(list(sockets))
+        server = ChildServer(
+            app, siblings, parent, shutdown_seconds=SHUTDOWN_SECONDS, drain_seconds=settings.drain_seconds
+        )
+        server.run(list(sockets))
     return 0
 
 

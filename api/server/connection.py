@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import httptools
 import structlog
-from fastapi import FastAPI
+from starlette.datastructures import State
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -49,12 +49,10 @@ class Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        app: FastAPI = config.app  # type: ignore[assignment]
-        service: Service = app.state.service
+        self._state: State = config.app.state  # type: ignore[union-attr]
+        service: Service = self._state.service
         self._metrics = service.metrics
         self._limits = service.limits
-        self._max_header_bytes = service.limits.max_header_bytes
-        self._max_headers = service.limits.max_headers
         self._in_head = False  # whether a request has begun whose headers are not complete
         self._has_cookies = False  # whether the present request has any
         self._in_body = False  # whether the headers of a request are complete, and the request is not
@@ -87,9 +85,8 @@ class Connection(HttpToolsProtocol):
         """Parse what came. After a refusal, it is dropped."""
         if self._refusal is not None:
             return
-        size = len(data)
-        self._unparsed_bytes += size
-        self._head_bytes = self._head_bytes + size if self._in_head else size
+        self._unparsed_bytes += len(data)
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else len(data)
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
@@ -99,7 +96,7 @@ class Connection(HttpToolsProtocol):
                 self._refusal = refusals.invalid_http(str(error))
             self._refuse()
             return
-        if self._unparsed_bytes > self._max_header_bytes:
+        if self._unparsed_bytes > self._limits.max_header_bytes:
             self._refusal = refusals.headers_too_large(self._limits)
             self._refuse()
         elif self._in_head and self._deadline is None:
@@ -150,7 +147,7 @@ class Connection(HttpToolsProtocol):
         if self._in_head_for_body:
             return
         headers = self.headers
-        if len(headers) >= self._max_headers:
+        if len(headers) >= self._limits.max_headers:
             self._stop(refusals.too_many_headers(self._limits))
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
@@ -164,7 +161,9 @@ class Connection(HttpToolsProtocol):
         if self._in_head_for_body:
             self._head_for_body, self._in_head_for_body = None, False
             return
-        if self._head_bytes > self._max_header_bytes:
+        if self._state.is_closed:
+            self._stop(refusals.stopping())
+        if self._head_bytes > self._limits.max_header_bytes:
             self._check_size(self.url, self.headers)
         if self._has_cookies:
             # No route reads them, and the framework would parse them in quadratic time.
@@ -258,7 +257,7 @@ class Connection(HttpToolsProtocol):
 
     def _check_size(self, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         size = len(url) + sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers)
-        if size > self._max_header_bytes:
+        if size > self._limits.max_header_bytes:
             self._stop(refusals.headers_too_large(self._limits))
 
     def _head_that_announces_the_same_body(self) -> bytes | None:
@@ -324,11 +323,12 @@ class Connection(HttpToolsProtocol):
         self.cycle = self.scope = None  # type: ignore[assignment]
 
     def shutdown(self) -> None:
-        """Close the connection when the answer in progress has been sent."""
-        if not self._unanswered:
-            self.transport.close()
-        else:
+        """Close the connection when it has sent the answer in progress. The first request of one may be under way."""
+        if self._unanswered:
             super().shutdown()
+        else:
+            seconds = refusals.FIRST_REQUEST_SECONDS if self.cycle is None else 0.0
+            self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def close_if_overdue(self, now: float) -> None:
         """Refuse or close the connection if the client has not sent or not read in time. now: the loop's time."""

@@ -18,7 +18,10 @@ UNREAD_BYTES = 2**16
 """The most bytes of bodies that a connection sends while nothing reads them."""
 
 RETRY_SECONDS = 1.0
-"""The ``Retry-After`` for a client that sent too many requests ahead: by then, earlier ones are answered."""
+"""The ``Retry-After`` for a client that sent too many requests ahead, or to a server that stops or starts."""
+
+FIRST_REQUEST_SECONDS = 1.0
+"""How long a server that stops waits for the first request of a connection."""
 
 
 def headers_too_large(limits: LimitSettings) -> RequestError:
@@ -65,6 +68,18 @@ def too_many_ahead(limits: LimitSettings) -> RequestError:
     )
 
 
+def stopping() -> RequestError:
+    """Return the error for a request that comes while the server stops, and nothing of which is done."""
+    message = "this server stops; please send the request again"
+    return RequestError(ErrorCode.SERVER_STOPPING, message, retry_after=RETRY_SECONDS)
+
+
+def starting() -> RequestError:
+    """Return the error for a request that comes before the server can take any."""
+    message = "this server starts; please send the request again"
+    return RequestError(ErrorCode.SERVER_STARTING, message, retry_after=RETRY_SECONDS)
+
+
 def invalid_http(reason: str) -> RequestError:
     """Return the error for bytes that are no HTTP request. reason: the parser's, which quotes nothing."""
     return RequestError(ErrorCode.INVALID_REQUEST, f"this is not a valid HTTP/1.1 request: {reason}")
@@ -74,6 +89,7 @@ def encode(error: RequestError, request_id: str, default_headers: Iterable[tuple
     """Return the status of the answer, and the whole answer as bytes."""
     response = error_response(error, {HEADER: request_id, "Connection": "close"})
     lines = [STATUS_LINE[response.status_code]]
-    for name, value in (*default_headers, *response.raw_headers):
+    others = (header for header in default_headers if header[0] != b"connection")
+    for name, value in (*others, *response.raw_headers):
         lines += (name, b": ", value, b"\r\n")
     return response.status_code, b"".join((*lines, b"\r\n", response.body))

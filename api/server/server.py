@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sys
+from contextlib import suppress
 
 import structlog
 import uvicorn
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 
 from api.server.connection import Connection
 from api.server.heap import keep_little_memory
+from api.server.starting import Starting
 from api.service import Service
 
 WATCH_TICKS = 5
@@ -30,14 +32,29 @@ SWITCH_SECONDS = 0.0005
 With Python's usual 5 ms, one thread that reads texts makes a call of ten turns 50 ms longer.
 """
 
+CLOSE = (b"connection", b"close")
+
 log = structlog.stdlib.get_logger("api")
 
 
 class Server(uvicorn.Server):
     """A server that closes connections that are overdue, and whose shutdown ends all waits in time."""
 
-    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, *, shutdown_seconds: int) -> None:
-        """shutdown_seconds: how long requests in progress may take to finish when the server stops."""
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        shutdown_seconds: int,
+        drain_seconds: float = 0.0,
+        starting: Starting | None = None,
+    ) -> None:
+        """shutdown_seconds: how long requests in progress may take to finish when the server stops.
+
+        drain_seconds: how long it takes further requests before that. starting: what has answered on its sockets until
+        now. Such a server is the only one at its address, so when it stops, it answers to the end that it does.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
@@ -55,6 +72,9 @@ class Server(uvicorn.Server):
             )
         )
         self._app = app
+        self._starting = starting
+        self._drain_seconds = drain_seconds
+        self._drained_at = 0.0
         self._call_seconds = max(0.0, shutdown_seconds - ANSWER_SECONDS)  # how long calls wait on during a shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -66,6 +86,8 @@ class Server(uvicorn.Server):
         keep_little_memory()
         sys.setswitchinterval(SWITCH_SECONDS)
         await super().startup(sockets)
+        if self._starting is not None:
+            self._starting.end()
         for descriptor in [listening.fileno() for server in self.servers for listening in server.sockets]:
             for _ in range(ACCEPTED_IN_A_TURN - 1):
                 again = socket.socket(fileno=os.dup(descriptor))
@@ -88,7 +110,18 @@ class Server(uvicorn.Server):
                 except Exception:  # The other connections, and the process, do not depend on it.
                     log.exception("could not close a connection")
                     connection.transport.abort()
-        return await super().on_tick(counter)
+        return await super().on_tick(counter) and self._has_drained()
+
+    def _has_drained(self) -> bool:
+        """Return whether a server that is told to stop has taken requests for long enough since then."""
+        now = asyncio.get_running_loop().time()
+        if not self._app.state.is_stopping:
+            self._app.state.is_stopping = True
+            self._drained_at = now + self._drain_seconds
+            log.info("stopping", drain_seconds=self._drain_seconds)
+        if CLOSE not in self.server_state.default_headers:
+            self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
+        return self.force_exit or now >= self._drained_at
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down. Calls go on waiting for most of the time that requests have. Other waits and streams end now."""
@@ -96,4 +129,25 @@ class Server(uvicorn.Server):
         service.waiters.stop(self._call_seconds)
         service.followed_jobs.stop()
         service.followed_batches.stop()
-        await super().shutdown(sockets)
+        if self._starting is None:
+            await self._close_listeners()
+            await super().shutdown(sockets)
+            return
+        self._app.state.is_closed = True  # From now on, connections refuse what comes.
+        listeners, self.servers = self.servers, []
+        await super().shutdown()
+        for server in listeners:
+            server.close()
+
+    async def _close_listeners(self) -> None:
+        """Stop listening, and take the connections that came before: a request may be under way on each of them."""
+        loop = asyncio.get_running_loop()
+        taken: list[socket.socket] = []
+        for descriptor in [listening.fileno() for server in self.servers for listening in server.sockets]:
+            with socket.socket(fileno=os.dup(descriptor)) as listening, suppress(BlockingIOError):
+                while True:
+                    taken.append(listening.accept()[0])
+        for server in self.servers:
+            server.close()
+        for one in taken:
+            await loop.connect_accepted_socket(self._connection, one)

@@ -17,6 +17,7 @@ import numpy as np
 from api.application import create_app
 from api.budget import Budget
 from api.server.server import Server
+from api.server.starting import Starting
 from bell.interfaces import WorkerBell
 from bell.local import LocalBell
 from checkpoints.card import ModelCard
@@ -194,7 +195,12 @@ class RunningApi:
         # The socket is bound here, so that its port is known and reserved.
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = Server(self.app, shutdown_seconds=overrides.get("shutdown_seconds", 5))
+        self._server = Server(
+            self.app,
+            shutdown_seconds=overrides.get("shutdown_seconds", 5),
+            drain_seconds=self.api.drain_seconds,
+            starting=Starting([self._socket]) if overrides.get("is_alone") else None,
+        )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self.client = self.client_with(KEY)
 
@@ -220,6 +226,10 @@ class RunningApi:
     def tell_to_stop(self) -> None:
         """Begin to shut down, as a signal would, and wait for nothing."""
         self._server.should_exit = True
+
+    def end_draining(self) -> None:
+        """Have a server that was told to stop take no more requests."""
+        self._server.force_exit = True
 
     def stop(self) -> None:
         """Shut down, and wait until the server has ended."""

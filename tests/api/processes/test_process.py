@@ -66,6 +66,30 @@ def wait_for(client: httpx2.Client, process: subprocess.Popen[str]) -> None:
     eventually(answers, "the process serves")
 
 
+def test_a_process_that_nobody_stands_in_for_says_that_it_starts(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    settings = {"model": str(model.directory), "database_url": sqlite_url, "bell_socket": str(tmp_path / "bell")}
+    seen: list[httpx2.Response] = []
+    with api_process(**settings) as (process, url), httpx2.Client(base_url=url, timeout=DEADLINE_SECONDS) as client:
+
+        def answers() -> bool:
+            try:
+                seen.append(client.get("/livez"))
+            except httpx2.ConnectError:
+                assert not seen, "it takes no connections any more"
+                return False
+            return seen[-1].status_code == 200
+
+        eventually(answers, "the process serves")
+        process.terminate()
+        assert process.wait(DEADLINE_SECONDS) == 0
+    first = seen[0]
+    assert (first.status_code, first.json()["error"]["code"]) == (503, "server_starting")
+    assert (first.headers["retry-after"], first.headers["connection"]) == ("1", "close")
+    assert {answer.status_code for answer in seen} == {200, 503}
+
+
 def test_a_process_logs_one_line_per_request_without_its_text_and_stops_during_a_wait(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:

@@ -112,6 +112,43 @@ def test_calls_that_a_server_can_not_finish_are_to_be_repeated_and_those_with_a_
             worker.stop()
 
 
+def test_a_server_that_drains_is_not_ready_and_takes_requests_whose_answers_end_their_connections(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    with running_api(model.directory, sqlite_url, tmp_path, drain_seconds=600) as (api, _):
+        assert api.client.get("/readyz").status_code == 200
+        api.tell_to_stop()
+        eventually(lambda: api.client.get("/readyz").status_code == 503, "the server is not ready")
+        for path in ("/livez", "/readyz", "/health"):
+            refused = api.client.get(path)
+            assert (refused.json()["error"]["code"], refused.headers["retry-after"]) == ("server_stopping", "1")
+        for _again in range(2):
+            answer = api.client.post("/v1/score", json=BODY)
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        # A connection is open whose request has not come yet when the server stops listening.
+        with socket.create_connection(("127.0.0.1", int(api.url.rpartition(":")[2]))) as late:
+            api.end_draining()
+            tell_to_stop(api)
+            late.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert late.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_server_that_nobody_stands_in_for_says_to_the_end_that_it_stops(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    with running_api(model.directory, sqlite_url, tmp_path, is_alone=True) as (api, worker):
+        assert worker is not None
+        worker.gate.clear()
+        call = Asking(api, "POST", "/v1/score", json=BODY)
+        api.tell_to_stop()
+        eventually(lambda: httpx2.get(f"{api.url}/livez").status_code == 503, "the server refuses requests")
+        refused = httpx2.post(f"{api.url}/v1/score", json=BODY)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_stopping")
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        worker.gate.set()
+        assert call.answer().status_code == 200
+
+
 def test_who_asks_how_a_job_stands_is_told_at_once_and_keeps_no_server_from_stopping(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
