@@ -26,7 +26,7 @@ from jobs.invariant_watch import Watch
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Accepted, Idempotency, Submission
 from jobs.store.tables import jobs, tenants
-from jobs.tenancy.tenants import set_tenant
+from jobs.tenancy.tenants import create_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 from settings.store import StoreSettings
@@ -276,7 +276,7 @@ def test_a_submission_that_fails_fails_alone(store: Database) -> None:
 
 
 def test_a_submission_that_waits_for_its_quota_delays_the_others_by_no_commit(postgres_store: Database) -> None:
-    set_tenant(postgres_store, "acme", max_waiting_tokens=9)
+    create_tenant(postgres_store, "acme", max_waiting_tokens=9)
     submit(postgres_store, tenant="acme", quota=9)
     commits = Commits(postgres_store.engine)
 

@@ -17,7 +17,7 @@ from jobs.queue.worker_registry import live_workers, register
 from jobs.store.tables import metadata
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.quotas import recount
-from jobs.tenancy.tenants import set_tenant
+from jobs.tenancy.tenants import create_tenant
 from scoring.layout import Chunk, ChunkWork
 from scoring.planning.description import describe
 from scoring.planning.planner import Planner
@@ -62,7 +62,7 @@ def test_nothing_is_stored_and_no_quota_is_charged(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
     database = api.app.state.service.database
-    set_tenant(database, "acme", max_waiting_tokens=5_000)
+    create_tenant(database, "acme", max_waiting_tokens=5_000)
     key = create_key(database, "acme", "of acme", frozenset(Scope))[0]
     with api.client_with(key) as client:
         client.get("/v1/jobs")  # so that the use of the key is known
@@ -132,7 +132,7 @@ def test_a_quota_refuses_what_it_would_always_refuse_and_names_what_it_would_ref
     api, worker = fresh
     worker.gate.clear()
     database = api.app.state.service.database
-    set_tenant(database, "acme", max_waiting_tokens=1_000)
+    create_tenant(database, "acme", max_waiting_tokens=1_000)
     key = create_key(database, "acme", "of acme", frozenset(Scope))[0]
     with api.client_with(key) as client:
         many = BODY | {"items": ["x" * 100] * 100, "dry_run": True}

@@ -55,12 +55,9 @@ def test_the_result_of_a_call_is_what_reading_gives_bit_for_bit(store: Database,
     assert found.finished_at == page.job.finished_at
     assert found.cached_tokens == page.job.cached_tokens == 6
     assert found.scores.logits.tobytes() == page.scores.logits.tobytes()
-    if softmax:
-        assert found.scores.logprobs is page.scores.logprobs is None
-    else:
-        assert found.scores.logprobs is not None
-        assert page.scores.logprobs is not None
-        assert found.scores.logprobs.tobytes() == page.scores.logprobs.tobytes()
+    assert found.scores.logprobs is not None
+    assert page.scores.logprobs is not None
+    assert found.scores.logprobs.tobytes() == page.scores.logprobs.tobytes()
 
 
 def test_each_of_many_calls_in_one_finish_gets_its_own_result(store: Database) -> None:

@@ -302,10 +302,8 @@ def test_a_store_that_can_not_be_shared_is_refused(url: str) -> None:
 
 def test_postgresql_shows_which_program_a_connection_belongs_to(postgres_store: Database) -> None:
     with postgres_store.read() as tx:
-        assert (
-            tx.scalar(text("SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"))
-            == "scoreline pytest"
-        )
+        shown = tx.scalar(text("SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"))
+        assert shown in ("scoreline pytest", "scoreline"), "a process of pytest-xdist has no module"
     url = postgres_store.engine.url.update_query_dict({"application_name": "mine"})
     settings = StoreSettings(database_url=url.render_as_string(hide_password=False))
     with closing(Database.open(settings)) as named, named.read() as tx:
