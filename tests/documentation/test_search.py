@@ -24,8 +24,8 @@ def test_a_search_finds_a_setting_and_asks_nobody(chromium: Browser) -> None:
     page.goto(HOME.as_uri())
     page.keyboard.press("Control+k")
     page.get_by_placeholder("Search").fill("SCORELINE_MODEL_REVISION")
-    page.locator("a[href*='reference/settings.html']", has_text="API and worker must agree on").first.click()
-    page.wait_for_url("**/reference/settings.html*")
+    page.locator("a[href*='settings.html']", has_text="API and worker must agree on").first.click()
+    page.wait_for_url("**/settings.html*")
     assert page.get_by_role("heading", name="Settings").first.is_visible()
     assert {url.partition(":")[0] for url in asked} <= {"file", "data", "about"}
     page.close()

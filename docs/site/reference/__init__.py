@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from docs.site.reference import client, command, routes, settings
+from docs.site.reference import client, command, files, routes
 
 GENERATED: Mapping[str, Callable[[], str]] = {
-    "settings": settings.page,
+    "files": files.page,
     "command": command.page,
     "routes": routes.page,
     "client": client.page,
