@@ -194,9 +194,14 @@ async def _on_framework_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> str:
-    """Return the methods of all routes of a path: the ``Allow`` header must list them all (RFC 9110)."""
+    """Return the methods of all routes of a path: the ``Allow`` header must list them all (RFC 9110).
+
+    A path that a route has word for word, such as that of sets of jobs, is no id of another route.
+    """
     routes: list[APIRoute] = request.app.state.routes
-    methods = {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
+    found = [route for route in routes if route.path_regex.match(request.url.path)]
+    found = [route for route in found if route.path == request.url.path] or found
+    methods = {method for route in found for method in route.methods or ()}
     if "GET" in methods:
         methods.add("HEAD")
     return ", ".join(sorted(methods))

@@ -131,7 +131,7 @@ def test_a_process_logs_one_line_per_request_without_its_text_and_stops_during_a
 
 @pytest.mark.slow
 def test_the_objects_of_the_libraries_are_exempted_from_collections(model: TinyModel, sqlite_url: str) -> None:
-    count = "serving.Server.run = lambda _: print(gc.get_freeze_count())"
+    count = "serving.Server.run = lambda *_: print(gc.get_freeze_count())"
     serve = f"import gc; from api import __main__ as main; from api.processes import serving; {count}; main.main()"
     settings = {"model": str(model.directory), "database_url": sqlite_url, "bootstrap_key": KEY}
     result = subprocess.run(

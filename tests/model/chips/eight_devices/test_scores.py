@@ -79,8 +79,10 @@ def test_heads_score_targets_and_labels_of_all_shards(name: str, chips: int, eng
     greedy = np.asarray(several.run_target_head(states, everything)[1])[:20, : config.vocabulary]
     assert (greedy.sum(axis=1) == 1).all(), "one token of all shards is the most probable one"
     labels = [config.vocabulary - 1, 0, config.vocabulary // chips, config.vocabulary // chips - 1]
-    (expected,), (found,) = (forward.run_head(Head.LOGITS, states, labels) for forward in (one, several))
-    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=TOLERANCE)
+    for expected, found in zip(
+        one.run_head(Head.LOGITS, states, labels), several.run_head(Head.LOGITS, states, labels), strict=True
+    ):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("dense", [False, True])
