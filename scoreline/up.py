@@ -26,6 +26,9 @@ EXAMPLE = {
     ],
     "apply_softmax": True,
 }
+GREETING_SECONDS = 5.0
+"""How long the greeting may be kept waiting: a rate limit would have it wait for a minute."""
+
 LABELS = (" yes", " no")
 
 
@@ -88,7 +91,7 @@ def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
     ready = Text.assemble("\nScoreline is ready at ", (url, "bold green"))
     documented = f"The interface is described at {url}/docs. Ctrl-C stops it.\n"
     try:
-        with Client(url, api_key=service.api_key) as client:
+        with Client(url, api_key=service.api_key, retry_seconds=GREETING_SECONDS) as client:
             model = client.models()[0]
             labels = [client.tokenize(label) for label in LABELS]
     except ScorelineError as error:
