@@ -31,8 +31,9 @@ from jobs.queue.accept import accept, accept_group
 from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Accepted, Origin, Submission
-from scoring.layout import Chunk, Rows
+from scoring.layout import Rows
 from scoring.options import Priority
+from scoring.work import chunk_of
 from settings.limits import LimitSettings
 from settings.store import StoreSettings
 
@@ -61,7 +62,7 @@ def call(number: int) -> Submission:
         model=CARD.name,
         tokenizer_fingerprint=CARD.tokenizer_fingerprint,
         prefix=np.full(QUERY, number % QUERIES, np.int32),
-        chunks=[Chunk(0, Rows.pack([np.full(ITEM, number % CARD.vocabulary, np.int32)], [QUERY]))],
+        chunks=[chunk_of(0, Rows.pack([np.full(ITEM, number % CARD.vocabulary, np.int32)], [QUERY]))],
         label_token_ids=(1, 2),
         prompt_tokens=QUERY + ITEM,
         total_items=1,

@@ -28,7 +28,8 @@ from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
 from model.engine import Engine
-from scoring.layout import Chunk, Rows, TokenIds
+from scoring.layout import Rows, TokenIds
+from scoring.work import chunk_of
 from settings.engine import EngineSettings
 from settings.store import StoreSettings
 from settings.worker import WorkerSettings
@@ -58,7 +59,7 @@ def job(engine: Engine, query: TokenIds, items: Sequence[TokenIds]) -> Submissio
         model=engine.card.name,
         tokenizer_fingerprint=engine.card.tokenizer_fingerprint,
         prefix=query,
-        chunks=[Chunk(0, Rows.pack(items, [len(query)] * len(items)))],
+        chunks=[chunk_of(0, Rows.pack(items, [len(query)] * len(items)))],
         label_token_ids=labels_of(engine.card.vocabulary),
         prompt_tokens=sum(len(query) + len(item) for item in items),
         total_items=len(items),

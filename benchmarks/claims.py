@@ -31,7 +31,8 @@ from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
 from jobs.store.tables import batches, chunk_inputs, chunks, flows, jobs, prefixes
-from scoring.layout import Chunk, Rows
+from scoring.layout import Rows
+from scoring.work import chunk_of
 from settings.store import StoreSettings
 
 CARD = ModelCard("benchmark", context_length=4_096, vocabulary=50_000, tokenizer_fingerprint="f" * 64)
@@ -54,7 +55,7 @@ def submit_one_each(database: Database) -> list[tuple[str, int]]:
                 model=CARD.name,
                 tokenizer_fingerprint=CARD.tokenizer_fingerprint,
                 prefix=np.full(10, tenant, np.int32),
-                chunks=[Chunk(0, rows)],
+                chunks=[chunk_of(0, rows)],
                 label_token_ids=(1,),
                 prompt_tokens=20,
                 total_items=1,

@@ -35,7 +35,8 @@ from model.executable_table import ExecutableTable
 from model.platforms import Platform
 from model.whole_steps.decoder import StackedDecoder
 from model.whole_steps.forward import Key, WholeStepForward
-from scoring.layout import Chunk, GroupWork, Rows
+from scoring.layout import GroupWork, Rows
+from scoring.work import chunk_of
 from settings.engine import EngineSettings
 from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
@@ -151,7 +152,7 @@ def submit(database: Database, workload: Workload, number: int, chunk_items: int
     query = group.query.copy()
     query[:2] = divmod(number, CONFIG.vocabulary)
     parts = [group.items[first : first + chunk_items] for first in range(0, len(group.items), chunk_items)]
-    chunks = [Chunk(chunk_items * n, Rows.pack(part, [len(query)] * len(part))) for n, part in enumerate(parts)]
+    chunks = [chunk_of(chunk_items * n, Rows.pack(part, [len(query)] * len(part))) for n, part in enumerate(parts)]
     accept(
         database,
         Submission(

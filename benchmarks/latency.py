@@ -34,8 +34,9 @@ from model.architecture.decoder import Decoder
 from model.cpu_threads import choose_cpu_threads
 from model.engine import Engine
 from model.platforms import Platform
-from scoring.layout import Chunk, GroupWork, Rows, ScoredChunk
+from scoring.layout import GroupWork, Rows, ScoredChunk
 from scoring.options import Priority
+from scoring.work import chunk_of
 from settings.engine import EngineSettings
 from settings.store import StoreSettings
 from settings.worker import WorkerSettings
@@ -98,7 +99,7 @@ def submission(card: ModelCard, seed: int, query: int, items: int, priority: Pri
     random = np.random.default_rng(seed)
     rows = [random.integers(0, card.vocabulary, ITEM, np.int32) for _ in range(items)]
     chunks = [
-        Chunk(first, Rows.pack(part, [query] * len(part)))
+        chunk_of(first, Rows.pack(part, [query] * len(part)))
         for first in range(0, items, CHUNK_ITEMS)
         if (part := rows[first : first + CHUNK_ITEMS])
     ]

@@ -47,7 +47,8 @@ from jobs.store.database import Database
 from jobs.store.migration import migrate
 from jobs.store.records import Submission
 from jobs.store.tables import jobs
-from scoring.layout import Chunk, Rows
+from scoring.layout import Rows
+from scoring.work import chunk_of
 from settings.bell import BellSettings
 from settings.limits import LimitSettings
 from settings.store import StoreSettings
@@ -105,7 +106,7 @@ class Ours:
             model=CARD.name,
             tokenizer_fingerprint=CARD.tokenizer_fingerprint,
             prefix=np.full(QUERY, number % QUERIES, np.int32),
-            chunks=[Chunk(0, Rows.pack([item], [QUERY]))],
+            chunks=[chunk_of(0, Rows.pack([item], [QUERY]))],
             label_token_ids=LABELS,
             prompt_tokens=QUERY + ITEM,
             total_items=1,

@@ -91,17 +91,14 @@ class LabelSequences(Targets):
                 check_range(sequence, card, f"{self._field}[{n}]")
             self.columns, self.fewest_tokens = len(sequences), sum(map(len, sequences))
             self.most_rows = max(1, MOST_PAIRS // max(1, self.columns, self.fewest_tokens))
-            self._fixed = Behind((0,) * len(sequences), sequences)
+            self._fixed = Behind.of((0,) * len(sequences), sequences)
             self._check(self._fixed, "the items")
 
     def behind(self, rows: Rows, items: Sequence[Any], first: int) -> tuple[Rows, Continuations]:
         found = self._found(items, first)
-        replaced = np.array([one.replaced for one in found], np.int32).reshape(len(rows), self.columns)
-        of_all = [targets for one in found for targets in one.targets]
-        kept = rows.sequence_lengths[:, None] - replaced
+        replaced, lengths, tokens = map(np.concatenate, zip(*found, strict=True))
+        kept = rows.sequence_lengths[:, None] - replaced.reshape(len(rows), self.columns)
         _check_kept(kept, first, "a label merges with the whole of query and {}, so that nothing stands before it")
-        lengths = np.fromiter(map(len, of_all), np.int32, len(of_all))
-        tokens = np.fromiter((token for label in of_all for token in label), np.int32, int(lengths.sum()))
         return rows, Continuations(tokens, lengths, kept.reshape(-1).astype(np.int32), self._divisors(lengths))
 
     def _found(self, items: Sequence[Any], first: int) -> list[Behind]:
@@ -120,16 +117,20 @@ class LabelSequences(Targets):
 
     def _check(self, behind: Behind, item: str) -> None:
         """Check the labels behind an item. item: its name in messages."""
-        for n, targets in enumerate(behind.targets):
-            where = f"{self._field}[{n}]"
-            if not targets:
-                message = f"{where} adds no token to {item}: a label must have one at least"
-                raise RequestError(ErrorCode.INVALID_LABEL_TOKEN_IDS, message, param=where)
-            if max(targets) >= self._card.vocabulary:
-                raise bad_id(max(targets), self._card, where)
-            if self._card.delimiter is not None and self._card.delimiter in targets:
-                raise delimiter_found(self._card.delimiter, where)
-        self._limits.check_label_tokens(sum(map(len, behind.targets)), self._field)
+        if not behind.lengths.all():
+            where = f"{self._field}[{int(np.argmin(behind.lengths))}]"
+            message = f"{where} adds no token to {item}: a label must have one at least"
+            raise RequestError(ErrorCode.INVALID_LABEL_TOKEN_IDS, message, param=where)
+        delimiter = self._card.delimiter
+        bad = behind.tokens >= self._card.vocabulary
+        if delimiter is not None:
+            bad |= behind.tokens == delimiter
+        if bad.any():
+            place = int(np.argmax(bad))
+            where = f"{self._field}[{int(np.searchsorted(np.cumsum(behind.lengths), place, side='right'))}]"
+            token = int(behind.tokens[place])
+            raise delimiter_found(token, where) if token == delimiter else bad_id(token, self._card, where)
+        self._limits.check_label_tokens(len(behind.tokens), self._field)
 
     def _count_characters(self, characters: int) -> None:
         self._characters += characters

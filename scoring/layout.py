@@ -9,7 +9,7 @@ may merge with the beginning of an item into one token (docs/tokenization.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -219,6 +219,7 @@ class Chunk:
     first_item: int  # index of the first one among the job's items
     rows: Rows  # one row per item
     continuations: Continuations | None = None  # behind the rows; None: each row is scored with one-token labels
+    work: int = field(kw_only=True)  # of all rows together, without a prefix that they share: see scoring.work
 
     @property
     def tokens(self) -> int:

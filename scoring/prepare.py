@@ -219,7 +219,8 @@ class Preparation:
             stop = start + max(1, int(np.searchsorted(ends, self._limits.chunk_tokens, side="right")))
             if not last and stop == len(rows) and stop - start < self._limits.chunk_items:
                 break
-            found.append(Chunk(first_item + start, *cuts.part(start, stop)))
+            of_chunk = round(float(work[start:stop].sum()))
+            found.append(Chunk(first_item + start, *cuts.part(start, stop), work=of_chunk))
             start = stop
         self._rest = cuts.part(start, len(rows))
         return found

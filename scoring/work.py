@@ -12,13 +12,13 @@ short that is may be set for a worker, but the price must not depend on the work
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import Chunk, ChunkWork, Continuations, GroupWork, Rows
+from scoring.layout import Chunk, Continuations, GroupWork, Rows
 from scoring.planning.continuations import ASSUMED_LABELS
 
 ATTENTION_TOKENS = 3_840
@@ -145,18 +145,22 @@ def _padded(tokens: Floats) -> Floats:
     return padded
 
 
-def work_of_chunk(chunk: Chunk | ChunkWork) -> int:
+def work_of_rows(rows: Rows, continuations: Continuations | None = None) -> int:
     """Return the work of all rows of a chunk together, without a prefix that they share."""
-    return round(float(work_of_each_row(chunk.rows, chunk.continuations).sum()))
+    return round(float(work_of_each_row(rows, continuations).sum()))
 
 
-def work_of_group(prefix_length: int, chunks: Iterable[Chunk | ChunkWork]) -> int:
+def chunk_of(first_item: int, rows: Rows, continuations: Continuations | None = None) -> Chunk:
+    """Return a chunk with its work."""
+    return Chunk(first_item, rows, continuations, work=work_of_rows(rows, continuations))
+
+
+def work_of_group(prefix_length: int, chunks: Sequence[Chunk]) -> int:
     """Return the work of chunks that share a prefix, the prefix included; 0 if there are none.
 
     This is the price of a job. Jobs that share a prefix cost less together if they are scored together.
     """
-    of_each = [work_of_chunk(chunk) for chunk in chunks]
-    return sum(of_each) + work_of_prefix(prefix_length) if of_each else 0
+    return sum(chunk.work for chunk in chunks) + work_of_prefix(prefix_length) if chunks else 0
 
 
 def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:
@@ -166,7 +170,7 @@ def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> 
     """
     done = 0
     for group in groups:
-        done += sum(map(work_of_chunk, group.chunks))
+        done += sum(work_of_rows(chunk.rows, chunk.continuations) for chunk in group.chunks)
         prefix_tokens = sum(int(chunk.rows.prefix_ends.sum()) for chunk in group.chunks)
         if sum(cached_tokens[chunk.id] for chunk in group.chunks) < prefix_tokens:
             done += work_of_prefix(len(group.prefix))

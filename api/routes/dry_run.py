@@ -28,8 +28,7 @@ class _Situation:
 
 async def dry_run(service: Service, submission: Submission) -> DryRun:
     """Return what a job would take. Raises RequestError if it could never be accepted, StorageUnavailable."""
-    # With labels of several tokens, this takes seconds for the largest jobs.
-    work = await service.threads.text_of(submission.tenant, work_of_group, len(submission.prefix), submission.chunks)
+    work = work_of_group(len(submission.prefix), submission.chunks)
     if submission.quota is not None:
         check_size(submission.quota, work)
     check_stored_bytes(submission.stored_bytes, service.storage_quota.most)

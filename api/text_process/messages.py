@@ -116,20 +116,20 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         others = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "chunks"}
         rows = Rows.join([chunk.rows for chunk in value.chunks])
-        ends = np.cumsum([len(chunk.rows) for chunk in value.chunks], dtype=np.int64)
+        sizes = np.array([(len(chunk.rows), chunk.work) for chunk in value.chunks], np.int64).reshape(-1, 2)
         behind = [chunk.continuations for chunk in value.chunks if chunk.continuations is not None]
-        return _with_chunks, (others, rows, ends, Continuations.join(behind) if behind else None)
+        return _with_chunks, (others, rows, sizes, Continuations.join(behind) if behind else None)
 
 
 def _with_chunks(
-    others: Mapping[str, Any], rows: Rows, ends: npt.NDArray[np.int64], continuations: Continuations | None
+    others: Mapping[str, Any], rows: Rows, sizes: npt.NDArray[np.int64], continuations: Continuations | None
 ) -> Submission:
     cuts = Cuts.of(rows, continuations)
     chunks: list[Chunk] = []
     start = 0
-    for end in ends.tolist():
-        chunks.append(Chunk(start, *cuts.part(start, end)))
-        start = end
+    for items, work in sizes.tolist():
+        chunks.append(Chunk(start, *cuts.part(start, start + items), work=work))
+        start += items
     return Submission(chunks=tuple(chunks), **others)
 
 

@@ -24,7 +24,6 @@ from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 from jobs.webhooks.outbox import pack_webhook
 from scoring.layout import Chunk
 from scoring.options import Priority
-from scoring.work import work_of_chunk
 from settings.store import StoreSettings
 
 MAX_AT_ONCE_BYTES = 2**19
@@ -241,7 +240,7 @@ def chunks_to_store(
                 "state": state.value,
                 "first_item": chunk.first_item,
                 "item_count": len(chunk.rows),
-                "token_count": work_of_chunk(chunk),
+                "token_count": chunk.work,
                 "failures": 0,
                 "tokenizer_fingerprint": submission.tokenizer_fingerprint,
                 "longest_sequence": chunk.longest_sequence + (CONTINUED if has_continuations else 0),

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
+import numpy as np
+
+from scoring.layout import TokenIds
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 
 MOST_PAIRS = 2**16
 """Pairs of a window and a label that are encoded at a time, or characters of these labels if there are more.
 
-A pair takes some 200 bytes, and a token up to 40. A label rarely has more tokens than characters.
+A pair takes up to 200 bytes while it is encoded, and 8 afterwards. A label rarely has more tokens than characters.
 """
 MOST_REMEMBERED = 2**17
 """Pairs and tokens of labels that are remembered, at most, but for those of the last windows."""
@@ -34,8 +37,16 @@ class LabelPlace(NamedTuple):
 class Behind(NamedTuple):
     """The labels behind an item, one after another."""
 
-    replaced: tuple[int, ...]  # how many tokens at the end of the item's sequence merge with the label
-    targets: tuple[tuple[int, ...], ...]  # the label's tokens, with what merges with them
+    replaced: TokenIds  # how many tokens at the end of the item's sequence merge with each label, int32 [L]
+    lengths: TokenIds  # the tokens of each label, with what merges with them, int32 [L]
+    tokens: TokenIds  # those of all labels, end to end, int32 [T]
+
+    @classmethod
+    def of(cls, replaced: Sequence[int], targets: Sequence[Sequence[int]]) -> Behind:
+        """Pack labels that are given as one sequence of tokens each."""
+        lengths = np.fromiter(map(len, targets), np.int32, len(targets))
+        tokens = np.fromiter(chain.from_iterable(targets), np.int32, int(lengths.sum()))
+        return cls(np.array(replaced, np.int32), lengths, tokens)
 
 
 class _Window(NamedTuple):
@@ -90,9 +101,9 @@ class TextLabels:
             alone = (*next(encoded), *self.place.last)
             whole = [(*next(encoded), *self.place.last) for _ in self.labels]
             shared = [_common(alone, tokens) for tokens in whole]
-            targets = tuple(tokens[kept:] for tokens, kept in zip(whole, shared, strict=True))
-            self._known[window] = Behind(tuple(len(alone) - kept for kept in shared), targets)
-            self._remembered += len(targets) + sum(map(len, targets))
+            targets = [tokens[kept:] for tokens, kept in zip(whole, shared, strict=True)]
+            known = self._known[window] = Behind.of([len(alone) - kept for kept in shared], targets)
+            self._remembered += len(known.lengths) + len(known.tokens)
 
 
 def windows_at_a_time(labels: Sequence[str]) -> int:

@@ -16,7 +16,8 @@ from jobs.queue.finish import finish
 from jobs.store.database import Database
 from jobs.store.records import Accepted, Claim, Finished, Idempotency, Submission
 from jobs.store.tables import WAITING, chunks
-from scoring.layout import Chunk, ChunkWork, LabelScores, Rows, ScoredChunk
+from scoring.layout import ChunkWork, LabelScores, Rows, ScoredChunk
+from scoring.work import chunk_of
 from tests.packed_rows import own_tokens
 
 Result = TypeVar("Result")
@@ -33,7 +34,7 @@ def submission(
     """Return a job of ``chunks`` x ``rows`` items. Each row begins with its item index, so that its score shows it."""
     prefix_ids = np.array(prefix, np.int32)
     parts = [
-        Chunk(first, Rows.pack([[first + n] * row_tokens for n in range(rows)], [len(prefix_ids)] * rows))
+        chunk_of(first, Rows.pack([[first + n] * row_tokens for n in range(rows)], [len(prefix_ids)] * rows))
         for first in range(0, chunks * rows, rows)
     ]
     values: dict[str, Any] = {

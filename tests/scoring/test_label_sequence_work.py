@@ -74,10 +74,10 @@ def test_long_labels_behind_many_different_ends_take_little_memory() -> None:
     tokenizer = under_test.qwen2()
     labels = TextLabels(tokenizer, [" the answer" * 200], LabelPlace(lambda item: item, False), lambda _: None)
     items = [f"query {chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)}" for n in range(3_000)]
-    (targets,) = next(labels.behind(items[:1])).targets
+    targets = next(labels.behind(items[:1])).tokens.tolist()
     tracemalloc.start()
     try:
-        assert sum(len(behind.targets) for behind in labels.behind(items)) == len(items)
+        assert sum(len(behind.lengths) for behind in labels.behind(items)) == len(items)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

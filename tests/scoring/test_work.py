@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from benchmarks.shapes import QWEN3_06B
-from scoring.layout import Chunk, ChunkWork, Continuations, GroupWork, Head, Rows
+from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows
 from scoring.work import (
     ATTENTION_TOKENS,
     SHORTEST_SHARED,
     work,
     work_done,
-    work_of_chunk,
     work_of_each_row,
     work_of_group,
     work_of_prefix,
+    work_of_rows,
 )
 from tools.tpu.workloads import Group, Workload
 
@@ -42,7 +42,7 @@ def test_a_query_that_is_too_short_to_be_shared_counts_with_each_item(query: int
     """Workers compute it with each item: see :func:`scoring.planning.algorithms.choose`."""
     one = group(query, items, item=length)
     flop = Workload((Group(0, (query + length,) * items),)).necessary_flop(QWEN3_06B)
-    price = work_of_group(query, one.chunks)
+    price = work_of_group(query, [chunk_of(0, chunk.rows) for chunk in one.chunks])
     assert price == work_done([one], {0: 0}) == items * (query + length)
     assert price == pytest.approx((flop.linear + flop.attention) / (2 * 440e6), rel=0.03)
 
@@ -57,42 +57,40 @@ def test_a_query_is_shared_from_a_number_of_tokens_on() -> None:
 def test_a_token_behind_a_long_prefix_counts_as_more_work() -> None:
     assert work(0.0, 20.0) == 20.0
     assert work(float(ATTENTION_TOKENS), 20.0) == 40.0
-    assert (
-        work_of_chunk(Chunk(0, Rows.pack([[1] * 20] * 3, [0, ATTENTION_TOKENS, 2 * ATTENTION_TOKENS]))) == 20 + 40 + 60
-    )
+    assert work_of_rows(Rows.pack([[1] * 20] * 3, [0, ATTENTION_TOKENS, 2 * ATTENTION_TOKENS])) == 20 + 40 + 60
 
 
 def test_an_empty_item_counts_as_one_token() -> None:
-    assert work_of_chunk(Chunk(0, Rows.pack([[], []], [70, 70]))) == 2
+    assert work_of_rows(Rows.pack([[], []], [70, 70])) == 2
 
 
 def test_a_prefix_counts_once_or_not_at_all_if_it_was_cached() -> None:
-    chunks = work_of_chunk(group(1_000, 3).chunks[0]) + work_of_chunk(group(1_000, 2).chunks[0])
+    chunks = sum(work_of_rows(group(1_000, rows).chunks[0].rows) for rows in (3, 2))
     one = group(1_000, 3, 2)
     assert work_done([one], {0: 2_000, 1: 2_000}) == chunks + work_of_prefix(1_000)
     assert work_done([one], {0: 3_000, 1: 2_000}) == chunks
 
 
 def test_the_price_of_a_job_includes_its_query_once() -> None:
-    chunks = group(1_000, 3, 2).chunks
-    assert work_of_group(1_000, chunks) == work_of_prefix(1_000) + sum(map(work_of_chunk, chunks))
+    chunks = [chunk_of(0, chunk.rows) for chunk in group(1_000, 3, 2).chunks]
+    assert work_of_group(1_000, chunks) == work_of_prefix(1_000) + sum(chunk.work for chunk in chunks)
     assert work_of_group(1_000, []) == 0
 
 
 def test_targets_of_short_items_count_with_the_item() -> None:
     rows = Rows.pack([[1] * 20], [0])
     of_one_token = Continuations.pack([[1], [2]], [20, 20])
-    assert work_of_chunk(Chunk(0, rows, of_one_token)) == work_of_chunk(Chunk(0, rows)) == 20
-    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 5], [20]))) == 24
-    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 5] * 4, [20] * 4))) == 20 + 4 * 4
+    assert work_of_rows(rows, of_one_token) == work_of_rows(rows) == 20
+    assert work_of_rows(rows, Continuations.pack([[1] * 5], [20])) == 24
+    assert work_of_rows(rows, Continuations.pack([[1] * 5] * 4, [20] * 4)) == 20 + 4 * 4
 
 
 def test_a_likelihood_counts_the_tokens_that_are_computed_for_it() -> None:
     rows = Rows.pack([[], []], [64, 64])
     behind = work(64.0, 20.0)
-    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 21, []], [64, 64]))) == round(behind + 1)
+    assert work_of_rows(rows, Continuations.pack([[1] * 21, []], [64, 64])) == round(behind + 1)
 
 
 def test_a_likelihood_behind_a_short_query_counts_the_query_with_each_item() -> None:
     rows = Rows.pack([[], []], [10, 10])
-    assert work_of_chunk(Chunk(0, rows, Continuations.pack([[1] * 21, [1] * 31], [10, 10]))) == 10 + 20 + 10 + 30
+    assert work_of_rows(rows, Continuations.pack([[1] * 21, [1] * 31], [10, 10])) == 10 + 20 + 10 + 30

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from model.score_buffer import TargetBuffer
 from model.work.continuations import ContinuationRows, Item
-from scoring.layout import Chunk, Continuations, Rows
+from scoring.layout import Continuations, Rows
 from scoring.planning.continuations import (
     ASSUMED_LABELS,
     ContinuationLengths,
@@ -19,7 +19,7 @@ from scoring.planning.continuations import (
 )
 from scoring.planning.estimates import GroupLengths, Shapes
 from scoring.planning.planner import Planner
-from scoring.work import SHORTEST_SHARED, STEP_SIZES, STEP_TOKENS, are_branches, work, work_of_chunk, work_of_each_row
+from scoring.work import SHORTEST_SHARED, STEP_SIZES, STEP_TOKENS, are_branches, work, work_of_each_row, work_of_rows
 from tests.model.continuations.cases import Case, Label, cases
 from tests.model.geometries import Item as ItemTokens
 from tests.scoring.planning.test_planner import ESTIMATOR, INVARIANT
@@ -83,7 +83,7 @@ def test_items_are_priced_once_for_all_of_their_labels(lengths: tuple[int, int, 
         Way.ROW: work(float(prefix), float(item)) + 4 * work(float(prefix), float(targets - 1)),
         Way.BRANCH: work(float(prefix), float(item)) + 4 * work(float(prefix + item), float(targets - 1)),
     }
-    assert work_of_chunk(Chunk(0, rows, continuations)) == round(expected[way])
+    assert work_of_rows(rows, continuations) == round(expected[way])
 
 
 def test_another_label_of_one_token_is_free_and_others_cost_their_own_tokens() -> None:
@@ -91,9 +91,9 @@ def test_another_label_of_one_token_is_free_and_others_cost_their_own_tokens() -
 
     def price(*targets: int) -> int:
         continuations = Continuations.pack([[1] * one for one in targets], [120] * len(targets))
-        return work_of_chunk(Chunk(0, rows, continuations))
+        return work_of_rows(rows, continuations)
 
-    assert price(1, 1, 1) == price(1) == work_of_chunk(Chunk(0, rows))
+    assert price(1, 1, 1) == price(1) == work_of_rows(rows)
     assert price(5, 9) == pytest.approx(price(5) + work(100.0, 8.0), abs=2)
     assert price(1, 5, 9) == pytest.approx(price(1) + price(5, 9), abs=2)
     assert price(5) == pytest.approx(price(5, 1) - price(1), abs=2)
@@ -111,7 +111,7 @@ def test_a_label_that_merges_with_the_query_costs_the_token_that_is_computed_aga
     labels = tuple(Label((number,), 1) for number in range(50))
     case = Case((1,) * 100, (ItemTokens(()),), (labels,))
     (chunk,) = case.work().chunks
-    assert work_of_chunk(chunk) == round(50 * work(100.0, 1.0))
+    assert work_of_rows(chunk.rows, chunk.continuations) == round(50 * work(100.0, 1.0))
     assert_counted(case)
 
 
@@ -169,7 +169,7 @@ def assert_counted(case: Case) -> set[Way]:
             tokens += work(float(shared), float(max(1, len(branch.tokens) - shared)))
             tokens += sum(work(float(len(branch.tokens)), float(len(row.tokens))) for row in branch.rows)
         expected += max(1.0, tokens)
-    assert work_of_chunk(Chunk(0, chunk.rows, chunk.continuations)) == pytest.approx(expected, rel=0.15, abs=3)
+    assert work_of_rows(chunk.rows, chunk.continuations) == pytest.approx(expected, rel=0.15, abs=3)
     return found
 
 

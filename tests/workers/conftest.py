@@ -17,6 +17,7 @@ from jobs.store.provenance import Provenance
 from jobs.store.records import JobStatus, Origin, Submission
 from scoring.layout import Chunk, Continuations, Rows
 from scoring.options import Priority, ScoreOptions, Scoring
+from scoring.work import chunk_of
 from settings.store import StoreSettings
 from telemetry.tracing import Tracer
 from tests.services import wait_until
@@ -80,10 +81,10 @@ class Store:
 
         def chunk(n: int) -> Chunk:
             if not likelihood:
-                return Chunk(items * n, rows(n))
+                return chunk_of(items * n, rows(n))
             own, nothing = rows(n), Rows.pack([[]] * items, [len(prefix)] * items)
             ones = np.ones(items, np.int32)
-            return Chunk(items * n, nothing, Continuations(own.tokens, own.lengths, own.prefix_ends, ones))
+            return chunk_of(items * n, nothing, Continuations(own.tokens, own.lengths, own.prefix_ends, ones))
 
         given = [chunk(n) for n in range(chunks)]
         submission = Submission(

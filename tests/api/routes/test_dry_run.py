@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from threading import Event
 from typing import Any
 
-import httpx2
-import pytest
 from sqlalchemy import select
 
 from jobs.queue.worker_registry import live_workers, register
@@ -18,10 +13,9 @@ from jobs.store.tables import metadata
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.quotas import recount
 from jobs.tenancy.tenants import create_tenant
-from scoring.layout import Chunk, ChunkWork
 from scoring.planning.description import describe
 from scoring.planning.planner import Planner
-from scoring.work import work_of_group, work_of_prefix
+from scoring.work import work_of_prefix
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.scoring.planning.test_planner import ESTIMATOR, INVARIANT
@@ -157,24 +151,3 @@ def test_what_would_be_refused_is_refused(api: RunningApi) -> None:
     response = api.client.post("/v1/jobs", content=lines, headers={"Content-Type": "application/x-ndjson"})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported_parameter")
     assert response.json()["error"]["param"] == "dry_run"
-
-
-def test_the_price_of_a_large_job_is_not_computed_on_the_event_loop(
-    api: RunningApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocked, go_on = Event(), Event()
-
-    def slow(prefix_tokens: int, chunks: Iterable[Chunk | ChunkWork]) -> int:
-        blocked.set()
-        assert go_on.wait(20)
-        return work_of_group(prefix_tokens, chunks)
-
-    monkeypatch.setattr("api.routes.dry_run.work_of_group", slow)
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(try_out, api)
-        try:
-            assert blocked.wait(20)
-            assert httpx2.get(f"{api.url}/livez", timeout=5, trust_env=False).status_code == 200
-        finally:
-            go_on.set()
-        assert answer.result()["total_items"] == 3

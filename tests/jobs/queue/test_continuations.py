@@ -20,7 +20,7 @@ from jobs.store.signed_result import verified_result
 from jobs.store.tables import chunk_scores, chunks
 from scoring.layout import Chunk, Continuations, Head, LabelScores, Rows, ScoredChunk
 from scoring.options import Normalization, ScoreOptions, Scoring
-from scoring.work import work_of_chunk
+from scoring.work import chunk_of
 from tests.jobs.work import CARD, submission, submit, take
 
 KEY = b"k" * 16
@@ -31,7 +31,7 @@ SEQUENCES = ScoreOptions(scoring=Scoring.SEQUENCE)
 def of_likelihood(first: int) -> Chunk:
     """Return a chunk of two items: one of as many tokens as its index, and one without any."""
     rows = Rows.pack([[], []], [3, 3])
-    return Chunk(first, rows, Continuations.pack([[first] * first, []], [3, 3]))
+    return chunk_of(first, rows, Continuations.pack([[first] * first, []], [3, 3]))
 
 
 def likelihood(items: int = 4, **given: Any) -> Submission:
@@ -90,13 +90,13 @@ def test_scores_of_single_targets_are_kept_where_an_answer_needs_them(
 
 
 def test_a_chunk_says_what_its_worker_must_serve(store: Database) -> None:
-    chunk = Chunk(0, Rows.pack([[5] * 7], [3]), Continuations.pack([[6], [9] * 20], [10, 10]))
+    chunk = chunk_of(0, Rows.pack([[5] * 7], [3]), Continuations.pack([[6], [9] * 20], [10, 10]))
     accepted(store, likelihood(2, chunks=[chunk], total_items=1, options=SEQUENCES, label_token_ids=(0, 1)))
     assert claim(store, "worker", replace(CARD, context_length=29), 10**6) is None
     assert claim(store, "worker", replace(CARD, vocabulary=9), 10**6) is None
     assert claim(store, "worker", replace(CARD, context_length=30, vocabulary=10), 10**6) is not None
     with store.read() as tx:
-        assert tx.scalar(select(chunks.c.token_count)) == work_of_chunk(chunk)
+        assert tx.scalar(select(chunks.c.token_count)) == chunk.work
 
 
 def test_a_worker_of_the_version_before_finds_such_chunks_too_long_and_no_others(store: Database) -> None:

@@ -27,7 +27,7 @@ from jobs.tenancy.tenants import create_tenant, set_tenant
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
 from scoring.options import Priority
-from scoring.work import work_of_prefix
+from scoring.work import chunk_of, work_of_prefix
 from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
 from tests.jobs.queue.test_statement_counts import statements_of
@@ -228,7 +228,9 @@ def test_calls_and_jobs_count_against_the_same_quota(limited: Database) -> None:
 
 def piece(first: int, chunk_count: int) -> list[Chunk]:
     """Chunks of an upload, ``first`` of which were staged before."""
-    return [Chunk(first + chunk.first_item, chunk.rows) for chunk in submission(chunks=chunk_count, prefix=(1,)).chunks]
+    return [
+        chunk_of(first + chunk.first_item, chunk.rows) for chunk in submission(chunks=chunk_count, prefix=(1,)).chunks
+    ]
 
 
 def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandClock) -> None:

@@ -19,9 +19,9 @@ from jobs.queue.read import get_job, has_waiting
 from jobs.store.database import Database
 from jobs.store.records import JobStatus
 from jobs.store.tables import flows
-from scoring.layout import Chunk, Head, Rows
+from scoring.layout import Head, Rows
 from scoring.options import Priority, ScoreOptions
-from scoring.work import work, work_of_prefix
+from scoring.work import chunk_of, work, work_of_prefix
 from tests.databases import quick_on
 from tests.jobs.work import CARD, at_once, finish_all, prefixes_of, submission, submit, take
 
@@ -135,7 +135,7 @@ def test_work_that_a_worker_would_score_wrongly_waits_for_another(store: Databas
 @pytest.mark.parametrize("place", ["prefix", "row", "label"])
 def test_a_token_beyond_the_vocabulary_of_a_worker_is_noticed_wherever_it_is(store: Database, place: str) -> None:
     card = replace(CARD, vocabulary=60)
-    chunks = [Chunk(0, Rows.pack([[60 if place == "row" else 5]], [2]))]
+    chunks = [chunk_of(0, Rows.pack([[60 if place == "row" else 5]], [2]))]
     prefix = np.array([1, 60 if place == "prefix" else 2], np.int32)
     accept(
         store,
