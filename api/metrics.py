@@ -283,10 +283,14 @@ def _queue(statistics: Statistics) -> Iterator[Metric]:
     rate = GaugeMetricFamily(
         "scoreline_live_workers_tokens_per_second", "What live workers compute, as they measure it.", labels=("model",)
     )
+    weights = GaugeMetricFamily(
+        "scoreline_live_workers_different_weights", "How many different weights live workers have.", labels=("model",)
+    )
     for worker in statistics.workers:
         live.add_metric((worker.model,), worker.workers)
         rate.add_metric((worker.model,), worker.tokens_per_second)
-    yield from (waiting_chunks, waiting_tokens, oldest, live, rate)
+        weights.add_metric((worker.model,), worker.different_weights)
+    yield from (waiting_chunks, waiting_tokens, oldest, live, rate, weights)
     yield GaugeMetricFamily("scoreline_running_batches", "Batches that workers hold.", statistics.running_batches)
     overdue = "Webhooks that are due for ten seconds or more and are not being sent."
     yield GaugeMetricFamily("scoreline_overdue_deliveries", overdue, statistics.overdue_deliveries)

@@ -85,6 +85,7 @@ class WorkerStatistics:
     model: str
     workers: int
     tokens_per_second: float  # sum over the workers that have measured it
+    different_weights: int  # fingerprints: with more than one, a job may get scores of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,12 @@ def read_statistics(db: Database, fresh_seconds: float) -> Statistics:
         .join(jobs, jobs.c.id == chunks.c.job_id)
     )
     live = (
-        select(workers.c.model, func.count().label("workers"), func.sum(workers.c.tokens_per_second).label("rate"))
+        select(
+            workers.c.model,
+            func.count().label("workers"),
+            func.sum(workers.c.tokens_per_second).label("rate"),
+            func.count(workers.c.weights_fingerprint.distinct()).label("weights"),
+        )
         .where(seen_within(db, fresh_seconds))
         .group_by(workers.c.model)
     )
@@ -201,7 +207,9 @@ def read_statistics(db: Database, fresh_seconds: float) -> Statistics:
                 QueueStatistics(row.model, row.interactive, row.chunks, int(row.tokens), max(0.0, row.age))
                 for row in tx.execute(queues)
             ),
-            workers=tuple(WorkerStatistics(row.model, row.workers, row.rate or 0.0) for row in tx.execute(live)),
+            workers=tuple(
+                WorkerStatistics(row.model, row.workers, row.rate or 0.0, row.weights) for row in tx.execute(live)
+            ),
             running_batches=int(tx.scalar(running) or 0),
             overdue_deliveries=int(tx.scalar(overdue) or 0),
             disabled_endpoints=int(tx.scalar(disabled) or 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
+from jobs.queue.worker_registry import live_workers, register
+from jobs.store.records import WorkerRecord
 from tests.api.requests.uploads.uploading import body as uploaded_lines
 from tests.api.requests.uploads.uploading import send
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
@@ -27,6 +30,7 @@ GAUGES_OF_SQL = {
     "scoreline_oldest_waiting_seconds",
     "scoreline_live_workers",
     "scoreline_live_workers_tokens_per_second",
+    "scoreline_live_workers_different_weights",
     "scoreline_running_batches",
     "scoreline_overdue_deliveries",
     "scoreline_disabled_endpoints",
@@ -156,6 +160,23 @@ def test_the_queue_metrics_show_what_the_database_holds(served: tuple[RunningApi
     assert 0 <= samples["scoreline_oldest_waiting_seconds class=other model=tiny"] < 30
     assert samples["scoreline_live_workers_tokens_per_second model=tiny"] == 12.5
     assert samples["scoreline_running_batches"] == 0, "that batch has no claimed chunks"
+
+
+def test_different_weights_of_live_workers_are_counted_for_each_model(served: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = served
+    service = api.app.state.service
+    [here] = live_workers(service.database, 20.0)
+    name = "scoreline_live_workers_different_weights model="
+    register(service.database, replace(here, id="the same"))
+    assert scrape(api)[name + "tiny"] == 1
+    register(service.database, replace(here, id="another", weights_fingerprint="5" * 64))
+    other_model = replace(here.card, name="other")
+    register(service.database, WorkerRecord("of another model", other_model, "6" * 64, "none", "float32"))
+    samples = scrape(api)
+    assert (samples[name + "tiny"], samples[name + "other"]) == (2, 1)
+    with service.database.write() as connection:
+        connection.execute(text("UPDATE workers SET last_seen = last_seen - 1000 WHERE id = 'another'"))
+    assert scrape(api)[name + "tiny"] == 1, "a worker that has gone does not count"
 
 
 def test_awaited_jobs_are_counted(served: tuple[RunningApi, StandInWorker]) -> None:
