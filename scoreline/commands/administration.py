@@ -92,8 +92,10 @@ def list_tenants_command(data: DataOption = None, as_json: JsonOption = False) -
     run_on_database("operations.tenants", data, "list", as_json=as_json)
 
 
-@tenants_app.command("create")
-def create_tenant_command(
+@tenants_app.command("set", help="Set what is named of a tenant; the rest stays as it is.")
+@tenants_app.command("create", help="Make a tenant. `scoreline keys create` makes its keys.")
+def change_command(
+    context: typer.Context,
     name: NameArgument,
     weight: WeightOption = None,
     max_waiting_tokens: LimitOption = None,
@@ -102,24 +104,18 @@ def create_tenant_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a tenant. `scoreline keys create` makes its keys."""
-    limits = (max_waiting_tokens, requests_per_second, requests_per_minute)
-    _change("create", name, weight, *limits, data=data, as_json=as_json)
-
-
-@tenants_app.command("set")
-def set_command(
-    name: NameArgument,
-    weight: WeightOption = None,
-    max_waiting_tokens: LimitOption = None,
-    requests_per_second: LimitOption = None,
-    requests_per_minute: LimitOption = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Set what is named of a tenant; the rest stays as it is."""
-    limits = (max_waiting_tokens, requests_per_second, requests_per_minute)
-    _change("set", name, weight, *limits, data=data, as_json=as_json)
+    """Make a tenant, or change one: the name of the command is the action."""
+    run_on_database(
+        "operations.tenants",
+        data,
+        str(context.info_name),
+        name,
+        weight=None if weight is None else str(weight),
+        max_waiting_tokens=max_waiting_tokens,
+        requests_per_second=requests_per_second,
+        requests_per_minute=requests_per_minute,
+        as_json=as_json,
+    )
 
 
 @tenants_app.command("suspend")
@@ -159,27 +155,3 @@ def changes_command(
 ) -> None:
     """List who has changed keys, tenants and webhook secrets, the newest change first."""
     run_on_database("operations.changes", data, "list", tenant=tenant, limit=str(limit), as_json=as_json)
-
-
-def _change(
-    action: str,
-    name: str,
-    weight: float | None,
-    max_waiting_tokens: str | None,
-    requests_per_second: str | None,
-    requests_per_minute: str | None,
-    *,
-    data: Path | None,
-    as_json: bool,
-) -> None:
-    run_on_database(
-        "operations.tenants",
-        data,
-        action,
-        name,
-        weight=None if weight is None else str(weight),
-        max_waiting_tokens=max_waiting_tokens,
-        requests_per_second=requests_per_second,
-        requests_per_minute=requests_per_minute,
-        as_json=as_json,
-    )
