@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,14 +18,14 @@ from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
 from api.budget import Budget, PlaceForEachRequest
-from api.caching import SharedCall
+from api.caching import CachedLookup
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.rate_limiting import RateLimits
 from api.callers.storage_quota import StorageQuota
 from api.events.batch_progress import read_batch_states
-from api.events.job_progress import read_states
+from api.events.job_progress import MAX_PARTS, ScorePart, read_part, read_states
 from api.metrics import Metrics
 from api.middleware.direct_routes import DirectRoutes
 from api.middleware.lenient_requests import LenientRequests
@@ -32,6 +33,7 @@ from api.middleware.traced_requests import TracedRequests
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.request_id import RequestContext
+from api.rounds import Rounds, SharedCall
 from api.routes import (
     batch_events,
     batches,
@@ -47,6 +49,7 @@ from api.routes import (
 )
 from api.routes import webhooks as webhook_routes
 from api.routes.deployment import documentation, health, metrics, models, overview, page, start
+from api.routes.result import MAX_VALUES
 from api.service import Service
 from api.siblings.membership import Siblings
 from api.text_process.body_reader import BodyReader
@@ -54,14 +57,12 @@ from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting.ended_jobs import EndedJobs
 from api.waiting.following import Following
-from api.waiting.shared_parts import SharedParts
-from api.waiting.shared_reads import SharedReads
 from api.waiting.waiters import Waiters
 from bell.opening import open_api_bell
 from bell.redis_bell import RedisBell
 from checkpoints.source import Contents, find_checkpoint
 from jobs.invariant_watch import Watch
-from jobs.queue.read import results_of
+from jobs.queue.read import Progress, results_of
 from jobs.store.database import Database
 from scoring.served_checkpoint import ServedCheckpoint
 from scoring.templates.known import KnownTemplates, require_fit
@@ -169,6 +170,11 @@ def create_app(
         text_process = TextProcess(reading, threads, None if siblings is None else siblings.turns)
         ringer = Ringer(doorbell)
         storage_quota = StorageQuota(database, limits.max_stored_bytes_per_tenant)
+
+        async def read_score_part(behind: tuple[Progress, int]) -> ScorePart:
+            job, offset = behind
+            return await threads.sql_of(job.tenant, read_part, database, job.tenant, job.id, offset)
+
         every = api.waiter_poll_seconds
         followed_jobs = Following(lambda job_ids: threads.sql(read_states, database, job_ids), every)
         followed_batches = Following(lambda ids: threads.sql(read_batch_states, database, ids), every)
@@ -201,10 +207,10 @@ def create_app(
             threads=threads,
             provenances=KnownProvenances(database),
             waiters=Waiters(ended, followed_jobs.look_at),
-            shared_reads=SharedReads(lambda job_ids: threads.sql(results_of, database, job_ids)),
+            results=Rounds(lambda job_ids: threads.sql(results_of, database, job_ids), MAX_VALUES),
             followed_jobs=followed_jobs,
             followed_batches=followed_batches,
-            score_parts=SharedParts(),
+            score_parts=CachedLookup(read_score_part, math.inf, most=MAX_PARTS),
             ringer=ringer,
             siblings=siblings,
             tracer=tracer,

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from api.acceptance.accepting import Acceptor
 from api.acceptance.ringing import Ringer
 from api.budget import Budget
-from api.caching import SharedCall
+from api.caching import CachedLookup
 from api.callers.admission import Admission
 from api.callers.authentication import Authenticator
 from api.callers.compatibility import CompatibilityCheck
@@ -21,16 +21,17 @@ from api.events.job_progress import JobState, ScorePart
 from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
+from api.rounds import Rounds, SharedCall
 from api.siblings.membership import Siblings
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting.following import Following
-from api.waiting.shared_parts import SharedParts
-from api.waiting.shared_reads import SharedReads
 from api.waiting.waiters import Waiters
 from checkpoints.card import ModelCard
+from jobs.queue.read import Progress
 from jobs.store.database import Database
+from jobs.store.records import JobResult
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
 from telemetry.tracing import Tracer
@@ -60,10 +61,10 @@ class Service:
     threads: Threads
     provenances: KnownProvenances
     waiters: Waiters
-    shared_reads: SharedReads
+    results: Rounds[str, JobResult]  # reads the results of jobs
     followed_jobs: Following[JobState]
     followed_batches: Following[BatchState]
-    score_parts: SharedParts[ScorePart]  # of jobs that streams follow
+    score_parts: CachedLookup[tuple[Progress, int], ScorePart]  # from an item on, for streams
     ringer: Ringer
     siblings: Siblings | None  # None: this process serves alone
     tracer: Tracer | None  # None: there are no traces

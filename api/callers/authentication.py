@@ -138,8 +138,8 @@ class Authenticator:
         self._keyless = keyless
         bootstrap = settings.bootstrap_key
         self._bootstrap_hash = None if bootstrap is None else hash_secret(bootstrap.get_secret_value())
-        self._keys: CachedLookup[_CachedKey] = CachedLookup(self._find_key, settings.key_cache_seconds)
-        self._tenants: CachedLookup[Tenant] = CachedLookup(self._find_tenant, settings.key_cache_seconds)
+        self._keys = CachedLookup(self._find_key, settings.key_cache_seconds)
+        self._tenants = CachedLookup(self._find_tenant, settings.key_cache_seconds)
         self._used: set[str] = set()
         self._max_waiting_lookups = limits.max_waiting_key_lookups
         self._unknown_key_lookups = anyio.CapacityLimiter(UNKNOWN_KEY_LOOKUPS)

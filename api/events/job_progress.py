@@ -17,6 +17,8 @@ PART_ITEMS, PART_VALUES = 1_000, 2_048
 """The most items, and the most numbers unless one item alone has more, that one event holds: about 64 KB. A client that
 does not read has one event waiting in memory."""
 
+MAX_PARTS = 32
+"""How many parts are kept for streams that come to them a little later."""
 
 JobState = ShownState[Progress]
 

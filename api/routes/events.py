@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import secured
 from api.answers.event_stream import END, MEDIA_TYPE, Event
-from api.events.job_progress import JobState, ScorePart, read_part
+from api.events.job_progress import JobState, ScorePart
 from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
 from api.principal import WithReadScope
 from api.request_id import BrokenOffError
@@ -125,17 +125,11 @@ async def follow(
 
 
 async def _part(service: Service, progress: Progress, offset: int) -> ScorePart:
-    """Return the scores behind a place, which other streams may want as well.
+    """Return the scores behind a place, which other streams may want as well. Raises BrokenOffError.
 
     What was read for the same progress holds everything that this progress counts.
     """
-
-    async def read() -> ScorePart:
-        return await service.threads.sql_of(
-            progress.tenant, read_part, service.database, progress.tenant, progress.id, offset
-        )
-
     try:
-        return await service.score_parts.get((progress, offset), read)
+        return await service.score_parts.get((progress, offset))
     except (RequestError, StorageUnavailable) as error:
         raise BrokenOffError(str(error)) from error

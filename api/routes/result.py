@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from api.provenances import Shown
+from api.rounds import Rounds
 from api.service import Service
 from jobs.queue.provenance import provenance_ids_of
 from jobs.queue.read import scores_of
 from jobs.store.records import JobRecord, JobResult, JobStatus, ScorePage
+from jobs.tenancy.ownership import job_not_found
+
+MAX_VALUES = 2**20
+"""Scores that are read with one query, unless one job alone has more: this bounds the memory of a query."""
+
+
+async def shared_result(results: Rounds[str, JobResult], tenant: str, job_id: str, values: int) -> JobResult:
+    """Return a job, and its scores if it has succeeded, from a query that all who ask meanwhile share.
+
+    values: how many scores it has. Raises RequestError JOB_NOT_FOUND, StorageUnavailable.
+    """
+    found = await results.answer(job_id, values)
+    if found is None or found[0].tenant != tenant:
+        raise job_not_found()
+    return found
 
 
 def read_result(service: Service, job: JobRecord, max_items: int | None = None) -> JobResult:

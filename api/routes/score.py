@@ -28,7 +28,7 @@ from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.kinds import SCORE
 from api.requests.prefer import Handling, is_strict
 from api.requests.submission import Call, read_call
-from api.routes.result import find_provenance, read_result
+from api.routes.result import find_provenance, read_result, shared_result
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
@@ -218,7 +218,7 @@ async def _wait(request: Request, service: Service, call: Call, accepted: Accept
         if noticed is not None:
             return noticed
         values = submission.total_items * len(submission.label_token_ids) + (_targets_to_show(submission) or 0)
-        job, page = await service.shared_reads.result(submission.tenant, job_id, values)
+        job, page = await shared_result(service.results, submission.tenant, job_id, values)
         if job.status.ended or is_over:
             service.metrics.count_ended(job.id, job.status)
             return _Read(job, page, waited.outcome)

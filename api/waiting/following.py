@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
+from api.rounds import Rounds
 from api.waiting.departure import Departure
 from jobs.store.database import StorageUnavailable
 
@@ -99,8 +100,7 @@ class Following(Generic[State]):
         self._read = read
         self._every_seconds = every_seconds
         self._followed: dict[str, Followed[State]] = {}
-        self._urgent: set[str] = set()
-        self._wake = asyncio.Event()
+        self._looks = Rounds[str, None](self._look_at)
         self._is_stopped = False
 
     @contextmanager
@@ -123,8 +123,7 @@ class Following(Generic[State]):
         """Look at a state soon, because it is new here or somebody says that it has changed."""
         followed = self._followed.get(key)
         if followed is not None and followed.may_change:
-            self._urgent.add(key)
-            self._wake.set()
+            self._looks.ask(key)
 
     def stop(self) -> None:
         """End all streams, because the process shuts down. Their clients come back and find another process."""
@@ -134,36 +133,25 @@ class Following(Generic[State]):
             followed.wake()
 
     async def keep(self) -> None:
-        """Look at what is followed until cancelled: at all of it regularly, and between at what is urgent.
-
-        One look is under way at a time, so whatever becomes urgent meanwhile shares the next one.
-        """
-        loop = asyncio.get_running_loop()
-        next_look = loop.time() + self._every_seconds
+        """Look at all that is followed, regularly, until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(next_look):
-                    await self._wake.wait()
-            is_regular = loop.time() >= next_look
-            if is_regular:
-                next_look = loop.time() + self._every_seconds
-            keys = list(self._followed if is_regular else self._urgent)
-            self._urgent.clear()
-            self._wake.clear()
-            await self._look_at(keys)
+            await asyncio.sleep(self._every_seconds)
+            for key in self._followed:
+                self.look_at(key)
 
-    async def _look_at(self, keys: Collection[str]) -> None:
+    async def _look_at(self, keys: Collection[str]) -> Mapping[str, None]:
         looked_at = {key: one for key in keys if (one := self._followed.get(key)) is not None and one.may_change}
         if not looked_at:
-            return
+            return {}
         try:
             found = await self._read(list(looked_at))
         except StorageUnavailable as error:
             for one in looked_at.values():
                 one.fail(error)
-            return
+            return {}
         for key, one in looked_at.items():
             one.update(found.get(key))
+        return {}
 
 
 def _end(woken: asyncio.Future[None]) -> None:

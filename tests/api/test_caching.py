@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from api.caching import CachedLookup, SharedCall, ThrottledValue
+from api.caching import CachedLookup, ThrottledValue
 
 
 class Source:
@@ -114,6 +115,34 @@ def test_a_missing_value_is_looked_up_each_time() -> None:
     asyncio.run(scenario())
 
 
+def test_a_value_is_looked_up_once_for_all_and_the_oldest_are_forgotten() -> None:
+    async def scenario() -> None:
+        source = Source()
+        cached = CachedLookup(source.look_up, math.inf, source.clock, most=3)
+        assert await asyncio.gather(*[cached.get("a")] * 50) == ["a 1"] * 50
+        for key in ("b", "c"):
+            await cached.get(key)
+        assert await cached.get("a") == "a 1"
+        await cached.get("d")
+        assert await cached.get("b") == "b 2"
+        assert await cached.get("a") == "a 5"
+
+    asyncio.run(scenario())
+
+
+def test_a_value_that_could_not_be_looked_up_is_looked_up_again() -> None:
+    async def scenario() -> None:
+        source = Source()
+        cached = CachedLookup(source.look_up, math.inf, source.clock)
+        source.error = OSError("away")
+        with pytest.raises(OSError, match="away"):
+            await cached.get("a")
+        source.error = None
+        assert await cached.get("a") == "a 2"
+
+    asyncio.run(scenario())
+
+
 def test_a_throttled_value_lives_the_longer_the_longer_its_look_up_takes() -> None:
     now, looks, takes = 0.0, 0, 0.0
 
@@ -182,60 +211,3 @@ def test_a_failed_look_up_of_a_throttled_value_is_repeated() -> None:
     with pytest.raises(TimeoutError):
         throttled.get()
     assert throttled.get() == 7
-
-
-def test_a_shared_call_is_made_once_for_all_who_ask_while_another_is_under_way() -> None:
-    async def scenario() -> None:
-        source = Source()
-        shared = SharedCall(lambda: source.look_up("a"))
-        source.gate.clear()
-        first = asyncio.create_task(shared.result())
-        await settled()
-        later = [asyncio.create_task(shared.result()) for _ in range(3)]
-        await settled()
-        later[0].cancel()
-        await settled()
-        assert source.asked == 1
-        source.gate.set()
-        assert await first == "a 1"
-        # None of them gets the result of the call that had begun before they asked.
-        assert await asyncio.gather(*later[1:]) == ["a 2", "a 2"]
-        assert await shared.result() == "a 3"
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("error", [None, OSError("away")])
-def test_what_a_shared_call_found_is_the_answer_to_all_for_as_long_as_it_is_told(error: Exception | None) -> None:
-    async def scenario() -> None:
-        now = 0.0
-        source = Source()
-        source.error = error
-        shared = SharedCall(lambda: source.look_up("a"), 1.0, lambda: now)
-        source.gate.clear()
-        asking = [asyncio.create_task(shared.result())]
-        await settled()
-        asking.append(asyncio.create_task(shared.result()))  # while the call is under way
-        await settled()
-        source.gate.set()
-        answers = await asyncio.gather(*asking, return_exceptions=True)
-        answers += await asyncio.gather(shared.result(), return_exceptions=True)
-        assert (source.asked, len(set(map(str, answers)))) == (1, 1)
-        now = 1.0
-        await asyncio.gather(shared.result(), return_exceptions=True)
-        assert source.asked == 2
-
-    asyncio.run(scenario())
-
-
-def test_a_shared_call_that_fails_is_repeated() -> None:
-    async def scenario() -> None:
-        source = Source()
-        shared = SharedCall(lambda: source.look_up("a"))
-        source.error = OSError("away")
-        for answer in await asyncio.gather(shared.result(), shared.result(), return_exceptions=True):
-            assert answer is source.error
-        source.error = None
-        assert await shared.result() == "a 2"
-
-    asyncio.run(scenario())

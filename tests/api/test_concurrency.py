@@ -61,7 +61,7 @@ def test_a_slow_database_does_not_block_the_event_loop(
     service = api.app.state.service
     monkeypatch.setattr(service.compatibility, "shared", service.compatibility.current)
     monkeypatch.setattr(service.readiness, "_seconds", -1.0)  # nothing that was found a moment before is an answer
-    vars(service.readiness)["_last"] = None
+    vars(service.readiness)["_found"] = None
     _answers_meanwhile(api, monkeypatch, Database, ("read", "write"), operation, job["id"])
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from api.waiting.departure import Departure
 from api.waiting.following import Following
-from api.waiting.shared_parts import MAX_PARTS, SharedParts
 from jobs.store.database import StorageUnavailable
 
 NEVER = 3_600.0
@@ -153,49 +152,3 @@ def test_a_client_that_goes_and_a_process_that_stops_end_a_wait() -> None:
                 assert await later.first(present()) is None
 
     asyncio.run(follow())
-
-
-def test_a_part_is_read_once_for_all_and_the_oldest_are_forgotten() -> None:
-    async def share() -> None:
-        parts = SharedParts[int]()
-        reads: list[int] = []
-
-        async def get(key: int) -> int:
-            async def read() -> int:
-                reads.append(key)
-                await asyncio.sleep(0)
-                return key
-
-            return await parts.get(key, read)
-
-        assert await asyncio.gather(*[get(1)] * 50) == [1] * 50
-        assert reads == [1]
-        for key in range(2, MAX_PARTS + 2):
-            await get(key)
-        await get(1)
-        assert reads.count(1) == 2
-
-    asyncio.run(share())
-
-
-def test_a_part_that_could_not_be_read_is_read_again_and_one_reader_that_goes_takes_it_from_nobody() -> None:
-    async def share() -> None:
-        parts = SharedParts[str]()
-        failures = [StorageUnavailable("away")]
-        release = asyncio.Event()
-
-        async def read() -> str:
-            await release.wait()
-            if failures:
-                raise failures.pop()
-            return "part"
-
-        leaving, failing = (asyncio.create_task(parts.get("a", read)) for _ in range(2))
-        await asyncio.sleep(0)
-        leaving.cancel()
-        release.set()
-        with pytest.raises(StorageUnavailable):
-            await failing
-        assert await parts.get("a", read) == "part"
-
-    asyncio.run(share())
