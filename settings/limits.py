@@ -59,8 +59,8 @@ class LimitSettings(SettingsSlice):
     max_files_per_tenant: PositiveInt = Field(1_000, description="files that one tenant may have")
     max_stored_bytes_per_tenant: PositiveInt = Field(
         64 * 2**30,
-        description="bytes that one tenant may store: its files, its jobs with their scores, and what batches write; not "
-        "exact, since API processes let work in by sums that are seconds old",
+        description="bytes that one tenant may store: its files, its jobs with their scores, and what batches write; "
+        "not exact, since API processes let work in by sums that are seconds old",
     )
     max_open_batches_per_tenant: PositiveInt = Field(
         100, description="batches that one tenant may have at the same time; those that have ended do not count"
