@@ -10,6 +10,7 @@ from tests.hostile.attacks.bodies import body_attacks, field_attacks
 from tests.hostile.attacks.connections import connection_attacks
 from tests.hostile.attacks.exhausting import exhausting_attacks
 from tests.hostile.attacks.headers import header_attacks
+from tests.hostile.attacks.job_sets import job_set_attacks
 from tests.hostile.attacks.known import known_attacks
 from tests.hostile.attacks.storing import storing_attacks
 from tests.hostile.attacks.uploads import upload_attacks
@@ -33,6 +34,7 @@ class Table:
             *connection_attacks(document),
             *upload_attacks(document),
             *storing_attacks(document),
+            *job_set_attacks(document),
             *known_attacks(document),
             *exhausting_attacks(document),
         ]
