@@ -27,6 +27,8 @@ COPIED = "files"
 _ELSEWHERE = {
     "README.md": "overview.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "demonstration/README.md": "demonstration.md",
     "examples/README.md": "examples.md",
     "docs/site/home.md": "index.md",

@@ -1,4 +1,4 @@
-"""What the README shows is what a reader gets who pastes its examples."""
+"""What the README and docs/http.md show is what a reader gets who pastes their examples."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import pytest
 from tests.scoreline.running import ROOT, Up
 
 TOLERANCE = 0.01
-"""How far a number may be off: formats of numbers differ between machines, and the README rounds."""
+"""How far a number may be off: formats of numbers differ between machines, and the pages round."""
 
 
-def examples() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Return the path and the body of each request in the README whose answer is shown, and what is shown of it."""
+def examples(page: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return the path and the body of each request on a page whose answer is shown, and what is shown of it."""
     found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     asked: tuple[str, dict[str, Any]] | None = None
-    for block in re.findall(
-        r"^```\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    ):
+    for block in re.findall(r"^```\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
         request = re.match(r"curl -s http://127\.0\.0\.1:8000(\S+) .*? -d '(\{.*?\})'\n", block, re.DOTALL)
         if request is not None:
             asked = (request[1], json.loads(request[2]))
@@ -32,7 +30,8 @@ def examples() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     return found
 
 
-EXAMPLES = examples()
+README, HTTP = "README.md", "docs/http.md"
+EXAMPLES = [(page, *example) for page in (README, HTTP) for example in examples(page)]
 
 
 def close(found: Any, shown: Any) -> bool:
@@ -44,14 +43,28 @@ def close(found: Any, shown: Any) -> bool:
     return abs(found - shown) <= TOLERANCE if isinstance(shown, float) else bool(found == shown)
 
 
-def test_the_readme_shows_answers_of_a_job_a_call_and_a_ranking() -> None:
-    assert [path for path, _, _ in EXAMPLES] == ["/v1/jobs", "/v1/score", "/v1/rerank"]
+def test_the_pages_show_answers_of_a_job_a_call_and_a_ranking() -> None:
+    shown = [(page, path) for page, path, _, _ in EXAMPLES]
+    assert shown == [(README, "/v1/score"), (HTTP, "/v1/jobs"), (HTTP, "/v1/score"), (HTTP, "/v1/rerank")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "body", "shown"), EXAMPLES, ids=[path for path, _, _ in EXAMPLES])
-def test_an_example_of_the_readme_gives_what_it_shows(
-    demonstration: Up, path: str, body: dict[str, Any], shown: dict[str, Any]
+def test_the_python_of_the_readme_ranks_as_it_says(demonstration: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / README).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    monkeypatch.setenv("SCORELINE_URL", demonstration.url)
+    names: dict[str, Any] = {}
+    exec(compile(block, README, "exec"), names)
+    assert names["ranking"].results[0].index == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "path", "body", "shown"), EXAMPLES, ids=[f"{page} {path}" for page, path, _, _ in EXAMPLES]
+)
+def test_an_example_gives_what_its_page_shows(
+    demonstration: Up, page: str, path: str, body: dict[str, Any], shown: dict[str, Any]
 ) -> None:
     with httpx2.Client(base_url=demonstration.url, timeout=60.0) as client:
         answer = client.post(path, json=body).json()
