@@ -38,8 +38,9 @@ _LIST_ITEM = re.compile(r"( *)([-*]|\d+\.) +")
 
 def sources() -> dict[str, str]:
     """Return the page of each Markdown file, by its path in the repository."""
-    files = {f"docs/{file.name}": file.name for file in sorted((ROOT / "docs").glob("*.md"))}
-    return _ELSEWHERE | files
+    docs = ROOT / "docs"
+    found = [file.relative_to(docs).as_posix() for file in sorted([*docs.glob("*.md"), *docs.glob("log/*.md")])]
+    return _ELSEWHERE | {f"docs/{name}": name for name in found}
 
 
 def pages() -> dict[str, str]:
