@@ -51,7 +51,7 @@ from api.routes import webhooks as webhook_routes
 from api.routes.deployment import documentation, health, metrics, models, overview, page, start
 from api.routes.result import MAX_VALUES
 from api.service import Service
-from api.siblings.membership import Siblings
+from api.siblings import Siblings
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
@@ -157,7 +157,7 @@ def create_app(
     doorbell, listener = open_api_bell(bell, parent_serves=siblings is not None)
     watch = Watch(database)
     ended = EndedJobs()
-    budget = Budget(limits, None if siblings is None else siblings.uses())
+    budget = Budget(limits)
     named_tenants = 0 if telemetry is None else telemetry.metric_tenants
     process_metrics = Metrics(database, watch, store.worker_fresh_seconds, ended, budget, siblings, named_tenants)
     if isinstance(doorbell, RedisBell):
@@ -167,7 +167,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         compatibility = CompatibilityCheck(database, card, store.worker_fresh_seconds)
         threads = Threads(1 if siblings is None else siblings.count)
-        text_process = TextProcess(reading, threads, None if siblings is None else siblings.turns)
+        text_process = TextProcess(reading, threads)
         ringer = Ringer(doorbell)
         storage_quota = StorageQuota(database, limits.max_stored_bytes_per_tenant)
 
@@ -188,11 +188,7 @@ def create_app(
             text_process=text_process,
             compatibility=compatibility,
             authenticator=Authenticator(database, threads, keys, limits, keyless=keyless),
-            rate_limits=RateLimits(
-                bell.redis_url if bell.bell_socket is None else None,
-                bell.bell_prefix,
-                None if siblings is None else siblings.count_requests,
-            ),
+            rate_limits=RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
             admission=Admission(database, threads, card, compatibility, api, storage_quota),
             storage_quota=storage_quota,
             acceptor=Acceptor(database, threads, ringer, process_metrics, card.name),

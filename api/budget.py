@@ -2,9 +2,8 @@
 
 Each request has a :class:`Place` from its arrival to its end. Everything that a request holds is counted through its
 place, and the middleware gives all of it back when the request ends, in whichever way it ends. All of this happens on
-the event loop, so there are no locks. Processes that serve a port together have one budget: each counts its own use
-where the others see it (:mod:`api.siblings.table`). Two of them that look at the same moment may both take the
-last place.
+the event loop, so there are no locks. Of several processes that serve a port together, each has a part of the limits
+(:meth:`settings.limits.LimitSettings.divided_among`).
 
 Connections are bounded before this, by the server itself. A connection has one request at a time, so that bound also
 holds for the requests that have no place: health checks and metrics, which must be answered when the budget is used up.
@@ -14,9 +13,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
 
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,34 +45,20 @@ class Kind(StrEnum):
     UPLOAD = "upload"  # it sends a job as JSON lines, or a file
 
 
-class Use(Protocol):
-    """How much of something is in use, in all and by tenant."""
+class Use:
+    """How much of something the requests of this process use, in all and by tenant."""
 
-    def total(self) -> int:
-        """Return the use of all tenants, and of requests whose tenant is not known yet."""
+    def __init__(self) -> None:
+        self.total = 0  # of all tenants, and of requests whose tenant is not known yet
+        self._by_tenant: Counter[str] = Counter()  # only tenants that use something
 
     def of(self, tenant: str) -> int:
         """Return the use of a tenant."""
-
-    def add(self, tenant: str | None, amount: int) -> None:
-        """Count this much more; a negative amount is given back. tenant: None counts in all only."""
-
-
-class OwnUse:
-    """The use of the requests of this process."""
-
-    def __init__(self) -> None:
-        self._total = 0
-        self._by_tenant: Counter[str] = Counter()  # only tenants that use something
-
-    def total(self) -> int:
-        return self._total
-
-    def of(self, tenant: str) -> int:
         return self._by_tenant[tenant]
 
     def add(self, tenant: str | None, amount: int) -> None:
-        self._total += amount
+        """Count this much more; a negative amount is given back. tenant: None counts in all only."""
+        self.total += amount
         if tenant is not None:
             self._by_tenant[tenant] += amount
             if self._by_tenant[tenant] == 0:
@@ -84,8 +68,8 @@ class OwnUse:
 class _Share:
     """Something that is limited in all and for each tenant. The limits are settings with these names."""
 
-    def __init__(self, limits: LimitSettings, what: str, setting: str, use: Use) -> None:
-        self.used = use
+    def __init__(self, limits: LimitSettings, what: str, setting: str) -> None:
+        self.used = Use()
         self._what = what
         self._setting = setting
         self._limit: int = getattr(limits, setting)
@@ -93,7 +77,7 @@ class _Share:
 
     def check(self, amount: int) -> None:
         """Raise RequestError OVERLOADED if all tenants together can't use this much more."""
-        if self.used.total() + amount > self._limit:
+        if self.used.total + amount > self._limit:
             message = f"this server takes {self._limit} {self._what} at the same time; please try again"
             raise _refused(ErrorCode.OVERLOADED, message, self._setting)
 
@@ -111,24 +95,18 @@ def _refused(code: ErrorCode, message: str, setting: str) -> RequestError:
 class Budget:
     """What all open requests hold together. For use on the event loop."""
 
-    def __init__(self, limits: LimitSettings, uses: Iterable[Use] | None = None) -> None:
-        """uses: where four kinds of use are counted. None: for this process alone."""
-        requests, streams, uploads, held_bytes = [OwnUse() for _ in range(4)] if uses is None else uses
+    def __init__(self, limits: LimitSettings) -> None:
         waiting = "requests that wait for a job, follow events, or receive scores or files as streams"
         self.open = {
-            Kind.REQUEST: _Share(limits, "requests", "max_open_requests", requests),
-            Kind.STREAM: _Share(limits, waiting, "max_open_streams", streams),
-            Kind.UPLOAD: _Share(limits, "uploads", "max_open_uploads", uploads),
+            Kind.REQUEST: _Share(limits, "requests", "max_open_requests"),
+            Kind.STREAM: _Share(limits, waiting, "max_open_streams"),
+            Kind.UPLOAD: _Share(limits, "uploads", "max_open_uploads"),
         }
-        self.held_bytes = _Share(limits, "bytes of bodies and answers", "max_buffered_body_bytes", held_bytes)
+        self.held_bytes = _Share(limits, "bytes of bodies and answers", "max_buffered_body_bytes")
 
-    def open_requests(self, kind: Kind) -> int:
-        """Return the number of open requests of a kind."""
-        return self.open[kind].used.total()
-
-    def buffered_body_bytes(self) -> int:
-        """Return the bytes in memory of bodies that are not read as JSON yet, and of answers that are not read."""
-        return self.held_bytes.used.total()
+    def in_use(self) -> list[int]:
+        """Return the number of open requests of each kind, and the bytes that are held of bodies and answers."""
+        return [share.used.total for share in (*self.open.values(), self.held_bytes)]
 
     def place(self, departure: Departure | None = None) -> Place:
         """Return a place for a request that has just arrived. Raises RequestError OVERLOADED."""

@@ -1,7 +1,7 @@
 """The counters of the API and the state of the queue, in Prometheus's text format.
 
 If several processes serve a port together, each can show the metrics of all: they keep their counters in files that all
-of them read, and numbers of what they have in use in a table (:mod:`api.siblings.table`).
+of them read, and numbers of what they have in use in a table (:mod:`api.siblings`).
 
 No label contains the id of a job or text of a client, and the operator says how many tenants labels may name, which is
 none by default. So the number of time series is bounded.
@@ -22,8 +22,7 @@ from starlette.types import Scope
 
 from api.budget import Budget, Kind
 from api.caching import ThrottledValue
-from api.siblings.membership import Siblings, counters_folder
-from api.siblings.table import SharedTable
+from api.siblings import SharedTable, Siblings, counters_folder
 from api.waiting.ended_jobs import EndedJobs
 from jobs.file_batches.tables import BatchStatus
 from jobs.invariant_watch import Watch
@@ -108,8 +107,9 @@ class Metrics:
         self._refused = self._counter("scoreline_refused_requests", refused, "limit")
         self._ended = ended
         self._siblings = siblings
-        self._use = _UseCollector(budget, None if siblings is None else siblings.table.awaited_jobs)
-        self._shown.register(self._use)
+        self._budget = budget
+        self._awaited_jobs: Callable[[], int] = lambda: 0
+        self._shown.register(_UseCollector(self.in_use if siblings is None else siblings.table.in_use))
         self._shown.register(_StoreCollector(database, watch, fresh_seconds))
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
@@ -121,8 +121,11 @@ class Metrics:
 
     def read_awaited_jobs_from(self, awaited: Callable[[], int]) -> None:
         """Set the function that returns the number of jobs that requests of this process wait for."""
-        if self._siblings is None:
-            self._use.awaited_jobs = awaited
+        self._awaited_jobs = awaited
+
+    def in_use(self) -> list[int]:
+        """Return how many jobs requests of this process wait for, and what :meth:`api.budget.Budget.in_use` does."""
+        return [self._awaited_jobs(), *self._budget.in_use()]
 
     def count_request(self, scope: Scope, status: int, seconds: float, code: str | None = None) -> None:
         """Count an answered request. code: of the error that it was answered with.
@@ -183,24 +186,24 @@ class Metrics:
 
 
 class _UseCollector(Collector):
-    """What is open now. awaited_jobs: the number of jobs that requests wait for."""
+    """What is in use now, in the order of :meth:`Metrics.in_use`."""
 
-    def __init__(self, budget: Budget, awaited_jobs: Callable[[], int] | None) -> None:
-        self._budget = budget
-        self.awaited_jobs = awaited_jobs or (lambda: 0)
+    def __init__(self, in_use: Callable[[], list[int]]) -> None:
+        self._in_use = in_use
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("scoreline_awaited_jobs", "Jobs whose end a request waits for.", self.awaited_jobs())
+        awaited_jobs, *of_kinds, held_bytes = self._in_use()
+        yield GaugeMetricFamily("scoreline_awaited_jobs", "Jobs whose end a request waits for.", awaited_jobs)
         what = (
             "Requests that are not ended: streams wait for a job, follow events, or receive JSON lines or files;"
             " uploads send JSON lines or files."
         )
         requests = GaugeMetricFamily("scoreline_open_requests", what, labels=("kind",))
-        for kind in Kind:
-            requests.add_metric((kind.value,), self._budget.open_requests(kind))
+        for kind, number in zip(Kind, of_kinds, strict=True):
+            requests.add_metric((kind.value,), number)
         yield requests
         held = "Bytes in memory of bodies that are not read as JSON yet, uploads excepted, and of unread answers."
-        yield GaugeMetricFamily("scoreline_buffered_body_bytes", held, self._budget.buffered_body_bytes())
+        yield GaugeMetricFamily("scoreline_buffered_body_bytes", held, held_bytes)
 
 
 class _ProcessesCollector(Collector):

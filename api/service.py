@@ -22,7 +22,7 @@ from api.metrics import Metrics
 from api.provenances import KnownProvenances
 from api.reading import ReadingContext
 from api.rounds import Rounds, SharedCall
-from api.siblings.membership import Siblings
+from api.siblings import Siblings
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads

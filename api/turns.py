@@ -5,15 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
-
-
-class TurnTaking(Protocol):
-    """What lets tenants take turns, in this process or in another one."""
-
-    def turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
-        """Wait for a place, and keep it until the end of the block."""
+from contextlib import asynccontextmanager
 
 
 class Turns:

@@ -1,10 +1,27 @@
 """What a client, a tenant and all clients together may use of an API process. docs/limits.md explains each limit."""
 
+from typing import Self
+
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from settings.errors.mistakes import setting_error, variable_of
 from settings.slice import SettingsSlice
 
 MEBIBYTE = 2**20
+
+HELD_BYTES = ("max_buffered_body_bytes", "max_buffered_body_bytes_per_tenant")
+AT_THE_SAME_TIME = (
+    "max_connections",
+    "max_waiting_key_lookups",
+    "max_open_requests",
+    "max_open_requests_per_tenant",
+    "max_open_streams",
+    "max_open_streams_per_tenant",
+    "max_open_uploads",
+    "max_open_uploads_per_tenant",
+    *HELD_BYTES,
+)
+"""The limits of what a process holds at the same time. Several processes that serve a port together divide them."""
 
 
 class LimitSettings(SettingsSlice):
@@ -33,7 +50,9 @@ class LimitSettings(SettingsSlice):
         300.0, description="time in which a body must have arrived as a whole, JSON lines excepted"
     )
     max_buffered_body_bytes: PositiveInt = Field(
-        192 * MEBIBYTE, description="bytes of all unfinished bodies and unread answers together that a process holds"
+        192 * MEBIBYTE,
+        description="bytes of all unfinished bodies and unread answers together; processes that serve a port together "
+        "divide what may be held at the same time (docs/limits.md)",
     )
     max_buffered_body_bytes_per_tenant: PositiveInt = Field(64 * MEBIBYTE, description="the same, of one tenant")
     max_upload_bytes: PositiveInt = Field(16 * 2**30, description="largest job sent as JSON lines, unpacked")
@@ -109,3 +128,19 @@ class LimitSettings(SettingsSlice):
         512 * MEBIBYTE, description="memory of the process that reads a long body (docs/limits.md)"
     )
     text_process_seconds: PositiveFloat = Field(120.0, description="time in which that process must have read the body")
+
+    def divided_among(self, processes: int) -> Self:
+        """Return the limits of each of so many processes that serve a port together, rounded up.
+
+        Each of them has room for the largest body. Raises SettingError if not even the whole limits have.
+        """
+        for name in HELD_BYTES:
+            if getattr(self, name) < self.max_body_bytes:
+                expected = (
+                    f"it must be at least {variable_of('max_body_bytes')}, which is {self.max_body_bytes}, because "
+                    "such a body must have room; raise the one or lower the other"
+                )
+                raise setting_error(name, str(getattr(self, name)), expected)
+        shares = {name: -(-getattr(self, name) // processes) for name in AT_THE_SAME_TIME}
+        shares |= {name: max(shares[name], self.max_body_bytes) for name in HELD_BYTES}
+        return self.model_copy(update=shares)

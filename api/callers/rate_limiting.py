@@ -1,8 +1,7 @@
 """Rate limits: the number of requests per second and per minute that a tenant may send, over all of its keys.
 
 The requests are counted in Redis, so that all API processes count together. Without Redis, or while it is unavailable,
-each API applies the limits to its own requests; processes that serve a port together have their parent count for all
-of them. Requests of tenants without limits are not counted.
+each process applies the limits to its own requests. Requests of tenants without limits are not counted.
 
 Responses show the remaining requests in the header fields of the IETF's draft-ietf-httpapi-ratelimit-headers.
 """
@@ -17,14 +16,13 @@ from dataclasses import dataclass, field
 import anyio
 import structlog
 from anyio.to_thread import run_sync
-from limits import RateLimitItem
+from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
 from limits.errors import StorageError
-from limits.storage import RedisStorage
+from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from api.callers.request_counts import CountElsewhere, LimitState, OwnCounts, count_with, limit_items
 from jobs.tenancy.tenants import Tenant
 from scoring.error_codes import ErrorCode, RequestError
 
@@ -35,6 +33,18 @@ AWAY_SECONDS = 5.0
 THREADS = 4
 
 log = structlog.stdlib.get_logger("api.rate_limiting")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """The state of one limit after a request was counted."""
+
+    name: str
+    quota: int  # requests in a window
+    window: int  # seconds
+    passed: bool
+    remaining: int  # requests
+    reset: int  # seconds until further requests are possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +62,10 @@ class RateLimitResult:
 
 
 class RateLimits:
-    """Counts requests. Create it inside the event loop that uses it. redis_url: None in embedded mode.
+    """Counts requests. Create it inside the event loop that uses it. redis_url: None in embedded mode."""
 
-    count_elsewhere: counts what is not counted in Redis. None: this process does.
-    """
-
-    def __init__(self, redis_url: str | None, prefix: str, count_elsewhere: CountElsewhere | None = None) -> None:
-        self._own = OwnCounts()
-        self._count_elsewhere = count_elsewhere
+    def __init__(self, redis_url: str | None, prefix: str) -> None:
+        self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._shared = None
         if redis_url is not None:
             storage = RedisStorage(
@@ -76,14 +82,14 @@ class RateLimits:
 
     async def count(self, tenant: Tenant) -> RateLimitResult:
         """Count a request of a tenant, and return whether it is within the tenant's limits."""
-        items = limit_items(tenant.requests_per_second, tenant.requests_per_minute)
+        items = _limit_items(tenant)
         if not items:
             return RateLimitResult()
         states = None
         if self._shared is not None and not self._is_away:
             states = await run_sync(self._count_shared, self._shared, items, tenant.name, limiter=self._threads)
         if states is None:
-            states = await self._count_without_redis(tenant)
+            states = _count_with(self._own, items, tenant.name)
         refused = [state.reset for state in states if not state.passed]
         return RateLimitResult(_headers(states), max(refused, default=None))
 
@@ -98,21 +104,42 @@ class RateLimits:
         if self._is_away:  # another thread found that while this request waited for its thread
             return None
         try:
-            return count_with(shared, items, tenant, time.monotonic() + REDIS_SECONDS)
+            return _count_with(shared, items, tenant, time.monotonic() + REDIS_SECONDS)
         except (StorageError, TimeoutError) as error:
             self._away_until = time.monotonic() + AWAY_SECONDS
             reason = error.storage_error if isinstance(error, StorageError) else error
-            log.warning("Redis is away: each API counts requests for itself", error=str(reason))
+            log.warning("Redis is away: each API process counts requests for itself", error=str(reason))
             return None
 
-    async def _count_without_redis(self, tenant: Tenant) -> list[LimitState]:
-        limits = (tenant.name, tenant.requests_per_second, tenant.requests_per_minute)
-        if self._count_elsewhere is not None:
-            try:
-                return await self._count_elsewhere(*limits)
-            except TimeoutError:
-                log.warning("the parent process does not answer: this process counts requests for itself")
-        return self._own.count(*limits)
+
+def _limit_items(tenant: Tenant) -> dict[str, RateLimitItem]:
+    """Return a tenant's limits by their names in the header fields."""
+    items: dict[str, RateLimitItem] = {}
+    if tenant.requests_per_second is not None:
+        items["second"] = RateLimitItemPerSecond(tenant.requests_per_second)
+    if tenant.requests_per_minute is not None:
+        items["minute"] = RateLimitItemPerMinute(tenant.requests_per_minute)
+    return items
+
+
+def _count_with(
+    limiter: SlidingWindowCounterRateLimiter, items: Mapping[str, RateLimitItem], tenant: str, until: float = math.inf
+) -> list[LimitState]:
+    """Count a request. Raises TimeoutError after the time ``until``, on the monotonic clock."""
+
+    def check_time() -> None:
+        if time.monotonic() > until:
+            raise TimeoutError("its answers take too long")
+
+    states = []
+    for name, item in items.items():
+        check_time()
+        passed = limiter.hit(item, tenant)
+        check_time()
+        reset_at, remaining = limiter.get_window_stats(item, tenant)
+        seconds = max(1, math.ceil(reset_at - time.time()))
+        states.append(LimitState(name, item.amount, item.get_expiry(), passed, remaining if passed else 0, seconds))
+    return states
 
 
 def _headers(states: Sequence[LimitState]) -> dict[str, str]:

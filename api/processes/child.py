@@ -1,6 +1,6 @@
 """Run one of several API processes, started by their parent:
 
-``python -m api.processes.child NUMBER COUNT FOLDER SOCKET_OF_THE_PARENT LISTENING_SOCKET [LISTENING_SOCKET ...]``
+``python -m api.processes.child NUMBER COUNT FOLDER LISTENING_SOCKET [LISTENING_SOCKET ...]``
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from pathlib import Path
 
 from prometheus_client import values
 
-from api.processes.parent_channel import ParentChannel
 from api.processes.serving import serve_with_siblings
-from api.siblings.membership import Siblings, counters_folder
+from api.siblings import Siblings, counters_folder
 from settings.logs import configure_logs
 
 
@@ -23,9 +22,8 @@ def main() -> int:
     number, count, folder, *files = sys.argv[1:]
     configure_logs(fields={"process": int(number)})
     keep_counters(int(number), Path(folder))
-    to_parent, *sockets = [socket.socket(fileno=int(file)) for file in files]
-    parent = ParentChannel(to_parent)
-    return serve_with_siblings(Siblings(int(number), int(count), Path(folder), parent.count, parent), parent, sockets)
+    sockets = [socket.socket(fileno=int(file)) for file in files]
+    return serve_with_siblings(Siblings(int(number), int(count), Path(folder)), sockets)
 
 
 def keep_counters(number: int, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The parent of several API processes: it starts them, starts them again, stops them, and serves what they share.
+"""The parent of several API processes: it starts them, starts them again, and stops them.
 
 It answers no requests. If a child ends, the others go on. A child that hangs is ended, because it would still get its
 share of the connections, and answer none. The kernel ends the children if the parent is killed.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -19,11 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from api.callers.request_counts import OwnCounts
 from api.processes.listening import Addresses, PortError, reserve
-from api.processes.parent_channel import serve_child
-from api.siblings.membership import HEARTBEAT_SECONDS, counters_folder, open_table
-from api.turns import Turns
+from api.siblings import HEARTBEAT_SECONDS, SharedTable, counters_folder
 from bell.local import LocalHub
 from settings.api import ApiSettings
 from settings.bell import BellSettings
@@ -38,6 +34,9 @@ STOP_SECONDS = 15.0
 """Time that children have to stop, when they take no more requests, before they are killed: longer than they give
 requests in progress.
 """
+
+SERVING_SECONDS = 0.1
+"""The pause between two looks at whether a child serves yet."""
 
 SILENT_CHECKS = 20
 """A child is ended when so many looks, one each :data:`HEARTBEAT_SECONDS`, have found no new heartbeat of it. No
@@ -55,8 +54,6 @@ class Parent:
         self._settings = settings
         self._bell = bell
         self._count = settings.process_count
-        self._counts = OwnCounts()
-        self._turns = Turns()
         self._children: dict[int, Process] = {}  # that run, by number
         self._serving: set[int] = set()  # the numbers of those that take requests
         self._status = 0
@@ -78,7 +75,7 @@ class Parent:
 
     async def _run(self, addresses: Addresses, folder: Path) -> int:
         self._stopping, self._first_serves = asyncio.Event(), asyncio.Event()
-        self._table = open_table(folder, self._count)
+        self._table = SharedTable(folder, self._count)
         loop = asyncio.get_running_loop()
         for stop in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(stop, self._stop, stop)
@@ -141,9 +138,8 @@ class Parent:
 
     async def _run_child(self, number: int, addresses: Addresses, folder: Path) -> tuple[int, bool]:
         """Run a child until it ends. Returns its exit status, and whether it ever took requests."""
-        ours, theirs = socket.socketpair()
         sockets = addresses.sockets()
-        passed = [one.fileno() for one in (theirs, *sockets)]
+        passed = [one.fileno() for one in sockets]
         try:
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, *(["-P"] if sys.flags.safe_path else [])),
@@ -154,31 +150,28 @@ class Parent:
             )
         finally:
             # Only the child has these sockets. So when it ends, nothing waits in them for nobody to take it.
-            for one in (theirs, *sockets):
+            for one in sockets:
                 one.close()
         self._children[number] = child
         log.info("a process of the API was started", process=number, pid=child.pid)
         if self._stopping.is_set():
             child.terminate()
-        serving = asyncio.Event()
-        tasks = [
-            asyncio.create_task(serve_child(ours, self._counts, self._turns, serving)),
-            asyncio.create_task(self._watch(number, child, serving)),
-        ]
+        watching = asyncio.create_task(self._watch(number, child))
         try:
             status = await child.wait()
         finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            served = self._table.heartbeat(number) > 0
             del self._children[number]
             self._serving.discard(number)
             self._table.clear(number)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return status, serving.is_set()
+        return status, served
 
-    async def _watch(self, number: int, child: Process, serving: asyncio.Event) -> None:
+    async def _watch(self, number: int, child: Process) -> None:
         """Note that a child serves, and kill it if it falls silent then."""
-        await serving.wait()
+        while not self._table.heartbeat(number):
+            await asyncio.sleep(SERVING_SECONDS)
         self._serving.add(number)
         self._first_serves.set()
         last, silent = 0, 0

@@ -15,11 +15,10 @@ from api.application import create_app
 from api.callers.authentication import NoKeysError
 from api.processes.child_server import ChildServer
 from api.processes.listening import PortError, reserve
-from api.processes.parent_channel import ParentChannel
 from api.server.open_files import connections_that_fit
 from api.server.server import Server
 from api.server.starting import Starting
-from api.siblings.membership import Siblings
+from api.siblings import Siblings
 from checkpoints.files import CheckpointError
 from scoring.templates.wording import TemplateError
 from settings.api import ApiSettings
@@ -45,20 +44,15 @@ def serve_alone(starting: Starting | None) -> int:
 
     starting: what answers meanwhile; None: nothing.
     """
-    return _serve(None, None, () if starting is None else starting.sockets, starting)
+    return _serve(None, () if starting is None else starting.sockets, starting)
 
 
-def serve_with_siblings(siblings: Siblings, parent: ParentChannel, sockets: Sequence[socket.socket]) -> int:
+def serve_with_siblings(siblings: Siblings, sockets: Sequence[socket.socket]) -> int:
     """The same, as one of several processes, on sockets that are bound already."""
-    return _serve(siblings, parent, sockets, None)
+    return _serve(siblings, sockets, None)
 
 
-def _serve(
-    siblings: Siblings | None,
-    parent: ParentChannel | None,
-    sockets: Sequence[socket.socket],
-    starting: Starting | None,
-) -> int:
+def _serve(siblings: Siblings | None, sockets: Sequence[socket.socket], starting: Starting | None) -> int:
     # transformers would otherwise advise to install PyTorch, in lines that are not JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # An orderly exit would wait for the threads that may download the model now.
@@ -69,7 +63,7 @@ def _serve(
         scoring = ScoringSettings()
         app = create_app(
             api=settings,
-            limits=_limits(siblings),
+            limits=_limits(1 if siblings is None else siblings.count),
             scoring=scoring,
             store=StoreSettings(),
             bell=BellSettings(),
@@ -92,7 +86,7 @@ def _serve(
     # second, whenever a client's body has made enough new ones. So the objects that stay for good are exempted.
     gc.collect()
     gc.freeze()
-    if siblings is None or parent is None:
+    if siblings is None:
         if starting is None:
             try:
                 reserve(settings.host, settings.port).close()
@@ -108,9 +102,7 @@ def _serve(
             starting=starting,
         ).run(list(sockets) or None)
     else:
-        server = ChildServer(
-            app, siblings, parent, shutdown_seconds=SHUTDOWN_SECONDS, drain_seconds=settings.drain_seconds
-        )
+        server = ChildServer(app, siblings, shutdown_seconds=SHUTDOWN_SECONDS, drain_seconds=settings.drain_seconds)
         server.run(list(sockets))
     return 0
 
@@ -121,12 +113,9 @@ def _refuse(error: Exception) -> int:
     return Ending.MISCONFIGURED
 
 
-def _limits(siblings: Siblings | None) -> LimitSettings:
-    """Return the limits of this process. What is not counted together is divided among the processes."""
-    limits = LimitSettings()
-    if siblings is not None:
-        divided = ("max_connections", "max_waiting_key_lookups")
-        limits = limits.model_copy(update={name: siblings.share(getattr(limits, name)) for name in divided})
+def _limits(processes: int) -> LimitSettings:
+    """Return the limits of this process, which is one of so many. Raises SettingError."""
+    limits = LimitSettings().divided_among(processes)
     fitting = connections_that_fit(limits.max_connections)
     if fitting < limits.max_connections:
         log.warning("the limit of open files leaves room for fewer connections", connections=fitting)

@@ -19,7 +19,7 @@ from api.reading import ReadingContext
 from api.text_process import messages
 from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refused
 from api.threads import Threads
-from api.turns import Turns, TurnTaking
+from api.turns import Turns
 from scoring.error_codes import ErrorCode, RequestError
 
 START_SECONDS = 30.0
@@ -55,13 +55,12 @@ class ReaderKilledError(RequestError):
 class TextProcess:
     """Reads one body at a time in another process, the tenants in turn. Create it in the event loop that uses it."""
 
-    def __init__(self, reading: ReadingContext, threads: Threads, turns: TurnTaking | None = None) -> None:
-        """turns: those of all processes that serve a port together. None: this process serves alone."""
+    def __init__(self, reading: ReadingContext, threads: Threads) -> None:
         self._reading = reading
         # Pickled before anything is served: with a large tokenizer, that holds the interpreter's lock for long.
         self._context = pickle.dumps(reading, pickle.HIGHEST_PROTOCOL)
         self._threads = threads
-        self._turns = turns or Turns()
+        self._turns = Turns()
         self._wanted = asyncio.Event()
         self._started = asyncio.Event()
         self._control: socket.socket | None = None  # while it is started

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from api.budget import RETRY_SECONDS, Kind, OwnUse, Use
+from api.budget import RETRY_SECONDS, Kind, Use
 from api.requests.submission import read_call
 from jobs.store.database import Database
 from jobs.tenancy.keys import PREFIX, StoredKey, find_key
@@ -27,8 +27,7 @@ from tests.api.tiny_model import TinyModel
 
 
 def by_tenant(use: Use) -> dict[str, int]:
-    """The use of a process that serves alone, by tenant."""
-    assert isinstance(use, OwnUse)
+    """The use of a process, by tenant."""
     return use._by_tenant
 
 
@@ -86,7 +85,7 @@ class Limited:
 
         def held() -> bool:
             of_tenants = [sum(by_tenant(share.used).values()) for share in shares]
-            return [share.used.total() for share in shares] == of_tenants == expected
+            return [share.used.total for share in shares] == of_tenants == expected
 
         eventually(held, f"{expected} is held")
 
@@ -175,7 +174,7 @@ def test_strangers_who_invent_keys_do_not_take_the_places_of_known_tenants(
 
     monkeypatch.setattr("api.callers.authentication.find_key", find_slowly)
     held = [stranger(letter) for letter in "abcde"]
-    eventually(lambda: limited.budget.open_requests(Kind.REQUEST) == 5, "three are looked up and two wait")
+    eventually(lambda: limited.budget.open[Kind.REQUEST].used.total == 5, "three are looked up and two wait")
     assert [stranger(letter).answer().code for letter in "fgh"] == ["overloaded"] * 3
     assert limited.get("/v1/jobs").answer().status == 200
     go_on.set()
@@ -387,7 +386,7 @@ def test_by_default_a_tenant_may_have_256_calls_and_1000_streams_open(
         for n, client in enumerate(clients):
             client.send(call if n < 256 else wait)
         budget = api.budget
-        eventually(lambda: [budget.open_requests(kind) for kind in Kind] == [256, 1_000, 0], "all of them wait")
+        eventually(lambda: [budget.open[kind].used.total for kind in Kind] == [256, 1_000, 0], "all of them wait")
         worker.gate.set()
         assert {client.answer().status for client in clients} == {200}
         for client in clients:

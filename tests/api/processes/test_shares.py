@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from api.callers.request_counts import LimitState, OwnCounts
-from api.siblings.membership import Siblings
 from api.threads import sql_threads
-from api.turns import Turns
 from settings.api import ApiSettings
 from settings.errors.mistakes import SettingError
+from settings.limits import AT_THE_SAME_TIME, LimitSettings
 
 
 @pytest.mark.parametrize(("given", "processes"), [("1", 1), ("3", 3), ("auto", len(os.sched_getaffinity(0)))])
@@ -35,8 +33,30 @@ def test_connections_to_the_database_are_divided() -> None:
 
 
 @pytest.mark.parametrize(("limit", "processes", "share"), [(8_192, 3, 2_731), (512, 4, 128), (1, 4, 1)])
-def test_a_divided_limit_is_rounded_up(tmp_path: Path, limit: int, processes: int, share: int) -> None:
-    async def count(tenant: str, per_second: int | None, per_minute: int | None) -> list[LimitState]:
-        return OwnCounts().count(tenant, per_second, per_minute)
+def test_a_divided_limit_is_rounded_up(limit: int, processes: int, share: int) -> None:
+    given: dict[str, Any] = dict.fromkeys(AT_THE_SAME_TIME, limit)
+    whole = LimitSettings(**given, max_body_bytes=1)
+    divided = whole.divided_among(processes)
+    assert {getattr(divided, name) for name in AT_THE_SAME_TIME} == {share}
+    assert divided.model_copy(update=given) == whole, "nothing else is divided"
 
-    assert Siblings(0, processes, tmp_path, count, Turns()).share(limit) == share
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 64])
+def test_each_process_holds_its_part_of_the_bytes_and_the_largest_body_at_least(processes: int) -> None:
+    limits = LimitSettings(
+        max_body_bytes=100, max_buffered_body_bytes=800, max_buffered_body_bytes_per_tenant=200
+    ).divided_among(processes)
+    assert limits.max_buffered_body_bytes == max(800 // processes, 100)
+    assert limits.max_buffered_body_bytes_per_tenant == max(200 // processes, 100)
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("name", ["max_buffered_body_bytes", "max_buffered_body_bytes_per_tenant"])
+def test_limits_without_room_for_the_largest_body_are_refused(name: str, processes: int) -> None:
+    given: dict[str, Any] = {"max_body_bytes": 100, name: 99}
+    with pytest.raises(SettingError) as refused:
+        LimitSettings(**given).divided_among(processes)
+    assert str(refused.value) == (
+        f"SCORELINE_{name.upper()} is '99': it must be at least SCORELINE_MAX_BODY_BYTES, which is 100, because such a "
+        "body must have room; raise the one or lower the other"
+    )

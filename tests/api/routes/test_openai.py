@@ -138,7 +138,7 @@ def test_a_client_that_waits_no_longer_leaves_no_job_running_however_often_it_tr
     with pytest.raises(openai.APITimeoutError):
         score(client_of(held, timeout=0.5, max_retries=1))
     budget = held.budget
-    eventually(lambda: budget.open_requests(Kind.REQUEST) == 0, "the server gives the calls up")
+    eventually(lambda: budget.open[Kind.REQUEST].used.total == 0, "the server gives the calls up")
     assert set(statuses(held)) <= {"cancelled"}
 
 

@@ -254,11 +254,11 @@ def test_kept_documents_count_in_the_budget_while_the_ranking_waits(
 
         threads: list[threading.Thread] = []
         threads.append(call(return_documents=False))
-        assert budget.buffered_body_bytes() == 0
+        assert budget.held_bytes.used.total == 0
         threads.append(call())
-        assert budget.buffered_body_bytes() > 0
+        assert budget.held_bytes.used.total > 0
         worker.gate.set()
         for thread in threads:
             thread.join()
         assert [answer.status_code for answer in answers] == [200, 200]
-        assert budget.buffered_body_bytes() == 0
+        assert budget.held_bytes.used.total == 0

@@ -57,7 +57,7 @@ def test_an_endless_body_that_no_route_reads_is_dropped_and_ends_its_connection(
         eventually(lambda: connection._dropped_bytes, "the route follows the job")
         client.send(b"0" * (UNREAD_BYTES - 1))
         eventually(lambda: connection._dropped_bytes == UNREAD_BYTES, "the bytes are dropped")
-        assert api.budget.buffered_body_bytes() == 0
+        assert api.budget.held_bytes.used.total == 0
         client.send(b"00")
         eventually(lambda: connection.transport.is_closing(), "the connection is closed")
     worker.gate.set()
@@ -88,10 +88,10 @@ def test_bodies_that_are_sent_ahead_count_and_are_few(running: Running) -> None:
         eventually(lambda: connection.cycle is not None and connection.cycle.response_started, "the stream begins")
         ahead = head("content-length: 999999", "content-type: application/json", line="POST /v1/score HTTP/1.1")
         client.send(ahead, b"0" * 1_000)
-        eventually(lambda: api.budget.buffered_body_bytes() == 1_000, "they count")
+        eventually(lambda: api.budget.held_bytes.used.total == 1_000, "they count")
         client.send(b"0" * UNREAD_BYTES)
         eventually(lambda: connection._refusal is not None, "they are refused")
-        eventually(lambda: api.budget.buffered_body_bytes() == 0, "and no longer kept")
+        eventually(lambda: api.budget.held_bytes.used.total == 0, "and no longer kept")
     worker.gate.set()
 
 
@@ -103,15 +103,15 @@ def test_answers_that_nobody_reads_count_and_leave_no_room_for_more(running: Run
     call = head(*headers, line="POST /v1/score HTTP/1.1") + content
     with RawClient(api, receive_buffer=4096) as silent, RawClient(api, receive_buffer=4096) as other:
         silent.send(call)
-        eventually(lambda: api.budget.buffered_body_bytes() > ROOM / 8, "an answer is kept")
+        eventually(lambda: api.budget.held_bytes.used.total > ROOM / 8, "an answer is kept")
         other.send(call)
         refusal = other.answer()
         assert (refusal.status, refusal.code) == (429, "too_many_open_requests")
-        assert api.budget.buffered_body_bytes() <= ROOM
+        assert api.budget.held_bytes.used.total <= ROOM
         # An answer for which there is no room is refused before anything is computed.
         assert len(api.client.get("/v1/jobs?calls=true").json()["data"]) <= 1
         assert json.loads(silent.answer().body)["scores"]
-    eventually(lambda: api.budget.buffered_body_bytes() == 0, "everything is given back")
+    eventually(lambda: api.budget.held_bytes.used.total == 0, "everything is given back")
 
 
 class _Transport:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
 
-from api.processes.parent_channel import ParentChannel
 from api.reading import ReadingContext
 from api.text_process import process as module
 from api.text_process.process import TextProcess
 from api.threads import Threads
-from api.turns import Turns, TurnTaking
 from scoring.error_codes import ErrorCode, RequestError
 from tests.api.serving import RunningApi
 from tests.api.text_process.test_process import readers
@@ -100,32 +96,16 @@ def test_a_body_does_not_wait_for_ever_for_a_process_that_does_not_start(
     assert refused.value.code is ErrorCode.OVERLOADED
 
 
-@pytest.mark.parametrize("of_parent", [False, True])
-def test_a_body_does_not_wait_for_ever_for_its_turn(
-    reading: ReadingContext, monkeypatch: pytest.MonkeyPatch, of_parent: bool
-) -> None:
-    """Somebody keeps the only turn, or the parent process, which gives turns, does not answer."""
+def test_a_body_does_not_wait_for_ever_for_its_turn(reading: ReadingContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TURN_SECONDS", 0.01)
-    silent, theirs = socket.socketpair()
-
-    async def read(turns: TurnTaking) -> None:
-        with pytest.raises(RequestError) as refused:
-            await TextProcess(reading, Threads(), turns).read("a", give_back, b"")
-        assert refused.value.code is ErrorCode.OVERLOADED
 
     async def run() -> None:
-        if of_parent:
-            channel = ParentChannel(theirs)
-            async with channel.open():
-                await read(channel)
-            return
-        turns = Turns()
-        async with turns.turn("b"):
-            await read(turns)
-        async with asyncio.timeout(10), turns.turn("a"):  # which nobody who was refused has kept
+        process = TextProcess(reading, Threads())
+        async with process._turns.turn("b"):
+            with pytest.raises(RequestError) as refused:
+                await process.read("a", give_back, b"")
+            assert refused.value.code is ErrorCode.OVERLOADED
+        async with asyncio.timeout(10), process._turns.turn("a"):  # which nobody who was refused has kept
             pass
 
-    with silent, theirs:
-        asyncio.run(run())
-        if of_parent:
-            assert [json.loads(line) for line in silent.recv(1_000).splitlines()] == [["turn", 1, "a"], ["end", 1]]
+    asyncio.run(run())

@@ -1,1 +1,0 @@
-"""What the processes that serve a port together share."""
