@@ -1,7 +1,8 @@
 """Attack a deployment: ``python -m tests.hostile --requests 100000 --minutes 30``.
 
 It starts a private PostgreSQL and Redis, the API and a worker. The exit status is 0 if all marks were reached, else 1.
-With ``--only N`` and the same seed, attack N alone is carried out again, and its answers are printed.
+With ``--only N``, the same seed and the same ``--kind``, attack N alone is carried out again, and its answers are
+printed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> int:
     try:
         siege = Siege(folder, postgres, redis_server, say)
         if options.only is not None:
-            siege.replay(options.seed, options.only)
+            siege.replay(options.seed, options.only, options.kind)
             return 0
         report = siege.run(
             Plan(options.requests, 60 * options.minutes, options.seed, options.pace, options.judge_times, options.kind)

@@ -129,12 +129,12 @@ class Siege:
             report.broken_rules = self._broken_rules()
         return report
 
-    def replay(self, seed: int, number: int) -> None:
-        """Carry out one attack on a fresh deployment, and print what comes back."""
+    def replay(self, seed: int, number: int, kind: str | None = None) -> None:
+        """Carry out one attack on a fresh deployment, and print what comes back. kind: the only kind that there was."""
         with self.deployment as deployment:
             document, callers, _ = self._start()
             assault = Assault(deployment.port, document, callers, seed)
-            attack, attack_plan = assault.plan(Table(document), number)
+            attack, attack_plan = assault.plan(Table(document, kind=kind), number)
             outcome = asyncio.run(assault.carry_out(attack_plan))
             print(attack)
             for answer in outcome.answers:

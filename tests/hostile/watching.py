@@ -129,10 +129,14 @@ class _Watcher:
         for task in tasks:
             task.cancel()
         self._phases.pop("", None)
-        self._commands.send(dict(self._phases))
+        with contextlib.suppress(BrokenPipeError):  # whoever started it has gone
+            self._commands.send(dict(self._phases))
 
     def _take_command(self, stop: asyncio.Event) -> None:
-        phase = self._commands.recv()
+        try:
+            phase = self._commands.recv()
+        except EOFError:
+            phase = None
         if phase is None:
             stop.set()
         else:
