@@ -31,6 +31,7 @@ from tests.composition.compose_file import (
 )
 from tests.composition.image import Dockerfile, build_context_paths, read_dockerfile
 from tests.composition.roles import READS, variables
+from tests.kubernetes import manifests as kubernetes
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"worker": ("cpu", "cpu"), "worker-gpu": ("gpu", "cuda"), "worker-tpu": ("tpu", "tpu")}
@@ -278,4 +279,21 @@ def test_containers_write_to_no_root_and_their_logs_have_an_end() -> None:
     for name, service in services.items():
         assert service["logging"]["options"] == {"max-size": "20m", "max-file": "5"}, name
         assert service.get("read_only") is (None if name == "postgres" else True), name
-    assert all("mem_limit" in services[name] for name in ("redis", "migrate", "deliver"))
+
+
+def test_every_container_has_a_limit_of_memory_that_is_the_one_of_its_pod(
+    example: dict[str, str], composition: Composition
+) -> None:
+    assert all("mem_limit" in service.raw for service in composition.services.values())
+    pods = {"api": "overlays/cpu", "worker": "overlays/cpu", "worker-gpu": "overlays/gpu", "worker-tpu": "overlays/tpu"}
+    for name, folder in pods.items():
+        service = composition.services[name]
+        limit = kubernetes.roles(folder)[service.command[0]].container["resources"]["limits"]["memory"]
+        assert limit == service.raw["mem_limit"].upper() + "i", name
+    chosen = {"API_MEMORY": "3g", "WORKER_MEMORY": "40g", "POSTGRES_MEMORY": "4g"}
+    changed = read_composition(example | chosen).services
+    assert {name: changed[name].raw["mem_limit"] for name in (*pods, "postgres")} == {
+        "api": "3g",
+        "postgres": "4g",
+        **dict.fromkeys(WORKERS, "40g"),
+    }
