@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +59,42 @@ class CopiedSource:
     def popen_arguments(self, words: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], Path]:
         """See :class:`Place`."""
         return ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *words], self._app
+
+
+# Each process has its own view of the machine, as a container with a read-only root has of its image.
+_READ_ONLY = """
+set -e
+places=$(awk '$2 !~ "^/(proc|sys|dev)(/|$)" || $2 == "/dev/shm" { print $2 }' /proc/self/mounts)
+for folder in "$TMPDIR" "$HF_HOME"; do mount --bind "$folder" "$folder"; done
+for place in $places; do mount -o remount,bind,ro "$place"; done
+exec "$@"
+"""
+_SEE_READ_ONLY = ["unshare", "--mount", "sh", "-c", _READ_ONLY, "sh"]
+
+
+def may_mount() -> bool:
+    """Whether this process may give another one a view of the machine that is read-only."""
+    folders = dict.fromkeys(("TMPDIR", "HF_HOME"), tempfile.gettempdir())
+    tried = subprocess.run(["env", *_SEE_READ_ONLY, "true"], env=os.environ | folders, capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+class ReadOnlySource(CopiedSource):
+    """The same, where nothing can be written but the folders that stand for /tmp and for the cache of models."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.writable = {"TMPDIR": folder / "temporary", "HF_HOME": folder / "cache"}
+        for path in self.writable.values():
+            path.mkdir()
+        self.environment = {**self.environment, **{name: str(path) for name, path in self.writable.items()}}
+
+    def popen_arguments(self, words: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], Path]:
+        """See :class:`Place`."""
+        (env, clean, *others), folder = super().popen_arguments(words, environment)
+        path = f"PATH={environment['PATH']}{os.pathsep}{os.environ['PATH']}"  # which has the programs that mount
+        named = [f"{name}={value}" for name, value in environment.items()]
+        return [env, clean, *named, path, *_SEE_READ_ONLY, env, clean, *others], folder
 
 
 class Machine:
