@@ -16,7 +16,11 @@ INTRODUCTION = """\
 Every setting is an environment variable. Processes read them when they start. A wrong value ends the process with one
 line that names the variable, its value, and what is expected. A variable whose name is no setting is named in the log.
 `SCORELINE_URL` and `SCORELINE_API_KEY` are no settings of the service: the [command](command.md) and the
-[client](client.md) read them."""
+[client](client.md) read them. In the tables, a *count* is a whole number above 0, and a *number* is a finite number
+above 0."""
+
+SHORT = {"a whole number greater than 0": "count", "a finite number greater than 0": "number", "a text": "text"}
+"""What the tables call the kinds that most settings have; the introduction explains the words."""
 
 
 def page() -> str:
@@ -42,7 +46,8 @@ def _kind(schema: Mapping[str, Any]) -> str:
     """Return in words which values a setting can have."""
     if schema.get("type") == "array":
         return f"a list with commas: {describe(schema['items'])}"
-    return describe(schema)
+    kind = describe(schema)
+    return SHORT.get(kind, kind)
 
 
 def written_default(default: object) -> str:
