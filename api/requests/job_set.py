@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,10 @@ MAX_JOBS = 64
 
 TOKENS_AT_ONCE = 2**20
 """When the jobs that were read have this many tokens and items, no further job of the set is taken."""
+
+SECONDS_AT_ONCE = 20.0
+"""When reading has taken this long, no further job of the set is taken. A job may take a second for each million
+characters before it is refused, and what is refused has no tokens that count."""
 
 ReadJob = Submission | Mapping[str, Any]
 """A job, or the fields of the RequestError for which it is refused."""
@@ -51,20 +56,31 @@ def read_job_set(
         message = f"a set has {MAX_JOBS} jobs at most: send {len(jobs)} as several sets, or as a file to /v1/batches"
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="jobs")
     found: list[ReadJob] = []
-    size = 0
+    size, seconds, started = 0, 0.0, time.monotonic()
     for job in jobs:
         stop_if_unwanted()
         try:
-            if size > TOKENS_AT_ONCE:
-                message = f"the jobs before it in this set have {size} tokens and items: send it in another set"
-                raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
+            _check_room(size, seconds)
             submission = _read(reading, job, stop_if_unwanted, principal, strict=strict)
         except RequestError as error:
             found.append(vars(error))
         else:
             found.append(submission)
             size += submission.total_items + len(submission.prefix) + sum(chunk.tokens for chunk in submission.chunks)
+        seconds = time.monotonic() - started
     return found
+
+
+def _check_room(size: int, seconds: float) -> None:
+    """Raise RequestError REQUEST_TOO_LARGE if the jobs before one, by their size and time, are enough for a set."""
+    if size > TOKENS_AT_ONCE:
+        before = f"have {size} tokens and items"
+    elif seconds > SECONDS_AT_ONCE:
+        before = f"took {seconds:.0f} s to read"
+    else:
+        return
+    message = f"the jobs before it in this set {before}: send it in another set"
+    raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
 
 
 def _read(

@@ -233,6 +233,20 @@ def test_a_set_is_read_no_further_than_one_large_job(fresh: Fresh, monkeypatch: 
     assert "another set" in entries[1]["body"]["error"]["message"]
 
 
+@quick_on("sqlite")
+def test_jobs_that_are_refused_after_long_reading_are_the_last_of_their_set(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, _ = fresh
+    refused_late = {"query": "a" * 400, "items": ["a"] * 100 + ["a" * 800], "label_token_ids": [70], "item_first": True}
+    assert [entry["status_code"] for entry in send(api.client, refused_late, BODY)] == [400, 202]
+    monkeypatch.setattr(job_set, "SECONDS_AT_ONCE", 0.0)
+    first, *others = send(api.client, refused_late, BODY, BODY)
+    assert "context" in first["body"]["error"]["message"]
+    assert [entry["body"]["error"]["code"] for entry in others] == ["request_too_large"] * 2
+    assert "s to read: send it in another set" in others[0]["body"]["error"]["message"]
+
+
 def test_a_dry_run_is_sent_alone(api: RunningApi) -> None:
     [entry] = send(api.client, BODY | {"dry_run": True})
     assert (entry["status_code"], entry["body"]["error"]["code"]) == (400, "unsupported_parameter")
