@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from unittest.mock import patch
 
+import numpy as np
+
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
 from benchmarks.workloads import LabelWorkload
-from scoring.layout import Rows
 from scoring.planning.algorithms import AlgorithmSetting
-from scoring.planning.continuations import ContinuationLengths, Way, plan_continuations
-from scoring.planning.estimates import GroupLengths
+from scoring.planning.cut import cut
+from scoring.planning.lengths import GroupLengths
 from scoring.planning.planner import Assignment, Planner
 from settings.engine import EngineSettings
 from tools.tpu.workloads import Workload
@@ -103,7 +104,7 @@ def measure(algorithm: str, shape: str, workload: Workload, repeats: int) -> Mea
     return replace(measured, computed_tokens=engine.computed_tokens // repeats)
 
 
-WAYS = {"planned": None, "rows": Way.ROW, "branches": Way.BRANCH}
+WAYS = {"planned": None, "rows": False, "branches": True}
 """How labels of several tokens are computed: as the planner chooses, or in one way."""
 
 
@@ -119,7 +120,8 @@ def measure_labels(way: str, shape: str, workload: LabelWorkload, repeats: int) 
     forced = WAYS[way]
     with ExitStack() as stack:
         if forced is not None:
-            stack.enter_context(patch("scoring.planning.continuations.cheaper_way", lambda *_: forced))
+            decided = lambda _, begins, *__: np.full(len(begins), forced)  # noqa: E731
+            stack.enter_context(patch("scoring.planning.cut._are_branches", decided))
         measured = timed(lambda: list(engine.score(work, lambda: None)), repeats, workload.items, warm_up)
     return replace(measured, computed_tokens=engine.computed_tokens // repeats)
 
@@ -128,8 +130,6 @@ def chosen_way(shape: str, workload: LabelWorkload) -> str:
     """Return the name in :data:`WAYS` of what the planner chooses for all labels."""
     engine = random_engine(shape, EngineSettings(enable_scoring_cache=False))
     (group,) = workload.work(SHAPES[shape].vocabulary)
-    parts = [(chunk.rows, chunk.continuations) for chunk in group.chunks if chunk.continuations is not None]
-    rows = Rows.join([of_chunk for of_chunk, _ in parts])
-    lengths = GroupLengths(len(group.prefix), rows.lengths, rows.prefix_ends)
-    (way,) = set(plan_continuations(engine.planner, lengths, ContinuationLengths.join(parts)).ways.tolist())
-    return next(name for name, of_name in WAYS.items() if of_name == way)
+    parts = [(chunk.rows, chunk.continuations) for chunk in group.chunks]
+    made = cut(engine.planner, GroupLengths.of(len(group.prefix), parts))
+    return "branches" if len(made.branches) else "rows"

@@ -23,7 +23,8 @@ from model.attention.contract import Attention
 from model.attention.dense import DenseAttention
 from model.attention.tiles import TiledAttention, active_tiles
 from model.packed_sequence import pack_sequences
-from model.score_buffer import Row, ScoreBuffer
+from model.rows import item_rows
+from model.score_buffer import ScoreBuffer
 from scoring.layout import ChunkWork, Head, Rows
 
 LENGTHS = (500, 1000, 2000, 4000, 8000)
@@ -36,7 +37,7 @@ def ranges_of(length: int, query: int) -> np.ndarray:
     item = np.zeros(ITEM, np.int32)
     rows = Rows.pack([item] * count, [query] * count)
     buffer = ScoreBuffer.of(ChunkWork(0, rows, (1,), Head.LOGITS))
-    items = [Row(item, query, buffer, n) for n in range(count)]
+    items = item_rows(buffer)
     (packed,) = pack_sequences([(np.zeros(query, np.int32), items)], length, count)
     return packed.arrays(length, count)[2][None]
 

@@ -17,7 +17,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
 from model.packed_sequence import pack_sequences
-from model.score_buffer import Row, ScoreBuffer
+from model.rows import item_rows
+from model.score_buffer import ScoreBuffer
 from scoring.layout import ChunkWork, Head, Rows
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -33,7 +34,7 @@ def packed_mask(groups: list[tuple[int, list[int]]]) -> tuple[np.ndarray, list[i
         items = [np.zeros(length, np.int32) for length in lengths]
         rows = Rows.pack(items, [prefix] * len(items))
         buffer = ScoreBuffer.of(ChunkWork(0, rows, (1,), Head.LOGITS))
-        work.append((np.zeros(prefix, np.int32), [Row(item, prefix, buffer, n) for n, item in enumerate(items)]))
+        work.append((np.zeros(prefix, np.int32), item_rows(buffer)))
     size = sum(prefix + sum(lengths) for prefix, lengths in groups)
     (packed,) = pack_sequences(work, size, 1000)
     ranges = packed.arrays(size, 1000)[2]

@@ -35,12 +35,14 @@ from model.phases import OnPhase, watched
 from model.platforms import Platform
 from model.prefixes.cache import PrefixCache
 from model.prefixes.pool import PoolShape
-from model.score_buffer import AnyRow, Floats, Row, ScoreBuffer, TargetBuffer, TargetRow, buffer_of
+from model.rows import Row, item_rows, whole
+from model.score_buffer import Floats, ScoreBuffer, TargetBuffer, buffer_of
 from model.served import served
 from model.work.planned import PlannedGroup, WorkPlanner
-from scoring.layout import Continuations, GroupWork, ScoredChunk
+from scoring.layout import Continuations, GroupWork, ScoredChunk, TokenIds
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
+from scoring.planning.cut import Cut
 from scoring.planning.estimates import NOTHING, Estimator
 from scoring.planning.planner import Planner
 from settings.engine import EngineSettings
@@ -192,31 +194,24 @@ class Engine:
         Raises :class:`model.checks.known_answer.KnownAnswerError`.
         """
         known = self._known_answers.prompts(self.card.context_length)
-        algorithms = {"serial": self._extender.serial, "prefill_extend": self._extender.prefill_extend}
         found = {
-            name: np.concatenate([self._final_states(compute, groups) for groups in known.companies])
-            for name, compute in algorithms.items()
+            "serial": [self._states(self._extender.serial, groups, whole) for groups in known.companies],
+            "prefill_extend": [
+                self._states(self._extender.prefill_extend, groups, lambda row, _: row) for groups in known.companies
+            ],
         }
         read = [states for groups in known.companies for states in self._states_everywhere(groups)]
-        self._known_answers.check_model(known, found, read, same_bits=self.planner.policy.batch_invariant)
-
-    def _final_states(
-        self, compute: Callable[[Sequence[GroupRows]], Iterator[StepOutput]], groups: Sequence[GroupWork]
-    ) -> Floats:
-        """Return the final states of all rows of groups that have a chunk each, and keep nothing in the cache."""
-        return np.concatenate(self._states(compute, groups, lambda rows: rows))
+        same_bits = self.planner.policy.batch_invariant
+        together = {name: np.concatenate(list(chain(*states))) for name, states in found.items()}
+        self._known_answers.check_model(known, together, read, same_bits=same_bits)
 
     def _states_everywhere(self, groups: Sequence[GroupWork]) -> list[Floats]:
         """Return the final states of all own tokens of each of these rows, or of the last one of a long row."""
 
-        def everywhere(rows: Sequence[Row]) -> list[TargetRow]:
-            unused = TargetBuffer.of(rows[0].buffer.chunk, Continuations.pack([], []))
-            longest = self._forward.shapes.step_tokens
-            reads = [len(row.tokens) if 0 < len(row.tokens) <= longest else 1 for row in rows]
-            places = [np.zeros((read, 1), np.int64) for read in reads]
-            return [
-                TargetRow(row.tokens, row.prefix_end, unused, at, None) for row, at in zip(rows, places, strict=True)
-            ]
+        def everywhere(row: Row, _: TokenIds) -> Row:
+            unused = TargetBuffer.of(row.buffer.chunk, Continuations.pack([], []))
+            read = len(row.tokens) if 0 < len(row.tokens) <= self._forward.shapes.step_tokens else 1
+            return Row(row.tokens, row.begin, unused, np.zeros(read, np.int64), np.ones(read, np.int64))
 
         return self._states(self._extender.prefill_extend, groups, everywhere)
 
@@ -224,13 +219,13 @@ class Engine:
         self,
         compute: Callable[[Sequence[GroupRows]], Iterator[StepOutput]],
         groups: Sequence[GroupWork],
-        reading: Callable[[Sequence[Row]], Sequence[AnyRow]],
+        reading: Callable[[Row, TokenIds], Row],
     ) -> list[Floats]:
-        """Return the states that rows are read at, float32 [read, width] each, for groups that have a chunk each."""
-        rows = [
-            reading(list(self._work_planner.rows(ScoreBuffer.of(group.chunks[0]), len(group.prefix))))
-            for group in groups
-        ]
+        """Return the states that rows are read at, float32 [read, width] each, and keep nothing in the cache.
+
+        groups: with a chunk each. reading: makes what is computed of an item and the prefix of its group.
+        """
+        rows = [[reading(row, group.prefix) for row in item_rows(ScoreBuffer.of(group.chunks[0]))] for group in groups]
         places = {id(row): place for place, row in enumerate(chain(*rows))}
         found = [np.zeros((0, self._width), np.float32)] * len(places)
         for states, _ in compute([GroupRows(group, of_group) for group, of_group in zip(groups, rows, strict=True)]):
@@ -279,6 +274,10 @@ class Engine:
             prefixes=self.prefix_cache.counts(),
         )
 
+    def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> Cut:
+        """Return how chunks of one kind of a group would be computed."""
+        return self._work_planner.cut(group, buffers)
+
     @property
     def forward(self) -> Forward:
         """The model on its device, whose programs may also be compiled without being called."""
@@ -305,7 +304,7 @@ class Engine:
         if not tokens or not calibration.is_due(seconds):
             return None
         sample = plans[:: -(-len(plans) // SAMPLED_GROUPS)]
-        estimate = sum((planned.estimate(self.planner) for planned in sample), NOTHING)
+        estimate = sum((planned.estimate(self.planner.estimator) for planned in sample), NOTHING)
         if not estimate.tokens:  # for example, a prefix that was cached when the work was planned, and evicted since
             return None
         share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
@@ -336,7 +335,7 @@ class Engine:
     def _packed(self, work: Sequence[GroupRows], *, dense: bool) -> Iterator[StepOutput]:
         """Compute several groups in packed sequences."""
         longest = self.planner.policy.max_packed_tokens
-        groups = ((part.group.prefix, [row for row in part.rows if isinstance(row, Row)]) for part in work)
+        groups = ((part.group.prefix, part.rows) for part in work)
         for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
             computed = self._forward.packed(packed, dense=dense)
             yield list(zip(packed.rows, np.asarray(computed.states), strict=False)), computed.tokens

@@ -6,8 +6,8 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TypeGuard, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from model.forward import NO_BLOCKS, Computed, Extension, Forward
 from model.head_runner import FinalStates
 from model.lookahead import Lookahead
 from model.prefixes.cache import BranchPin, Pin, PrefixCache
-from model.score_buffer import AnyRow, Branch, Floats, ReadRow, Row, TargetRow, TargetTree
+from model.rows import Branch, Row
+from model.score_buffer import Floats, ScoreBuffer, TargetBuffer
 from scoring.layout import GroupWork, TokenIds
 
 StepOutput = tuple[list[FinalStates], int]
@@ -26,11 +27,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupRows:
-    """A group, and those of its rows and branches that are computed in one way."""
+    """A group, and those of its rows and branches that are computed by one algorithm."""
 
     group: GroupWork
-    rows: Sequence[AnyRow]
+    rows: Sequence[Row]
     branches: Sequence[Branch] = ()
+    shared: Sequence[tuple[ScoreBuffer | TargetBuffer, int]] = ()  # tokens of the prefix that items of chunks share
+    unpaid: tuple[ScoreBuffer | TargetBuffer, int] | None = None  # those of the item that pays for the prefix
+
+    def joined(self, other: GroupRows) -> GroupRows:
+        """Return all rows and branches of two parts of a group. The first part pays for the prefix."""
+        return GroupRows(
+            self.group,
+            [*self.rows, *other.rows],
+            [*self.branches, *other.branches],
+            [*self.shared, *other.shared],
+            other.unpaid if self.unpaid is None else self.unpaid,
+        )
 
 
 class Extender:
@@ -47,12 +60,7 @@ class Extender:
 
     def serial(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Compute whole sequences, without a prefix."""
-        whole = [
-            _extension(row, np.concatenate([part.group.prefix[: row.prefix_end], row.tokens]), 0)
-            for part in work
-            for row in part.rows
-        ]
-        yield from self._extend(whole, {})
+        yield from self._extend([_extension(row, row.tokens, 0) for part in work for row in part.rows], {})
         yield from self._branches([(branch, None) for part in work for branch in part.branches])
 
     def prefill_extend(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
@@ -67,9 +75,9 @@ class Extender:
             return
         by_key: dict[str, GroupRows] = {}
         for part in work:
-            known = by_key.setdefault(cache_key(part.group), GroupRows(part.group, [], []))
-            rows, branches = [*known.rows, *part.rows], [*known.branches, *part.branches]
-            by_key[cache_key(part.group)] = GroupRows(known.group, rows, branches)
+            key = cache_key(part.group)
+            known = by_key.get(key)
+            by_key[key] = part if known is None else known.joined(part)
         yield from self._with_room([(part, self._room_of(part)) for part in by_key.values()])
 
     def _room_of(self, part: GroupRows) -> int:
@@ -137,7 +145,7 @@ class Extender:
                 for branch, base in together:
                     if base is not None and (computed := sum(self._again(base, branch))):
                         yield [], computed
-                    pins.append(stack.enter_context(self._cache.branch(branch.tokens, branch.prefix_end, base)))
+                    pins.append(stack.enter_context(self._cache.branch(branch.tokens, branch.begin, base)))
                 for computed in self._cache.obtain(pins):
                     yield [], computed
                 yield from self._behind_branches(pins, [branch for branch, _ in together])
@@ -167,7 +175,7 @@ class Extender:
         longest = self._forward.shapes.step_tokens
         fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
 
-        def dispatched() -> Iterator[tuple[list[AnyRow], Computed, int]]:
+        def dispatched() -> Iterator[tuple[list[Row], Computed, int]]:
             for step in self._forward.fill(fitting):
                 rows = [extension.row for extension in step if extension.row is not None]
                 pins = {id(extension.table): behind.get(id(extension.table)) for extension in step}
@@ -186,7 +194,7 @@ class Extender:
         """Compute a row that is longer than a step as a prefix of its own, whose last final states are the row's."""
         row = extension.row
         assert row is not None
-        assert not isinstance(row, TargetTree), "a tree fits into a step"
+        assert not row.tails, "a row whose tails do not see one another fits into a step"
         tokens = extension.tokens if pin is None else np.concatenate([pin.tokens[: extension.start], extension.tokens])
         with self._cache.prefill(tokens, extension.start, pin, row.read) as prefill:
             for computed in prefill.steps():
@@ -197,19 +205,12 @@ class Extender:
         yield last, prefill.uncounted
 
     def _count_shared(self, part: GroupRows, *, is_cached: bool) -> None:
-        """Credit items with the tokens of their prefix as cached, all but the first unless the prefix is cached.
-
-        Items longer than a step share whole steps alone.
-        """
-        step = self._forward.shapes.step_tokens
-        counted = list[tuple[AnyRow, int]]()
-        for row in (*part.rows, *(branch.end for branch in part.branches)):
-            if not isinstance(row, Row):
-                counted += [] if row.shared is None else [(row, row.shared)]
-            else:
-                counted.append((row, row.prefix_end // step * step if len(row.tokens) > step else row.prefix_end))
-        for row, shared in counted if is_cached else counted[1:]:
-            row.buffer.cached_tokens += shared
+        """Credit items with the tokens of their prefix as cached, all but one of them unless the prefix is cached."""
+        for buffer, tokens in part.shared:
+            buffer.cached_tokens += tokens
+        if part.unpaid is not None and not is_cached:
+            buffer, tokens = part.unpaid
+            buffer.cached_tokens -= tokens
 
 
 def cache_key(group: GroupWork) -> str:
@@ -245,22 +246,15 @@ def _one_ahead(items: Iterable[T], lookahead: Lookahead) -> Iterator[T]:
     yield from waiting
 
 
-def _states_of(rows: Sequence[AnyRow], states: Floats) -> list[FinalStates]:
-    """Return each row of a step with its final states. A tree is returned as the rows that it consists of."""
-    parts = [part for row in rows for part in row.parts]
-    if not any(part.read > 1 for part in parts):
-        return list(zip(parts, states, strict=False))
-    stops = np.cumsum([part.read for part in parts]).tolist()
-    return [(part, states[stop - part.read : stop]) for part, stop in zip(parts, stops, strict=True)]
+def _states_of(rows: Sequence[Row], states: Floats) -> list[FinalStates]:
+    """Return each row of a step with its final states."""
+    stops = np.cumsum([row.read for row in rows]).tolist()
+    return [(row, states[stop - row.read : stop]) for row, stop in zip(rows, stops, strict=True)]
 
 
-def _pieces(row: AnyRow, states: Iterable[tuple[int, Floats]]) -> list[FinalStates]:
+def _pieces(row: Row, states: Iterable[tuple[int, Floats]]) -> list[FinalStates]:
     """Return pieces of a row that is read at several tokens; states: of each piece, behind the number of its first."""
-    found = list[FinalStates]()
-    for first, of_piece in states:
-        assert isinstance(row, TargetRow)
-        found.append((replace(row, places=row.places[first : first + len(of_piece)]), of_piece))
-    return found
+    return [(row.piece(first, len(of_piece)), of_piece) for first, of_piece in states]
 
 
 def _stand_in() -> TokenIds:
@@ -268,18 +262,17 @@ def _stand_in() -> TokenIds:
     return np.zeros(0, np.int32)
 
 
-def _behind(row: AnyRow, prefix: TokenIds, table: TokenIds) -> Extension:
-    """Return the item itself, or for an empty item that ends within the prefix the last token that it sees."""
+def _behind(row: Row, prefix: TokenIds, table: TokenIds) -> Extension:
+    """Return the row itself, or for a row without tokens the last token that it sees."""
     if len(row.tokens):
-        return _extension(row, row.tokens, row.prefix_end, table)
-    return Extension(prefix[row.prefix_end - 1 : row.prefix_end], row.prefix_end - 1, row, table)
+        return _extension(row, row.tokens, row.begin, table)
+    return Extension(prefix[row.begin - 1 : row.begin], row.begin - 1, row, table)
 
 
-def _extension(row: AnyRow, tokens: TokenIds, start: int, table: TokenIds = NO_BLOCKS) -> Extension:
-    tails = tuple(tail.read for tail in row.tails) if isinstance(row, TargetTree) else ()
-    return Extension(tokens, start, row, table, read=row.read, tails=tails)
+def _extension(row: Row, tokens: TokenIds, start: int, table: TokenIds = NO_BLOCKS) -> Extension:
+    return Extension(tokens, start, row, table, read=row.read, tails=row.tails)
 
 
-def _ends_with(row: AnyRow, prefix: TokenIds) -> TypeGuard[ReadRow]:
-    """Return whether a row is scored at the prefix's last token. A tree has tokens of its own."""
-    return not len(row.tokens) and row.prefix_end == len(prefix)
+def _ends_with(row: Row, prefix: TokenIds) -> bool:
+    """Return whether a row is scored at the prefix's last token."""
+    return not len(row.tokens) and row.begin == len(prefix)

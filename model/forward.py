@@ -15,7 +15,8 @@ import numpy.typing as npt
 from jax import Array
 
 from model.packed_sequence import PackedSequence
-from model.score_buffer import AnyRow, Floats
+from model.rows import Row
+from model.score_buffer import Floats
 from scoring.layout import Head, TokenIds
 from scoring.planning.estimates import Shapes
 
@@ -29,7 +30,7 @@ class Extension:
 
     tokens: TokenIds  # int32 [length], at positions from ``start`` on
     start: int
-    row: AnyRow | None = None  # the row that they score; None for a piece of a prefix
+    row: Row | None = None  # the row that they score; None for a piece of a prefix
     table: TokenIds = field(default_factory=lambda: NO_BLOCKS)
     """int32: the blocks of the prefix in order, and padding behind them."""
     stored: TokenIds = field(default_factory=lambda: NO_BLOCKS)

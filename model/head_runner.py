@@ -10,15 +10,16 @@ import numpy as np
 
 from model.buckets import label_bucket
 from model.forward import Forward
-from model.score_buffer import Floats, ReadRow, Row, ScoreBuffer, TargetBuffer, TargetRow
-from scoring.layout import Head, ScoredChunk
+from model.rows import Row
+from model.score_buffer import Floats, Places, ScoreBuffer, TargetBuffer
+from scoring.layout import Head, ScoredChunk, TokenIds
 
 FLUSH_TOKENS = 2_048
 """Tokens, padding included, that are computed between two runs of heads at most. Over a large vocabulary, a head costs
 as much for a few rows as for many; a finished chunk should not wait for long either.
 """
 
-FinalStates = tuple[ReadRow, Floats]
+FinalStates = tuple[Row, Floats]
 """A row and the final hidden states of the tokens that it is read at, float32 [read, width], or [width] for one."""
 
 
@@ -43,49 +44,73 @@ class HeadRunner:
     def flush(self) -> Iterator[ScoredChunk]:
         """Run a head for each set of labels among the waiting rows; yield the chunks that are finished by it."""
         waiting, self._waiting, self._states, self._tokens = self._waiting, [], 0, 0
-        by_labels: dict[tuple[Head, tuple[int, ...]], list[tuple[Row, Floats]]] = defaultdict(list)
-        by_targets: dict[int, list[tuple[TargetRow, Floats]]] = defaultdict(list)
+        by_labels: dict[tuple[Head, tuple[int, ...]], list[FinalStates]] = defaultdict(list)
+        of_targets = list[FinalStates]()
         for row, hidden in waiting:
-            if isinstance(row, TargetRow):
-                by_targets[label_bucket(row.places.shape[1])].append((row, hidden))
+            if isinstance(row.buffer, TargetBuffer):
+                of_targets.append((row, hidden))
             else:
                 by_labels[row.buffer.chunk.head, row.buffer.chunk.label_token_ids].append((row, hidden))
         for (head, label_ids), states in by_labels.items():
             for first in range(0, len(states), self._rows):
                 self._run_head(head, label_ids, states[first : first + self._rows])
-        for most, of_bucket in by_targets.items():
-            self._read_targets(of_bucket, most)
+        if of_targets:
+            self._read_targets(of_targets)
         buffers: dict[int, ScoreBuffer | TargetBuffer] = {id(row.buffer): row.buffer for row, _ in waiting}
         for buffer in buffers.values():
             if not buffer.missing:
                 yield buffer.scored()
 
-    def _run_head(self, head: Head, label_ids: tuple[int, ...], states: Sequence[tuple[Row, Floats]]) -> None:
+    def _run_head(self, head: Head, label_ids: tuple[int, ...], states: Sequence[FinalStates]) -> None:
         """Score as many rows as a head takes at most, and write the scores into their buffers."""
-        hidden = np.stack([state for _, state in states])
+        hidden = np.concatenate([np.atleast_2d(state) for _, state in states])
         outputs = [np.asarray(output) for output in self._forward.run_head(head, hidden, label_ids)]
         first = 0
         for _, of_buffer in groupby((row for row, _ in states), lambda row: id(row.buffer)):
             rows = list(of_buffer)
             of_rows = slice(first, first + len(rows))
-            rows[0].buffer.write([row.index for row in rows], [output[of_rows, : len(label_ids)] for output in outputs])
+            buffer = rows[0].buffer
+            assert isinstance(buffer, ScoreBuffer)
+            items = np.concatenate([row.places for row in rows])
+            buffer.write(items, [output[of_rows, : len(label_ids)] for output in outputs])
             first = of_rows.stop
 
-    def _read_targets(self, states: Sequence[tuple[TargetRow, Floats]], most: int) -> None:
-        """Read rows, as many tokens at a time as a head takes, each of which has at most so many targets."""
+    def _read_targets(self, states: Sequence[FinalStates]) -> None:
+        """Read rows for their targets. States that have about as many share runs of a head."""
         hidden = np.concatenate([np.atleast_2d(of_row) for _, of_row in states])
-        targets = np.zeros((len(hidden), most), np.int32)
-        stops = np.cumsum([row.read for row, _ in states]).tolist()
+        counts = np.concatenate([row.counts for row, _ in states])
+        targets = np.concatenate([_target_tokens(row) for row, _ in states])
+        logprobs, greedy = np.empty(len(targets), np.float32), np.empty(len(targets), np.bool_)
+        of_state, ends = np.repeat(np.arange(len(counts)), counts), np.cumsum(counts)
+        column = np.arange(len(targets)) - (ends - counts)[of_state]
+        distinct, kind_of = np.unique(counts, return_inverse=True)
+        buckets = np.array([label_bucket(int(count)) for count in distinct])[kind_of]
+        for most in np.unique(buckets).tolist():
+            chosen = np.flatnonzero(buckets == most)
+            for first in range(0, len(chosen), self._rows):
+                some = chosen[first : first + self._rows]
+                mine = _ranges((ends - counts)[some], counts[some])
+                at = np.repeat(np.arange(len(some)), counts[some]), column[mine]
+                wanted = np.zeros((len(some), int(counts[some].max())), np.int32)
+                wanted[at] = targets[mine]
+                of_targets, is_greedy = (
+                    np.asarray(output) for output in self._forward.run_target_head(hidden[some], wanted)
+                )
+                logprobs[mine], greedy[mine] = of_targets[at], is_greedy[at]
+        stops = np.cumsum([len(row.places) for row, _ in states]).tolist()
         for (row, _), stop in zip(states, stops, strict=True):
-            read, count = row.places.shape
-            targets[stop - read : stop, :count] = row.buffer.continuations.tokens[row.places]
-        logprobs, greedy = np.empty(targets.shape, np.float32), np.empty(targets.shape, np.bool_)
-        for first in range(0, len(hidden), self._rows):
-            some = slice(first, first + self._rows)
-            outputs = self._forward.run_target_head(hidden[some], targets[some])
-            for found, output in zip((logprobs, greedy), outputs, strict=True):
-                found[some] = np.asarray(output)[: len(hidden[some])]
-        for (row, _), stop in zip(states, stops, strict=True):
-            read, count = row.places.shape
-            of_row = slice(stop - read, stop), slice(count)
+            assert isinstance(row.buffer, TargetBuffer)
+            of_row = slice(stop - len(row.places), stop)
             row.buffer.write(row.places, logprobs[of_row], greedy[of_row])
+
+
+def _target_tokens(row: Row) -> TokenIds:
+    assert isinstance(row.buffer, TargetBuffer)
+    return row.buffer.continuations.tokens[row.places]
+
+
+def _ranges(firsts: Places, counts: Places) -> Places:
+    """Return the numbers of several ranges, one after another."""
+    stops = np.cumsum(counts)
+    found: Places = np.arange(int(counts.sum())) + np.repeat(firsts - (stops - counts), counts)
+    return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from model.score_buffer import Row
+from model.rows import Row
 from scoring.layout import TokenIds
 
 
@@ -35,9 +35,9 @@ class PackedSequence:
 
     def add_row(self, row: Row, prefix_begin: int) -> None:
         """Append an item. An empty item is scored at the last token of its prefix."""
-        end = prefix_begin + row.prefix_end
+        end = prefix_begin + row.begin
         if len(row.tokens):
-            self._add(row.tokens, row.prefix_end, (prefix_begin, end), self.length)
+            self._add(row.tokens, row.begin, (prefix_begin, end), self.length)
         self.rows.append(row)
         self.logit_positions.append(self.length - 1 if len(row.tokens) else end - 1)
 
@@ -86,7 +86,7 @@ def pack_sequences(
             if begin is None:
                 begin = sequence.add_prefix(prefix)
             else:
-                row.buffer.cached_tokens += row.prefix_end
+                row.buffer.cached_tokens += row.begin
             sequence.add_row(row, begin)
     if sequence.rows:
         yield sequence

@@ -1,9 +1,4 @@
-"""The rows to be scored, and the buffers that collect the scores of a chunk.
-
-A row is a sequence of tokens that is computed behind a prefix at once. Without continuations it is an item, which is
-read at its last token for all labels. A row of continuations may be read at several tokens: see
-:mod:`model.work.continuations`.
-"""
+"""The buffers that collect the scores of a chunk."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import ChunkWork, Continuations, LabelScores, ScoredChunk, TokenIds
+from scoring.layout import ChunkWork, Continuations, LabelScores, ScoredChunk
 
 Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]  # numbers of targets among those of a chunk
@@ -40,7 +35,7 @@ class ScoreBuffer:
         shape = (len(chunk.rows), len(chunk.label_token_ids))
         return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
 
-    def write(self, indices: Sequence[int], outputs: Sequence[Floats]) -> None:
+    def write(self, indices: Places, outputs: Sequence[Floats]) -> None:
         """Enter the scores of some rows, [rows, M] each: logits and log-probabilities."""
         for buffer, output in zip((self.logits, self.logprobs), outputs, strict=True):
             buffer[indices] = output
@@ -98,100 +93,3 @@ def buffer_of(chunk: ChunkWork) -> ScoreBuffer | TargetBuffer:
 def _check(scores: LabelScores, chunk: ChunkWork) -> None:
     if (row := scores.impossible_row()) is not None:
         raise EngineError(f"chunk {chunk.id}, row {row}: a score is NaN or +inf")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
-    """One item."""
-
-    tokens: TokenIds  # the item's own, int32 [length]
-    prefix_end: int  # tokens of the prefix that it sees
-    buffer: ScoreBuffer  # where its scores go
-    index: int  # its number in the buffer's chunk
-
-    @property
-    def read(self) -> int:
-        """How many of its last tokens are read; of an empty row, the last token of its part of the prefix."""
-        return 1
-
-    @property
-    def parts(self) -> tuple[Row]:
-        """The rows that it consists of, in the order of the tokens that are read."""
-        return (self,)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TargetRow:
-    """Tokens of continuations: each of its last ``read`` tokens is read for targets of its own."""
-
-    tokens: TokenIds  # its own, int32 [length]
-    prefix_end: int  # tokens of the prefix that it sees
-    buffer: TargetBuffer  # where the log-probabilities go
-    places: Places  # [read, M]: the targets that each of the tokens is read for
-    shared: int | None  # tokens of the query that its item shares; None for all rows of the item but one
-
-    @property
-    def read(self) -> int:
-        """As of :class:`Row`."""
-        return len(self.places)
-
-    @property
-    def parts(self) -> tuple[TargetRow]:
-        """As of :class:`Row`."""
-        return (self,)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TargetTree:
-    """Tokens of an item, and labels behind them that do not see one another: a row with tails.
-
-    It is read at the item's last token, and at every token of its tails.
-    """
-
-    item: TargetRow  # read at its last token
-    tails: tuple[TargetRow, ...]  # each read at all of its tokens; one at least
-    tokens: TokenIds  # the item's, and those of the tails in order, int32 [length]
-
-    @classmethod
-    def of(cls, item: TargetRow, tails: tuple[TargetRow, ...]) -> TargetTree:
-        """Return the tree of an item and its tails."""
-        return cls(item, tails, np.concatenate([item.tokens, *(tail.tokens for tail in tails)]))
-
-    @property
-    def prefix_end(self) -> int:
-        """As of :class:`Row`."""
-        return self.item.prefix_end
-
-    @property
-    def buffer(self) -> TargetBuffer:
-        """As of :class:`TargetRow`."""
-        return self.item.buffer
-
-    @property
-    def shared(self) -> int | None:
-        """As of :class:`TargetRow`."""
-        return self.item.shared
-
-    @property
-    def read(self) -> int:
-        """As of :class:`Row`."""
-        return 1 + sum(tail.read for tail in self.tails)
-
-    @property
-    def parts(self) -> tuple[TargetRow, ...]:
-        """As of :class:`Row`."""
-        return self.item, *self.tails
-
-
-ReadRow = Row | TargetRow
-AnyRow = ReadRow | TargetTree
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Branch:
-    """A query and an item that become a prefix of their own, which labels continue."""
-
-    tokens: TokenIds  # of query and item, int32 [length]
-    prefix_end: int  # how many of them are the query's
-    end: TargetRow  # what its last token is read for; it has no tokens of its own
-    rows: tuple[TargetRow, ...]  # behind the branch: all targets of a label but the last one

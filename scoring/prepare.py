@@ -210,7 +210,7 @@ class Preparation:
         rows, continuations = part
         found: list[Chunk] = []
         first_item = self.total_items - len(rows)
-        work = work_of_each_row(rows, continuations)
+        work = work_of_each_row(rows, continuations, len(self.prefix))
         cuts = Cuts.of(rows, continuations)
         start = 0
         while start < len(rows):

@@ -15,7 +15,8 @@ from benchmarks.workloads import batches
 from model.architecture.config import DecoderConfig
 from model.architecture.weights import tensor_shapes
 from model.packed_sequence import pack_sequences
-from model.score_buffer import Row, ScoreBuffer
+from model.rows import item_rows
+from model.score_buffer import ScoreBuffer
 from scoring.layout import ChunkWork, Head, Rows
 from tools.tpu.workloads import Sequences, labels_of
 
@@ -90,7 +91,7 @@ class TorchDecoder:
 
         rows = Rows.pack(group.items, [len(group.query)] * len(group.items))
         buffer = ScoreBuffer.of(ChunkWork(0, rows, (1,), Head.LOGITS))
-        items = [Row(item, len(group.query), buffer, n) for n, item in enumerate(group.items)]
+        items = item_rows(buffer)
         scores = np.empty((len(items), len(self._labels)), np.float32)
         for sequence in pack_sequences([(group.query, items)], PACKED_TOKENS, PACKED_ITEMS):
             size = -(-sequence.length // MULTIPLE) * MULTIPLE

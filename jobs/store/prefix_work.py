@@ -6,7 +6,8 @@ from sqlalchemy import ColumnElement, Float, ScalarSelect, case, cast, func, sel
 
 from jobs.store.codec import TOKEN_BYTES
 from jobs.store.tables import prefixes
-from scoring.work import ATTENTION_TOKENS, SHORTEST_SHARED
+from scoring.planning.folds import ATTENTION_TOKENS
+from scoring.work import SHORTEST_SHARED
 
 _LENGTH = cast(func.length(prefixes.c.tokens), Float) / TOKEN_BYTES
 _WORK = case((_LENGTH < SHORTEST_SHARED, 0.0), else_=func.round(_LENGTH * (1 + _LENGTH / (2 * ATTENTION_TOKENS))))

@@ -16,7 +16,8 @@ from model.checks.known_prompts import known_prompt, prompt_states
 from model.chips.axes import STATES
 from model.packed_sequence import PackedSequence
 from model.programs.kind import Source, int32
-from model.score_buffer import Row, ScoreBuffer
+from model.rows import item_rows
+from model.score_buffer import ScoreBuffer
 from model.whole_steps.decoder import Carried, StackedDecoder
 
 COPIES = 3
@@ -43,13 +44,7 @@ class PackedKey:
         """Copies of the known prompt, whose final states NumPy computes."""
         group = known_prompt(decoder.config.vocabulary)
         (chunk,) = group.chunks
-        buffer, stops = ScoreBuffer.of(chunk), np.cumsum(chunk.rows.lengths)
-        rows = [
-            Row(chunk.rows.tokens[stop - length : stop], end, buffer, index)
-            for index, (stop, length, end) in enumerate(
-                zip(stops, chunk.rows.lengths, chunk.rows.prefix_ends, strict=True)
-            )
-        ]
+        rows = item_rows(ScoreBuffer.of(chunk))
         sequence = PackedSequence()
         for _ in range(COPIES):
             begin = sequence.add_prefix(group.prefix)

@@ -1,31 +1,28 @@
-"""Groups of work and what is computed for their rows, by which algorithm."""
+"""Groups of work, how they are cut, and what is computed for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from model.extending import GroupRows, cache_key
 from model.prefixes.cache import PrefixCache
-from model.score_buffer import EngineError, Row, ScoreBuffer, TargetBuffer
-from model.work.continuations import ContinuationRows, Item
-from scoring.layout import ChunkWork, GroupWork, Rows
+from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer
+from model.work.layout import lay_out
+from scoring.layout import ChunkWork, GroupWork
 from scoring.planning.algorithms import Algorithm, Choice
-from scoring.planning.continuations import (
-    ContinuationLengths,
-    ContinuationPlan,
-    estimate_continuations,
-    plan_continuations,
-)
-from scoring.planning.estimates import NOTHING, Estimate, GroupLengths
-from scoring.planning.planner import Assignment, Planner
+from scoring.planning.cut import Cut, cut
+from scoring.planning.estimates import NOTHING, Estimate, Estimator
+from scoring.planning.folds import estimate, payer, shared_tokens
+from scoring.planning.lengths import GroupLengths
+from scoring.planning.planner import Planner
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Rows and branches of a group that are computed in one way."""
+    """Rows and branches of a group that are computed by one algorithm."""
 
     choice: Choice
     work: GroupRows
@@ -34,20 +31,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedGroup:
-    """A group and the algorithms that its rows are assigned to."""
+    """A group, and what is computed for it."""
 
     parts: Sequence[Part]
-    labels: tuple[GroupLengths, Sequence[Assignment]] | None  # of rows that are scored with labels of one token
-    targets: tuple[GroupLengths, ContinuationLengths, ContinuationPlan] | None  # of rows that have continuations
+    cuts: Sequence[Cut]  # of the chunks with labels of one token, and of those with labels of several
 
-    def estimate(self, planner: Planner) -> Estimate:
-        """Estimate the plan by the stored rates."""
-        total = NOTHING if self.labels is None else planner.estimate(*self.labels)
-        if self.targets is not None:
-            lengths, continuations, plan = self.targets
-            if self.labels is not None:  # whose estimate has the prefix
-                lengths = replace(lengths, cached=True)
-            total += estimate_continuations(planner, lengths, continuations, plan)
+    def estimate(self, estimator: Estimator) -> Estimate:
+        """Estimate the plan by the stored rates. The prefix counts once."""
+        total = NOTHING
+        for number, one in enumerate(self.cuts):
+            total += estimate(estimator, replace(one, group=replace(one.group, cached=one.group.cached or number > 0)))
         return total
 
 
@@ -61,77 +54,42 @@ class WorkPlanner:
 
     def plan(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> PlannedGroup:
         """Plan a group. Raises EngineError for a sequence that is empty or longer than the context."""
-        of_labels = [buffer for buffer in buffers if isinstance(buffer, ScoreBuffer)]
-        of_targets = [buffer for buffer in buffers if isinstance(buffer, TargetBuffer)]
-        labels = self._of_labels(group, of_labels) if of_labels else None
-        targets = self._of_targets(group, of_targets) if of_targets else None
-        parts = [*(labels[0] if labels else ()), *(targets[0] if targets else ())]
-        return PlannedGroup(parts, labels and labels[1], targets and targets[1])
-
-    def rows(self, buffer: ScoreBuffer, prefix_length: int) -> Iterator[Row]:
-        """Return the rows of a chunk."""
-        self._check(buffer.chunk, prefix_length)
-        rows = buffer.chunk.rows
-        starts = np.cumsum(rows.lengths) - rows.lengths
-        for index, (start, length, prefix_end) in enumerate(
-            zip(starts.tolist(), rows.lengths.tolist(), rows.prefix_ends.tolist(), strict=True)
-        ):
-            yield Row(rows.tokens[start : start + length], prefix_end, buffer, index)
-
-    def _of_labels(
-        self, group: GroupWork, buffers: Sequence[ScoreBuffer]
-    ) -> tuple[list[Part], tuple[GroupLengths, Sequence[Assignment]]]:
-        rows = [row for buffer in buffers for row in self.rows(buffer, len(group.prefix))]
-        lengths = self._lengths(group, buffers)
-        assignments = self.planner.plan(lengths)
-        parts = []
-        for one in assignments:
-            of_all = len(assignments) == 1  # Nearly always, and then rows need not be looked at one by one.
-            for buffer in buffers if of_all else {rows[n].buffer for n in one.rows.tolist()}:
-                buffer.algorithms.add(one.choice.algorithm.value)
-            parts.append(Part(one.choice, GroupRows(group, [rows[n] for n in one.rows]), len(one.rows)))
-        return parts, (lengths, assignments)
-
-    def _of_targets(
-        self, group: GroupWork, buffers: Sequence[TargetBuffer]
-    ) -> tuple[list[Part], tuple[GroupLengths, ContinuationLengths, ContinuationPlan]]:
         for buffer in buffers:
             self._check(buffer.chunk, len(group.prefix))
-        lengths = self._lengths(group, buffers)
-        continuations = ContinuationLengths.join([(buffer.chunk.rows, buffer.continuations) for buffer in buffers])
-        plan = plan_continuations(self.planner, lengths, continuations)
-        choice_of = np.zeros(len(lengths), np.int64)
-        for number, one in enumerate(plan.assignments):
-            choice_of[one.rows] = number
-        made = [ContinuationRows(self.planner.estimator.shapes) for _ in plan.assignments]
-        first_row = first_way = 0
-        for buffer in buffers:
-            ways = plan.ways[first_way : first_way + len(buffer.continuations)].tolist()
-            of_rows = choice_of[first_row : first_row + len(buffer.chunk.rows)].tolist()
-            self._add_items(group, buffer, ways, [(made[n], plan.assignments[n].choice) for n in of_rows])
-            first_row, first_way = first_row + len(of_rows), first_way + len(ways)
-        parts = [
-            Part(one.choice, GroupRows(group, rows.rows, rows.branches), len(one.rows))
-            for one, rows in zip(plan.assignments, made, strict=True)
-        ]
-        return parts, (lengths, continuations, plan)
+        kinds = [[one for one in buffers if isinstance(one, kind)] for kind in (ScoreBuffer, TargetBuffer)]
+        cuts, parts = list[Cut](), list[Part]()
+        for of_kind in kinds:
+            if of_kind:
+                cuts.append(self.cut(group, of_kind))
+                parts += self._parts(cuts[-1], group, of_kind)
+        return PlannedGroup(parts, cuts)
 
-    def _add_items(
-        self, group: GroupWork, buffer: TargetBuffer, ways: list[int], of_rows: list[tuple[ContinuationRows, Choice]]
-    ) -> None:
-        """Make the rows of a chunk's continuations. ways: of each; of_rows: where each item's go, and its choice."""
-        rows, labels = buffer.chunk.rows, buffer.chunk.columns
-        row_stops, stops = np.cumsum(rows.lengths).tolist(), np.cumsum(buffer.continuations.lengths).tolist()
-        for index, (made, choice) in enumerate(of_rows):
-            own = rows.tokens[row_stops[index] - int(rows.lengths[index]) : row_stops[index]]
-            is_serial = choice.algorithm is Algorithm.SERIAL
-            item = Item(group.prefix, int(rows.prefix_ends[index]), own, buffer, is_serial)
-            made.add(item, index * labels, (index + 1) * labels, ways, stops)
-            buffer.algorithms.add(choice.algorithm.value)
+    def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> Cut:
+        """Cut chunks of one kind of a group."""
+        chunks = [(buffer.chunk.rows, buffer.chunk.continuations) for buffer in buffers]
+        is_cached = cache_key(group) in self.cache
+        return cut(self.planner, GroupLengths.of(len(group.prefix), chunks, cached=is_cached))
 
-    def _lengths(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> GroupLengths:
-        rows = Rows.join([buffer.chunk.rows for buffer in buffers])
-        return GroupLengths(len(group.prefix), rows.lengths, rows.prefix_ends, cache_key(group) in self.cache)
+    def _parts(self, made: Cut, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> list[Part]:
+        found, chunk_of = list[Part](), np.repeat(np.arange(len(buffers)), [len(one.chunk.rows) for one in buffers])
+        for number, (choice, laid_out) in enumerate(
+            zip(made.choices, lay_out(made, group.prefix, buffers), strict=True)
+        ):
+            items = made.items_of(number)
+            for chunk in np.unique(chunk_of[items]).tolist():
+                buffers[chunk].algorithms.add(choice.algorithm.value)
+            work = GroupRows(group, laid_out.rows, laid_out.branches)
+            if choice.algorithm is Algorithm.PREFILL_EXTEND:
+                shared = shared_tokens(made, self.planner.estimator.shapes.step_tokens)
+                sums = np.bincount(chunk_of[items], shared[items], len(buffers)).astype(np.int64)
+                first = payer(made)
+                work = replace(
+                    work,
+                    shared=list(zip(buffers, sums.tolist(), strict=True)),
+                    unpaid=None if first is None else (buffers[chunk_of[first]], int(shared[first])),
+                )
+            found.append(Part(choice, work, len(items)))
+        return found
 
     def _check(self, chunk: ChunkWork, prefix_length: int) -> None:
         """Raise EngineError for a row that is too long, too short, or sees more than the prefix."""

@@ -13,7 +13,13 @@ from scoring.planning.planner import Planner
 
 def describe(planner: Planner) -> dict[str, Any]:
     """Return a planner as values that JSON can hold."""
-    return asdict(planner)
+    estimator = planner.estimator
+    of_estimator = {
+        "model": asdict(estimator.model),
+        "rates": asdict(estimator.rates),
+        "shapes": asdict(estimator.shapes),
+    }
+    return {"policy": asdict(planner.policy), "estimator": of_estimator}
 
 
 def planner_of(described: Mapping[str, Any]) -> Planner | None:

@@ -8,16 +8,18 @@ the right order; :mod:`scoring.planning.calibration` corrects the seconds.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import TokenIds
 from scoring.planning.algorithms import Algorithm
 from scoring.planning.bin_packing import first_fit_decreasing
+from scoring.planning.lengths import GroupLengths, Indices
+
+Floats = npt.NDArray[np.float64]
 
 MEASURED = Path(__file__).parent / "rates"
 """Rates by platform, in jax's name for it. Platforms without a file use the rates of a CPU."""
@@ -94,36 +96,17 @@ class Shapes:
         # and about two tiles of its own items.
         return prefix * prefix / 2 + (size - prefix) * prefix + 2 * size * self.step_tokens
 
-    def padded(self, tokens: int) -> int:
-        """Return the number of tokens that a step of ``tokens`` tokens computes."""
-        return next(size for size in self.step_sizes if tokens <= size)
-
 
 def slot_rows(length: int) -> int:
     """Return the rows of an item's slot: see :class:`model.attention.contract.ItemSlots`."""
     return max(SHORTEST_SLOT, 1 << (length - 1).bit_length())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupLengths:
-    """The lengths of a group of N rows, in tokens."""
-
-    prefix: int
-    lengths: TokenIds  # of the rows' own tokens, int32 [N]
-    prefix_ends: TokenIds  # the part of the prefix that each row sees, int32 [N]
-    cached: bool = False  # the prefix is in the cache
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def packed_tokens(self) -> int:
-        """Tokens of the prefix and all items."""
-        return self.prefix + int(self.lengths.sum())
-
-    def only(self, rows: npt.NDArray[np.int64]) -> GroupLengths:
-        """Return the group with some of its rows alone."""
-        return replace(self, lengths=self.lengths[rows], prefix_ends=self.prefix_ends[rows])
+def slots_of(lengths: Indices) -> Indices:
+    """Return :func:`slot_rows` of many lengths, one at least."""
+    exponents = np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
+    found: Indices = np.maximum(SHORTEST_SLOT, np.left_shift(1, exponents))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +127,25 @@ class Estimate:
 NOTHING = Estimate()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimates:
+    """The estimated costs of several pieces of work, float64 [n] each."""
+
+    tokens: Floats
+    seconds: Floats
+
+    def __add__(self, other: Estimates) -> Estimates:
+        return Estimates(self.tokens + other.tokens, self.seconds + other.seconds)
+
+    def times(self, factors: npt.NDArray[Any]) -> Estimates:
+        """Return a multiple of each."""
+        return Estimates(self.tokens * factors, self.seconds * factors)
+
+    def sum(self) -> Estimate:
+        """Return the cost of all together."""
+        return Estimate(round(float(self.tokens.sum())), float(self.seconds.sum()))
+
+
 @dataclass(frozen=True, slots=True)
 class Estimator:
     """Makes estimates for one model on one kind of hardware."""
@@ -151,6 +153,13 @@ class Estimator:
     model: ModelSize
     rates: Rates
     shapes: Shapes
+    _sizes: Indices = field(init=False, compare=False, repr=False)  # of steps
+    _linear_seconds: Floats = field(init=False, compare=False, repr=False)  # of a step of each size
+
+    def __post_init__(self) -> None:
+        # By the base class, since this one is frozen.
+        object.__setattr__(self, "_sizes", np.array(self.shapes.step_sizes))
+        object.__setattr__(self, "_linear_seconds", np.array([self._linear(one) for one in self.shapes.step_sizes]))
 
     def of(self, algorithm: Algorithm, group: GroupLengths) -> Estimate:
         """Estimate the scoring of all rows of a group by itself."""
@@ -158,7 +167,7 @@ class Estimator:
             case Algorithm.SERIAL:
                 body = self.items(group.lengths + group.prefix_ends, 0)
             case Algorithm.PREFILL_EXTEND:
-                prefill = NOTHING if group.cached else self.long(group.prefix)
+                prefill = NOTHING if group.cached else self.long(group.prefix).sum()
                 # A row that ends with the prefix is computed with it.
                 body = prefill + self.items(group.lengths, group.prefix)
             case Algorithm.PACKED_SEGMENT | Algorithm.PACKED_DENSE:
@@ -170,54 +179,61 @@ class Estimator:
         rows = -(-states // self.shapes.head_rows) * self.shapes.head_rows
         return Estimate(0, rows * self.model.head_flop / self.rates.head / 1e9)
 
-    def items(self, lengths: TokenIds, prefix: int) -> Estimate:
+    def items(self, lengths: npt.NDArray[Any], prefix: int) -> Estimate:
         """Estimate items behind a prefix, in tokens."""
-        total = NOTHING
-        short = lengths[(lengths > 0) & (lengths <= self.shapes.step_tokens)]
-        for length in lengths[lengths > self.shapes.step_tokens].tolist():
-            total += self.long(length, prefix)
-        for items in first_fit_decreasing(short, self.shapes.step_tokens, self.shapes.max_rows):
-            total += self._step(int(short[items].sum()), prefix, int(short[items].max()))
-        return total
+        is_long = lengths > self.shapes.step_tokens
+        short = lengths[(lengths > 0) & ~is_long]
+        total = self.long(lengths[is_long], prefix).sum()
+        bins = list(first_fit_decreasing(short, self.shapes.step_tokens, self.shapes.max_rows))
+        tokens, longest = (np.array([of(short[items]) for items in bins], np.int64) for of in (np.sum, np.max))
+        return total + self._steps(tokens, prefix, longest).sum()
 
-    def long(self, length: int, prefix: int = 0) -> Estimate:
-        """Estimate a sequence of ``length`` tokens behind a prefix, computed in steps one after another."""
+    def long(self, lengths: Indices | int, prefixes: Indices | int = 0) -> Estimates:
+        """Estimate sequences behind prefixes of so many tokens, each computed in steps one after another."""
         step = self.shapes.step_tokens
-        pieces = [min(step, length - done) for done in range(0, length, step)]
-        return sum((self._step(piece, prefix + n * step, piece) for n, piece in enumerate(pieces)), NOTHING)
+        lengths, prefixes = np.atleast_1d(lengths).astype(np.int64), np.asarray(prefixes, np.int64)
+        whole, rest = lengths // step, lengths % step
+        # The steps between the first and the last whole one are as far from either on average.
+        of_whole = self._steps(np.full_like(whole, step), prefixes + (whole - 1) * step / 2, step).times(whole)
+        return of_whole + self._steps(rest, prefixes + whole * step, rest).times(rest > 0)
 
-    def row(self, length: int, prefix: int) -> Estimate:
-        """Estimate one of many rows behind a prefix. A row within a step takes its share of a full one."""
+    def row(self, lengths: Indices, prefixes: Indices) -> Estimates:
+        """Estimate each of many rows behind prefixes. A row within a step takes its share of a full one."""
         step = self.shapes.step_tokens
-        if length > step:
-            return self.beside(length, prefix)
-        return self._step(step, prefix, length).times(length / step)
+        shares = self._steps(np.full_like(lengths, step), prefixes, lengths).times(lengths / step)
+        within = lengths <= step
+        if within.all():
+            return shares
+        long = self.beside(lengths, prefixes)
+        return Estimates(np.where(within, shares.tokens, long.tokens), np.where(within, shares.seconds, long.seconds))
 
-    def beside(self, length: int, prefix: int) -> Estimate:
-        """Estimate a sequence that is computed as a prefix of its own, on the whole steps of another prefix."""
+    def beside(self, lengths: Indices, prefixes: Indices) -> Estimates:
+        """Estimate sequences that are computed as prefixes of their own, on the whole steps of other prefixes."""
         step, tile = self.shapes.step_tokens, self.shapes.tile_tokens
-        shared = prefix // step * step
-        own = prefix + length - shared
+        shared = prefixes // step * step
+        own = prefixes + lengths - shared
         if not tile:
             return self.long(own, shared)
-        return self._step(step, shared, own).times(-(-own // tile) * tile / step)
+        return self._steps(np.full_like(own, step), shared, own).times(-(-own // tile) * tile / step)
 
-    def behind(self, tokens: int, prefix: int) -> Estimate:
-        """Estimate so many tokens of labels behind a prefix that has no other items."""
+    def behind(self, tokens: Indices, prefixes: Indices) -> Estimates:
+        """Estimate so many tokens of labels behind prefixes that have no other items."""
         step, tile = self.shapes.step_tokens, self.shapes.tile_tokens
         if not tile:
-            return self.long(tokens, prefix)
-        return self._step(step, prefix, tokens).times(-(-tokens // tile) * tile / step)
+            return self.long(tokens, prefixes)
+        return self._steps(np.full_like(tokens, step), prefixes, tokens).times(-(-tokens // tile) * tile / step)
 
-    def _step(self, tokens: int, prefix: int, longest: int) -> Estimate:
-        """Estimate a step of items of at most ``longest`` tokens behind a prefix.
+    def _steps(self, tokens: Indices, prefixes: npt.NDArray[Any] | float, longest: npt.NDArray[Any] | int) -> Estimates:
+        """Estimate steps of items of at most ``longest`` tokens behind prefixes.
 
-        Self-attention, a small part of a step, is counted as if all items were as long as the longest.
+        Self-attention, a small part of a step, is counted as if all items were as long as the longest. A part of a
+        block counts as a whole one.
         """
-        size = self.shapes.padded(min(tokens, self.shapes.step_tokens))
-        blocks = -(-prefix // self.shapes.step_tokens) * self.shapes.step_tokens
-        pairs = size * (blocks + longest)
-        return Estimate(size, self._linear(size) + pairs * self.model.pair_flop / self.rates.prefix / 1e9)
+        step = self.shapes.step_tokens
+        place = np.searchsorted(self._sizes, np.minimum(tokens, step))
+        size = self._sizes[place].astype(np.float64)
+        pairs = size * (np.ceil(np.divide(prefixes, step)) * step + longest)
+        return Estimates(size, self._linear_seconds[place] + pairs * self.model.pair_flop / self.rates.prefix / 1e9)
 
     def _packed(self, group: GroupLengths, *, dense: bool) -> Estimate:
         """Estimate packed sequences of a prefix and its items. No row may be too long for one sequence."""

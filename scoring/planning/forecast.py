@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from scoring.layout import Continuations, Rows
-from scoring.planning.algorithms import Algorithm, Choice
-from scoring.planning.continuations import (
-    ContinuationLengths,
-    cached_by_plan,
-    estimate_continuations,
-    plan_continuations,
-)
-from scoring.planning.estimates import Estimate, GroupLengths
+from scoring.planning.algorithms import Choice
+from scoring.planning.cut import cut
+from scoring.planning.estimates import Estimate
+from scoring.planning.folds import cached_tokens, estimate
+from scoring.planning.lengths import GroupLengths
 from scoring.planning.planner import Planner
 
 
@@ -48,50 +43,17 @@ def forecast(
     parts: the rows of the job's chunks. paces: the workers, one at least. The algorithms are those of the first.
     continuations: those of each chunk, all or none.
     """
-    rows = Rows.join(parts)
-    group = GroupLengths(prefix, rows.lengths, rows.prefix_ends)
-    given = [one for one in continuations if one is not None]
-    if given:
-        lengths = ContinuationLengths.join(list(zip(parts, given, strict=True)))
-        return _of_continuations(group, lengths, paces, len(parts))
-    plan = paces[0].planner.plan(group) if len(group) else []
-    items_of: Counter[Choice] = Counter()
-    cached = 0
-    for one in plan:
-        items_of[one.choice] += len(one.rows)
-        if one.choice.algorithm is Algorithm.PREFILL_EXTEND:
-            cached += _shared_tokens(group.only(one.rows), paces[0].planner.estimator.shapes.step_tokens)
+    group = GroupLengths.of(prefix, list(zip(parts, continuations or [None] * len(parts), strict=True)))
+    planner = paces[0].planner
+    made = cut(planner, group)
+    counts = np.bincount(made.choice_of, minlength=len(made.choices)).tolist()
+    items_of = dict(zip(made.choices, counts, strict=True))
 
     def estimated(planner: Planner) -> Estimate:
-        return planner.estimate(group, planner.plan(group))
+        return estimate(planner.estimator, cut(planner, group))
 
-    return Forecast(dict(items_of), cached, _seconds(estimated, len(group), paces, len(parts)))
-
-
-def _of_continuations(
-    group: GroupLengths, continuations: ContinuationLengths, paces: Sequence[Pace], chunks: int
-) -> Forecast:
-    plan = plan_continuations(paces[0].planner, group, continuations)
-    items_of: Counter[Choice] = Counter()
-    for one in plan.assignments:
-        items_of[one.choice] += len(one.rows)
-
-    def estimated(planner: Planner) -> Estimate:
-        own_plan = plan_continuations(planner, group, continuations)
-        return estimate_continuations(planner, group, continuations, own_plan)
-
-    cached = cached_by_plan(paces[0].planner, group, continuations, plan)
-    return Forecast(dict(items_of), cached, _seconds(estimated, len(group), paces, chunks))
-
-
-def _shared_tokens(group: GroupLengths, step: int) -> int:
-    """Return the tokens that rows behind a prefix share. The first row pays for the prefix.
-
-    A row that is longer than a step shares whole steps alone, as it is computed like a prefix of its own.
-    """
-    ends: npt.NDArray[np.int64] = group.prefix_ends.astype(np.int64)
-    shared = np.where(group.lengths > step, ends // step * step, ends)
-    return int(shared[1:].sum())
+    cached = cached_tokens(made, planner.estimator.shapes.step_tokens)
+    return Forecast(items_of, cached, _seconds(estimated, len(group), paces, len(parts)))
 
 
 def _seconds(estimated: Callable[[Planner], Estimate], items: int, paces: Sequence[Pace], chunks: int) -> float:

@@ -7,16 +7,14 @@ to be the fastest for the group, given the number of its items and what the cach
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from scoring.planning.algorithms import Algorithm, Choice, Policy, choose
-from scoring.planning.estimates import NOTHING, Estimate, Estimator, GroupLengths
-
-Indices = npt.NDArray[np.int64]  # numbers of rows in a group
+from scoring.planning.estimates import Estimator
+from scoring.planning.lengths import GroupLengths, Indices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,19 +40,17 @@ class Planner:
         """Assign each row by its own lengths, whatever the policy says of estimates."""
         return self._by_rule(group, np.arange(len(group)))
 
-    def estimate(self, group: GroupLengths, plan: Sequence[Assignment]) -> Estimate:
-        """Estimate a plan by the stored rates."""
-        return sum((self.estimator.of(one.choice.algorithm, group.only(one.rows)) for one in plan), NOTHING)
-
     def _by_rule(self, group: GroupLengths, rows: Indices) -> list[Assignment]:
         """Assign each of these rows by its own lengths: :func:`scoring.planning.algorithms.choose`."""
-        kinds, kind_of = np.unique(
-            np.stack([group.prefix_ends[rows], group.lengths[rows]]), axis=1, return_inverse=True
-        )
-        choices = [choose(self.policy, group.prefix, end, own, group.packed_tokens) for end, own in kinds.T.tolist()]
-        distinct = list(dict.fromkeys(choices))
-        number = np.array([distinct.index(choice) for choice in choices], np.int64)[kind_of.reshape(-1)]
-        return [Assignment(rows[number == n], choice) for n, choice in enumerate(distinct)]
+        tokens = group.packed_tokens
+        lengths = list(zip(group.prefix_ends[rows].tolist(), group.lengths[rows].tolist(), strict=True))
+        choices = {pair: choose(self.policy, group.prefix, *pair, tokens) for pair in dict.fromkeys(lengths)}
+        different = list(dict.fromkeys(choices.values()))
+        if len(different) == 1:  # Nearly always, and then this is a faster way.
+            return [Assignment(rows, different[0])]
+        numbers = {pair: different.index(choice) for pair, choice in choices.items()}
+        number = np.array([numbers[pair] for pair in lengths], np.int64)
+        return [Assignment(rows[number == n], choice) for n, choice in enumerate(different)]
 
     def _by_estimate(self, group: GroupLengths) -> list[Assignment]:
         """Assign all rows that share a prefix to the algorithm that is estimated to be the fastest for them."""

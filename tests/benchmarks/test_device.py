@@ -23,7 +23,8 @@ from benchmarks.device.scale import Scale
 from benchmarks.machine import bf16_gflops
 from benchmarks.workloads import WORKLOADS
 from scoring.planning.algorithms import Policy
-from scoring.planning.estimates import Estimator, GroupLengths, Rates, Shapes
+from scoring.planning.estimates import Estimator, Rates, Shapes
+from scoring.planning.lengths import GroupLengths
 from scoring.planning.planner import Planner
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS

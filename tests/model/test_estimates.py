@@ -16,9 +16,9 @@ from model.engine import SAMPLED_GROUPS, Engine
 from scoring.layout import GroupWork
 from scoring.planning.algorithms import Algorithm
 from scoring.planning.description import describe, planner_of
-from scoring.planning.estimates import NOTHING, Estimate, Estimator, GroupLengths
+from scoring.planning.estimates import NOTHING, Estimate, Estimator
 from scoring.planning.forecast import Pace, forecast
-from scoring.planning.planner import Planner
+from scoring.planning.lengths import GroupLengths
 from tests.model import engines
 from tests.model.continuations.cases import Case, Label
 from tests.model.geometries import Group, Item
@@ -86,7 +86,7 @@ def test_estimates_are_made_of_a_sample_unless_they_choose_the_algorithm(
 
 
 def test_work_whose_estimate_is_nothing_is_not_compared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Planner, "estimate", lambda planner, lengths, assignments: NOTHING)
+    monkeypatch.setattr("model.work.planned.estimate", lambda estimator, cut: NOTHING)
     assert computed(engine, works(1))["estimated_seconds"] is None
     assert engine.estimate_ratio == 1.0
 

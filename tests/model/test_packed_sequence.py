@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.packed_sequence import PackedSequence, pack_sequences
-from model.score_buffer import Row, ScoreBuffer
+from model.rows import Row
+from model.score_buffer import ScoreBuffer
 from scoring.layout import TokenIds
 from tests.model.geometries import Group, Item, several_groups
 from tests.packed_rows import own_tokens
@@ -23,7 +24,7 @@ def rows_of(groups: list[Group]) -> list[tuple[TokenIds, list[Row]]]:
         buffer = ScoreBuffer.of(work.chunks[0])
         rows = work.chunks[0].rows
         pairs = zip(own_tokens(rows), rows.prefix_ends.tolist(), strict=True)
-        found.append((work.prefix, [Row(own, end, buffer, i) for i, (own, end) in enumerate(pairs)]))
+        found.append((work.prefix, [Row(own, end, buffer, np.array([i])) for i, (own, end) in enumerate(pairs)]))
     return found
 
 
@@ -39,7 +40,7 @@ def test_every_row_is_scored_at_a_token_that_sees_its_prefix_and_its_own_tokens_
         tokens, positions, ranges, places = sequence.arrays(LONGEST, 100)
         for row, place in zip(sequence.rows, places.tolist(), strict=False):
             seen = [k for begin, end in ranges[place] for k in range(begin, end)]
-            prefix = np.array(groups[row.buffer.chunk.id].prefix, np.int32)[: row.prefix_end]
+            prefix = np.array(groups[row.buffer.chunk.id].prefix, np.int32)[: row.begin]
             whole = np.concatenate([prefix, row.tokens])
             assert len(set(seen)) == len(seen)
             assert tokens[seen].tolist() == whole.tolist()
@@ -53,7 +54,7 @@ def test_every_row_is_scored_at_a_token_that_sees_its_prefix_and_its_own_tokens_
 @given(groups=several_groups, longest=st.integers(270, 900), max_rows=st.integers(1, 8))
 def test_every_row_is_packed_once_in_order_within_the_limits(groups: list[Group], longest: int, max_rows: int) -> None:
     sequences = packed(groups, longest, max_rows)
-    found = [(row.buffer.chunk.id, row.index) for sequence in sequences for row in sequence.rows]
+    found = [(row.buffer.chunk.id, int(row.places[0])) for sequence in sequences for row in sequence.rows]
     assert found == [(n, i) for n, group in enumerate(groups) for i in range(len(group.items))]
     assert all(sequence.length <= longest and len(sequence.rows) <= max_rows for sequence in sequences)
 

@@ -16,10 +16,11 @@ from checkpoints.card import ModelCard
 from scoring.layout import Chunk
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
+from scoring.planning.folds import ATTENTION_TOKENS
 from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import parse_score_request
 from scoring.tokenizing.tokenization import TextTokenizer
-from scoring.work import ATTENTION_TOKENS, work_of_each_row
+from scoring.work import work_of_each_row
 from tests.packed_rows import whole_sequences
 from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.tokenizing.tokenizers_under_test import llama3, qwen2
@@ -178,7 +179,7 @@ def test_chunks_hold_every_row_once_in_order_within_both_limits(
     for chunk in request.chunks:
         assert chunk.first_item == first
         assert 1 <= len(chunk.rows) <= chunk_items
-        assert len(chunk.rows) == 1 or work_of_each_row(chunk.rows).sum() <= chunk_tokens + 1e-6
+        assert len(chunk.rows) == 1 or work_of_each_row(chunk.rows, None, ATTENTION_TOKENS).sum() <= chunk_tokens + 1e-6
         first += len(chunk.rows)
 
 

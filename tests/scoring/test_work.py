@@ -7,17 +7,13 @@ import pytest
 
 from benchmarks.shapes import QWEN3_06B
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows
-from scoring.work import (
-    ATTENTION_TOKENS,
-    SHORTEST_SHARED,
-    work,
-    work_done,
-    work_of_each_row,
-    work_of_group,
-    work_of_prefix,
-    work_of_rows,
-)
+from scoring.planning.folds import ATTENTION_TOKENS, work
+from scoring.work import SHORTEST_SHARED, chunk_of, work_done, work_of_each_row, work_of_group, work_of_prefix
 from tools.tpu.workloads import Group, Workload
+
+
+def work_of(rows: Rows, continuations: Continuations | None = None) -> int:
+    return chunk_of(0, rows, continuations).work
 
 
 def group(prefix: int, *chunks: int, item: int = 20) -> GroupWork:
@@ -51,21 +47,21 @@ def test_a_query_is_shared_from_a_number_of_tokens_on() -> None:
     assert (work_of_prefix(SHORTEST_SHARED - 1), work_of_prefix(SHORTEST_SHARED)) == (0, 65)
     rows = Rows.pack([[1] * 10, []] * 2, [SHORTEST_SHARED - 1] * 2 + [SHORTEST_SHARED] * 2)
     behind = work(float(SHORTEST_SHARED), 1.0)
-    assert work_of_each_row(rows) == pytest.approx([73, 63, 10 * behind, behind])
+    assert work_of_each_row(rows, None, SHORTEST_SHARED) == pytest.approx([73, 63, 10 * behind, 1])
 
 
 def test_a_token_behind_a_long_prefix_counts_as_more_work() -> None:
     assert work(0.0, 20.0) == 20.0
     assert work(float(ATTENTION_TOKENS), 20.0) == 40.0
-    assert work_of_rows(Rows.pack([[1] * 20] * 3, [0, ATTENTION_TOKENS, 2 * ATTENTION_TOKENS])) == 20 + 40 + 60
+    assert work_of(Rows.pack([[1] * 20] * 3, [0, ATTENTION_TOKENS, 2 * ATTENTION_TOKENS])) == 20 + 40 + 60
 
 
 def test_an_empty_item_counts_as_one_token() -> None:
-    assert work_of_rows(Rows.pack([[], []], [70, 70])) == 2
+    assert work_of(Rows.pack([[], []], [70, 70])) == 2
 
 
 def test_a_prefix_counts_once_or_not_at_all_if_it_was_cached() -> None:
-    chunks = sum(work_of_rows(group(1_000, rows).chunks[0].rows) for rows in (3, 2))
+    chunks = sum(work_of(group(1_000, rows).chunks[0].rows) for rows in (3, 2))
     one = group(1_000, 3, 2)
     assert work_done([one], {0: 2_000, 1: 2_000}) == chunks + work_of_prefix(1_000)
     assert work_done([one], {0: 3_000, 1: 2_000}) == chunks
@@ -80,17 +76,17 @@ def test_the_price_of_a_job_includes_its_query_once() -> None:
 def test_targets_of_short_items_count_with_the_item() -> None:
     rows = Rows.pack([[1] * 20], [0])
     of_one_token = Continuations.pack([[1], [2]], [20, 20])
-    assert work_of_rows(rows, of_one_token) == work_of_rows(rows) == 20
-    assert work_of_rows(rows, Continuations.pack([[1] * 5], [20])) == 24
-    assert work_of_rows(rows, Continuations.pack([[1] * 5] * 4, [20] * 4)) == 20 + 4 * 4
+    assert work_of(rows, of_one_token) == work_of(rows) == 20
+    assert work_of(rows, Continuations.pack([[1] * 5], [20])) == 24
+    assert work_of(rows, Continuations.pack([[1] * 5] * 4, [20] * 4)) == 20 + 4 * 4
 
 
 def test_a_likelihood_counts_the_tokens_that_are_computed_for_it() -> None:
     rows = Rows.pack([[], []], [64, 64])
     behind = work(64.0, 20.0)
-    assert work_of_rows(rows, Continuations.pack([[1] * 21, []], [64, 64])) == round(behind + 1)
+    assert work_of(rows, Continuations.pack([[1] * 21, []], [64, 64])) == round(behind + 1)
 
 
 def test_a_likelihood_behind_a_short_query_counts_the_query_with_each_item() -> None:
     rows = Rows.pack([[], []], [10, 10])
-    assert work_of_rows(rows, Continuations.pack([[1] * 21, [1] * 31], [10, 10])) == 10 + 20 + 10 + 30
+    assert work_of(rows, Continuations.pack([[1] * 21, [1] * 31], [10, 10])) == 10 + 20 + 10 + 30

@@ -26,7 +26,8 @@ from jobs.store.hot_statement import HotStatement
 from jobs.store.identifiers import new_batch_id
 from jobs.store.records import Claim
 from jobs.store.tables import CONTINUED
-from scoring.work import ATTENTION_TOKENS, SHORTEST_SHARED
+from scoring.planning.folds import ATTENTION_TOKENS
+from scoring.work import SHORTEST_SHARED
 
 
 class AllAtOnce(NamedTuple):

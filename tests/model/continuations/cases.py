@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,7 @@ from model.buckets import Buckets
 from model.checks import numpy_decoder
 from model.layerwise.decoder import LayerwiseDecoder
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, ScoredChunk
-from scoring.planning import continuations as planning
-from scoring.planning.continuations import Way
+from scoring.planning import cut as planning
 from tests.model.checkpoints import EVERY
 from tests.model.engines import PLATFORM
 from tests.model.geometries import LONGEST_PREFIX, SHORT_ITEM, STEP, Group, Item, long, tokens
@@ -147,12 +147,19 @@ def reference_case(vocabulary: int, greedy: np.ndarray) -> Case:
     return Case(draw(70), (Item(()), Item(draw(20), 1), Item(draw(130))), labels)
 
 
+class Way(Enum):
+    """What is computed for labels of several tokens behind an item, where either way is possible."""
+
+    ROW = "row"
+    BRANCH = "branch"
+
+
 @contextmanager
 def by(way: Way | None) -> Iterator[None]:
     """Have labels that are behind an item computed in one way; None: as planned."""
     with pytest.MonkeyPatch.context() as patches:
         if way is not None:
-            patches.setattr(planning, "cheaper_way", lambda *_: way)
+            patches.setattr(planning, "_are_branches", lambda _, begins, *__: np.full(len(begins), way is Way.BRANCH))
         yield
 
 

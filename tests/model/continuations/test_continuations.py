@@ -19,15 +19,16 @@ from model.layerwise import forward as layerwise_forward
 from model.layerwise import steps
 from model.layerwise.forward import LayerwiseForward
 from model.score_buffer import EngineError
-from model.work import continuations
+from model.work import layout
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows, ScoredChunk
 from scoring.planning.algorithms import AlgorithmSetting
-from scoring.planning.continuations import Way, together_in_rows
+from scoring.planning.cut import together_in_rows
 from tests.model import engines
 from tests.model.continuations.cases import (
     Case,
     Label,
     Oracle,
+    Way,
     assert_scored,
     bits,
     bits_of_first,
@@ -254,14 +255,11 @@ def first_target_read_late(patches: pytest.MonkeyPatch) -> None:
 
 
 def neighbours_label_seen(patches: pytest.MonkeyPatch) -> None:
-    patches.setattr(continuations, "_before_targets", lambda targets, kept: slice(3, 3 + len(targets) - bool(kept)))
+    patches.setattr(layout, "_tail", lambda first, length: slice(3, 3 + length))
 
 
 def targets_computed_one_place_early(patches: pytest.MonkeyPatch) -> None:
-    def early(targets: range, kept: int) -> slice:
-        return slice(targets.start + bool(kept), targets.stop)
-
-    patches.setattr(continuations, "_before_targets", early)
+    patches.setattr(layout, "_tail", lambda first, length: slice(first + 1, first + 1 + length))
 
 
 def tail_behind_the_tail_before_it(patches: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,8 @@ from structlog.testing import capture_logs
 
 from model.engine import Engine
 from model.extending import cache_key
-from scoring.planning.continuations import Way
 from tests.model import engines
-from tests.model.continuations.cases import Case, Label, bits, by
+from tests.model.continuations.cases import Case, Label, Way, bits, by
 from tests.model.geometries import STEP, VOCABULARY, Item
 from tests.model.test_preemption import BLOCK_BYTES, CROWDED, ROOMY
 

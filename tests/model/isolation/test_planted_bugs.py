@@ -19,7 +19,7 @@ from model.forward import Extension
 from model.layerwise import self_attention
 from model.layerwise.steps import Step
 from model.packed_sequence import PackedSequence
-from model.score_buffer import Row
+from model.rows import Row
 from scoring.layout import TokenIds
 from scoring.planning.algorithms import AlgorithmSetting
 from tests.model import engines

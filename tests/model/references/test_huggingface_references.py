@@ -19,10 +19,9 @@ from model.attention.tiles import TiledAttention
 from model.engine import Engine
 from model.layerwise.steps import Step
 from model.rotation import RotaryEmbedding
-from scoring.planning.continuations import Way
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, Tensors, tensors, write
-from tests.model.continuations.cases import CLEAR_LEAD, assert_scored, by
+from tests.model.continuations.cases import CLEAR_LEAD, Way, assert_scored, by
 from tests.model.engines import DType
 from tests.model.references import SEED
 from tests.model.references.gates import FLOAT32_LOGPROBS, assert_bfloat16

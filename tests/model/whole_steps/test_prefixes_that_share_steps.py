@@ -15,9 +15,8 @@ import pytest
 
 from model.engine import Engine
 from model.prefixes.cache import Pin, PrefixCache
-from scoring.planning.continuations import Way
 from tests.model import engines
-from tests.model.continuations.cases import bits, by
+from tests.model.continuations.cases import Way, bits, by
 from tests.model.continuations.test_preempted_labels import (  # the tests and their fixture
     alone,
     drawn,

@@ -15,7 +15,8 @@ from model.architecture.config import DecoderConfig
 from model.engine import Engine
 from model.forward import Extension
 from model.packed_sequence import pack_sequences
-from model.score_buffer import Row, ScoreBuffer
+from model.rows import Row
+from model.score_buffer import ScoreBuffer
 from model.whole_steps import decoder
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
@@ -104,11 +105,13 @@ def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine
     groups = []
     for n, (prefix, of_prefix) in enumerate(zip(prefixes(config)[:3], items(config, prefixes(config)), strict=False)):
         buffer = ScoreBuffer.of(chunk(n, [item.tokens for item in of_prefix], 0, (0,), Head.LOGITS))
-        groups.append((prefix.tokens, [Row(item.tokens, item.start, buffer, i) for i, item in enumerate(of_prefix)]))
+        groups.append(
+            (prefix.tokens, [Row(item.tokens, item.start, buffer, np.array([i])) for i, item in enumerate(of_prefix)])
+        )
     (packed,) = pack_sequences(groups, 640, 64)
     found = whole.logprobs(whole.packed(*packed.arrays(640, 64)))
     for row, scores in zip(packed.rows, found, strict=False):
-        tokens = np.concatenate([groups[row.buffer.chunk.id][0][: row.prefix_end], row.tokens])
+        tokens = np.concatenate([groups[row.buffer.chunk.id][0][: row.begin], row.tokens])
         np.testing.assert_allclose(scores[None], engines.logprobs(engine(name, "float32"), [tokens]), atol=2e-5)
 
 

@@ -21,7 +21,8 @@ from jobs.store.records import JobStatus
 from jobs.store.tables import flows
 from scoring.layout import Head, Rows
 from scoring.options import Priority, ScoreOptions
-from scoring.work import chunk_of, work, work_of_prefix
+from scoring.planning.folds import work
+from scoring.work import chunk_of, work_of_prefix
 from tests.databases import quick_on
 from tests.jobs.work import CARD, at_once, finish_all, prefixes_of, submission, submit, take
 

@@ -12,7 +12,8 @@ from checkpoints.card import ModelCard
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.engine import Engine
 from model.packed_sequence import pack_sequences
-from model.score_buffer import Row, ScoreBuffer
+from model.rows import item_rows
+from model.score_buffer import ScoreBuffer
 from scoring.layout import GroupWork, Head
 from settings.engine import EngineSettings
 from tests.model import engines
@@ -89,7 +90,7 @@ def test_heads_score_targets_and_labels_of_all_shards(name: str, chips: int, eng
 def test_packed_sequences_have_the_states_of_one_device(dense: bool, engine: Loaded) -> None:
     (prefix,), rows = sequences(MODELS["eight heads"], 1, (70,)), sequences(MODELS["eight heads"], 2, (3, 9, 20))
     buffer = ScoreBuffer.of(engines.chunk(0, rows, 70, (0,)))
-    (packed,) = pack_sequences([(prefix, [Row(row, 70, buffer, n) for n, row in enumerate(rows)])], 256, 64)
+    (packed,) = pack_sequences([(prefix, item_rows(buffer))], 256, 64)
     expected, found = (
         np.asarray(engine("eight heads", count).forward.packed(packed, dense=dense).states)[: len(rows)]
         for count in (1, 4)
