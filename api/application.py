@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,28 +11,24 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import Lifespan
 
-from api.acceptance.accepting import Acceptor
+from api.acceptance.acceptance import Acceptance
 from api.acceptance.ringing import Ringer
 from api.answers.error_responses import install_error_handlers
 from api.answers.openapi import install_openapi
 from api.background import background_tasks
 from api.budget import Budget, PlaceForEachRequest
-from api.caching import CachedLookup
-from api.callers.admission import Admission
 from api.callers.authentication import Authenticator, is_keyless, require_keys
-from api.callers.compatibility import CompatibilityCheck
+from api.callers.callers import Callers
 from api.callers.rate_limiting import RateLimits
-from api.callers.storage_quota import StorageQuota
-from api.events.batch_progress import read_batch_states
-from api.events.job_progress import MAX_PARTS, ScorePart, read_part, read_states
+from api.events.streams import Streams
 from api.metrics import Metrics
 from api.middleware.direct_routes import DirectRoutes
 from api.middleware.lenient_requests import LenientRequests
 from api.middleware.traced_requests import TracedRequests
-from api.provenances import KnownProvenances
+from api.probes import Probes
 from api.reading import ReadingContext
 from api.request_id import RequestContext
-from api.rounds import Rounds, SharedCall
+from api.results import Results
 from api.routes import (
     batch_events,
     batches,
@@ -49,20 +44,18 @@ from api.routes import (
 )
 from api.routes import webhooks as webhook_routes
 from api.routes.deployment import documentation, health, metrics, models, overview, page, start
-from api.routes.result import MAX_VALUES
 from api.service import Service
 from api.siblings import Siblings
+from api.store import Store
 from api.text_process.body_reader import BodyReader
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting.ended_jobs import EndedJobs
-from api.waiting.following import Following
 from api.waiting.waiters import Waiters
 from bell.opening import open_api_bell
 from bell.redis_bell import RedisBell
 from checkpoints.source import Contents, find_checkpoint
 from jobs.invariant_watch import Watch
-from jobs.queue.read import Progress, results_of
 from jobs.store.database import Database
 from scoring.served_checkpoint import ServedCheckpoint
 from scoring.templates.known import KnownTemplates, require_fit
@@ -104,9 +97,6 @@ ROUTERS = [
         documentation,
     )
 ]
-
-READINESS_SECONDS = 1.0
-"""For how long an answer of ``/readyz`` is the answer to everybody: anybody may ask, as often as it likes."""
 
 log = structlog.stdlib.get_logger("api")
 
@@ -165,50 +155,27 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        compatibility = CompatibilityCheck(database, card, store.worker_fresh_seconds)
         threads = Threads(1 if siblings is None else siblings.count)
-        text_process = TextProcess(reading, threads)
+        in_threads = Store(database, threads)
         ringer = Ringer(doorbell)
-        storage_quota = StorageQuota(database, limits.max_stored_bytes_per_tenant)
-
-        async def read_score_part(behind: tuple[Progress, int]) -> ScorePart:
-            job, offset = behind
-            return await threads.sql_of(job.tenant, read_part, database, job.tenant, job.id, offset)
-
-        every = api.waiter_poll_seconds
-        followed_jobs = Following(lambda job_ids: threads.sql(read_states, database, job_ids), every)
-        followed_batches = Following(lambda ids: threads.sql(read_batch_states, database, ids), every)
+        acceptance = Acceptance.make(in_threads, reading, ringer, process_metrics)
+        streams = Streams.make(in_threads, api)
         service = Service(
-            api=api,
-            limits=limits,
-            database=database,
-            card=card,
             reading=reading,
-            bodies=BodyReader(reading, threads, text_process),
-            text_process=text_process,
-            compatibility=compatibility,
-            authenticator=Authenticator(database, threads, keys, limits, keyless=keyless),
-            rate_limits=RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
-            admission=Admission(database, threads, card, compatibility, api, storage_quota),
-            storage_quota=storage_quota,
-            acceptor=Acceptor(database, threads, ringer, process_metrics, card.name),
-            metrics=process_metrics,
-            budget=budget,
-            # Not in the threads for SQL, because metrics are needed most when all of those wait for the database. One
-            # thread at a time, because making the text takes the interpreter's lock from everybody.
-            metrics_text=SharedCall(lambda: run_sync(process_metrics.text)),
-            readiness=SharedCall(
-                lambda: threads.sql(health.find_readiness, database, compatibility, card), READINESS_SECONDS
-            ),
+            store=in_threads,
             threads=threads,
-            provenances=KnownProvenances(database),
-            waiters=Waiters(ended, followed_jobs.look_at),
-            results=Rounds(lambda job_ids: threads.sql(results_of, database, job_ids), MAX_VALUES),
-            followed_jobs=followed_jobs,
-            followed_batches=followed_batches,
-            score_parts=CachedLookup(read_score_part, math.inf, most=MAX_PARTS),
-            ringer=ringer,
-            siblings=siblings,
+            bodies=BodyReader(reading, threads, TextProcess(reading, threads)),
+            callers=Callers(
+                Authenticator(database, threads, keys, limits, keyless=keyless),
+                RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
+            ),
+            acceptance=acceptance,
+            waiters=Waiters(ended, streams.jobs.look_at),
+            results=Results(in_threads, process_metrics),
+            streams=streams,
+            metrics=process_metrics,
+            probes=Probes.make(in_threads, acceptance, card, process_metrics, siblings),
+            budget=budget,
             tracer=tracer,
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,
         )
@@ -228,7 +195,7 @@ def create_app(
                     try:
                         yield
                     finally:
-                        await service.acceptor.close()
+                        await service.acceptance.acceptor.close()
         finally:
             doorbell.close()
             database.close()

@@ -11,8 +11,10 @@ import structlog
 
 from api.batches.sweeping import keep_sweeping
 from api.batches.work import BatchWork
+from api.callers.authentication import Authenticator
 from api.server.heap import keep_giving_back
 from api.service import Service
+from api.store import Store
 from bell.interfaces import EndedJobsListener, tell
 from jobs.invariant_watch import Watch
 from jobs.outages import LATER_SCHEMA
@@ -40,21 +42,21 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
     """Run all background tasks while the context is entered."""
 
     async def look_up(job_ids: Collection[str]) -> dict[str, JobStatus]:
-        return await service.threads.sql(statuses, service.database, job_ids)
+        return await service.threads.sql(statuses, service.store.database, job_ids)
 
     tasks = [
         asyncio.create_task(_keep_running(name, start), name=name)
         for name, start in {
             "notices": lambda: listener.listen(service.waiters.on_ended),
-            "polling": lambda: service.waiters.poll(look_up, service.api.waiter_poll_seconds),
-            "following jobs": service.followed_jobs.keep,
-            "following batches": service.followed_batches.keep,
+            "polling": lambda: service.waiters.poll(look_up, service.reading.api.waiter_poll_seconds),
+            "following jobs": service.streams.jobs.keep,
+            "following batches": service.streams.batches.keep,
             "sweeping": lambda: _sweep(service, watch),
-            "reading long bodies": service.text_process.keep,
+            "reading long bodies": service.bodies.process.keep,
             "working on batches": BatchWork(service).run,
-            "sweeping files": lambda: keep_sweeping(service),
-            "noting the use of keys": lambda: _record_key_use(service),
-            "looking at the database": lambda: _look_at_database(service),
+            "sweeping files": lambda: keep_sweeping(service.store),
+            "noting the use of keys": lambda: _record_key_use(service.callers.authenticator),
+            "looking at the database": lambda: _look_at_database(service.store),
             "giving memory back": keep_giving_back,
         }.items()
     ]
@@ -85,41 +87,41 @@ async def _keep_running(name: str, start: Callable[[], Awaitable[None]]) -> None
         await asyncio.sleep(RESTART_SECONDS)
 
 
-async def _look_at_database(service: Service) -> None:
+async def _look_at_database(store: Store) -> None:
     """Have the log say what keeps the database from being used when the process starts, and when it can be used."""
     while True:
         with suppress(StorageUnavailable):
-            if await service.threads.sql(service.database.check_use):
+            if await store.threads.sql(store.database.check_use):
                 log.warning(LATER_SCHEMA)
             break
         await asyncio.sleep(LOOK_SECONDS)
     await asyncio.Event().wait()  # for the end of the process
 
 
-async def _record_key_use(service: Service) -> None:
+async def _record_key_use(authenticator: Authenticator) -> None:
     while True:
         await asyncio.sleep(LAST_USED_RESOLUTION_SECONDS * random.uniform(0.75, 1.0))
-        await service.authenticator.record_use()
+        await authenticator.record_use()
 
 
 async def _sweep(service: Service, watch: Watch) -> None:
     """Sweep regularly, as every API process and worker does, and announce what has changed."""
     while True:
         # The jitter keeps processes that started together from sweeping at the same time.
-        await asyncio.sleep(service.database.settings.sweep_seconds * random.uniform(0.75, 1.25))
+        await asyncio.sleep(service.store.database.settings.sweep_seconds * random.uniform(0.75, 1.25))
         try:
-            swept = await service.threads.sql(sweep, service.database)
+            swept = await service.threads.sql(sweep, service.store.database)
         except StorageUnavailable:
             continue
         for job_id in swept.job_ids:
             service.waiters.on_ended(job_id)
-        tell(service.ringer, swept.models, swept.job_ids)
+        tell(service.acceptance.ringer, swept.models, swept.job_ids)
         with suppress(StorageUnavailable):
             await service.threads.sql(_count_and_watch, service, watch, swept)
 
 
 def _count_and_watch(service: Service, watch: Watch, swept: Swept) -> None:
     """Count the jobs that ended, and check the invariants."""
-    for job_id, status in statuses(service.database, swept.job_ids).items():
+    for job_id, status in statuses(service.store.database, swept.job_ids).items():
         service.metrics.count_ended(job_id, status)
     watch.after_sweep()

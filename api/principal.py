@@ -11,8 +11,9 @@ from fastapi.security import HTTPBearer, SecurityScopes
 from api.answers.error_responses import note
 from api.budget import place_of
 from api.callers.authentication import Principal, claimed_key_id, require_scope
+from api.callers.callers import Callers
 from api.request_id import add_headers
-from api.service import Service, ServiceOf
+from api.service import CallersOf
 from jobs.tenancy.keys import Scope
 from scoring.error_codes import RequestError
 
@@ -24,20 +25,20 @@ _BEARER = HTTPBearer(
 """Only for the OpenAPI document: :class:`api.callers.authentication.Authenticator` reads the header."""
 
 
-async def find_principal(request: Request, service: Service, scopes: Iterable[str]) -> Principal:
+async def find_principal(request: Request, callers: Callers, scopes: Iterable[str]) -> Principal:
     """Return the caller of a request, and count the request as its tenant's.
 
     Raises RequestError INVALID_API_KEY, INSUFFICIENT_SCOPE, RATE_LIMIT_EXCEEDED, TOO_MANY_OPEN_REQUESTS, OVERLOADED,
     and StorageUnavailable.
     """
     try:
-        principal = await service.authenticator.authenticate(request.headers)
+        principal = await callers.authenticator.authenticate(request.headers)
     except RequestError:
         if (key_id := claimed_key_id(request.headers)) is not None:
             note(request.scope, key_id=key_id)
         raise
     note(request.scope, **principal.noted)
-    result = await service.rate_limits.count(principal.policy)
+    result = await callers.rate_limits.count(principal.policy)
     add_headers(request.scope, result.headers)
     result.check()
     for scope in scopes:
@@ -47,9 +48,9 @@ async def find_principal(request: Request, service: Service, scopes: Iterable[st
 
 
 async def _principal(
-    request: Request, service: ServiceOf, scopes: SecurityScopes, _: Annotated[object, Security(_BEARER)]
+    request: Request, callers: CallersOf, scopes: SecurityScopes, _: Annotated[object, Security(_BEARER)]
 ) -> Principal:
-    return await find_principal(request, service, scopes.scopes)
+    return await find_principal(request, callers, scopes.scopes)
 
 
 WithScoreScope = Annotated[Principal, Security(_principal, scopes=[Scope.SCORE.value])]

@@ -1,4 +1,4 @@
-"""The parts of one API process, which are made when it starts and used by all routes."""
+"""The parts of one API process, which are made when it starts. A route takes those that it needs."""
 
 from __future__ import annotations
 
@@ -7,33 +7,18 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from api.acceptance.accepting import Acceptor
-from api.acceptance.ringing import Ringer
+from api.acceptance.acceptance import Acceptance
 from api.budget import Budget
-from api.caching import CachedLookup
-from api.callers.admission import Admission
-from api.callers.authentication import Authenticator
-from api.callers.compatibility import CompatibilityCheck
-from api.callers.rate_limiting import RateLimits
-from api.callers.storage_quota import StorageQuota
-from api.events.batch_progress import BatchState
-from api.events.job_progress import JobState, ScorePart
+from api.callers.callers import Callers
+from api.events.streams import Streams
 from api.metrics import Metrics
-from api.provenances import KnownProvenances
+from api.probes import Probes
 from api.reading import ReadingContext
-from api.rounds import Rounds, SharedCall
-from api.siblings import Siblings
+from api.results import Results
+from api.store import Store
 from api.text_process.body_reader import BodyReader
-from api.text_process.process import TextProcess
 from api.threads import Threads
-from api.waiting.following import Following
 from api.waiting.waiters import Waiters
-from checkpoints.card import ModelCard
-from jobs.queue.read import Progress
-from jobs.store.database import Database
-from jobs.store.records import JobResult
-from settings.api import ApiSettings
-from settings.limits import LimitSettings
 from telemetry.tracing import Tracer
 
 
@@ -41,32 +26,18 @@ from telemetry.tracing import Tracer
 class Service:
     """One API process."""
 
-    api: ApiSettings
-    limits: LimitSettings
-    database: Database
-    card: ModelCard  # of the served model
-    reading: ReadingContext
-    bodies: BodyReader
-    text_process: TextProcess  # which reads long bodies
-    compatibility: CompatibilityCheck
-    authenticator: Authenticator
-    rate_limits: RateLimits
-    admission: Admission
-    storage_quota: StorageQuota
-    acceptor: Acceptor
-    metrics: Metrics
-    budget: Budget  # what all open requests hold together
-    metrics_text: SharedCall[bytes]  # what /metrics answers
-    readiness: SharedCall[dict[str, Any]]  # what /readyz answers
+    reading: ReadingContext  # the settings, and the served model
+    store: Store
     threads: Threads
-    provenances: KnownProvenances
+    bodies: BodyReader
+    callers: Callers
+    acceptance: Acceptance
     waiters: Waiters
-    results: Rounds[str, JobResult]  # reads the results of jobs
-    followed_jobs: Following[JobState]
-    followed_batches: Following[BatchState]
-    score_parts: CachedLookup[tuple[Progress, int], ScorePart]  # from an item on, for streams
-    ringer: Ringer
-    siblings: Siblings | None  # None: this process serves alone
+    results: Results
+    streams: Streams
+    metrics: Metrics
+    probes: Probes
+    budget: Budget  # what all open requests hold together
     tracer: Tracer | None  # None: there are no traces
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
 
@@ -77,5 +48,18 @@ async def _service_of(request: Request) -> Service:
     return service
 
 
+def _part(name: str) -> Any:
+    async def find(request: Request) -> object:
+        return getattr(request.app.state.service, name)
+
+    return Depends(find)
+
+
 ServiceOf = Annotated[Service, Depends(_service_of)]
 """The type of a route's parameter that is the process's service."""
+
+StoreOf = Annotated[Store, _part("store")]
+CallersOf = Annotated[Callers, _part("callers")]
+StreamsOf = Annotated[Streams, _part("streams")]
+ProbesOf = Annotated[Probes, _part("probes")]
+"""The types of parameters that are parts of it."""

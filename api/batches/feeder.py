@@ -55,9 +55,9 @@ class Feeder:
             return await self._feed(batch, span.traceparent)
 
     async def _feed(self, batch: BatchRecord, traceparent: str | None) -> float:
-        threads, db = self._service.threads, self._service.database
-        most = self._service.limits.max_line_bytes
-        room = await threads.sql_of(batch.tenant, self._service.storage_quota.room, batch.tenant)
+        threads, db = self._service.threads, self._service.store.database
+        most = self._service.reading.limits.max_line_bytes
+        room = await threads.sql_of(batch.tenant, self._service.acceptance.storage_quota.room, batch.tenant)
         if room <= 0:  # Its lines would be read for nothing.
             return await self._wait_for_room(batch)
         block = await threads.sql_of(batch.tenant, next_block, db, batch, most)
@@ -66,7 +66,7 @@ class Feeder:
             read = await self._read(batch, principal, block.lines)
             first = next((one.submission for one in read if one.submission is not None), None)
             if first is not None:
-                await threads.sql_of(batch.tenant, self._service.admission.admit_upload, first)
+                await threads.sql_of(batch.tenant, self._service.acceptance.admission.admit_upload, first)
         except RequestError as error:
             # Nothing is wrong with the lines: there is no room for them, or nobody to read or to score them.
             log.info("a batch waits", batch_id=batch.id, reason=error.message)
@@ -80,15 +80,17 @@ class Feeder:
 
     async def _wait_for_room(self, batch: BatchRecord) -> float:
         """Have a batch say that its tenant has no room for further lines. Returns for how many seconds it waits."""
-        reason = f"{full(self._service.storage_quota.most)}; further lines are read when something is deleted"
+        reason = (
+            f"{full(self._service.acceptance.storage_quota.most)}; further lines are read when something is deleted"
+        )
         log.info("a batch waits", batch_id=batch.id, reason=reason)
-        await self._service.threads.sql_of(batch.tenant, say_why_it_waits, self._service.database, batch, reason)
+        await self._service.store.in_turn(batch.tenant, say_why_it_waits, batch, reason)
         return PAUSE_SECONDS
 
     async def refuse(self, batch: BatchRecord, code: ErrorCode) -> None:
         """Refuse the next lines of a batch that has expired, or that is cancelled."""
-        threads, db = self._service.threads, self._service.database
-        block = await threads.sql_of(batch.tenant, next_block, db, batch, self._service.limits.max_line_bytes)
+        threads, db = self._service.threads, self._service.store.database
+        block = await threads.sql_of(batch.tenant, next_block, db, batch, self._service.reading.limits.max_line_bytes)
         lines = await threads.text_of(batch.tenant, _refused_lines, batch, block.lines, code)
         await self._store(batch, block, lines, is_late=code is ErrorCode.BATCH_EXPIRED)
 
@@ -97,10 +99,9 @@ class Feeder:
         stop_bytes, stop_lines = block.stop_bytes, block.stop_lines
         if len(lines) < len(block.lines):
             stop_bytes, stop_lines = lines[-1].stop, lines[-1].number + 1
-        fed = await self._service.threads.sql_of(
+        fed = await self._service.store.in_turn(
             batch.tenant,
             feed,
-            self._service.database,
             batch,
             lines,
             read_bytes=stop_bytes,
@@ -108,9 +109,9 @@ class Feeder:
             refuse_repeated=lambda line: _refuse_repeated(batch, line),
             is_late=is_late,
         )
-        self._service.storage_quota.add(batch.tenant, fed.stored_bytes)
+        self._service.acceptance.storage_quota.add(batch.tenant, fed.stored_bytes)
         if fed.submissions:
-            self._service.ringer.ring(batch.model)
+            self._service.acceptance.ringer.ring(batch.model)
         for submission in fed.submissions:
             self._service.metrics.count_accepted(submission)
         return fed
@@ -163,12 +164,12 @@ class Feeder:
             return await service.threads.text_of(
                 batch.tenant, read_lines, service.reading, body, always_wanted, principal, batch.endpoint, places
             )
-        return await service.text_process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)
+        return await service.bodies.process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)
 
 
 def _principal(service: Service, tenant: str) -> Principal:
     """Return the tenant of a batch as the sender of its lines."""
-    return Principal(find_tenant(service.database, tenant) or Tenant(tenant), frozenset(), None)
+    return Principal(find_tenant(service.store.database, tenant) or Tenant(tenant), frozenset(), None)
 
 
 def _failed(error: RequestError, custom_id: str | None = None) -> ReadLine:

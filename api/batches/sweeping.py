@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from api.service import Service
+from api.store import Store
 from jobs.file_batches.reading import FILE_IN_USE
 from jobs.file_batches.removal import shorten_retention as shorten_retention_of_batches
 from jobs.file_batches.removal import sweep_batches
@@ -17,7 +17,7 @@ from jobs.store.database import Database, StorageUnavailable
 log = structlog.stdlib.get_logger("api.batches")
 
 
-async def keep_sweeping(service: Service) -> None:
+async def keep_sweeping(store: Store) -> None:
     """Sweep regularly until cancelled. It is a task of its own, because a large file takes long to remove.
 
     Retention can have become shorter since the last start. So the first sweep shortens it for what has ended, too.
@@ -25,12 +25,12 @@ async def keep_sweeping(service: Service) -> None:
     may_be_more, is_first = False, True
     while True:
         if not may_be_more:
-            await asyncio.sleep(service.database.settings.sweep_seconds)
+            await asyncio.sleep(store.database.settings.sweep_seconds)
         try:
             if is_first:
-                await service.threads.sql(_shorten_retention, service.database)
+                await store.threads.sql(_shorten_retention, store.database)
                 is_first = False
-            may_be_more = await service.threads.sql(_sweep, service.database)
+            may_be_more = await store.threads.sql(_sweep, store.database)
         except StorageUnavailable:
             may_be_more = False
 

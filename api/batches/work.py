@@ -82,7 +82,7 @@ class BatchWork:
                     turns.create_task(self._take_turn(batch))
                     continue
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._service.api.batch_poll_seconds):
+                    async with asyncio.timeout(self._service.reading.api.batch_poll_seconds):
                         await self._turn_has_ended.wait()
 
     async def _claim(self) -> BatchRecord | None:
@@ -91,17 +91,17 @@ class BatchWork:
             return None
         service = self._service
         # Others leave the batch alone until it is released, or as long as a lease lasts: a step takes a second or two.
-        seconds = service.database.settings.lease_seconds
+        seconds = service.store.database.settings.lease_seconds
         but_of = frozenset(self._tenants)
         claiming = asyncio.ensure_future(
-            service.threads.sql(claim_batch, service.database, service.card.name, seconds, but_of=but_of)
+            service.threads.sql(claim_batch, service.store.database, service.reading.card.name, seconds, but_of=but_of)
         )
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             with contextlib.suppress(StorageUnavailable):
                 if (batch := await claiming) is not None:
-                    await service.threads.sql(release_batch, service.database, batch.id, 0.0)
+                    await service.threads.sql(release_batch, service.store.database, batch.id, 0.0)
             raise
 
     async def _take_turn(self, batch: BatchRecord) -> None:
@@ -111,7 +111,7 @@ class BatchWork:
             try:
                 pause = await self._work_on(batch)
             except StorageUnavailable:
-                pause = self._service.api.batch_poll_seconds
+                pause = self._service.reading.api.batch_poll_seconds
                 raise
             except asyncio.CancelledError:
                 pause = 0.0
@@ -119,7 +119,7 @@ class BatchWork:
             except Exception:
                 log.exception("work on a batch failed, and is tried again", batch_id=batch.id)
             finally:
-                await self._service.threads.sql(release_batch, self._service.database, batch.id, pause)
+                await self._service.threads.sql(release_batch, self._service.store.database, batch.id, pause)
         except StorageUnavailable:
             log.warning("work on a batch stops until the database is back", batch_id=batch.id)
         finally:
@@ -162,7 +162,7 @@ class BatchWork:
             is_busy = pause == 0.0
         if batch.status is BatchStatus.CANCELLING:
             cancelled = await self._of(batch, cancel_jobs, batch)
-            self._service.ringer.announce(cancelled)
+            self._service.acceptance.ringer.announce(cancelled)
             is_busy |= bool(cancelled)
         is_busy |= await self._write(batch)
         if await self._of(batch, _is_written_now, batch.id):
@@ -171,7 +171,7 @@ class BatchWork:
             else:
                 await self._of(batch, finalize_batch, batch)
             return 0.0, True
-        return pause or self._service.api.batch_poll_seconds, is_busy
+        return pause or self._service.reading.api.batch_poll_seconds, is_busy
 
     async def _validate(self, batch: BatchRecord) -> None:
         """Begin with a batch whose file can be read as lines."""
@@ -187,9 +187,9 @@ class BatchWork:
             await self._feeder.refuse(batch, ErrorCode.BATCH_CANCELLED)
         elif await self._of(batch, has_expired, batch.id):
             await self._feeder.refuse(batch, ErrorCode.BATCH_EXPIRED)
-        elif batch.model != self._service.card.name:
+        elif batch.model != self._service.reading.card.name:
             # This process is here to write results. The lines are read by one with the tokenizer of their model.
-            return self._service.api.batch_poll_seconds
+            return self._service.reading.api.batch_poll_seconds
         else:
             return await self._feed_if_room(batch)
         return 0.0
@@ -222,7 +222,7 @@ class BatchWork:
         """Return what computed the scores of the lines that ask for it, by number."""
         pages = {line.number: line.result[1] for line in lines if line.result is not None}
         return {
-            number: self._service.provenances.look_up(page.provenances)
+            number: self._service.results.provenances.look_up(page.provenances)
             for number, page in pages.items()
             if page is not None and page.job.options.return_provenance
         }
@@ -241,7 +241,7 @@ class BatchWork:
         **kwargs: P.kwargs,
     ) -> T:
         """Run a function that talks to the database for the tenant of a batch, when it is the tenant's turn."""
-        return await self._service.threads.sql_of(batch.tenant, function, self._service.database, *args, **kwargs)
+        return await self._service.store.in_turn(batch.tenant, function, *args, **kwargs)
 
 
 def _why_unreadable(db: Database, batch: BatchRecord) -> str | None:

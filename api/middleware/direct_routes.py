@@ -62,7 +62,7 @@ class DirectRoutes:
         request = Request(scope, receive, send)
         service = request.app.state.service
         try:
-            principal = await find_principal(request, service, direct.scopes)
+            principal = await find_principal(request, service.callers, direct.scopes)
             response = await direct.function(request=request, service=service, principal=principal)
         except (RequestError, StorageUnavailable) as error:
             response = answer_to_failure(request, error)

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 
 from api.budget import Place, place_of
-from api.service import Service
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 
@@ -18,7 +17,7 @@ MAX_MEDIA_TYPE = 1_024
 
 
 @asynccontextmanager
-async def received_body(request: Request, service: Service) -> AsyncIterator[bytes]:
+async def received_body(request: Request, limits: LimitSettings) -> AsyncIterator[bytes]:
     """Receive a JSON body. Its bytes count in the budget until the block ends, so the block must not keep them.
 
     Only the bytes that have come are counted: a client that declares a large body and sends nothing takes no room from
@@ -27,11 +26,11 @@ async def received_body(request: Request, service: Service) -> AsyncIterator[byt
     """
     _check_media_type(request)
     place = place_of(request)
-    declared = check_declared_length(request, service.limits, "max_body_bytes")
+    declared = check_declared_length(request, limits, "max_body_bytes")
     # A body for which there is no room is refused before it is sent. That there is room now promises nothing.
     place.check_body(declared)
     try:
-        yield await _receive(request, service.limits, place)
+        yield await _receive(request, limits, place)
     finally:
         place.release_body()
 

@@ -14,7 +14,7 @@ from api.events.batch_progress import BatchState
 from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
 from api.principal import WithReadScope
 from api.routes.batches import checked_batch_id
-from api.service import ServiceOf
+from api.service import StreamsOf
 from jobs.file_batches.reading import batch_not_found
 from jobs.file_batches.tables import BatchStatus
 from scoring.error_codes import ErrorCode
@@ -75,7 +75,7 @@ def _id_of(state: BatchState) -> str:
 async def follow_batch(
     request: Request,
     batch_id: str,
-    service: ServiceOf,
+    streams: StreamsOf,
     principal: WithReadScope,
     last_event_id: Annotated[
         str | None, Header(description="the id of the last event that the client got; it goes on behind it")
@@ -89,9 +89,9 @@ async def follow_batch(
     batch_id = checked_batch_id(batch_id)
     return await follow_state(
         request,
-        service.api,
+        streams.api,
         principal,
-        service.followed_batches,
+        streams.batches,
         batch_id,
         None if last_event_id == END else _Place(last_event_id),
         {"id": batch_id, "object": "batch", "deleted": True},

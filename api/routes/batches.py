@@ -19,7 +19,7 @@ from api.requests.batch import read_batch
 from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import Handling, is_strict
-from api.service import ServiceOf
+from api.service import ServiceOf, StoreOf
 from jobs.file_batches.creating import cancel_batch, create_batch
 from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
 from jobs.file_batches.removal import delete_batch
@@ -69,17 +69,16 @@ async def create(
     Each line is `{"custom_id", "method": "POST", "url", "body"}`; `url` is the endpoint of the batch. The answers come
     as files, in the order of the lines. A line that is wrong goes to the error file, and the others are scored.
     """
-    async with received_body(request, service) as data:
+    async with received_body(request, service.reading.limits) as data:
         strict = is_strict(request, handling)
         wanted, warnings = await service.bodies.read(
             request, principal.tenant, read_batch, data, principal, idempotency_key, strict
         )
-    limits = service.limits
-    no_room = await service.threads.sql_of(principal.tenant, service.storage_quota.refusal, principal.tenant)
-    batch, is_replayed = await service.threads.sql_of(
+    limits = service.reading.limits
+    no_room = await service.threads.sql_of(principal.tenant, service.acceptance.storage_quota.refusal, principal.tenant)
+    batch, is_replayed = await service.store.in_turn(
         principal.tenant,
         create_batch,
-        service.database,
         wanted,
         limits.max_open_batches_per_tenant,
         limits.max_files_per_tenant,
@@ -94,7 +93,7 @@ async def create(
     responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
 )
 async def list_(
-    service: ServiceOf,
+    store: StoreOf,
     principal: WithReadScope,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[
@@ -102,9 +101,7 @@ async def list_(
     ] = None,
 ) -> Response:
     """List batches, newest first."""
-    found = await service.threads.sql_of(
-        principal.tenant, list_batches, service.database, principal.tenant, limit=limit + 1, after=after
-    )
+    found = await store.of(principal.tenant, list_batches, limit=limit + 1, after=after)
     return json_response(show_list([show_batch(batch) for batch in found], limit))
 
 
@@ -113,11 +110,9 @@ async def list_(
     response_model=Batch,
     responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def read(batch_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+async def read(batch_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """Read a batch."""
-    batch = await service.threads.sql_of(
-        principal.tenant, get_batch, service.database, principal.tenant, checked_batch_id(batch_id)
-    )
+    batch = await store.of(principal.tenant, get_batch, checked_batch_id(batch_id))
     return json_response(show_batch(batch))
 
 
@@ -126,13 +121,11 @@ async def read(batch_id: str, service: ServiceOf, principal: WithReadScope) -> R
     response_model=Batch,
     responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def cancel(batch_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
+async def cancel(batch_id: str, store: StoreOf, principal: WithScoreScope) -> Response:
     """Cancel a batch. What was scored is written; all other lines go to the error file. One that has ended stays as it
     is, so cancelling twice is safe.
     """
-    batch = await service.threads.sql_of(
-        principal.tenant, cancel_batch, service.database, principal.tenant, checked_batch_id(batch_id)
-    )
+    batch = await store.of(principal.tenant, cancel_batch, checked_batch_id(batch_id))
     return json_response(show_batch(batch))
 
 
@@ -141,12 +134,12 @@ async def cancel(batch_id: str, service: ServiceOf, principal: WithScoreScope) -
     response_model=DeletedBatch,
     responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def delete(batch_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
+async def delete(batch_id: str, store: StoreOf, principal: WithScoreScope) -> Response:
     """Delete a batch with its files, its jobs and their scores. One that has not ended is cancelled first. An input
     file that another batch has stays.
     """
     batch_id = checked_batch_id(batch_id)
-    await service.threads.sql_of(principal.tenant, delete_batch, service.database, principal.tenant, batch_id)
+    await store.of(principal.tenant, delete_batch, batch_id)
     return json_response({"id": batch_id, "object": "batch", "deleted": True})
 
 

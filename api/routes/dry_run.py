@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from api.acceptance.acceptance import Acceptance
 from api.answers.dry_run import DryRun
 from api.callers.compatibility import Compatibility
 from api.callers.storage_quota import check_stored_bytes
-from api.service import Service
+from api.store import Store
 from jobs.queue.statistics import WaitingWork
+from jobs.store.database import Database
 from jobs.store.records import Submission, WorkerRecord
 from jobs.tenancy.quotas import check_size, has_room
 from scoring.planning.description import planner_of
@@ -26,23 +28,23 @@ class _Situation:
     has_storage: bool
 
 
-async def dry_run(service: Service, submission: Submission) -> DryRun:
+async def dry_run(store: Store, acceptance: Acceptance, submission: Submission) -> DryRun:
     """Return what a job would take. Raises RequestError if it could never be accepted, StorageUnavailable."""
     work = work_of_group(len(submission.prefix), submission.chunks)
     if submission.quota is not None:
         check_size(submission.quota, work)
-    check_stored_bytes(submission.stored_bytes, service.storage_quota.most)
-    situation = await service.threads.sql_of(submission.tenant, _look, service, submission, work)
-    return await service.threads.text_of(submission.tenant, _foresee, submission, work, situation)
+    check_stored_bytes(submission.stored_bytes, acceptance.storage_quota.most)
+    situation = await store.in_turn(submission.tenant, _look, acceptance, submission, work)
+    return await store.threads.text_of(submission.tenant, _foresee, submission, work, situation)
 
 
-def _look(service: Service, submission: Submission, work: int) -> _Situation:
+def _look(db: Database, acceptance: Acceptance, submission: Submission, work: int) -> _Situation:
     quota = submission.quota
     return _Situation(
-        service.compatibility.current(),
-        service.admission.waiting_work(),
-        quota is None or has_room(service.database, submission.tenant, quota, work),
-        submission.stored_bytes <= service.storage_quota.room(submission.tenant),
+        acceptance.compatibility.current(),
+        acceptance.admission.waiting_work(),
+        quota is None or has_room(db, submission.tenant, quota, work),
+        submission.stored_bytes <= acceptance.storage_quota.room(submission.tenant),
     )
 
 

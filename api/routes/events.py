@@ -13,10 +13,11 @@ from api.answers.error_responses import secured
 from api.answers.event_stream import END, MEDIA_TYPE, Event
 from api.events.job_progress import JobState, ScorePart
 from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
+from api.events.streams import Streams
 from api.principal import WithReadScope
 from api.request_id import BrokenOffError
 from api.routes.jobs import MAX_OFFSET, checked_job_id
-from api.service import Service, ServiceOf
+from api.service import StreamsOf
 from api.waiting.departure import Departure
 from jobs.queue.read import Progress
 from jobs.store.database import StorageUnavailable
@@ -42,9 +43,9 @@ _ID = re.compile(r"([0-9]{1,10})-([0-9]{1,10})")
 class _Place:
     """What a client has seen: so many items were scored, and the scores of all items before the next one."""
 
-    def __init__(self, service: Service, last_event_id: str | None) -> None:
+    def __init__(self, streams: Streams, last_event_id: str | None) -> None:
         """last_event_id: that of the last event that the client got. Raises RequestError."""
-        self._service = service
+        self._streams = streams
         self._scored_items: int | None = None  # None: it has seen nothing
         self._next_item = 0
         if last_event_id:
@@ -65,7 +66,7 @@ class _Place:
     async def scores(self, state: JobState, departure: Departure) -> AsyncIterator[Event]:
         """Yield the scores behind the place, as far as they are there. Raises BrokenOffError."""
         while not departure.has_happened:
-            part = await _part(self._service, state.progress, self._next_item)
+            part = await _part(self._streams, state.progress, self._next_item)
             self._next_item = part.next_item
             if part.data is not None:
                 yield Event("scores", self._id, part.data)
@@ -94,7 +95,7 @@ class _Place:
 async def follow(
     request: Request,
     job_id: str,
-    service: ServiceOf,
+    streams: StreamsOf,
     principal: WithReadScope,
     scores: Annotated[
         bool, Query(description="also send scores, in the order of the items, as they are there")
@@ -110,12 +111,12 @@ async def follow(
     are never skipped.
     """
     job_id = checked_job_id(job_id)
-    place = None if last_event_id == END else _Place(service, last_event_id)
+    place = None if last_event_id == END else _Place(streams, last_event_id)
     return await follow_state(
         request,
-        service.api,
+        streams.api,
         principal,
-        service.followed_jobs,
+        streams.jobs,
         job_id,
         place,
         {"id": job_id, "object": "scoring.job", "deleted": True},
@@ -124,12 +125,12 @@ async def follow(
     )
 
 
-async def _part(service: Service, progress: Progress, offset: int) -> ScorePart:
+async def _part(streams: Streams, progress: Progress, offset: int) -> ScorePart:
     """Return the scores behind a place, which other streams may want as well. Raises BrokenOffError.
 
     What was read for the same progress holds everything that this progress counts.
     """
     try:
-        return await service.score_parts.get((progress, offset))
+        return await streams.score_parts.get((progress, offset))
     except (RequestError, StorageUnavailable) as error:
         raise BrokenOffError(str(error)) from error

@@ -19,7 +19,8 @@ from api.request_id import BrokenOffError
 from api.requests.file_id import FILE_ID, checked_file_id
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.uploads.file_upload import receive_file
-from api.service import Service, ServiceOf
+from api.service import ServiceOf, StoreOf
+from api.store import Store
 from jobs.file_batches.reading import FILE_IN_USE
 from jobs.files.reading import get_file, list_files, read_part
 from jobs.files.removal import delete_file
@@ -82,7 +83,8 @@ async def upload(
     It is a form with the fields `purpose` (`batch`) and `file`, and `expires_after[anchor]` (`created_at`) and
     `expires_after[seconds]` if it is to expire earlier than others.
     """
-    file, is_replayed = await receive_file(request, service, principal, idempotency_key)
+    limits, quota = service.reading.limits, service.acceptance.storage_quota
+    file, is_replayed = await receive_file(request, service.store, limits, quota, principal.tenant, idempotency_key)
     return json_response(show_file(file), headers=REPLAYED if is_replayed else {})
 
 
@@ -90,7 +92,7 @@ async def upload(
     "/v1/files", response_model=FileList, responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE)
 )
 async def list_(
-    service: ServiceOf,
+    store: StoreOf,
     principal: WithReadScope,
     purpose: Literal["batch", "batch_output"] | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = MAX_LIMIT,
@@ -100,11 +102,9 @@ async def list_(
     order: Annotated[Literal["asc", "desc"], Query(description="by the time of creation")] = "desc",
 ) -> Response:
     """List files, newest first unless told otherwise."""
-    found = await service.threads.sql_of(
+    found = await store.of(
         principal.tenant,
         list_files,
-        service.database,
-        principal.tenant,
         purpose=None if purpose is None else Purpose(purpose),
         limit=limit + 1,
         after=after,
@@ -118,11 +118,9 @@ async def list_(
     response_model=File,
     responses=secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def read(file_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+async def read(file_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """Read what a file is."""
-    file = await service.threads.sql_of(
-        principal.tenant, get_file, service.database, principal.tenant, checked_file_id(file_id)
-    )
+    file = await store.of(principal.tenant, get_file, checked_file_id(file_id))
     return json_response(show_file(file))
 
 
@@ -135,19 +133,15 @@ async def read(file_id: str, service: ServiceOf, principal: WithReadScope) -> Re
         **secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
     },
 )
-async def content(file_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+async def content(file_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """Read the bytes of a file."""
-    file = await service.threads.sql_of(
-        principal.tenant, get_file, service.database, principal.tenant, checked_file_id(file_id)
-    )
+    file = await store.of(principal.tenant, get_file, checked_file_id(file_id))
     headers = {
         "Content-Length": str(file.bytes),
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(
-        _parts(service, principal.tenant, file_id, file.bytes), media_type=CONTENT, headers=headers
-    )
+    return StreamingResponse(_parts(store, principal.tenant, file_id, file.bytes), media_type=CONTENT, headers=headers)
 
 
 @router.delete(
@@ -155,20 +149,18 @@ async def content(file_id: str, service: ServiceOf, principal: WithReadScope) ->
     response_model=DeletedFile,
     responses=secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_IN_USE, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def delete_(file_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
+async def delete_(file_id: str, store: StoreOf, principal: WithScoreScope) -> Response:
     """Delete a file. One that a batch reads, which has not ended, is kept."""
-    await service.threads.sql_of(
-        principal.tenant, delete_file, service.database, principal.tenant, checked_file_id(file_id), FILE_IN_USE
-    )
+    await store.of(principal.tenant, delete_file, checked_file_id(file_id), FILE_IN_USE)
     return json_response({"id": file_id, "object": "file", "deleted": True})
 
 
-async def _parts(service: Service, tenant: str, file_id: str, size: int) -> AsyncIterator[bytes]:
+async def _parts(store: Store, tenant: str, file_id: str, size: int) -> AsyncIterator[bytes]:
     """Yield the parts of a file, one at a time. Raises BrokenOffError if one can't be read, as after a deletion."""
     start = 0
     try:
         while start < size:
-            part = await service.threads.sql_of(tenant, read_part, service.database, tenant, file_id, start)
+            part = await store.of(tenant, read_part, file_id, start)
             if part is None:
                 raise BrokenOffError("a part of the file is missing")
             start += len(part)

@@ -47,10 +47,8 @@ async def items(
     They are made from the stored tokens, so they have what a template adds. Texts are null if the job was accepted with
     another tokenizer than this server has.
     """
-    inputs = await service.threads.sql_of(
-        principal.tenant, read_inputs, service.database, principal.tenant, checked_job_id(job_id), index or []
-    )
-    known = inputs.tokenizer_fingerprint == service.card.tokenizer_fingerprint
+    inputs = await service.store.of(principal.tenant, read_inputs, checked_job_id(job_id), index or [])
+    known = inputs.tokenizer_fingerprint == service.reading.card.tokenizer_fingerprint
     tokenizer = service.reading.tokenizer if known else None
     return json_response(await service.threads.text_of(principal.tenant, _show, inputs, tokenizer))
 

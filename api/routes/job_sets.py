@@ -24,13 +24,12 @@ from api.requests.body import received_body
 from api.requests.job_set import MAX_JOBS, ReadJob, read_job_set
 from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.routes.jobs import admit_job, checked_job_id, counts_as_stream_if_it_waits
-from api.routes.result import read_provenance
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.queue.read import jobs_of, most_items, progress_of, results_of
-from jobs.store.database import StorageUnavailable
+from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from scoring.error_codes import ErrorCode, RequestError
@@ -66,7 +65,7 @@ async def submit_set(
         message = "a set has no Idempotency-Key: give each of its jobs an idempotency_key"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param="Idempotency-Key")
     strict = is_strict(request, handling)
-    async with received_body(request, service) as data:
+    async with received_body(request, service.reading.limits) as data:
         read = await service.bodies.read(request, principal.tenant, read_job_set, data, principal, strict)
     # One after the other, since what the first one is admitted by mostly holds for all.
     admitted = [await _admitted(service, one) for one in read]
@@ -75,7 +74,7 @@ async def submit_set(
     if len(refused) == len(outcomes) and all(STATUS[error.code] == 503 for error in refused):
         raise refused[0]
     ids = [one.job_id for one in outcomes if isinstance(one, Accepted)]
-    found = await service.threads.sql_of(principal.tenant, jobs_of, service.database, ids) if ids else {}
+    found = await service.store.in_turn(principal.tenant, jobs_of, ids) if ids else {}
     return json_response(await service.threads.text_of(principal.tenant, _encode_accepted, outcomes, found), 202)
 
 
@@ -139,7 +138,7 @@ async def _outcome(service: Service, admitted: Submission | RequestError) -> Acc
     if isinstance(admitted, RequestError):
         return admitted
     try:
-        return await service.acceptor.accept(admitted)
+        return await service.acceptance.acceptor.accept(admitted)
     except RequestError as error:
         return error
     except StorageUnavailable:
@@ -161,7 +160,7 @@ async def _wait(request: Request, service: Service, tenant: str, job_ids: Sequen
     """Wait until all of these jobs have ended, which a tenant may see, or for some seconds."""
     last_moment = time.monotonic() + seconds
     wanted = [job_id for job_id in job_ids if _is_id(job_id)]
-    found = await service.threads.sql_of(tenant, progress_of, service.database, wanted) if wanted else {}
+    found = await service.store.in_turn(tenant, progress_of, wanted) if wanted else {}
     for job in found.values():
         if job.status.ended or job.tenant != tenant:
             continue
@@ -173,10 +172,10 @@ async def _wait(request: Request, service: Service, tenant: str, job_ids: Sequen
             return
 
 
-def _visible(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, JobRecord]:
+def _visible(db: Database, tenant: str, job_ids: Sequence[str]) -> dict[str, JobRecord]:
     """Return those of these jobs that a tenant may see. Blocks on SQL."""
     wanted = [job_id for job_id in job_ids if _is_id(job_id)]
-    found = jobs_of(service.database, wanted) if wanted else {}
+    found = jobs_of(db, wanted) if wanted else {}
     return {job_id: job for job_id, job in found.items() if job.tenant == tenant}
 
 
@@ -190,7 +189,7 @@ def _is_id(job_id: str) -> bool:
 
 def _read(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, Found]:
     """Read jobs, and the results of those that come first and fit into one answer. Blocks on SQL."""
-    jobs = _visible(service, tenant, job_ids)
+    jobs = _visible(service.store.database, tenant, job_ids)
     shown: list[str] = []
     room = 1.0  # of one answer, as a share
     for job in (jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in jobs):
@@ -199,11 +198,11 @@ def _read(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, Fo
         if job.status is JobStatus.SUCCEEDED and share <= room:
             room -= share
             shown.append(job.id)
-    results = results_of(service.database, shown) if shown else {}
+    results = results_of(service.store.database, shown) if shown else {}
     found: dict[str, Found] = {}
     for job_id, before in jobs.items():
         job, page = results.get(job_id, (before, None))
-        found[job_id] = job, page, read_provenance(service, job, page)
+        found[job_id] = job, page, service.results.read_provenance(job, page)
     return found
 
 

@@ -39,15 +39,14 @@ from api.requests.uploads.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.batches import BATCH_ID
 from api.routes.dry_run import dry_run
-from api.routes.result import read_provenance, read_result
 from api.routes.score import EXAMPLE, SCORING_ERRORS
-from api.service import Service, ServiceOf
+from api.service import Service, ServiceOf, StoreOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.file_batches.reading import list_jobs_of_batch
 from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, most_items, read_scores
-from jobs.store.database import StorageUnavailable
+from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from public_api.paths import job_path
@@ -148,11 +147,9 @@ async def submit(
         wanted = await _receive_job(request, service, principal, idempotency_key, strict=strict)
         submission = wanted.submission
         if wanted.dry_run:
-            return json_response(show_dry_run(await dry_run(service, submission)))
-        accepted = await service.acceptor.accept(await admit_job(service, submission))
-        job = await service.threads.sql_of(
-            submission.tenant, get_job, service.database, submission.tenant, accepted.job_id
-        )
+            return json_response(show_dry_run(await dry_run(service.store, service.acceptance, submission)))
+        accepted = await service.acceptance.acceptor.accept(await admit_job(service, submission))
+        job = await service.store.of(submission.tenant, get_job, accepted.job_id)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
 
@@ -163,7 +160,7 @@ async def submit(
     responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
 async def list_(
-    service: ServiceOf,
+    store: StoreOf,
     principal: WithReadScope,
     status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"] | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -177,9 +174,7 @@ async def list_(
     wanted = JobStatus(status) if status is not None else None
     read = partial(list_jobs, calls=calls) if batch is None else partial(list_jobs_of_batch, batch_id=batch)
     # One job more than the limit shows whether there are more.
-    jobs = await service.threads.sql_of(
-        principal.tenant, read, service.database, principal.tenant, status=wanted, limit=limit + 1, after=after
-    )
+    jobs = await store.of(principal.tenant, read, status=wanted, limit=limit + 1, after=after)
     shown = [show_job(job) for job in jobs[:limit]]
     return json_response({"object": "list", "data": shown, "has_more": len(jobs) > limit})
 
@@ -252,12 +247,10 @@ async def scores(
     """
     job_id = checked_job_id(job_id)
     if place_of(request).kind is not Kind.STREAM:
-        page = await service.threads.sql_of(
-            principal.tenant, read_scores, service.database, principal.tenant, job_id, offset, limit
-        )
+        page = await service.store.of(principal.tenant, read_scores, job_id, offset, limit)
         place_of(request).reserve_answer(expected_bytes(page.job, len(page.indices), page.number_of_targets))
         return json_response(await service.threads.text_of(principal.tenant, encode_page, page))
-    first = await service.threads.sql_of(principal.tenant, _read_succeeded, service, principal.tenant, job_id, offset)
+    first = await service.store.of(principal.tenant, _read_succeeded, job_id, offset)
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
 
@@ -268,9 +261,7 @@ async def scores(
 )
 async def cancel_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
-    job = await service.threads.sql_of(
-        principal.tenant, cancel, service.database, principal.tenant, checked_job_id(job_id)
-    )
+    job = await service.store.of(principal.tenant, cancel, checked_job_id(job_id))
     service.metrics.count_ended(job.id, job.status)
     _wake(service, job.id)
     return json_response(show_job(job))
@@ -284,7 +275,7 @@ async def cancel_(job_id: str, service: ServiceOf, principal: WithScoreScope) ->
 async def delete_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Delete a job, its inputs and its scores. A job that has not ended is cancelled first."""
     job_id = checked_job_id(job_id)
-    await service.threads.sql_of(principal.tenant, delete, service.database, principal.tenant, job_id)
+    await service.store.of(principal.tenant, delete, job_id)
     _wake(service, job_id)
     return json_response({"id": job_id, "object": "scoring.job", "deleted": True})
 
@@ -299,36 +290,34 @@ def checked_job_id(job_id: str) -> str:
 def _wake(service: Service, job_id: str) -> None:
     """Wake the requests that wait for a job, in this process and in others."""
     service.waiters.on_ended(job_id)
-    service.ringer.announce([job_id])
+    service.acceptance.ringer.announce([job_id])
 
 
 async def _receive_job(
     request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool
 ) -> JobRequest:
     """Receive and read a job in one JSON body, which is released with the return."""
-    async with received_body(request, service) as data:
+    async with received_body(request, service.reading.limits) as data:
         return await service.bodies.read(request, principal.tenant, read_job, data, principal, key, strict)
 
 
 async def admit_job(service: Service, submission: Submission) -> Submission:
     """Return a job for which there is room, as it is to be stored. Raises RequestError, StorageUnavailable."""
-    await service.admission.admit_job(submission)
+    await service.acceptance.admission.admit_job(submission)
     if submission.webhook is None:
         return submission
-    return await service.threads.sql_of(
-        submission.tenant, with_warning_of_disabled_endpoint, service.database, submission
-    )
+    return await service.store.in_turn(submission.tenant, with_warning_of_disabled_endpoint, submission)
 
 
 def _read(service: Service, tenant: str, job_id: str) -> tuple[JobRecord, ScorePage | None, Shown | None]:
-    job = get_job(service.database, tenant, job_id)
-    job, page = read_result(service, job, most_items(job, EMBEDDED_ITEMS))
-    return job, page, read_provenance(service, job, page)
+    job = get_job(service.store.database, tenant, job_id)
+    job, page = service.results.read(job, most_items(job, EMBEDDED_ITEMS))
+    return job, page, service.results.read_provenance(job, page)
 
 
-def _read_succeeded(service: Service, tenant: str, job_id: str, offset: int) -> ScorePage:
+def _read_succeeded(db: Database, tenant: str, job_id: str, offset: int) -> ScorePage:
     """Read a page of a job, and raise RequestError unless the job has succeeded."""
-    page = read_scores(service.database, tenant, job_id, offset, PAGE_ITEMS)
+    page = read_scores(db, tenant, job_id, offset, PAGE_ITEMS)
     match page.job.status:
         case JobStatus.SUCCEEDED:
             return page
@@ -352,6 +341,6 @@ async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) ->
             yield await service.threads.text_of(tenant, encode_lines, page)
             if page.next_offset is None:
                 return
-            page = await service.threads.sql_of(tenant, _read_succeeded, service, tenant, page.job.id, page.next_offset)
+            page = await service.store.of(tenant, _read_succeeded, page.job.id, page.next_offset)
     except (RequestError, StorageUnavailable) as error:
         raise BrokenOffError(str(error)) from error

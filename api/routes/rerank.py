@@ -50,7 +50,7 @@ async def rerank(
     only if `max_tokens_per_doc` asks for it. A ranking that is out of time is given up.
     """
     path, strict = request.url.path, is_strict(request, handling)
-    async with received_body(request, service) as data:
+    async with received_body(request, service.reading.limits) as data:
         ranking = await service.bodies.read(
             request, principal.tenant, read_rerank, data, principal, idempotency_key, path, PATHS[path], strict
         )

@@ -28,7 +28,6 @@ from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.kinds import SCORE
 from api.requests.prefer import Handling, is_strict
 from api.requests.submission import Call, read_call
-from api.routes.result import find_provenance, read_result, shared_result
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
@@ -130,10 +129,10 @@ async def answer_call(
     expected = expected_bytes(submission, submission.total_items, _targets_to_show(submission) or 0)
     # An answer for which there is no room is refused before it is computed. That there is room now promises nothing.
     place.check_answer(expected)
-    await service.admission.admit_call(submission, call.timeout)
+    await service.acceptance.admission.admit_call(submission, call.timeout)
     # With an Idempotency-Key its client may come back for it.
     departure = departure_of(request) if submission.idempotency is None else None
-    accepted = await service.acceptor.accept(submission, departure)
+    accepted = await service.acceptance.acceptor.accept(submission, departure)
     headers = REPLAYED if accepted.replayed else {}
     read: _Read | None = None
     if submission.total_items == 0 or accepted.replayed:
@@ -173,20 +172,20 @@ async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids:
     """Return scores with what computed them, if the call asks for it."""
     if not scored.job.options.return_provenance:
         return scored
-    return replace(scored, provenance=await find_provenance(service, call.submission.tenant, ids))
+    return replace(scored, provenance=await service.results.find_provenance(call.submission.tenant, ids))
 
 
 async def receive_call(
     request: Request, service: Service, principal: Principal, key: str | None, path: str, *, strict: bool
 ) -> Call:
     """Receive and read a call. With the return its body is released: the call may wait for minutes after that."""
-    async with received_body(request, service) as data:
+    async with received_body(request, service.reading.limits) as data:
         return await service.bodies.read(request, principal.tenant, read_call, data, principal, key, path, strict)
 
 
 def _result_if_ended(service: Service, call: Call, job_id: str) -> _Read | None:
     """Return the result of a job that may have ended with its acceptance or earlier: nobody announces that again."""
-    job, page = read_result(service, get_job(service.database, call.submission.tenant, job_id))
+    job, page = service.results.read(get_job(service.store.database, call.submission.tenant, job_id))
     return _Read(job, page) if job.status.ended else None
 
 
@@ -205,9 +204,7 @@ async def _wait(request: Request, service: Service, call: Call, accepted: Accept
         waited = await service.waiters.wait(job_id, deadline - loop.time(), departure_of(request), needs_end=True)
         if waited.outcome is WaitOutcome.DISCONNECTED:
             if submission.idempotency is None:
-                job = await service.threads.sql_of(
-                    submission.tenant, cancel, service.database, submission.tenant, job_id
-                )
+                job = await service.store.of(submission.tenant, cancel, job_id)
                 service.metrics.count_ended(job.id, job.status)
             raise ClientDisconnect
         is_over = waited.outcome in (WaitOutcome.TIMED_OUT, WaitOutcome.STOPPED)
@@ -218,7 +215,7 @@ async def _wait(request: Request, service: Service, call: Call, accepted: Accept
         if noticed is not None:
             return noticed
         values = submission.total_items * len(submission.label_token_ids) + (_targets_to_show(submission) or 0)
-        job, page = await shared_result(service.results, submission.tenant, job_id, values)
+        job, page = await service.results.shared(submission.tenant, job_id, values)
         if job.status.ended or is_over:
             service.metrics.count_ended(job.id, job.status)
             return _Read(job, page, waited.outcome)
@@ -253,7 +250,7 @@ def _is_to_be_given_up(call: Call, outcome: WaitOutcome) -> bool:
 
 
 def _give_up(service: Service, call: Call, job_id: str) -> JobResult:
-    return read_result(service, cancel(service.database, call.submission.tenant, job_id))
+    return service.results.read(cancel(service.store.database, call.submission.tenant, job_id))
 
 
 def _reason(read: _Read, call: Call) -> RequestError:

@@ -39,6 +39,6 @@ async def tokenize(
 
     `count` says whether it is one token, which a label must be unless `label_scoring` is `sequence`.
     """
-    async with received_body(request, service) as data:
+    async with received_body(request, service.reading.limits) as data:
         answer = await service.bodies.read(request, principal.tenant, tokenize_text, data, is_strict(request, handling))
     return json_response(answer)

@@ -15,7 +15,7 @@ from api.answers.schemas import Delivery, DeliveryList, JobEvent, WebhookSecretL
 from api.principal import WithReadScope, WithWebhookScope
 from api.routes.batches import checked_batch_id
 from api.routes.jobs import checked_job_id
-from api.service import ServiceOf
+from api.service import ServiceOf, StoreOf
 from jobs.file_batches.reading import find_batch
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
 from jobs.webhooks.secrets import live_secrets, rotate_secret
@@ -57,13 +57,11 @@ def _batch_ended(
     response_model=DeliveryList,
     responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def deliveries(job_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+async def deliveries(job_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """List what was, or is to be, sent to a job's webhook, with every attempt. There is one delivery once the job has
     ended, and none before, or if the webhook did not ask for that end.
     """
-    found = await service.threads.sql_of(
-        principal.tenant, list_deliveries, service.database, principal.tenant, checked_job_id(job_id)
-    )
+    found = await store.of(principal.tenant, list_deliveries, checked_job_id(job_id))
     return json_response({"object": "list", "data": [show_delivery(delivery) for delivery in found]})
 
 
@@ -73,7 +71,7 @@ async def deliveries(job_id: str, service: ServiceOf, principal: WithReadScope) 
     response_model=Delivery,
     responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principal: WithWebhookScope) -> Response:
+async def redeliver_(job_id: str, delivery_id: str, store: StoreOf, principal: WithWebhookScope) -> Response:
     """Send a delivery again, now, under the same id and whatever became of it. If that fails, the schedule of attempts
     begins anew; to an endpoint that is disabled it is sent once, and a success enables the endpoint. One that is being
     sent at this moment is left alone.
@@ -81,9 +79,7 @@ async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principa
     job_id = checked_job_id(job_id)
     # An invalid id belongs to no delivery and is not sent to the database. A missing job is reported first, however.
     delivery_id = delivery_id if re.fullmatch(DELIVERY_ID, delivery_id) else ""
-    redelivered = await service.threads.sql_of(
-        principal.tenant, redeliver, service.database, principal.tenant, job_id, delivery_id
-    )
+    redelivered = await store.of(principal.tenant, redeliver, job_id, delivery_id)
     return json_response(show_delivery(redelivered), 202)
 
 
@@ -92,11 +88,9 @@ async def redeliver_(job_id: str, delivery_id: str, service: ServiceOf, principa
     response_model=DeliveryList,
     responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def deliveries_of_batch(batch_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
+async def deliveries_of_batch(batch_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """List what was, or is to be, sent to a batch's webhook, as for a job."""
-    found = await service.threads.sql_of(
-        principal.tenant, list_deliveries, service.database, principal.tenant, checked_batch_id(batch_id), find_batch
-    )
+    found = await store.of(principal.tenant, list_deliveries, checked_batch_id(batch_id), find_batch)
     return json_response({"object": "list", "data": [show_delivery(delivery) for delivery in found]})
 
 
@@ -106,22 +100,18 @@ async def deliveries_of_batch(batch_id: str, service: ServiceOf, principal: With
     response_model=Delivery,
     responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
 )
-async def redeliver_of_batch(
-    batch_id: str, delivery_id: str, service: ServiceOf, principal: WithWebhookScope
-) -> Response:
+async def redeliver_of_batch(batch_id: str, delivery_id: str, store: StoreOf, principal: WithWebhookScope) -> Response:
     """Send a delivery of a batch again, as for a job."""
     batch_id = checked_batch_id(batch_id)
     delivery_id = delivery_id if re.fullmatch(DELIVERY_ID, delivery_id) else ""
-    redelivered = await service.threads.sql_of(
-        principal.tenant, redeliver, service.database, principal.tenant, batch_id, delivery_id, find_batch
-    )
+    redelivered = await store.of(principal.tenant, redeliver, batch_id, delivery_id, find_batch)
     return json_response(show_delivery(redelivered), 202)
 
 
 @router.get("/v1/webhook-secrets", response_model=WebhookSecretList, responses=secured(ErrorCode.STORAGE_UNAVAILABLE))
-async def secrets(service: ServiceOf, principal: WithWebhookScope) -> Response:
+async def secrets(store: StoreOf, principal: WithWebhookScope) -> Response:
     """List the secrets that webhooks are signed with: one, or two while it is being changed, the new one first."""
-    live = await service.threads.sql_of(principal.tenant, live_secrets, service.database, principal.tenant, new_secret)
+    live = await store.of(principal.tenant, live_secrets, new_secret)
     return json_response(show_secrets(live), headers=NO_STORE)
 
 
@@ -132,11 +122,9 @@ async def rotate(service: ServiceOf, principal: WithWebhookScope) -> Response:
     """Make a new secret. For a day, unless the server is set otherwise, the one before signs too, so that a receiver
     may be given the new one at any time in between. An older one that still signed does not any more.
     """
-    live = await service.threads.sql_of(
+    live = await service.store.of(
         principal.tenant,
         rotate_secret,
-        service.database,
-        principal.tenant,
         new_secret,
         service.secret_overlap_seconds,
         by=principal.author,

@@ -52,7 +52,7 @@ class Connection(HttpToolsProtocol):
         self._state: State = config.app.state  # type: ignore[union-attr]
         service: Service = self._state.service
         self._metrics = service.metrics
-        self._limits = service.limits
+        self._limits = service.reading.limits
         self._in_head = False  # whether a request has begun whose headers are not complete
         self._has_cookies = False  # whether the present request has any
         self._in_body = False  # whether the headers of a request are complete, and the request is not

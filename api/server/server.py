@@ -127,8 +127,7 @@ class Server(uvicorn.Server):
         """Shut down. Calls go on waiting for most of the time that requests have. Other waits and streams end now."""
         service: Service = self._app.state.service
         service.waiters.stop(self._call_seconds)
-        service.followed_jobs.stop()
-        service.followed_batches.stop()
+        service.streams.stop()
         if self._starting is None:
             await self._close_listeners()
             await super().shutdown(sockets)

@@ -73,7 +73,7 @@ class BodyReader:
         # The event loop must not wait for the tokenizer's own threads, which may have a long text of another client.
         self._reading_on_loop = replace(reading, tokenizer=reading.tokenizer.in_one_thread(), most_pairs=SMALL_PAIRS)
         self._threads = threads
-        self._process = process
+        self.process = process
         self._careful_until = 0.0  # on the clock of time.monotonic; before that, no body is read on the event loop
 
     async def read(
@@ -96,7 +96,7 @@ class BodyReader:
                 self._careful_until = time.monotonic() + CAREFUL_SECONDS
         if _is_long(body):
             # Killing the process ends the work, so it need not ask.
-            work = asyncio.ensure_future(self._process.read(tenant, function, body, *args, **kwargs))
+            work = asyncio.ensure_future(self.process.read(tenant, function, body, *args, **kwargs))
             with _watched(request, work.cancel):
                 return await work
         wish = _Wish()

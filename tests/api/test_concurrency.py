@@ -59,9 +59,11 @@ def test_a_slow_database_does_not_block_the_event_loop(
 ) -> None:
     job = api.wait(api.submit(**WEBHOOK_BODY)["id"])
     service = api.app.state.service
-    monkeypatch.setattr(service.compatibility, "shared", service.compatibility.current)
-    monkeypatch.setattr(service.readiness, "_seconds", -1.0)  # nothing that was found a moment before is an answer
-    vars(service.readiness)["_found"] = None
+    monkeypatch.setattr(service.acceptance.compatibility, "shared", service.acceptance.compatibility.current)
+    monkeypatch.setattr(
+        service.probes.readiness, "_seconds", -1.0
+    )  # nothing that was found a moment before is an answer
+    vars(service.probes.readiness)["_found"] = None
     _answers_meanwhile(api, monkeypatch, Database, ("read", "write"), operation, job["id"])
 
 

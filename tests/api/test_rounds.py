@@ -8,12 +8,19 @@ from contextlib import closing
 
 import pytest
 
+from api.budget import Budget
+from api.metrics import Metrics
+from api.results import Results
 from api.rounds import Rounds, SharedCall
-from api.routes.result import shared_result
+from api.store import Store
+from api.threads import Threads
+from api.waiting.ended_jobs import EndedJobs
+from jobs.invariant_watch import Watch
 from jobs.queue.read import results_of
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobResult
 from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
 from settings.store import StoreSettings
 from tests.api.test_caching import Source, settled
 from tests.jobs.work import submit
@@ -50,16 +57,14 @@ def test_requests_that_ask_together_share_a_query_and_those_that_ask_meanwhile_t
         reading = Reading(store)
         reads = Rounds(reading)
         reading.held.clear()
-        together = [
-            asyncio.create_task(shared_result(reads, "default", job_id, 2)) for job_id in (first, first, second)
-        ]
+        together = [asyncio.create_task(reads.answer(job_id, 2)) for job_id in (first, first, second)]
         while not reading.asked:
             await asyncio.sleep(0)
-        meanwhile = [asyncio.create_task(shared_result(reads, "default", job_id, 2)) for job_id in (second, first)]
+        meanwhile = [asyncio.create_task(reads.answer(job_id, 2)) for job_id in (second, first)]
         await asyncio.sleep(0)
         reading.held.set()
         found = await asyncio.gather(*together, *meanwhile)
-        assert [job.id for job, _ in found] == [first, first, second, second, first]
+        assert [one and one[0].id for one in found] == [first, first, second, second, first]
         return reading.asked
 
     assert asyncio.run(read()) == [[first, second], [second, first]]
@@ -72,12 +77,10 @@ def test_an_outage_fails_those_who_asked_and_nobody_after_them(store: Database) 
         reading = Reading(store)
         reads = Rounds(reading)
         reading.failure = StorageUnavailable("away")
-        failed = await asyncio.gather(
-            *(shared_result(reads, "default", job_id, 2) for _ in range(3)), return_exceptions=True
-        )
+        failed = await asyncio.gather(*(reads.answer(job_id, 2) for _ in range(3)), return_exceptions=True)
         assert [type(error) for error in failed] == [StorageUnavailable] * 3
         reading.failure = None
-        assert (await shared_result(reads, "default", job_id, 2))[0].id == job_id
+        assert await reads.answer(job_id, 2) is not None
 
     asyncio.run(read())
 
@@ -89,12 +92,12 @@ def test_a_cancelled_request_takes_nothing_from_the_others(store: Database) -> N
         reading = Reading(store)
         reads = Rounds(reading)
         reading.held.clear()
-        leaving, staying = (asyncio.create_task(shared_result(reads, "default", job_id, 2)) for _ in range(2))
+        leaving, staying = (asyncio.create_task(reads.answer(job_id, 2)) for _ in range(2))
         while not reading.asked:
             await asyncio.sleep(0)
         leaving.cancel()
         reading.held.set()
-        assert (await staying)[0].id == job_id
+        assert await staying is not None
 
     asyncio.run(read())
 
@@ -106,7 +109,7 @@ def test_the_memory_of_a_query_is_bounded(store: Database) -> None:
         reading = Reading(store)
         reads = Rounds(reading, 10)
         values = (4, 6, 11, 1)
-        asking = (shared_result(reads, "default", job_id, size) for job_id, size in zip(job_ids, values, strict=True))
+        asking = (reads.answer(job_id, size) for job_id, size in zip(job_ids, values, strict=True))
         await asyncio.gather(*asking)
         return reading.asked
 
@@ -115,10 +118,11 @@ def test_the_memory_of_a_query_is_bounded(store: Database) -> None:
 
 def test_a_job_that_is_missing_or_of_another_tenant_is_not_found(store: Database) -> None:
     job_id = submit(store, tenant="acme")
+    metrics = Metrics(store, Watch(store), 60.0, EndedJobs(), Budget(LimitSettings()))
 
     async def read(tenant: str, asked: str) -> None:
         with pytest.raises(RequestError) as error:
-            await shared_result(Rounds(Reading(store)), tenant, asked, 2)
+            await Results(Store(store, Threads()), metrics).shared(tenant, asked, 2)
         assert error.value.code is ErrorCode.JOB_NOT_FOUND
 
     asyncio.run(read("default", job_id))

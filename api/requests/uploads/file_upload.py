@@ -12,11 +12,11 @@ import structlog
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
-from api.callers.authentication import Principal
+from api.callers.storage_quota import StorageQuota
 from api.requests.body import declared_length
 from api.requests.uploads.file_form import FORM_BYTES, FileForm, too_large
 from api.requests.uploads.upload_body import UploadBody
-from api.service import Service
+from api.store import Store
 from jobs.files.creation_keys import check_same_body
 from jobs.files.reading import FileRecord, get_file
 from jobs.files.receiving import (
@@ -29,7 +29,7 @@ from jobs.files.receiving import (
 )
 from jobs.files.removal import remove_files
 from jobs.files.tables import Purpose, files
-from jobs.store.database import StorageUnavailable
+from jobs.store.database import Database, StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 
@@ -45,34 +45,39 @@ log = structlog.stdlib.get_logger("api.files")
 
 
 async def receive_file(
-    request: Request, service: Service, principal: Principal, key: str | None
+    request: Request, store: Store, limits: LimitSettings, quota: StorageQuota, tenant: str, key: str | None
 ) -> tuple[FileRecord, bool]:
     """Receive a file. Returns it, and whether an earlier request with the same Idempotency-Key had made it.
 
     Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
     """
-    _check_length(request, service.limits)
+    _check_length(request, limits)
     boundary = _boundary(request.headers.get("content-type", ""))
-    return await _Receiver(service, principal.tenant, key, boundary).receive(UploadBody(request, service))
+    body = UploadBody(request, limits, store.database.settings.upload_timeout_seconds)
+    return await _Receiver(store, limits, quota, tenant, key, boundary).receive(body)
 
 
 class _Receiver:
     """Receives one file."""
 
-    def __init__(self, service: Service, tenant: str, key: str | None, boundary: bytes) -> None:
-        self._service = service
+    def __init__(
+        self, store: Store, limits: LimitSettings, quota: StorageQuota, tenant: str, key: str | None, boundary: bytes
+    ) -> None:
+        self._store = store
+        self._most_files = limits.max_files_per_tenant
+        self._quota = quota
         self._tenant = tenant
         self._key = key
-        self._form = FileForm(boundary, service.limits)
+        self._form = FileForm(boundary, limits)
         self._file: ReceivedFile | None = None
         self._earlier: EarlierFile | None = None
         self._content = bytearray()  # not staged yet
         self._lines = 0
-        self._heartbeat_seconds = service.database.settings.upload_timeout_seconds / HEARTBEATS
+        self._heartbeat_seconds = store.database.settings.upload_timeout_seconds / HEARTBEATS
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[FileRecord, bool]:
-        threads, db = self._service.threads, self._service.database
+        threads = self._store.threads
         try:
             async for data in body.pieces(self._heartbeat_seconds, self._stage):
                 content, lines = await threads.text_of(self._tenant, self._form.feed, data)
@@ -80,19 +85,18 @@ class _Receiver:
                 await self._take(content, lines)
             await self._take(b"", await threads.text_of(self._tenant, self._form.finish))
             purpose = _purpose(self._form.fields, is_complete=True)
-            expires_in = _expires_in(self._form.fields, db.settings.file_retention_seconds)
+            expires_in = _expires_in(self._form.fields, self._store.database.settings.file_retention_seconds)
             body_hash = self._form.body_hash(purpose.value, expires_in)
             if self._earlier is not None:
                 assert self._key is not None
                 check_same_body(self._key, self._earlier.body_hash, body_hash)
-                return await threads.sql_of(self._tenant, get_file, db, self._tenant, self._earlier.id), True
+                return await self._store.of(self._tenant, get_file, self._earlier.id), True
             await self._stage()
             assert self._file is not None
             assert self._form.filename is not None
-            stored = await threads.sql_of(
+            stored = await self._store.in_turn(
                 self._tenant,
                 accept_file,
-                db,
                 self._file,
                 purpose=purpose,
                 filename=self._form.filename,
@@ -106,10 +110,7 @@ class _Receiver:
 
     async def _take(self, content: bytes, lines: int) -> None:
         if self._file is None and self._earlier is None and self._form.filename is not None:
-            most = self._service.limits.max_files_per_tenant
-            begun = await self._service.threads.sql_of(
-                self._tenant, begin_file, self._service.database, self._tenant, most, self._key
-            )
+            begun = await self._store.of(self._tenant, begin_file, self._most_files, self._key)
             if isinstance(begun, EarlierFile):
                 self._earlier = begun
             else:
@@ -130,27 +131,27 @@ class _Receiver:
         content, lines = bytes(self._content), self._lines
         self._content.clear()
         self._lines = 0
-        await self._service.threads.sql_of(self._tenant, _check_and_stage, self._service, self._file, content, lines)
+        await self._store.in_turn(self._tenant, _check_and_stage, self._quota, self._file, content, lines)
 
     async def _give_up(self) -> None:
         """Remove what has been stored. If the database is unavailable now, a sweep will remove it."""
         if self._file is None:
             return
         try:
-            await self._service.threads.sql_of(self._tenant, _remove, self._service, self._file.id)
+            await self._store.in_turn(self._tenant, _remove, self._file.id)
         except StorageUnavailable as error:
             log.warning("could not remove a file that failed", file_id=self._file.id, error=str(error))
 
 
-def _check_and_stage(service: Service, file: ReceivedFile, content: bytes, lines: int) -> None:
+def _check_and_stage(db: Database, quota: StorageQuota, file: ReceivedFile, content: bytes, lines: int) -> None:
     if content:
-        service.storage_quota.take(file.tenant, len(content))
-    stage_file(service.database, file, content, lines)
+        quota.take(file.tenant, len(content))
+    stage_file(db, file, content, lines)
 
 
-def _remove(service: Service, file_id: str) -> None:
-    give_up_file(service.database, [file_id])
-    while remove_files(service.database, files.c.id == file_id):
+def _remove(db: Database, file_id: str) -> None:
+    give_up_file(db, [file_id])
+    while remove_files(db, files.c.id == file_id):
         pass
 
 

@@ -49,12 +49,13 @@ async def receive_upload(
 
     Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
     """
-    check_declared_length(request, service.limits, "max_upload_bytes")
+    check_declared_length(request, service.reading.limits, "max_upload_bytes")
     encoding = content_encoding(request)
     if encoding not in ("identity", "gzip", "x-gzip"):
         raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
     reader = UploadReader(service.reading, principal, gzip=encoding != "identity", strict=strict)
-    return await _Receiver(service, principal, key, reader).receive(UploadBody(request, service))
+    body = UploadBody(request, service.reading.limits, service.store.database.settings.upload_timeout_seconds)
+    return await _Receiver(service, principal, key, reader).receive(body)
 
 
 class _Receiver:
@@ -71,7 +72,7 @@ class _Receiver:
         self._chunks: list[Chunk] = []
         self._tokens = 0
         self._staged_bytes = 0
-        self._heartbeat_seconds = service.database.settings.upload_timeout_seconds / HEARTBEATS
+        self._heartbeat_seconds = service.store.database.settings.upload_timeout_seconds / HEARTBEATS
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
@@ -84,10 +85,8 @@ class _Receiver:
             await self._take(await step(tenant, self._reader.finish))
             accepted = await self._accept()
             assert self._reader.submission is not None
-            self._service.acceptor.announce(self._reader.submission, accepted)
-            job = await self._service.threads.sql_of(
-                self._principal.tenant, get_job, self._service.database, tenant, accepted.job_id
-            )
+            self._service.acceptance.acceptor.announce(self._reader.submission, accepted)
+            job = await self._service.store.of(tenant, get_job, accepted.job_id)
             if not accepted.replayed:
                 self._service.metrics.count_uploaded(job)
             return accepted, job
@@ -146,9 +145,7 @@ class _Receiver:
         if self._chunks:
             await self._stage()
         assert self._upload is not None
-        await self._service.threads.sql_of(
-            self._principal.tenant, accept_upload, self._service.database, self._upload, body_hash
-        )
+        await self._service.store.in_turn(self._principal.tenant, accept_upload, self._upload, body_hash)
         return Accepted(self._upload.job_id, replayed=False)
 
     async def _give_up(self) -> None:
@@ -156,28 +153,26 @@ class _Receiver:
         if self._upload is None:
             return
         try:
-            await self._service.threads.sql_of(
-                self._principal.tenant, remove_upload, self._service.database, self._upload.job_id
-            )
+            await self._service.store.in_turn(self._principal.tenant, remove_upload, self._upload.job_id)
         except StorageUnavailable as error:
             log.warning("could not remove an upload", job_id=self._upload.job_id, error=str(error))
 
 
 def _begin_upload(service: Service, submission: Submission, key: str | None) -> Upload | EarlierUpload:
-    submission = with_warning_of_disabled_endpoint(service.database, submission)
-    return begin_upload(service.database, submission, key)
+    submission = with_warning_of_disabled_endpoint(service.store.database, submission)
+    return begin_upload(service.store.database, submission, key)
 
 
 def _check_and_stage(
     service: Service, upload: Upload, chunks: Sequence[Chunk], *, first: bool, staged_bytes: int
 ) -> None:
     """Stage chunks if there is room for them. staged_bytes: what the upload will take with them, once it is scored."""
-    submission, quota = upload.submission, service.storage_quota
+    submission, quota = upload.submission, service.acceptance.storage_quota
     if chunks:
         check_stored_bytes(staged_bytes, quota.most)
         if first:
-            service.admission.admit_upload(submission)
+            service.acceptance.admission.admit_upload(submission)
         else:
-            service.admission.admit_part(submission.tenant)
+            service.acceptance.admission.admit_part(submission.tenant)
         quota.take(submission.tenant, submission.bytes_of(chunks))
-    stage(service.database, upload, chunks)
+    stage(service.store.database, upload, chunks)

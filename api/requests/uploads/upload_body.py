@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.requests import ClientDisconnect, Request
 
-from api.service import Service
 from scoring.error_codes import ErrorCode, RequestError
+from settings.limits import LimitSettings
 
 GATHERED_BYTES = 2**16
 GATHER_SECONDS = 0.02
@@ -25,10 +25,10 @@ GATHER_SECONDS = 0.02
 class UploadBody:
     """The body of an upload."""
 
-    def __init__(self, request: Request, service: Service) -> None:
+    def __init__(self, request: Request, limits: LimitSettings, silent_seconds: float) -> None:
         self._request = request
-        self._limits = service.limits
-        self._silent_seconds = service.database.settings.upload_timeout_seconds
+        self._limits = limits
+        self._silent_seconds = silent_seconds
         self._ended = False  # whether all bytes were received
         self._received_bytes = 0
         self._waited_seconds = 0.0  # for all bytes so far

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, Response
 
 from api.answers.presentation import encode, json_response
-from api.service import ServiceOf
+from api.service import StoreOf
 
 router = APIRouter(include_in_schema=False)
 
@@ -38,12 +38,12 @@ _ENCODING = Lock()
 
 
 @router.get("/openapi.json")
-async def document(request: Request, service: ServiceOf) -> Response:
+async def document(request: Request, store: StoreOf) -> Response:
     """The document, which is put together and encoded once, by the first request and in a thread.
 
     That takes a quarter of a second of the processor: too long for the event loop, and for each start of a process.
     """
-    return json_response(request.app.state.document or await service.threads.text(_encoded_document, request.app))
+    return json_response(request.app.state.document or await store.threads.text(_encoded_document, request.app))
 
 
 def _encoded_document(app: FastAPI) -> bytes:

@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from api.answers.error_responses import documented
-from api.service import ServiceOf
+from api.service import ProbesOf
 
 router = APIRouter(tags=["health"])
 
@@ -26,9 +26,9 @@ _TEXT = {"text/plain": {"schema": {"type": "string"}, "example": EXAMPLE}}
     response_class=Response,
     responses={200: {"description": "the metrics in Prometheus' text format", "content": _TEXT}, **documented()},
 )
-async def metrics(service: ServiceOf) -> Response:
+async def metrics(probes: ProbesOf) -> Response:
     """Metrics for Prometheus: counters of this process and gauges of the queue.
 
     They are there also while the database is away. docs/observability.md lists them.
     """
-    return Response(await service.metrics_text.result(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(await probes.metrics_text.result(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -37,5 +37,5 @@ async def retrieve_model(model_id: str, service: ServiceOf, principal: WithReadS
 
 async def _served(service: Service, principal: Principal) -> dict[str, Any]:
     """Return the served model. All callers of a process share one look at its workers a second."""
-    compatibility = await service.threads.sql_of(principal.tenant, service.compatibility.shared)
-    return show_model(service.card, service.reading.templates, compatibility.matching)
+    compatibility = await service.threads.sql_of(principal.tenant, service.acceptance.compatibility.shared)
+    return show_model(service.reading.card, service.reading.templates, compatibility.matching)

@@ -34,14 +34,14 @@ async def overview(service: ServiceOf, principal: WithReadScope) -> Response:
 
 
 def _look(service: Service, tenant: str) -> dict[str, Any]:
-    compatibility, waiting = service.compatibility.shared(), service.admission.waiting_work()
+    compatibility, waiting = service.acceptance.compatibility.shared(), service.acceptance.admission.waiting_work()
     own, rate = waiting.of_tenants.get(tenant, _NOTHING), compatibility.tokens_per_second
     estimated = 0.0 if not own.chunks else waiting.tokens_ahead(tenant, 0) / rate if rate else None
     return {
         "object": "overview",
         "version": VERSION,
-        "model": service.card.name,
-        "max_model_len": service.card.context_length,
+        "model": service.reading.card.name,
+        "max_model_len": service.reading.card.context_length,
         "template": service.reading.templates.default.name,
         "workers": [
             {

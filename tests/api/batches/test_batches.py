@@ -193,7 +193,7 @@ def test_a_block_with_a_line_that_takes_too_much_is_read_in_parts(
 ) -> None:
     """The lines before and behind it are answered, and it is refused as if it were sent alone."""
     monkeypatch.setattr(feeder, "SHORT_BYTES", 0)
-    process = api.app.state.service.text_process
+    process = api.app.state.service.bodies.process
     read_body = process.read
 
     async def refuse_heavy(tenant: str, function: Any, body: bytes, *given: Any) -> Any:

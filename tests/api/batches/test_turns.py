@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from api.batches import blocks, feeder, work
+from api.store import Store
 from api.threads import Threads
 from jobs.file_batches import feeding, writing
 from jobs.file_batches.claiming import claim_batch
@@ -56,7 +57,7 @@ def test_lines_that_take_long_to_read_hold_up_no_other_tenant(
     monkeypatch.setattr(feeder, "SHORT_BYTES", 0)
     begun, gate = threading.Event(), threading.Event()
     with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
-        process = api.app.state.service.text_process
+        process = api.app.state.service.bodies.process
         read_body = process.read
 
         async def read_slowly(tenant: str, *given: Any) -> Any:
@@ -128,9 +129,8 @@ def test_a_process_that_is_stopped_while_it_claims_a_batch_leaves_it_to_others(
     monkeypatch.setattr(work, "claim_batch", claim_slowly)
 
     async def stop_while_it_claims(store: Database) -> None:
-        service: Any = SimpleNamespace(
-            threads=Threads(), database=store, card=SimpleNamespace(name="tiny"), api=api.api
-        )
+        threads, reading = Threads(), SimpleNamespace(card=SimpleNamespace(name="tiny"), api=api.api)
+        service: Any = SimpleNamespace(threads=threads, store=Store(store, threads), reading=reading)
         working = asyncio.create_task(work.BatchWork(service).run())
         await asyncio.to_thread(claimed.wait)
         working.cancel()

@@ -38,7 +38,7 @@ class Queue:
     def __init__(self, api: RunningApi, worker: StandInWorker) -> None:
         self.api = api
         self.worker = worker
-        self.database: Database = api.app.state.service.database
+        self.database: Database = api.app.state.service.store.database
 
     def fill(
         self, *, calls: int = 0, jobs: int = 0, waited: float = 100.0, client: httpx2.Client | None = None, **body: Any
@@ -105,7 +105,9 @@ def test_a_call_that_would_time_out_is_refused_with_a_retry_after(queue: Queue) 
     jobs = queue.jobs()
     assert code(response) == "overloaded"
     assert "/v1/jobs" in response.json()["error"]["message"]
-    estimated = count_waiting(queue.database, queue.api.app.state.service.card, 100, interactive_only=True).tokens
+    estimated = count_waiting(
+        queue.database, queue.api.app.state.service.reading.card, 100, interactive_only=True
+    ).tokens
     assert estimated - 0.5 <= int(response.headers["retry-after"]) <= (estimated - 0.5) * (1 + JITTER) + 1
     assert code(queue.call()) == "overloaded"
     assert queue.jobs() == jobs, "no job was accepted"
@@ -277,7 +279,12 @@ def test_many_requests_share_one_count_of_the_waiting_work(queue: Queue) -> None
     event.listen(queue.database.engine, "before_cursor_execute", record)
     service = queue.api.app.state.service
     admission = Admission(
-        queue.database, service.threads, service.card, service.compatibility, service.api, service.storage_quota
+        queue.database,
+        service.threads,
+        service.reading.card,
+        service.acceptance.compatibility,
+        service.reading.api,
+        service.acceptance.storage_quota,
     )
     nothing = submission(chunks=0)
     for _ in range(50):
@@ -294,7 +301,12 @@ def test_no_call_waits_for_a_count_that_is_due(queue: Queue, monkeypatch: pytest
     async def scenario() -> None:
         service, threads = queue.api.app.state.service, Threads()
         admission = Admission(
-            queue.database, threads, service.card, service.compatibility, service.api, service.storage_quota
+            queue.database,
+            threads,
+            service.reading.card,
+            service.acceptance.compatibility,
+            service.reading.api,
+            service.acceptance.storage_quota,
         )
         admission._check_call(nothing, timeout=1.0)
         free, looked_up = asyncio.Event(), threads.sql
@@ -322,7 +334,7 @@ def test_no_call_waits_for_a_count_that_is_due(queue: Queue, monkeypatch: pytest
 def test_the_paces_of_workers_add_up(queue: Queue) -> None:
     """A worker without a measurement counts with the average of the others."""
     queue.pace(30.0)
-    card = queue.api.app.state.service.card
+    card = queue.api.app.state.service.reading.card
     for name, rate in (("fast", 90.0), ("new", None)):
         record = WorkerRecord(name, card, "made-up", "none", "float32", tokens_per_second=rate)
         register(queue.database, record)
@@ -332,7 +344,7 @@ def test_the_paces_of_workers_add_up(queue: Queue) -> None:
 
 def test_a_shared_query_counts_once_in_the_waiting_work(queue: Queue) -> None:
     queue.worker.gate.clear()
-    card = queue.api.app.state.service.card
+    card = queue.api.app.state.service.reading.card
     query = [65] * 400
     for _ in range(3):
         queue.api.submit(query=query, items=[[66, 67]], label_token_ids=[70])

@@ -56,7 +56,7 @@ def alone(model: TinyModel, sqlite_template: Path, tmp_path: Path) -> Iterator[t
     shutil.copy(sqlite_template, path)
     with running_api(model.directory, f"sqlite:///{path}", tmp_path, with_worker=False) as (api, _):
         service = api.app.state.service
-        yield api, Workers(service.database, service.card)
+        yield api, Workers(service.store.database, service.reading.card)
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -95,7 +95,7 @@ def test_differences_are_logged_once_per_change_and_not_per_request(alone: tuple
 
         for path in PATHS * 3:
             assert api.client.post(path, json=BODY).status_code == 503
-        here = api.app.state.service.card.tokenizer_fingerprint[:12]
+        here = api.app.state.service.reading.card.tokenizer_fingerprint[:12]
         tokenizer = f"tokenizer: {here} here, 0123456789ab there"
         assert lines() == [("error", [tokenizer])]
         workers.add("another like it", CHANGES["tokenizer"][0])
@@ -137,7 +137,7 @@ def test_without_workers_jobs_are_accepted_and_the_server_is_ready(alone: tuple[
     response = api.client.post("/v1/score", json=BODY)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "model_unavailable")
     assert "wait for one" in response.json()["error"]["message"]
-    card = api.app.state.service.card
+    card = api.app.state.service.reading.card
     assert api.client.get("/readyz").json() == {
         "status": "ok",
         "model": {
@@ -156,7 +156,7 @@ def test_retry_after_grows_with_the_time_without_a_matching_worker(
     alone: tuple[RunningApi, Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, workers = alone
-    compatibility, now = api.app.state.service.compatibility, HandClock()
+    compatibility, now = api.app.state.service.acceptance.compatibility, HandClock()
     monkeypatch.setattr("api.callers.compatibility.time.monotonic", now)
     monkeypatch.setattr(compatibility._throttled, "_clock", now)
 
@@ -183,9 +183,9 @@ def test_workers_of_other_models_do_not_count(alone: tuple[RunningApi, Workers])
 def test_a_worker_that_was_not_seen_lately_does_not_count(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, worker_fresh_seconds=20.0) as (api, _):
         service = api.app.state.service
-        workers = Workers(service.database, service.card)
+        workers = Workers(service.store.database, service.reading.card)
         clock = HandClock()
-        use_clock(service.database, clock)
+        use_clock(service.store.database, clock)
         workers.add("other", CHANGES["tokenizer"][0])
         assert api.client.get("/readyz").status_code == 503
         clock.turn(21.0)
@@ -212,7 +212,7 @@ def test_a_burst_of_submissions_shares_one_query_for_the_workers(
         if "FROM workers" in statement and statement.startswith("SELECT") and "started_at" in statement:
             asked.append(statement)
 
-    throttled = api.app.state.service.compatibility._throttled
+    throttled = api.app.state.service.acceptance.compatibility._throttled
     monkeypatch.setattr(throttled, "_max_seconds", 3600.0)
     monkeypatch.setattr(throttled, "_seconds", 3600.0)
     event.listen(workers.database.engine, "before_cursor_execute", record)
@@ -266,7 +266,7 @@ def test_a_worker_with_another_tokenizer_does_not_get_accepted_jobs(
     right.gate.clear()
     job = api.submit(**BODY)
     service = api.app.state.service
-    changed = CHANGES["tokenizer"][0](service.card)
+    changed = CHANGES["tokenizer"][0](service.reading.card)
     wrong = StandInWorker(api.store, changed, api.bell.bell_socket or "")
     claims: list[bool] = []
     work = wrong._work

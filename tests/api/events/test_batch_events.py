@@ -119,7 +119,7 @@ def test_streams_of_a_batch_carry_signs_of_life_have_places_and_end_after_their_
 def test_all_watchers_of_batches_share_each_query(quick: Fresh) -> None:
     api, worker = quick
     batch_ids = [start(api), start(api)]
-    followed = api.app.state.service.followed_batches
+    followed = api.app.state.service.streams.batches
     read, looks = followed._read, list[list[str]]()
 
     async def counted(keys: Collection[str]) -> Mapping[str, BatchState]:
@@ -144,14 +144,14 @@ def test_all_watchers_of_batches_share_each_query(quick: Fresh) -> None:
 def test_each_look_at_batches_is_one_query(quick: Fresh) -> None:
     api, worker = quick
     batch_ids = [start(api), start(api)]
-    with statements_of(api.app.state.service.database) as sent:
-        assert set(read_batch_states(api.app.state.service.database, batch_ids)) == set(batch_ids)
+    with statements_of(api.app.state.service.store.database) as sent:
+        assert set(read_batch_states(api.app.state.service.store.database, batch_ids)) == set(batch_ids)
     assert len([one for one in sent if one.startswith(LOOK)]) == 1
     worker.gate.set()
     for batch_id in batch_ids:
         ended(openai_of(api), batch_id)
-    with statements_of(api.app.state.service.database) as sent:
-        states = read_batch_states(api.app.state.service.database, [*batch_ids, "batch_0"])
+    with statements_of(api.app.state.service.store.database) as sent:
+        states = read_batch_states(api.app.state.service.store.database, [*batch_ids, "batch_0"])
     assert [states[batch_id].is_final for batch_id in batch_ids] == [True, True]
     assert len([one for one in sent if one.startswith(LOOK)]) == 1
     assert "batch_0" not in states

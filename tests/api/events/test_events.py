@@ -41,8 +41,8 @@ class Steps:
 
     def __init__(self, api: RunningApi, worker: StandInWorker) -> None:
         worker.gate.clear()
-        self._database: Database = api.app.state.service.database
-        self._card = api.app.state.service.card
+        self._database: Database = api.app.state.service.store.database
+        self._card = api.app.state.service.reading.card
         self._claimed: Claim | None = None
         self._api = api
 
@@ -58,7 +58,7 @@ class Steps:
         chunks = [(group, chunk) for group in self._claimed.groups for chunk in group.chunks]
         done = finish(self._database, self._claimed.batch_id, [score_chunk(*sorted(chunks, key=_id)[number])])
         for job_id in done.job_ids:
-            self._api.app.state.service.ringer.announce([job_id])
+            self._api.app.state.service.acceptance.ringer.announce([job_id])
 
 
 def _id(chunk: Any) -> int:
@@ -155,7 +155,7 @@ def test_a_client_that_follows_anew_gets_what_was_not_there_when_somebody_else_f
     steps.claim()
     with following(api, job["id"], scores=True) as events:
         assert next(events).data["progress"]["scored_items"] == 0
-    eventually(lambda: not api.app.state.service.followed_jobs._followed, "nobody follows it any more")
+    eventually(lambda: not api.app.state.service.streams.jobs._followed, "nobody follows it any more")
     for number in range(4):
         steps.finish(number)
     with following(api, job["id"], scores=True) as events:
@@ -243,8 +243,8 @@ def test_a_thousand_watchers_share_each_query(model: TinyModel, store_url: str, 
         steps = Steps(api, worker)
         job = api.submit(**BODY)
         steps.claim()
-        database = api.app.state.service.database
-        looks = count_looks(api.app.state.service.followed_jobs)
+        database = api.app.state.service.store.database
+        looks = count_looks(api.app.state.service.streams.jobs)
 
         async def watch() -> list[bytes]:
             with statements_of(database) as connecting:
@@ -270,7 +270,7 @@ def test_a_thousand_watchers_share_each_query(model: TinyModel, store_url: str, 
             return ends
 
         assert len(asyncio.run(watch())) == WATCHERS
-        eventually(lambda: not api.app.state.service.followed_jobs._followed, "nothing is followed any more")
+        eventually(lambda: not api.app.state.service.streams.jobs._followed, "nothing is followed any more")
 
 
 def progress_reads(statements: list[str]) -> list[str]:
@@ -312,6 +312,6 @@ def test_a_client_that_never_reads_has_one_event_in_memory_and_is_dropped(
             )
             refused = 'scoreline_refused_requests_total{limit="send_seconds"} 1.0'
             eventually(lambda: refused in api.client.get("/metrics").text, "the client is dropped")
-            eventually(lambda: not api.app.state.service.followed_jobs._followed, "its stream has ended")
+            eventually(lambda: not api.app.state.service.streams.jobs._followed, "its stream has ended")
         assert len(offsets) < 300 / 2, "it would read 300 parts for a client that reads"
         assert all(step == 10 for step in np.diff(offsets)), pairwise(offsets)

@@ -43,7 +43,7 @@ def traced(model: TinyModel, sqlite_url: str, tmp_path: Path) -> Iterator[Traced
 
 
 def traceparent_of(api: RunningApi, job_id: str) -> str | None:
-    with api.app.state.service.database.read() as tx:
+    with api.app.state.service.store.database.read() as tx:
         found: str | None = tx.scalar(select(jobs.c.traceparent).where(jobs.c.id == job_id))
         return found
 
@@ -54,7 +54,7 @@ def test_without_traces_no_middleware_is_in_the_way_of_a_request(api: RunningApi
 
 
 def contexts_of_lines(api: RunningApi) -> list[str | None]:
-    with api.app.state.service.database.read() as tx:
+    with api.app.state.service.store.database.read() as tx:
         return list(tx.scalars(select(jobs.c.traceparent).where(jobs.c.origin == "line")))
 
 

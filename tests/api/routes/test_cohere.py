@@ -26,7 +26,7 @@ def client_of(api: RunningApi, key: str = KEY, timeout: float = 20.0) -> cohere.
 
 def statuses(api: RunningApi) -> list[str]:
     """Return the statuses of all jobs."""
-    with api.app.state.service.database.read() as tx:
+    with api.app.state.service.store.database.read() as tx:
         return list(tx.scalars(select(jobs.c.status).order_by(jobs.c.id)))
 
 

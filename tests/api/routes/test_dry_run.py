@@ -35,7 +35,7 @@ def try_out(api: RunningApi, **fields: Any) -> dict[str, Any]:
 
 def plan_like_a_worker(api: RunningApi, ratio: float | None = None) -> None:
     """Have the worker of the API say how it plans."""
-    database = api.app.state.service.database
+    database = api.app.state.service.store.database
     [known] = live_workers(database, 20.0)
     planning = {"planner": describe(Planner(INVARIANT, ESTIMATOR)), "claim_seconds": 4.0}
     register(database, replace(known, id="planner", planning=planning, estimate_ratio=ratio))
@@ -43,7 +43,7 @@ def plan_like_a_worker(api: RunningApi, ratio: float | None = None) -> None:
 
 def contents(api: RunningApi) -> dict[str, list[Any]]:
     """Return all rows of all tables, but not when workers were last seen."""
-    database = api.app.state.service.database
+    database = api.app.state.service.store.database
     with database.read() as tx:
         return {
             table.name: sorted(map(repr, tx.execute(select(table))))
@@ -55,7 +55,7 @@ def contents(api: RunningApi) -> dict[str, list[Any]]:
 def test_nothing_is_stored_and_no_quota_is_charged(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
-    database = api.app.state.service.database
+    database = api.app.state.service.store.database
     create_tenant(database, "acme", max_waiting_tokens=5_000)
     key = create_key(database, "acme", "of acme", frozenset(Scope))[0]
     with api.client_with(key) as client:
@@ -125,7 +125,7 @@ def test_without_a_worker_nobody_knows_how_long_it_takes(model: TinyModel, sqlit
 def test_a_quota_refuses_what_it_would_always_refuse_and_names_what_it_would_refuse_now(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
-    database = api.app.state.service.database
+    database = api.app.state.service.store.database
     create_tenant(database, "acme", max_waiting_tokens=1_000)
     key = create_key(database, "acme", "of acme", frozenset(Scope))[0]
     with api.client_with(key) as client:

@@ -129,7 +129,7 @@ def test_json_lines_of_a_job_that_is_deleted_meanwhile_break_off_and_do_not_end_
     api, _ = fresh
     monkeypatch.setattr("api.routes.jobs.PAGE_ITEMS", 2)
     job = api.wait(api.submit(query="The", items=[""] * 3, label_token_ids=[70])["id"])
-    database = api.app.state.service.database
+    database = api.app.state.service.store.database
     # Each page is read in two statements. The job is deleted between those of the second page.
     once_after(database, READ_JOB, partial(delete, database, "default", job["id"]), after=2)
     with api.client.stream("GET", job["urls"]["scores"], headers={"accept": "application/x-ndjson"}) as response:
@@ -142,7 +142,7 @@ def test_json_lines_of_a_job_that_is_deleted_meanwhile_break_off_and_do_not_end_
 @quick_on("sqlite")
 def test_a_job_that_is_deleted_while_it_is_read_is_answered_as_missing(fresh: Fresh) -> None:
     api, _ = fresh
-    database = api.app.state.service.database
+    database = api.app.state.service.store.database
     for path in ("self", "scores"):
         job = api.wait(api.submit(**BODY)["id"])
         once_after(database, READ_JOB, partial(delete, database, "default", job["id"]))

@@ -102,7 +102,7 @@ def nothing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
 def selects(api: RunningApi) -> Iterator[list[str]]:
     """Record what the server sends to the database meanwhile, without beginnings of transactions."""
     sent: list[str] = []
-    engine = api.app.state.service.database.engine
+    engine = api.app.state.service.store.database.engine
 
     def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if not statement.startswith("BEGIN"):
@@ -127,7 +127,7 @@ def scores_of(model: TinyModel, body: dict[str, Any]) -> Any:
 
 
 def notice_key(api: RunningApi, job_id: str) -> bytes:
-    with api.app.state.service.database.read() as tx:
+    with api.app.state.service.store.database.read() as tx:
         key = tx.scalar(select(jobs.c.notice_key).where(jobs.c.id == job_id))
     assert isinstance(key, bytes)
     return key
@@ -320,5 +320,5 @@ def test_the_key_of_a_call_is_in_no_answer(serving: Serving) -> None:
     shown = api.client.get(f"/v1/jobs/{job_id}").text + api.client.get("/v1/jobs").text
     for hidden in (key.hex(), b64encode(key).decode(), repr(key)):
         assert hidden not in shown
-    with api.app.state.service.database.read() as tx:
+    with api.app.state.service.store.database.read() as tx:
         assert tx.scalar(select(jobs.c.notice_key).where(jobs.c.id == api.submit(**BODY)["id"])) is None

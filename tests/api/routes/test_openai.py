@@ -31,7 +31,7 @@ def score(client: OpenAI, **changes: Any) -> Any:
 
 def statuses(api: RunningApi) -> list[str]:
     """Return the statuses of all jobs."""
-    with api.app.state.service.database.read() as tx:
+    with api.app.state.service.store.database.read() as tx:
         return list(tx.scalars(select(jobs.c.status).order_by(jobs.c.id)))
 
 
@@ -88,7 +88,7 @@ def test_errors_of_keys_and_limits_are_the_exceptions_of_the_client(
 ) -> None:
     settings: dict[str, Any] = {"host": "0.0.0.0", "with_worker": False, "max_open_requests_per_tenant": 1}
     with running_api(model.directory, sqlite_url, tmp_path, **settings) as (api, _):
-        database = api.app.state.service.database
+        database = api.app.state.service.store.database
         key, _ = create_key(database, "acme", "reads", [Scope.READ])
         with pytest.raises(openai.PermissionDeniedError) as forbidden:
             score(client_of(api, key))

@@ -304,7 +304,7 @@ def test_the_answer_to_a_repeated_call_reads_its_job_once(api: RunningApi) -> No
         if statement.startswith("SELECT") and "jobs.label_token_ids" in statement:
             reads.append(statement)
 
-    engine = api.app.state.service.database.engine
+    engine = api.app.state.service.store.database.engine
     event.listen(engine, "before_cursor_execute", record)
     again = api.client.post("/v1/score", json=body, headers=headers)
     event.remove(engine, "before_cursor_execute", record)

@@ -98,7 +98,7 @@ def test_calls_that_a_server_can_not_finish_are_to_be_repeated_and_those_with_a_
         assert answer.headers["retry-after"] == "1"
         assert "x-should-retry" not in answer.headers
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
-        database = api.app.state.service.database
+        database = api.app.state.service.store.database
         assert [get_job(database, DEFAULT_TENANT, call.job_id).status for call in calls] == [JobStatus.QUEUED] * 3
         assert get_job(database, DEFAULT_TENANT, without_key.job_id).status is JobStatus.CANCELLED
         worker = api.worker()

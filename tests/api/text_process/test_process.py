@@ -260,8 +260,8 @@ def test_another_process_reads_the_same_as_a_thread(small: RunningApi) -> None:
 
 def test_a_body_that_takes_too_long_is_refused(small: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     service = small.app.state.service
-    limits = service.limits.model_copy(update={"text_process_seconds": 0.001})
-    monkeypatch.setattr(service.text_process, "_reading", replace(service.reading, limits=limits))
+    limits = service.reading.limits.model_copy(update={"text_process_seconds": 0.001})
+    monkeypatch.setattr(service.bodies.process, "_reading", replace(service.reading, limits=limits))
     refused = post(small, LONG_WORK)
     assert refused.status_code == 413
     assert refused.json()["error"]["code"] == "request_too_large"

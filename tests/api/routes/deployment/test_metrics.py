@@ -148,7 +148,7 @@ def test_the_queue_metrics_show_what_the_database_holds(served: tuple[RunningApi
     for _ in range(3):
         api.submit(**BODY)
     api.submit(**BODY, priority="interactive")
-    with api.app.state.service.database.write() as connection:
+    with api.app.state.service.store.database.write() as connection:
         connection.execute(text("UPDATE jobs SET created_at = created_at - 100 WHERE priority = 'interactive'"))
         connection.execute(text("UPDATE workers SET tokens_per_second = 12.5"))
         connection.execute(text("INSERT INTO batches VALUES ('spent', 'worker', 9e9)"))
@@ -165,16 +165,16 @@ def test_the_queue_metrics_show_what_the_database_holds(served: tuple[RunningApi
 def test_different_weights_of_live_workers_are_counted_for_each_model(served: tuple[RunningApi, StandInWorker]) -> None:
     api, _ = served
     service = api.app.state.service
-    [here] = live_workers(service.database, 20.0)
+    [here] = live_workers(service.store.database, 20.0)
     name = "scoreline_live_workers_different_weights model="
-    register(service.database, replace(here, id="the same"))
+    register(service.store.database, replace(here, id="the same"))
     assert scrape(api)[name + "tiny"] == 1
-    register(service.database, replace(here, id="another", weights_fingerprint="5" * 64))
+    register(service.store.database, replace(here, id="another", weights_fingerprint="5" * 64))
     other_model = replace(here.card, name="other")
-    register(service.database, WorkerRecord("of another model", other_model, "6" * 64, "none", "float32"))
+    register(service.store.database, WorkerRecord("of another model", other_model, "6" * 64, "none", "float32"))
     samples = scrape(api)
     assert (samples[name + "tiny"], samples[name + "other"]) == (2, 1)
-    with service.database.write() as connection:
+    with service.store.database.write() as connection:
         connection.execute(text("UPDATE workers SET last_seen = last_seen - 1000 WHERE id = 'another'"))
     assert scrape(api)[name + "tiny"] == 1, "a worker that has gone does not count"
 
@@ -197,7 +197,7 @@ def test_a_violated_invariant_is_shown(served: tuple[RunningApi, StandInWorker])
     name = "scoreline_invariant_violated check=waiting_chunk_with_batch"
     eventually(lambda: scrape(api).get(name) == 0, "the invariants were checked")
     api.submit(**BODY)
-    with api.app.state.service.database.write() as connection:
+    with api.app.state.service.store.database.write() as connection:
         connection.execute(text("UPDATE chunks SET batch_id = 'batch'"))
     eventually(lambda: scrape(api)[name] == 1, "the violation is shown")
     broken = {key for key, value in scrape(api).items() if key.startswith("scoreline_invariant") and value}
