@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError
@@ -18,6 +18,10 @@ from webhooks.addresses import AddressRules
 
 class TakesLongError(Exception):
     """What is to be read takes too long where it is to be read."""
+
+
+class ManyPairsError(TakesLongError):
+    """This is known before the work: there are too many pairs of an item and a token of a label."""
 
 
 DEFAULT_MODEL = "default"
@@ -47,9 +51,13 @@ class ReadingContext:
             raise model_not_found(name)
 
     def check_pairs(self, request: ScoreRequest) -> None:
-        """Raise TakesLongError for a request of few bytes that stands for more work than is to be done here."""
+        """Raise ManyPairsError for a request of few bytes that stands for more work than is to be done here."""
         if self.most_pairs is not None and request.pairs > self.most_pairs:
-            raise TakesLongError
+            raise ManyPairsError
+
+    def for_one_of(self, requests: int) -> ReadingContext:
+        """Return what reads each of so many requests that come together: each may have its share of the pairs."""
+        return self if self.most_pairs is None else replace(self, most_pairs=self.most_pairs // requests)
 
     def serves(self, name: str) -> bool:
         """Return whether this is a name of the served model."""

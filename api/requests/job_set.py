@@ -55,6 +55,7 @@ def read_job_set(
     if len(jobs) > MAX_JOBS:
         message = f"a set has {MAX_JOBS} jobs at most: send {len(jobs)} as several sets, or as a file to /v1/batches"
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="jobs")
+    reading = reading.for_one_of(len(jobs))
     found: list[ReadJob] = []
     size, seconds, started = 0, 0.0, time.monotonic()
     for job in jobs:

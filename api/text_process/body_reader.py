@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from api.reading import ReadingContext, TakesLongError
+from api.reading import ManyPairsError, ReadingContext, TakesLongError
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from api.waiting.departure import departure_of
@@ -29,8 +29,11 @@ SMALL_SECONDS = 0.002
 taken this long on the event loop, it is read in a thread, from its beginning."""
 
 SMALL_PAIRS = 2**12
-"""A small body whose items and labels of several tokens make more pairs than this is read in a thread: each pair is
-made by itself, and takes about a quarter of a microsecond."""
+"""A small body whose items and labels of several tokens make more pairs than this is read in a thread."""
+
+SHORT_PAIRS = 2**15
+"""A body with more pairs than this is read in another process. It takes tens of milliseconds, in which a thread would
+take the interpreter's lock from all other requests again and again."""
 
 CAREFUL_SECONDS = 1.0
 """After a small body took long, all bodies are read in threads for this long. So nobody can send many such bodies to
@@ -72,6 +75,7 @@ class BodyReader:
         self._reading = reading
         # The event loop must not wait for the tokenizer's own threads, which may have a long text of another client.
         self._reading_on_loop = replace(reading, tokenizer=reading.tokenizer.in_one_thread(), most_pairs=SMALL_PAIRS)
+        self._reading_in_thread = replace(reading, most_pairs=SHORT_PAIRS)
         self._threads = threads
         self.process = process
         self._careful_until = 0.0  # on the clock of time.monotonic; before that, no body is read on the event loop
@@ -92,19 +96,34 @@ class BodyReader:
         if len(body) <= SMALL_BYTES and time.monotonic() >= self._careful_until:
             try:
                 return function(self._reading_on_loop, body, _time_limit(SMALL_SECONDS), *args, **kwargs)
+            except ManyPairsError:
+                pass  # It was known before anything took long.
             except TakesLongError:
                 self._careful_until = time.monotonic() + CAREFUL_SECONDS
-        if _is_long(body):
-            # Killing the process ends the work, so it need not ask.
-            work = asyncio.ensure_future(self.process.read(tenant, function, body, *args, **kwargs))
-            with _watched(request, work.cancel):
-                return await work
-        wish = _Wish()
+        if not _is_long(body):
+            with suppress(ManyPairsError):
+                return await self._in_thread(request, tenant, function, body, *args, **kwargs)
+        # Killing the process ends the work, so it need not ask.
+        work = asyncio.ensure_future(self.process.read(tenant, function, body, *args, **kwargs))
+        with _watched(request, work.cancel):
+            return await work
+
+    async def _in_thread(
+        self,
+        request: Request,
+        tenant: str,
+        function: Callable[Concatenate[ReadingContext, bytes, StopIfUnwanted, P], T],
+        body: bytes,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Do the same in a thread. Raises ManyPairsError, too."""
+        wish, reading = _Wish(), self._reading_in_thread
         try:
             with _watched(request, wish.give_up):
                 async with self._threads.text_turn(tenant):
                     wish.check()
-                    return await self._threads.text(function, self._reading, body, wish.check, *args, **kwargs)
+                    return await self._threads.text(function, reading, body, wish.check, *args, **kwargs)
         finally:
             wish.give_up()
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from api.reading import ReadingContext
 from api.text_process import body_reader
-from api.text_process.body_reader import SMALL_BYTES, SMALL_PAIRS, BodyReader
+from api.text_process.body_reader import SHORT_PAIRS, SMALL_BYTES, SMALL_PAIRS, BodyReader
 from api.threads import Threads
 from api.waiting.departure import Departure
 from scoring.label_sequences import LabelSequences
@@ -78,6 +78,33 @@ def test_a_small_body_that_stands_for_many_pairs_is_not_read_on_the_event_loop(
     answer = api.client.post("/v1/jobs", content=sent, headers={"content-type": "application/json"})
     assert answer.status_code == 202
     assert {name.startswith("AnyIO") for name in threads} == {not on_loop}
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+@pytest.mark.parametrize("many", [True, False])
+def test_a_short_body_that_stands_for_very_many_pairs_is_read_in_another_process(
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch, jobs: int, many: bool
+) -> None:
+    """The bodies of others are read on the event loop meanwhile."""
+    read = list[bytes]()
+    process: Any = api.app.state.service.bodies.process
+    in_process = process.read
+
+    async def noticed(tenant: str, function: Any, body: bytes, *args: Any, **kwargs: Any) -> Any:
+        read.append(body)
+        return await in_process(tenant, function, body, *args, **kwargs)
+
+    monkeypatch.setattr(process, "read", noticed)
+    reader: Any = api.app.state.service.bodies
+    vars(reader)["_careful_until"] = 0.0
+    items: list[list[int]] = [[]] * (SHORT_PAIRS // jobs // 128 + many)
+    labels = [[10**6]] * 128  # of no vocabulary, so that nothing is stored
+    job = {"query": [70], "items": items, "label_token_sequences": labels, "label_scoring": "sequence"}
+    path, body = ("/v1/jobs", job) if jobs == 1 else ("/v1/jobs/sets", {"jobs": [job] * jobs})
+    # The process may have to start first.
+    assert "token_id_exceeds_vocab" in api.client.post(path, json=body, timeout=60).text
+    assert len(read) == many
+    assert reader._careful_until == 0.0
 
 
 def test_small_bodies_are_read_on_the_event_loop_again_after_a_while(
