@@ -78,7 +78,10 @@ def label_mass(
         shares = np.where(own[:, :-1], np.exp(scores.logprobs.astype(np.float64)), 0.0)
         own_total: npt.NDArray[np.float64] = shares.sum(axis=1)
         return np.minimum(own_total, 1.0)
-    _, first = np.unique(np.asarray(label_token_ids, np.int64), return_index=True)
+    place_of: dict[int, int] = {}
+    for place, token in enumerate(label_token_ids):
+        place_of.setdefault(token, place)
+    first = [place_of[token] for token in sorted(place_of)]
     total: npt.NDArray[np.float64] = np.exp(scores.logprobs[:, first].astype(np.float64)).sum(axis=1)
     return np.minimum(total, 1.0)
 
