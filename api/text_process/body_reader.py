@@ -102,28 +102,23 @@ class BodyReader:
                 self._careful_until = time.monotonic() + CAREFUL_SECONDS
         if not _is_long(body):
             with suppress(ManyPairsError):
-                return await self._in_thread(request, tenant, function, body, *args, **kwargs)
+                reading = self._reading_in_thread
+                return await self._in_thread(
+                    request, tenant, lambda stop: function(reading, body, stop, *args, **kwargs)
+                )
         # Killing the process ends the work, so it need not ask.
         work = asyncio.ensure_future(self.process.read(tenant, function, body, *args, **kwargs))
         with _watched(request, work.cancel):
             return await work
 
-    async def _in_thread(
-        self,
-        request: Request,
-        tenant: str,
-        function: Callable[Concatenate[ReadingContext, bytes, StopIfUnwanted, P], T],
-        body: bytes,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Do the same in a thread. Raises ManyPairsError, too."""
-        wish, reading = _Wish(), self._reading_in_thread
+    async def _in_thread(self, request: Request, tenant: str, read: Callable[[StopIfUnwanted], T]) -> T:
+        """Return what ``read`` returns, in a thread and in the tenant's turn."""
+        wish = _Wish()
         try:
             with _watched(request, wish.give_up):
                 async with self._threads.text_turn(tenant):
                     wish.check()
-                    return await self._threads.text(function, reading, body, wish.check, *args, **kwargs)
+                    return await self._threads.text(read, wish.check)
         finally:
             wish.give_up()
 

@@ -92,6 +92,13 @@ class Cut:
         """Return the items of a choice."""
         return np.flatnonzero(self.choice_of == choice)
 
+    @property
+    def extends(self) -> Mask:
+        """Which items share the query in the pool, [N]."""
+        of_choices = np.array([one.algorithm is Algorithm.PREFILL_EXTEND for one in self.choices], np.bool_)
+        found: Mask = of_choices[self.choice_of]
+        return found
+
 
 def cut(planner: Planner, group: GroupLengths) -> Cut:
     """Cut a group in the way that a planner's policy asks for."""
@@ -173,7 +180,7 @@ class _Labels:
         branching = rest & (own > 1)
         some = np.flatnonzero(branching)
         branching[some] = _are_branches(planner, begins[some], kept[some], targets[some], labels[some])
-        sharing = rest & ~branching & (targets > 1) & (own + targets - 1 <= step)
+        sharing = rest & ~branching & _shares_rows(own, targets - 1, step)
         alone = rest & ~branching & ~sharing
         return cls(planner, starts, whole, items, kept, targets, begins, at_end, branching, sharing, alone)
 
@@ -257,12 +264,27 @@ class _Labels:
         return some, row_of_label, made
 
 
+def _shares_rows(own: Indices, tails: Indices, step: int) -> Mask:
+    """Return which labels share the computed tokens of their item in a row, if they are in rows.
+
+    A label that is longer than a step with its item has a row of its own. So has one that is not read behind its item,
+    because its row is computed by other programs.
+    """
+    found: Mask = (tails > 0) & (own + tails <= step)
+    return found
+
+
+def _step_tokens(tokens: Indices, slots: Indices, shapes: Shapes) -> Indices:
+    """Return the tokens of a step that rows take, by their tokens and those of their slots."""
+    return np.maximum(tokens, -(-slots * shapes.step_tokens // shapes.slot_tokens)) if shapes.slot_tokens else tokens
+
+
 def _are_branches(planner: Planner, begins: Indices, kept: Indices, targets: Indices, labels: Indices) -> Mask:
     """Return for which labels a branch is estimated to take less time than rows, if its item has so many like it."""
     (begins, kept, targets, labels), kind_of = distinct(begins, kept, targets, labels)
     estimator, own, tails = planner.estimator, kept - begins, targets - 1
     step = estimator.shapes.step_tokens
-    rows, shares = np.empty(len(own)), (tails > 0) & (own + tails <= step)
+    rows, shares = np.empty(len(own)), _shares_rows(own, tails, step)
     if shares.any():
         rows[shares] = _in_shared_rows(planner, *(part[shares] for part in (begins, own, tails, labels))).seconds
     if not shares.all():
@@ -283,9 +305,7 @@ def _in_shared_rows(planner: Planner, begins: Indices, own: Indices, tail: Indic
     in_a_row = np.maximum(in_a_row, 1)
 
     def row(count: Indices) -> Estimates:
-        size = own + count * tail
-        if shapes.slot_tokens:
-            size = np.maximum(size, -(-(slots_of(own) + count * slot) * shapes.step_tokens // shapes.slot_tokens))
+        size = _step_tokens(own + count * tail, slots_of(own) + count * slot, shapes)
         return estimator.row(size, begins)
 
     rest = labels % in_a_row
@@ -301,7 +321,7 @@ def together_in_rows(own: int, tails: list[int], shapes: Shapes) -> Iterator[tup
     together, tokens, slots = list[int](), own, first_slot
 
     def size() -> int:
-        return max(tokens, -(-slots * shapes.step_tokens // shapes.slot_tokens)) if shapes.slot_tokens else tokens
+        return int(_step_tokens(np.array(tokens), np.array(slots), shapes))
 
     of_tails: list[int] = slots_of(own + np.array(tails, np.int64)).tolist()
     for number, (tail, slot) in enumerate(zip(tails, of_tails, strict=True)):

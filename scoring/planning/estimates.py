@@ -186,21 +186,21 @@ class Estimator:
         total = self.long(lengths[is_long], prefix).sum()
         bins = list(first_fit_decreasing(short, self.shapes.step_tokens, self.shapes.max_rows))
         tokens, longest = (np.array([of(short[items]) for items in bins], np.int64) for of in (np.sum, np.max))
-        return total + self._steps(tokens, prefix, longest).sum()
+        return total + self._steps(tokens, self._blocks(prefix), longest).sum()
 
     def long(self, lengths: Indices | int, prefixes: Indices | int = 0) -> Estimates:
         """Estimate sequences behind prefixes of so many tokens, each computed in steps one after another."""
         step = self.shapes.step_tokens
-        lengths, prefixes = np.atleast_1d(lengths).astype(np.int64), np.asarray(prefixes, np.int64)
-        whole, rest = lengths // step, lengths % step
+        lengths = np.atleast_1d(lengths).astype(np.int64)
+        whole, rest, blocks = lengths // step, lengths % step, self._blocks(prefixes)
         # The steps between the first and the last whole one are as far from either on average.
-        of_whole = self._steps(np.full_like(whole, step), prefixes + (whole - 1) * step / 2, step).times(whole)
-        return of_whole + self._steps(rest, prefixes + whole * step, rest).times(rest > 0)
+        of_whole = self._steps(np.full_like(whole, step), blocks + (whole - 1) * step / 2, step).times(whole)
+        return of_whole + self._steps(rest, blocks + whole * step, rest).times(rest > 0)
 
     def row(self, lengths: Indices, prefixes: Indices) -> Estimates:
         """Estimate each of many rows behind prefixes. A row within a step takes its share of a full one."""
         step = self.shapes.step_tokens
-        shares = self._steps(np.full_like(lengths, step), prefixes, lengths).times(lengths / step)
+        shares = self._steps(np.full_like(lengths, step), self._blocks(prefixes), lengths).times(lengths / step)
         within = lengths <= step
         if within.all():
             return shares
@@ -221,18 +221,23 @@ class Estimator:
         step, tile = self.shapes.step_tokens, self.shapes.tile_tokens
         if not tile:
             return self.long(tokens, prefixes)
-        return self._steps(np.full_like(tokens, step), prefixes, tokens).times(-(-tokens // tile) * tile / step)
+        return self._steps(np.full_like(tokens, step), self._blocks(prefixes), tokens).times(
+            -(-tokens // tile) * tile / step
+        )
 
-    def _steps(self, tokens: Indices, prefixes: npt.NDArray[Any] | float, longest: npt.NDArray[Any] | int) -> Estimates:
-        """Estimate steps of items of at most ``longest`` tokens behind prefixes.
-
-        Self-attention, a small part of a step, is counted as if all items were as long as the longest. A part of a
-        block counts as a whole one.
-        """
+    def _blocks(self, prefixes: Indices | int) -> Indices:
+        """Return the tokens of the blocks of prefixes: a part of a step counts as a whole one."""
         step = self.shapes.step_tokens
-        place = np.searchsorted(self._sizes, np.minimum(tokens, step))
+        return -(-np.asarray(prefixes, np.int64) // step) * step
+
+    def _steps(self, tokens: Indices, blocks: npt.NDArray[Any], longest: npt.NDArray[Any] | int) -> Estimates:
+        """Estimate steps of items of at most ``longest`` tokens behind so many tokens of blocks.
+
+        Self-attention, a small part of a step, is counted as if all items were as long as the longest.
+        """
+        place = np.searchsorted(self._sizes, np.minimum(tokens, self.shapes.step_tokens))
         size = self._sizes[place].astype(np.float64)
-        pairs = size * (np.ceil(np.divide(prefixes, step)) * step + longest)
+        pairs = size * (blocks + longest)
         return Estimates(size, self._linear_seconds[place] + pairs * self.model.pair_flop / self.rates.prefix / 1e9)
 
     def _packed(self, group: GroupLengths, *, dense: bool) -> Estimate:

@@ -62,10 +62,9 @@ def shared_tokens(cut: Cut, step: int) -> Indices:
     ends, rows = cut.group.prefix_ends.astype(np.int64), cut.rows
     is_short = np.zeros(len(cut.group), np.bool_)
     is_short[rows.items[(rows.branches < 0) & (rows.tokens <= step)]] = True
-    shares = np.array([one.algorithm is Algorithm.PREFILL_EXTEND for one in cut.choices], np.bool_)[cut.choice_of]
     is_scored = np.zeros(len(cut.group), np.bool_)
     is_scored[rows.items] = is_scored[cut.branches.items] = True
-    return np.where(shares & is_scored, np.where(is_short, ends, ends // step * step), 0)
+    return np.where(cut.extends & is_scored, np.where(is_short, ends, ends // step * step), 0)
 
 
 def payer(cut: Cut) -> int | None:
@@ -73,9 +72,9 @@ def payer(cut: Cut) -> int | None:
 
     It is the first one that has a row behind the query, or else the first one that has a branch.
     """
-    shares = np.array([one.algorithm is Algorithm.PREFILL_EXTEND for one in cut.choices], np.bool_)[cut.choice_of]
+    extends = cut.extends
     for items in (cut.rows.items[cut.rows.branches < 0], cut.branches.items):
-        if len(of_query := items[shares[items]]):
+        if len(of_query := items[extends[items]]):
             return int(of_query.min())
     return None
 
@@ -91,12 +90,11 @@ def computed_tokens(cut: Cut, step: int) -> int:
     rows, branches, group = cut.rows, cut.branches, cut.group
     packed = np.array([one.algorithm in (Algorithm.PACKED_DENSE, Algorithm.PACKED_SEGMENT) for one in cut.choices])
     assert not packed.any(), "packed sequences repeat a prefix for as many items as find room behind it"
-    extends = any(one.algorithm is Algorithm.PREFILL_EXTEND for one in cut.choices)
     # What is longer than a step begins at the last whole step before it.
     begins = np.where(rows.tokens > step, rows.begins // step * step, rows.begins)
     of_rows = rows.ends - begins + rows.tails + _computed_again(cut)
     of_branches = branches.ends - branches.begins // step * step
-    return group.prefix * extends + int(of_rows.sum()) + int(of_branches.sum())
+    return group.prefix * bool(cut.extends.any()) + int(of_rows.sum()) + int(of_branches.sum())
 
 
 def estimate(estimator: Estimator, cut: Cut) -> Estimate:

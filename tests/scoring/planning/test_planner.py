@@ -108,6 +108,17 @@ def test_an_estimate_counts_the_tokens_of_padded_steps() -> None:
     assert tokens(uniform(100, 10, 100), Algorithm.PACKED_SEGMENT) == 1_280
 
 
+@pytest.mark.parametrize("prefix", [0, 1, 256, 300])
+def test_a_long_sequence_is_estimated_as_its_steps_one_after_another(prefix: int) -> None:
+    step, longest = ESTIMATOR.shapes.step_tokens, 5 * ESTIMATOR.shapes.step_tokens
+    lengths = np.array([1, 64, step, step + 1, 2 * step, 3 * step, 3 * step + 70, 4 * step, longest])
+    found = ESTIMATOR.long(lengths, prefix)
+    for length, seconds in zip(lengths.tolist(), found.seconds.tolist(), strict=True):
+        starts = range(0, length, step)
+        one_by_one = [ESTIMATOR.long(min(step, length - start), prefix + start).sum().seconds for start in starts]
+        assert seconds == pytest.approx(sum(one_by_one)), length
+
+
 def test_more_work_is_never_estimated_to_take_less() -> None:
     for algorithm in Algorithm:
         for prefix in (100, 2_000):
