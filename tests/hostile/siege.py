@@ -59,6 +59,8 @@ SETTINGS: dict[str, object] = {
     "upload_timeout_seconds": 20,
     # At each sign of life, a stream looks whether its client has gone, and reads on from its connection.
     "event_heartbeat_seconds": 1,
+    # A refused request that was sent behind a stream is answered when the stream ends.
+    "max_event_stream_seconds": 30,
     "max_stored_bytes_per_tenant": STORED_BYTES,
     # The quiet tenant's usual time must not hold the time in which programs are compiled.
     "multi_item_enable_startup_warmup": "true",
