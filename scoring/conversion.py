@@ -108,6 +108,8 @@ def warnings_of_scores(
                 f"{len(mass):,} {items}, such as {_named(items, small)}: the prompt is probably not one that the "
                 "model answers with these labels"
             )
+    if len(scores) < WARNED_ITEMS:
+        return warnings
     had = np.full(len(scores), scores.shape[1]) if counts is None else counts
     has = np.arange(scores.shape[1]) < had[:, None]
     highest = np.where(has, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)

@@ -13,6 +13,7 @@ short that is may be set for a worker, but the price must not depend on the work
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,16 @@ def work_of_each_row(rows: Rows, continuations: Continuations | None, prefix: in
 
     prefix: tokens of the prefix of all rows.
     """
+    if len(rows) == 1 and continuations is None:
+        return np.array([_work_of_lone_row(prefix, int(rows.prefix_ends[0]), int(rows.lengths[0]))])
     return price(cut(REFERENCE, GroupLengths.of(prefix, [(rows, continuations)])))
+
+
+@lru_cache(maxsize=4_096)
+def _work_of_lone_row(prefix: int, prefix_end: int, length: int) -> float:
+    """Return the work of a row that is the only one. Calls have such rows, and arrays of one number are slow."""
+    group = GroupLengths(prefix, np.array([length], np.int32), np.array([prefix_end], np.int32))
+    return float(price(cut(REFERENCE, group))[0])
 
 
 def work_of_rows(rows: Rows, continuations: Continuations | None, prefix: int) -> int:
