@@ -43,7 +43,7 @@ REFERENCE = Planner(
 def work_of_prefix(length: float) -> int:
     """Return the work of computing a prefix for all rows behind it, which is nothing if they do not share it.
 
-    On average, each of its tokens attends to half of it. :mod:`jobs.store.prefix_work` says the same in SQL.
+    On average, each of its tokens attends to half of it. It is stored with the prefix, where claims and counts find it.
     """
     return round(work(length / 2, length)) if length >= SHORTEST_SHARED else 0
 

@@ -24,6 +24,7 @@ from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 from jobs.webhooks.outbox import pack_webhook
 from scoring.layout import Chunk
 from scoring.options import Priority
+from scoring.work import work_of_prefix
 from settings.store import StoreSettings
 
 MAX_AT_ONCE_BYTES = 2**19
@@ -147,6 +148,7 @@ class _Prefix(NamedTuple):
     tokenizer_fingerprint: str
     sha256: str
     tokens: bytes
+    work: int
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -156,7 +158,8 @@ class _Prefix(NamedTuple):
 def _prefix(settings: StoreSettings, submission: Submission) -> _Prefix:
     tokens = pack_ids(submission.prefix)
     owner = SHARED if settings.share_prefixes else submission.tenant
-    return _Prefix(owner, submission.tokenizer_fingerprint, sha256(tokens).hexdigest(), tokens)
+    digest, work = sha256(tokens).hexdigest(), work_of_prefix(len(submission.prefix))
+    return _Prefix(owner, submission.tokenizer_fingerprint, digest, tokens, work)
 
 
 def store_prefixes(tx: Transaction, submissions: Sequence[Submission]) -> tuple[list[int], float]:
@@ -208,6 +211,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "item_labels": None if submission.item_labels is None else submission.item_labels.to_bytes(),
         "traceparent": submission.traceparent,
         "stored_bytes": submission.stored_bytes,
+        "ends_durably": submission.ends_durably,
     }
 
 
@@ -284,15 +288,15 @@ _SQL = f"""
             FOR KEY SHARE
         ) AS id
         FROM json_to_recordset(:prefixes) AS w (
-            place int, tenant text, tokenizer_fingerprint text, sha256 text, tokens bytea
+            place int, tenant text, tokenizer_fingerprint text, sha256 text, tokens bytea, work int
         )
         -- The settings apply before the first lock is waited for.
         WHERE (SELECT count(*) FROM setting) >= 0
     ),
     -- If another transaction is storing the same query, this waits for it, and then returns nothing.
     added AS (
-        INSERT INTO prefixes (tenant, tokenizer_fingerprint, sha256, tokens)
-        SELECT tenant, tokenizer_fingerprint, sha256, tokens FROM prefix WHERE id IS NULL ORDER BY place
+        INSERT INTO prefixes (tenant, tokenizer_fingerprint, sha256, tokens, work)
+        SELECT tenant, tokenizer_fingerprint, sha256, tokens, work FROM prefix WHERE id IS NULL ORDER BY place
         ON CONFLICT DO NOTHING RETURNING id, tenant, tokenizer_fingerprint, sha256
     ),
     known AS (
@@ -339,13 +343,13 @@ _SQL = f"""
         INSERT INTO jobs (
             id, tenant, model, origin, priority, status, prefix_id, total_items, scored_items, remaining_chunks,
             prompt_tokens, cached_tokens, created_at, expires_at, label_token_ids, options, metadata, warnings,
-            webhook, notice_key, item_labels, traceparent, stored_bytes
+            webhook, notice_key, item_labels, traceparent, stored_bytes, ends_durably
         )
         SELECT
             job.id, tenant, model, origin, priority, status, known.id, total_items, scored_items,
             remaining_chunks, prompt_tokens, cached_tokens, now + created_at, now + expires_at, label_token_ids,
             opts::json, meta::json, warns::json, hook::json, notice_key,
-            item_labels, traceparent, stored_bytes
+            item_labels, traceparent, stored_bytes, ends_durably
         FROM (
             SELECT (job).*, opts, meta, warns, hook
             FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warns text, hook text)

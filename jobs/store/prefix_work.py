@@ -1,21 +1,18 @@
-"""The work of computing a stored prefix, in SQL: there may be many prefixes, and only their lengths are read."""
+"""The work of computing a stored prefix, as an SQL expression."""
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Float, ScalarSelect, case, cast, func, select
+from sqlalchemy import ColumnElement, Integer, ScalarSelect, func, select
 
 from jobs.store.codec import TOKEN_BYTES
 from jobs.store.tables import prefixes
-from scoring.planning.folds import ATTENTION_TOKENS
-from scoring.work import SHORTEST_SHARED
-
-_LENGTH = cast(func.length(prefixes.c.tokens), Float) / TOKEN_BYTES
-_WORK = case((_LENGTH < SHORTEST_SHARED, 0.0), else_=func.round(_LENGTH * (1 + _LENGTH / (2 * ATTENTION_TOKENS))))
 
 
-def prefix_work(prefix_id: ColumnElement[int]) -> ScalarSelect[float]:
-    """Return what :func:`scoring.work.work_of_prefix` returns for a stored prefix.
+def prefix_work(prefix_id: ColumnElement[int]) -> ScalarSelect[int]:
+    """Return what :func:`scoring.work.work_of_prefix` said of a prefix when it was stored.
 
     It is a subquery, because PostgreSQL may answer a join by reading the tokens of all prefixes that are stored.
     """
-    return select(_WORK).where(prefixes.c.id == prefix_id).scalar_subquery()
+    # Version 0.2.0 stores no work during an upgrade. Such a prefix counts as its tokens, whose number is read alone.
+    work = func.coalesce(prefixes.c.work, func.length(prefixes.c.tokens, type_=Integer) // TOKEN_BYTES)
+    return select(work).where(prefixes.c.id == prefix_id).scalar_subquery()

@@ -85,6 +85,15 @@ class Submission:
             raise ValueError(f"the chunks hold {items} items, not {self.total_items}")
 
     @property
+    def ends_durably(self) -> bool:
+        """Whether the end of the job must outlive a crash of the database.
+
+        That of a call need not, because its client has been answered by then, unless the client may send the call again
+        and expect the same answer, or is told of its end.
+        """
+        return self.origin is not Origin.CALL or self.idempotency is not None or self.webhook is not None
+
+    @property
     def stored_bytes(self) -> int:
         """The bytes that the job takes in the store once it is scored, apart from the usual ones of any job's rows."""
         labels = 0 if self.item_labels is None else self.item_labels.nbytes
@@ -165,8 +174,7 @@ class Claim:
     """Whether more work may wait for the same worker. It can be true without reason after a claim of 128 chunks or
     more, but never false while work that could be read was left."""
     durable: bool
-    """Whether the ends of its jobs have to outlive a crash of the database. They need not if all of them are calls
-    without Idempotency-Key and webhook."""
+    """Whether the end of any of its jobs has to outlive a crash of the database: see Submission.ends_durably."""
     tokens: Mapping[str, int] = field(default_factory=dict)  # the work that was claimed, in tokens, by tenant
     jobs: tuple[ClaimedJob, ...] = ()  # whose chunks they are
 

@@ -28,6 +28,7 @@ from sqlalchemy import (
     false,
     literal_column,
     text,
+    true,
 )
 
 metadata = MetaData(
@@ -66,6 +67,7 @@ prefixes = Table(
     Column("tokenizer_fingerprint", String(64), nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("tokens", LargeBinary, nullable=False),
+    Column("work", Integer),  # of computing it: see jobs.store.prefix_work; null: version 0.2.0 has stored it
     # Set when a job that used the prefix is removed. The sweep checks only these prefixes.
     Column("maybe_unused", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("tenant", "tokenizer_fingerprint", "sha256"),
@@ -112,6 +114,7 @@ jobs = Table(
     Column("item_labels", LargeBinary),  # which of the labels each item has; null: all of them
     Column("traceparent", String(55)),  # of the request that submitted it, as W3C writes it; null: it is not traced
     Column("stored_bytes", BigInteger, nullable=False, server_default="0"),  # of its tokens, and of all of its scores
+    Column("ends_durably", Boolean, nullable=False, server_default=true()),  # see Submission.ends_durably
 )
 # For lists. Literals, as below. The conditions name no column that a claim changes: then PostgreSQL would have to enter
 # the new version of each claimed job, calls among them, into all indexes of the table.

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import CTE, Select, Update, and_, bindparam, func, or_, select, update
+from sqlalchemy import CTE, Select, Update, and_, bindparam, func, select, update
 
 from checkpoints.card import ModelCard
 from jobs.queue.claims.claim_at_once import claim_all
@@ -21,8 +21,8 @@ from jobs.store.clock import NOW
 from jobs.store.database import Database, DeadlockError, Transaction
 from jobs.store.identifiers import new_batch_id
 from jobs.store.lists import is_one_of
-from jobs.store.records import Claim, JobStatus, Origin
-from jobs.store.tables import ChunkState, chunk_inputs, chunks, idempotency_keys, jobs, prefixes
+from jobs.store.records import Claim, JobStatus
+from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
 
 MAX_CHUNKS = 1_024  # in one batch: this bounds every transaction that handles a batch
 TRIES = 5
@@ -113,7 +113,7 @@ def _take(tx: Transaction, worker_id: str, model: str, choice: Choice) -> Claim 
         return None
     work = claimed_work(rows, [chunk for chunk in choice.chunks if chunk.id in rows])
     update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
-    durable = any(row.durable for row in rows.values())
+    durable = any(row.ends_durably for row in rows.values())
     jobs_of_work = claimed_jobs(rows.values())
     return Claim(batch_id, work, choice.interactive, choice.leaves_work(len(rows)), durable, tokens, jobs_of_work)
 
@@ -142,8 +142,7 @@ def _loading(taken: CTE) -> Select[Any]:
         select(
             *taken.c["id", "job_id"],
             *chunk_inputs.c["rows", "continuations"],
-            *jobs.c["label_token_ids", "options", "priority", "traceparent"],
-            _ENDS_DURABLY.label("durable"),
+            *jobs.c["label_token_ids", "options", "priority", "traceparent", "ends_durably"],
             *prefixes.c["tokens", "tokenizer_fingerprint"],
             prefixes.c.tenant.label("owner"),
         )
@@ -153,18 +152,6 @@ def _loading(taken: CTE) -> Select[Any]:
     )
 
 
-# Whether the end of a job must outlive a crash of the database. That of a call need not, because its client has been
-# answered by then, unless the client may send the call again and expect the same answer, or is told of its end.
-_ENDS_DURABLY = or_(
-    jobs.c.origin != Origin.CALL.value,
-    jobs.c.webhook.is_not(None),
-    # With a limit, PostgreSQL reads an index for each call instead of the whole table.
-    select(idempotency_keys.c.job_id)
-    .where(idempotency_keys.c.job_id == jobs.c.id)
-    .limit(1)
-    .scalar_subquery()
-    .is_not(None),
-)
 # Written so that no index of waiting chunks fits: if old statistics say that few chunks wait, PostgreSQL would read all
 # of such an index instead of finding the chunks by their ids.
 _STILL_WAITING = chunks.c.state.concat("") == ChunkState.WAITING.value

@@ -26,8 +26,6 @@ from jobs.store.hot_statement import HotStatement
 from jobs.store.identifiers import new_batch_id
 from jobs.store.records import Claim
 from jobs.store.tables import CONTINUED
-from scoring.planning.folds import ATTENTION_TOKENS
-from scoring.work import SHORTEST_SHARED
 
 
 class AllAtOnce(NamedTuple):
@@ -74,7 +72,7 @@ def claim_all(
         claimed_work({row.id: row for row in found}, chosen),
         first.interactive,
         work_left,
-        durable=any(row.durable for row in found),
+        durable=any(row.ends_durably for row in found),
         tokens=_tokens(chosen),
         jobs=claimed_jobs(found),
     )
@@ -106,18 +104,17 @@ def _statement(few: int, interactive_only: bool) -> HotStatement:
         {"AND interactive" if interactive_only else ""}
         ORDER BY due_at, id"""
     of_class = "l.model = :for_model AND l.interactive = (SELECT interactive FROM head)"
-    length = f"(max(prefix_bytes) / {TOKEN_BYTES}.0::float8)"
-    of_prefix = f"round({length} * (1 + {length} / {2 * ATTENTION_TOKENS}))"
     sql = f"""
         WITH waiting AS (
             SELECT id, tenant, prefix_id, interactive, token_count, batch_limit, due_at,
-                (SELECT length(tokens) FROM prefixes AS p WHERE p.id = prefix_id) AS prefix_bytes
+                (SELECT coalesce(work, length(tokens) / {TOKEN_BYTES}) FROM prefixes AS p WHERE p.id = prefix_id)
+                    AS prefix_work
             FROM chunks WHERE {claimable} LIMIT {few} FOR UPDATE SKIP LOCKED
         ),
         head AS (SELECT interactive FROM waiting ORDER BY due_at, id LIMIT 1),
         part AS (
             SELECT tenant, count(*) AS chunks, count(batch_limit) AS limits,
-                sum(token_count) + CASE WHEN {length} < {SHORTEST_SHARED} THEN 0 ELSE {of_prefix} END AS tokens
+                sum(token_count) + max(prefix_work) AS tokens
             FROM waiting WHERE interactive = (SELECT interactive FROM head) GROUP BY tenant, prefix_id
         ),
         flow AS (
@@ -173,11 +170,10 @@ def _statement(few: int, interactive_only: bool) -> HotStatement:
                 ) AS empty
             FROM waiting
         )
-        SELECT found.*, taken.id, taken.prefix_id, w.tenant, w.interactive, w.token_count, w.due_at, w.prefix_bytes,
+        SELECT found.*, taken.id, taken.prefix_id, w.tenant, w.interactive, w.token_count, w.due_at, w.prefix_work,
             job_id, priority, traceparent, turn, rows, continuations, label_token_ids, options, p.tokens,
             p.tenant AS owner,
-            p.tokenizer_fingerprint, j.origin <> 'call' OR webhook IS NOT NULL
-                OR (SELECT job_id FROM idempotency_keys AS k WHERE k.job_id = j.id LIMIT 1) IS NOT NULL AS durable
+            p.tokenizer_fingerprint, ends_durably
         FROM found LEFT JOIN (
             taken JOIN waiting AS w USING (id) JOIN flow USING (tenant)
             JOIN chunk_inputs AS i ON i.chunk_id = taken.id JOIN jobs AS j ON j.id = taken.job_id

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, Row, Select, bindparam, func, select
+from sqlalchemy import Integer, Row, Select, bindparam, select
 
 from checkpoints.card import ModelCard
 from jobs.queue.fair_shares import count_of_open_flows, is_of_class, next_flows, turn_of_flow
 from jobs.queue.read import CLAIMABLE, card_parameters
-from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Transaction
-from jobs.store.tables import chunks, prefixes
-from scoring.work import work_of_prefix
+from jobs.store.prefix_work import prefix_work
+from jobs.store.tables import chunks
 
 WHOLE_GROUPS = 32  # groups after the first that are gathered from the whole backlog, not only from its urgent end
 MAX_FLOWS = 64  # flows that one claim searches
@@ -218,12 +217,10 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
         "of_others": chunks.c.prefix_id != bindparam("of_others"),
     }
     columns = chunks.c["id", "tenant", "prefix_id", "interactive", "token_count", "batch_limit"]
-    # The length of the prefix, without reading its bytes.
-    prefix_bytes = select(func.length(prefixes.c.tokens)).where(prefixes.c.id == chunks.c.prefix_id).scalar_subquery()
     return (
         select(
             *columns,
-            prefix_bytes.label("prefix_bytes"),
+            prefix_work(chunks.c.prefix_id).label("prefix_work"),
             turn_of_flow().label("turn"),
             count_of_open_flows().label("open_flows"),
         )
@@ -248,4 +245,4 @@ def groups_of(rows: Iterable[Row[Any]]) -> list[Group]:
     groups: dict[int, list[Row[Any]]] = {}
     for row in rows:
         groups.setdefault(row.prefix_id, []).append(row)
-    return [(rows, work_of_prefix(rows[0].prefix_bytes // TOKEN_BYTES)) for rows in groups.values()]
+    return [(rows, rows[0].prefix_work) for rows in groups.values()]

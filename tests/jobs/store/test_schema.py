@@ -11,17 +11,20 @@ from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text, update
 
 import jobs.file_batches.tables
 import jobs.files.tables
+from jobs.queue.accept import accept
 from jobs.queue.lease import release
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.migration import UnknownSchemaError, migrate
 from jobs.store.revisions import ROOT, alembic_config
-from jobs.store.tables import metadata
+from jobs.store.tables import jobs as jobs_table
+from jobs.store.tables import metadata, prefixes
+from scoring.work import SHORTEST_SHARED, work_of_prefix
 from settings.store import StoreSettings
-from tests.jobs.work import submit, take
+from tests.jobs.work import submission, submit, take
 from tests.services import PostgresServer
 from tests.stores import migrate_store
 
@@ -104,6 +107,24 @@ def test_a_database_of_version_0_2_0_is_upgraded_with_its_work_and_without_its_t
         known = "SELECT name FROM sqlite_master" if store.is_sqlite else "SELECT proname FROM pg_proc"
         assert "fill_in_tokenizer" not in tx.scalars(text(known)).all()
     assert len(take(store).chunk_ids) == 1
+
+
+@pytest.mark.parametrize("length", [SHORTEST_SHARED - 1, SHORTEST_SHARED, 2_000, 40_000])
+def test_a_prefix_from_before_its_work_was_stored_gets_the_work_of_a_new_one(store: Database, length: int) -> None:
+    submit(store, prefix=tuple(range(length)))
+    with store.write() as tx:
+        command.downgrade(alembic_config(tx.connection), "0018")
+        command.upgrade(alembic_config(tx.connection), "head")
+        assert tx.scalar(select(prefixes.c.work)) == work_of_prefix(length)
+        assert tx.scalar(select(jobs_table.c.ends_durably)) is True
+
+
+def test_a_prefix_that_the_previous_version_stores_during_an_upgrade_counts_as_its_tokens(store: Database) -> None:
+    one = submission(prefix=tuple(range(2_000)))
+    accept(store, one)
+    with store.write() as tx:
+        tx.execute(update(prefixes).values(work=None))
+    assert take(store).tokens == {"default": 2_000 + one.chunks[0].work}
 
 
 def test_the_schema_of_a_version_that_is_too_old_is_told_from_a_later_one(store: Database) -> None:
