@@ -34,9 +34,9 @@ from scoreline.client.errors import (
     Unreachable,
 )
 from scoreline.client.event_objects import BatchEnd, BatchEvent, BatchProgress, JobEnd, JobEvent, JobProgress, JobScores
-from scoreline.client.job_objects import ENDED, Delivery, DryRun, Job, JobFailure, JobStatus, PlannedItems, Priority
-from scoreline.client.operations.pairs import MapProgress
-from scoreline.client.operations.scoring import LabelNormalization, LabelScoring
+from scoreline.client.job_objects import ENDED, Delivery, DryRun, Job, JobFailure, JobStatus, PlannedItems
+from scoreline.client.options import LabelNormalization, LabelScoring, Priority
+from scoreline.client.progress import MapProgress
 from scoreline.client.results import (
     ItemLikelihood,
     ItemScores,

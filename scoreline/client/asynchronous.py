@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 import httpx2
 
+from scoreline.client import mapping
 from scoreline.client.connection import connection_settings, request_settings, unreachable
 from scoreline.client.errors import ScorelineError
 from scoreline.client.exchange.flow import (
@@ -26,23 +26,24 @@ from scoreline.client.exchange.flow import (
     Reading,
     Sleep,
     Stream,
-    method_signature,
 )
 from scoreline.client.exchange.sending import Service
-from scoreline.client.mapping import CONCURRENCY, Mapping, map_async
+from scoreline.client.mapping import CONCURRENCY, map_async
+from scoreline.client.methods import checked, explained
 from scoreline.client.operations import batches as batch_operations
 from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
 from scoreline.client.operations import scoring, submitting, waiting
-from scoreline.client.operations.pairs import MapProgress, Pair, PairOptions
+from scoreline.client.operations.pairs import Pair
+from scoreline.client.options import MapOptions
 from scoreline.client.results import ScoreResult
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RETURNED = {"Flow": "Coroutine[Any, Any, {}]", "Iteration": "AsyncIterator[{}]"}
+RETURNED = {"Flow": "Coroutine[Any, Any, {}]", "Iteration": "AsyncIterator[{}]", "Mapping": "AsyncIterator[Any]"}
 """What the methods return, by what the operations are."""
 
 
@@ -50,26 +51,24 @@ def _awaited(
     flow: Callable[Concatenate[Service, P], Flow[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """Return an operation as a method that is awaited."""
+    flow = checked(flow)
 
-    @functools.wraps(flow)
     def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._run(flow(self._service, *args, **options))
 
-    vars(method)["__signature__"] = method_signature(flow, RETURNED)
-    return method
+    return explained(method, flow, RETURNED)
 
 
 def _iterating(
     flow: Callable[Concatenate[Service, P], Iteration[T]],
 ) -> Callable[Concatenate[AsyncClient, P], AsyncIterator[T]]:
     """Return an operation as a method that returns an asynchronous iterator."""
+    flow = checked(flow)
 
-    @functools.wraps(flow)
     def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
         return self._iterate(flow(self._service, *args, **options))
 
-    vars(method)["__signature__"] = method_signature(flow, RETURNED)
-    return method
+    return explained(method, flow, RETURNED)
 
 
 class AsyncClient:
@@ -167,11 +166,7 @@ class AsyncClient:
         *,
         concurrency: int = CONCURRENCY,
         errors: Literal["raise"] = "raise",
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        progress: Callable[[MapProgress], object] | None = None,
-        bar: bool = False,
-        **options: Unpack[PairOptions],
+        **options: Unpack[MapOptions],
     ) -> AsyncIterator[ScoreResult]: ...
 
     @overload
@@ -181,42 +176,13 @@ class AsyncClient:
         *,
         concurrency: int = CONCURRENCY,
         errors: Literal["yield"],
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        progress: Callable[[MapProgress], object] | None = None,
-        bar: bool = False,
-        **options: Unpack[PairOptions],
+        **options: Unpack[MapOptions],
     ) -> AsyncIterator[ScoreResult | ScorelineError]: ...
 
-    def map(
-        self,
-        pairs: Iterable[Pair] | AsyncIterable[Pair],
-        *,
-        concurrency: int = CONCURRENCY,
-        errors: Literal["raise", "yield"] = "raise",
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        progress: Callable[[MapProgress], object] | None = None,
-        bar: bool = False,
-        **options: Unpack[PairOptions],
-    ) -> AsyncIterator[Any]:
-        """Score the items of many queries, and yield the results in the order of the pairs.
+    def map(self, pairs: Iterable[Pair] | AsyncIterable[Pair], **options: Any) -> AsyncIterator[Any]:
+        return map_async(mapping.map(self._service, pairs, **options), self)
 
-        Each pair becomes a job, and short ones are sent in sets. At most ``concurrency`` jobs are under way, and no
-        more results than that are kept, so memory stays small however many pairs there are; they are read one at a
-        time. Where the service is overloaded
-        or a quota is used up, this waits as long as the service asks for. A restart of the service does no harm.
-
-        concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
-        its error is yielded in the place of its result. timeout: seconds that a pair may take; None: any time.
-        idempotency_key: makes it safe to run the same ``map`` again: pair number n is sent with the key ``KEY-n``, so
-        what was scored before is not scored again. progress: called with a MapProgress after each pair. bar: show a
-        bar on standard error. options: those of :meth:`submit`.
-
-        The pairs may come from an asynchronous iterable, too.
-        """
-        wanted = Mapping(pairs, options, concurrency, errors, timeout, idempotency_key, progress, bar)
-        return map_async(wanted, self)
+    explained(map, mapping.map, RETURNED)
 
     async def carry_out(self, flow: Flow[T]) -> T:
         """Carry out the commands of a flow and return its value."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overlo
 
 import httpx2
 
+from scoreline.client import mapping
 from scoreline.client.connection import connection_settings, request_settings, unreachable
 from scoreline.client.errors import ScorelineError
 from scoreline.client.exchange.flow import (
@@ -26,46 +26,45 @@ from scoreline.client.exchange.flow import (
     Reading,
     Sleep,
     Stream,
-    method_signature,
 )
 from scoreline.client.exchange.sending import Service
 from scoreline.client.mapping import CONCURRENCY, Mapping, map_blocking
+from scoreline.client.methods import checked, explained
 from scoreline.client.operations import batches as batch_operations
 from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
 from scoreline.client.operations import scoring, submitting, waiting
-from scoreline.client.operations.pairs import MapProgress, Pair, PairOptions
+from scoreline.client.operations.pairs import Pair
+from scoreline.client.options import MapOptions
 from scoreline.client.results import ScoreResult
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RETURNED = {"Flow": "{}", "Iteration": "Iterator[{}]"}
+RETURNED = {"Flow": "{}", "Iteration": "Iterator[{}]", "Mapping": "Iterator[Any]"}
 """What the methods return, by what the operations are."""
 
 
 def _blocking(flow: Callable[Concatenate[Service, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
     """Return an operation as a method that returns its value."""
+    flow = checked(flow)
 
-    @functools.wraps(flow)
     def method(self: Client, /, *args: P.args, **options: P.kwargs) -> T:
         return self._run(flow(self._service, *args, **options))
 
-    vars(method)["__signature__"] = method_signature(flow, RETURNED)
-    return method
+    return explained(method, flow, RETURNED)
 
 
 def _iterating(flow: Callable[Concatenate[Service, P], Iteration[T]]) -> Callable[Concatenate[Client, P], Iterator[T]]:
     """Return an operation as a method that returns an iterator."""
+    flow = checked(flow)
 
-    @functools.wraps(flow)
     def method(self: Client, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
         return self._iterate(flow(self._service, *args, **options))
 
-    vars(method)["__signature__"] = method_signature(flow, RETURNED)
-    return method
+    return explained(method, flow, RETURNED)
 
 
 class Client:
@@ -153,11 +152,7 @@ class Client:
         *,
         concurrency: int = CONCURRENCY,
         errors: Literal["raise"] = "raise",
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        progress: Callable[[MapProgress], object] | None = None,
-        bar: bool = False,
-        **options: Unpack[PairOptions],
+        **options: Unpack[MapOptions],
     ) -> Iterator[ScoreResult]: ...
 
     @overload
@@ -167,48 +162,13 @@ class Client:
         *,
         concurrency: int = CONCURRENCY,
         errors: Literal["yield"],
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        progress: Callable[[MapProgress], object] | None = None,
-        bar: bool = False,
-        **options: Unpack[PairOptions],
+        **options: Unpack[MapOptions],
     ) -> Iterator[ScoreResult | ScorelineError]: ...
 
-    def map(
-        self,
-        pairs: Iterable[Pair],
-        *,
-        concurrency: int = CONCURRENCY,
-        errors: Literal["raise", "yield"] = "raise",
-        timeout: float | None = None,
-        idempotency_key: str | None = None,
-        progress: Callable[[MapProgress], object] | None = None,
-        bar: bool = False,
-        **options: Unpack[PairOptions],
-    ) -> Iterator[Any]:
-        """Score the items of many queries, and yield the results in the order of the pairs.
+    def map(self, pairs: Iterable[Pair], **options: Any) -> Iterator[Any]:
+        return self._mapped(mapping.map(self._service, pairs, **options))
 
-        Each pair becomes a job, and short ones are sent in sets. At most ``concurrency`` jobs are under way, and no
-        more results than that are kept, so memory stays small however many pairs there are; they are read one at a
-        time. Where the service is overloaded
-        or a quota is used up, this waits as long as the service asks for. A restart of the service does no harm.
-
-        concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
-        its error is yielded in the place of its result. timeout: seconds that a pair may take; None: any time.
-        idempotency_key: makes it safe to run the same ``map`` again: pair number n is sent with the key ``KEY-n``, so
-        what was scored before is not scored again. progress: called with a MapProgress after each pair. bar: show a
-        bar on standard error. options: those of :meth:`submit`.
-
-        >>> reviews = {"hotel": ["A lovely room.", "The room was dirty."], "cafe": ["The soup was cold."]}
-        >>> pairs = (("Review: ", items) for items in reviews.values())
-        >>> template = "{item}\\nSentiment:"
-        >>> for result in client.map(pairs, item_template=template, labels=[" positive", " negative"]):
-        ...     print([row[0] > row[1] for row in result.scores])
-        [True, False]
-        [False]
-        """
-        wanted = Mapping(pairs, options, concurrency, errors, timeout, idempotency_key, progress, bar)
-        return self._mapped(wanted)
+    explained(map, mapping.map, RETURNED)
 
     def _mapped(self, wanted: Mapping) -> Iterator[ScoreResult | ScorelineError]:
         # Whoever imports a client for one call need not wait for asyncio.

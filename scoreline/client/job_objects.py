@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from scoreline.client.options import Priority
 from scoreline.client.reading import read_fields
 from scoreline.client.results import LikelihoodResult, Provenance, ScoreResult
 from scoreline.client.tables import NOTHING_ASKED, Asked, Short
@@ -15,7 +16,6 @@ ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 JobStatus = Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"]
 JobKind = Literal["score", "likelihood"]
-Priority = Literal["interactive", "normal", "bulk"]
 
 
 class JobFailure(NamedTuple):

@@ -7,23 +7,22 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.bodies import check_is_list
-from scoreline.client.exchange.sending import idempotency
+from scoreline.client.exchange.sending import Service, idempotency
+from scoreline.client.methods import checked
 from scoreline.client.operations.jobs import result
 from scoreline.client.operations.pairs import (
     BUSY,
-    MapProgress,
     Pair,
-    PairOptions,
     Tally,
-    check_options,
     pair_key,
     pause_of,
 )
-from scoreline.client.progress import shown
+from scoreline.client.options import MapOptions
+from scoreline.client.progress import MapProgress, shown
 from scoreline.client.results import ScoreResult
 
 if TYPE_CHECKING:
@@ -36,22 +35,24 @@ if TYPE_CHECKING:
 CONCURRENCY = 256
 """How many pairs are under way at a time, if the caller does not say."""
 
+_OF_THE_WHOLE = {"timeout": None, "idempotency_key": None, "progress": None, "bar": False}
+"""The options that do not hold for each pair, and their defaults."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
     """What ``map`` was asked to do. It is checked before the first pair is read."""
 
     pairs: Iterable[Pair] | AsyncIterable[Pair]
-    options: PairOptions
     concurrency: int
     errors: str  # "raise" or "yield"
+    options: dict[str, Any]  # of each pair: those of its job
     timeout: float | None
     idempotency_key: str | None
     progress: Callable[[MapProgress], object] | None
     bar: bool
 
     def __post_init__(self) -> None:
-        check_options(self.options)
         check_is_list(self.pairs, "gives no pairs of a query and its items")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
@@ -94,6 +95,39 @@ class Mapping:
     def showing(self) -> AbstractContextManager[Callable[[ScoreResult | ScorelineError], object]]:
         """Return what to call with everything that is returned."""
         return _Showing(self)
+
+
+@checked
+def map(
+    service: Service,
+    pairs: Iterable[Pair] | AsyncIterable[Pair],
+    *,
+    concurrency: int = CONCURRENCY,
+    errors: Literal["raise", "yield"] = "raise",
+    **options: Unpack[MapOptions],
+) -> Mapping:
+    """Score the items of many queries, and yield the results in the order of the pairs.
+
+    Each pair becomes a job, and short ones are sent in sets. At most ``concurrency`` jobs are under way, and no more
+    results than that are kept, so memory stays small however many pairs there are; they are read one at a time. Where
+    the service is overloaded or a quota is used up, this waits as long as the service asks for. A restart of the
+    service does no harm.
+
+    pairs: for an :class:`AsyncClient`, they may come from an asynchronous iterable, too.
+    concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
+    its error is yielded in the place of its result.
+
+    >>> reviews = {"hotel": ["A lovely room.", "The room was dirty."], "cafe": ["The soup was cold."]}
+    >>> pairs = (("Review: ", items) for items in reviews.values())
+    >>> template = "{item}\\nSentiment:"
+    >>> for result in client.map(pairs, item_template=template, labels=[" positive", " negative"]):
+    ...     print([row[0] > row[1] for row in result.scores])
+    [True, False]
+    [False]
+    """
+    given: dict[str, Any] = dict(options)
+    own = {name: given.pop(name, default) for name, default in _OF_THE_WHOLE.items()}
+    return Mapping(pairs, concurrency, errors, given, **own)
 
 
 class _Showing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 
@@ -12,6 +13,26 @@ class _Progressing(Protocol):
     def total_items(self) -> int | None: ...
     @property
     def scored_items(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MapProgress:
+    """How far ``map`` has got."""
+
+    pairs: int  # whose results, or errors, were returned
+    failed_pairs: int  # those of them that have an error in place of a result
+    items: int  # that were scored
+    total_pairs: int | None  # None if the pairs come from an iterator, whose end nobody knows
+
+    @property
+    def total_items(self) -> int | None:
+        """What a bar counts up to."""
+        return self.total_pairs
+
+    @property
+    def scored_items(self) -> int:
+        """What a bar counts."""
+        return self.pairs
 
 
 P = TypeVar("P", bound=_Progressing)

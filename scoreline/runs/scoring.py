@@ -21,7 +21,7 @@ from scoreline.client.errors import (
     Unreachable,
 )
 from scoreline.client.job_objects import Job
-from scoreline.client.operations.scoring import TextLabels
+from scoreline.client.options import TextLabels
 from scoreline.client.sets import JobSets
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
 from scoreline.runs.journal import Journal

@@ -6,9 +6,6 @@ other one awaits. So every operation is written once, for both clients.
 
 from __future__ import annotations
 
-import inspect
-import re
-import types
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -119,37 +116,6 @@ Flow = Generator[Command, Any, T]
 
 Iteration = Generator[Command | Give[T], Any, None]
 """An operation that gives any number of values."""
-
-
-class _Written(str):
-    """A type as it is written in the source: ``help`` shows it without quotes."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
-def method_signature(flow: Callable[..., Any], returned: Mapping[str, str]) -> inspect.Signature:
-    """Return the signature that a user sees of the method that carries out an operation.
-
-    returned: what the method returns, by the name of what the operation is.
-    """
-    service, *others = inspect.signature(flow).parameters.values()
-    kind, _, value = str(flow.__annotations__["return"]).removesuffix("]").partition("[")
-    return inspect.Signature(
-        [service.replace(name="self", annotation=inspect.Parameter.empty)]
-        + [one.replace(annotation=_written(one.annotation, flow)) for one in others],
-        return_annotation=_Written(returned[kind].format(value)),
-    )
-
-
-def _written(annotation: object, flow: Callable[..., Any]) -> _Written:
-    """Return a type as text. A name that the modules of operations have for several types is replaced by these."""
-
-    def meaning(name: re.Match[str]) -> str:
-        found = flow.__globals__.get(name[0])
-        return re.sub(r"[\w.]+\.", "", str(found)) if isinstance(found, types.UnionType) else name[0]
-
-    return _Written(re.sub(r"\w+", meaning, str(annotation)))
 
 
 def exchange(request: Request[Any], seconds: float) -> Flow[Answer]:

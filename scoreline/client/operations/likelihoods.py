@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Unpack
 
 from scoreline.client.exchange.bodies import JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
-from scoreline.client.job_objects import DryRun, Job, Priority
+from scoreline.client.job_objects import DryRun, Job
 from scoreline.client.operations.jobs import PAGE_ITEMS, JobOrId, check_succeeded, get, page_of_items, raw_of_result
-from scoreline.client.operations.scoring import SLACK_SECONDS, Column, Items, Query, check_items, fields_of, remembered
+from scoreline.client.operations.scoring import SLACK_SECONDS, check_items, fields_of, remembered
 from scoreline.client.operations.submitting import submitted
+from scoreline.client.options import Items, LikelihoodJobOptions, LikelihoodOptions, Priority, Query, StreamedItems
 from scoreline.client.results import ItemLikelihood, LikelihoodResult
 
 KIND = "likelihood"
@@ -23,18 +24,16 @@ def likelihood(
     query: Query,
     items: Items,
     *,
-    return_token_logprobs: bool = False,
-    return_tokens: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
     timeout: float = 60.0,
     on_timeout: Literal["continue", "cancel"] | None = None,
     idempotency_key: str | None = None,
+    **options: Unpack[LikelihoodOptions],
 ) -> Flow[LikelihoodResult]:
     """Return how probable each item is behind the query, and wait for it.
 
-    return_token_logprobs, return_tokens, return_provenance: also return the log-probability of each token, the ids of
-    the tokens, and what computed them. The other options are those of :meth:`score`.
+    timeout: seconds to wait; then TimedOut is raised, and the job goes on. on_timeout: ``"cancel"``: it is given up.
+    idempotency_key: makes it safe to repeat the call. The client makes one for its own repetitions, so a call that you
+    interrupt is scored all the same.
 
     >>> result = client.likelihood("The capital of France is", [" Paris", " London"])
     >>> result.logprob[0] > result.logprob[1]
@@ -58,20 +57,13 @@ def submit_likelihood(
     query: Query,
     items: Items,
     *,
-    return_token_logprobs: bool = False,
-    return_tokens: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    priority: Priority | None = None,
-    expires_in: float | None = None,
-    webhook: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
+    **options: Unpack[LikelihoodJobOptions],
 ) -> Flow[Job]:
     """Submit a job of likelihoods. Once this returns, the job survives the crash of any process of the service.
 
-    The options up to ``model`` are those of :meth:`likelihood`, the others those of :meth:`submit`. ``likelihoods`` of
-    the awaited job, :meth:`likelihoods` and :meth:`likelihood_result` have what was computed.
+    ``likelihoods`` of the awaited job, :meth:`likelihoods` and :meth:`likelihood_result` have what was computed.
+    idempotency_key: makes it safe to submit again after an error, as that of :meth:`submit`.
 
     >>> job = client.submit_likelihood("The capital of France is", [" Paris", " London"])
     >>> found = client.wait(job).likelihoods
@@ -85,19 +77,14 @@ def submit_likelihood(
 def upload_likelihood(
     service: Service,
     query: Query,
-    items: Iterable[str] | Iterable[Sequence[int]] | AsyncIterable[str] | AsyncIterable[Sequence[int]] | Column,
+    items: StreamedItems,
     *,
-    return_token_logprobs: bool = False,
-    return_tokens: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    priority: Priority | None = None,
-    expires_in: float | None = None,
-    webhook: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
+    **options: Unpack[LikelihoodJobOptions],
 ) -> Flow[Job]:
     """:meth:`submit_likelihood` for a large job: items are sent as the iterable yields them, as by :meth:`upload`.
+
+    idempotency_key: as that of :meth:`submit`.
 
     >>> job = client.upload_likelihood("The capital of", (f" country {n}" for n in range(2_000)), priority="bulk")
     >>> job.total_items
@@ -113,13 +100,12 @@ def dry_run_likelihood(
     query: Query,
     items: Items,
     *,
-    return_token_logprobs: bool = False,
-    return_tokens: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
     priority: Priority | None = None,
+    **options: Unpack[LikelihoodOptions],
 ) -> Flow[DryRun]:
-    """Return what a job of likelihoods would take, without submitting it. The options are those of the job.
+    """Return what a job of likelihoods would take, without submitting it.
+
+    priority: that of the job.
 
     >>> client.dry_run_likelihood("The capital of France is", [" Paris", " London"]).total_items
     2

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Unpack
 
 from scoreline.client.errors import InvalidRequest
 from scoreline.client.exchange.bodies import JsonBody, check_column, check_is_list, plain
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
+from scoreline.client.options import Column, Items, Query, ScoreOptions
 from scoreline.client.results import Model, Ranking, ScoreResult
 from scoreline.client.tables import Asked, index_of
 
 SLACK_SECONDS = 15.0
 """Time that an answer may take beyond the time that the service was asked to wait."""
 
-NO_FIELDS = frozenset({"service", "idempotency_key"})
+NO_FIELDS = frozenset({"service", "idempotency_key", "options"})
 """Arguments of operations that are no fields of a body."""
 
-
-class Column(Protocol):
-    """An array or a column of NumPy, pandas, Arrow or the like."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, place: Any, /) -> Any: ...
-
-
-Query = str | Sequence[int] | Column
-"""A text, or token ids."""
-
-Items = Sequence[str] | Sequence[Sequence[int]] | Sequence[Column] | Column
-"""Texts, or lists of token ids."""
-
-Labels = Sequence[int] | Sequence[Sequence[int]] | Column
-"""Ids of labels: the same for all items, or a list for each item."""
-
-TextLabels = Sequence[str] | Sequence[Sequence[str]] | Column
-"""Labels as texts: the same for all items, or a list for each item."""
-
-LabelScoring = Literal["token", "sequence"]
-LabelNormalization = Literal["none", "tokens", "bytes"]
+NO_OPTIONS: Mapping[str, object] = {}
 
 
 def score(
@@ -48,44 +27,14 @@ def score(
     query: Query,
     items: Items,
     *,
-    labels: TextLabels | None = None,
-    label_token_ids: Labels | None = None,
-    label_token_sequences: Sequence[Sequence[int]] | None = None,
-    label_scoring: LabelScoring | None = None,
-    label_normalization: LabelNormalization | None = None,
-    apply_softmax: bool = False,
-    temperature: float | None = None,
-    query_template: str | None = None,
-    item_template: str | None = None,
-    template: str | None = None,
-    instruction: str | None = None,
-    item_first: bool = False,
-    return_logprobs: bool = False,
-    return_logits: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
     timeout: float = 60.0,
     on_timeout: Literal["continue", "cancel"] | None = None,
     idempotency_key: str | None = None,
+    **options: Unpack[ScoreOptions],
 ) -> Flow[ScoreResult]:
     """Score items and wait for the result.
 
-    query: the text, or the token ids, that all items follow. items: what follows it, each scored on its own. labels:
-    the candidates for the next token as texts, each of which is one token, or a list of them for each item.
-    label_token_ids: the same as ids.
-    label_scoring: ``"sequence"``: a label has any number of tokens, and its log-probability is the sum of theirs.
-    label_token_sequences: such labels as lists of ids. label_normalization: what their log-probabilities are divided
-    by: ``"none"``, ``"tokens"`` or ``"bytes"``.
-
-    apply_softmax: False: scores are probabilities over the whole vocabulary; True: each row sums to 1.
-    temperature: divides the logits before ``apply_softmax``; None: 1.
-    query_template, item_template: the text that the query, or each item, becomes; ``{query}`` and ``{item}`` stand for
-    them. template: the name of a template of the service instead of these two. instruction: what the template says the
-    task is, if it has a place for it.
-    item_first: score item + query instead of query + item.
-    return_logprobs, return_logits, return_provenance: also return log-probabilities over the whole vocabulary, raw
-    logits, and what computed the scores.
-    model: the name of a model; None: the one that is served.
+    query: the text, or the token ids, that all items follow. items: what follows it, each scored on its own.
     timeout: seconds to wait; then TimedOut is raised, and the job goes on. on_timeout: ``"cancel"``: it is given up.
     idempotency_key: makes it safe to repeat the call. The client makes one for its own repetitions, so a call that you
     interrupt is scored all the same.
@@ -101,7 +50,7 @@ def score(
     [[1.0, 0.0], [0.1, 0.9]]
     """
     body = fields_of(locals())
-    asked = remembered(items, labels, label_token_ids)
+    asked = remembered(items, options)
     request = Request(
         "POST",
         "/v1/score",
@@ -188,12 +137,17 @@ def tokenize(
 def fields_of(arguments: Mapping[str, object], *left_out: str) -> dict[str, object]:
     """Return the fields of a body: the arguments of an operation under their names, without those that are None or off.
 
-    arguments: ``locals()``, as the first thing that the operation does. So no option can be forgotten in the body.
+    arguments: ``locals()``, as the first thing that the operation does. So no option can be forgotten in the body. Its
+    ``options``, if it has some, are arguments themselves.
     left_out: arguments that are no fields, besides those that no operation sends in its body.
     """
     for name in ("items", "documents"):
         check_column(arguments.get(name), name)
-    return given({name: value for name, value in arguments.items() if name not in {*NO_FIELDS, *left_out}})
+    options = arguments.get("options", NO_OPTIONS)
+    assert isinstance(options, Mapping)
+    return given(
+        {name: value for name, value in {**arguments, **options}.items() if name not in {*NO_FIELDS, *left_out}}
+    )
 
 
 def given(fields: Mapping[str, object]) -> dict[str, object]:
@@ -203,14 +157,13 @@ def given(fields: Mapping[str, object]) -> dict[str, object]:
 
 def remembered(
     items: object,
-    labels: TextLabels | None = None,
-    label_token_ids: Labels | None = None,
+    options: Mapping[str, object] = NO_OPTIONS,
     *,
     field: str = "items",
 ) -> Asked:
     """Return what a client remembers of a request, after checking its items. field: their name in messages."""
     check_items(items, field)
-    return Asked(_column_names(labels, label_token_ids), index_of(items))
+    return Asked(_column_names(options), index_of(items))
 
 
 def check_items(items: object, field: str = "items") -> None:
@@ -223,9 +176,10 @@ def check_items(items: object, field: str = "items") -> None:
     check_is_list(items, f"is no list of {field}")
 
 
-def _column_names(labels: TextLabels | None, label_token_ids: Labels | None) -> tuple[str | int, ...] | None:
+def _column_names(options: Mapping[str, object]) -> tuple[str | int, ...] | None:
     """Return the names of the columns of the scores, or None where items have labels of their own."""
-    values: Any = labels if labels is not None else label_token_ids
+    labels = options.get("labels")
+    values: Any = options.get("label_token_ids") if labels is None else labels
     if values is None:
         return None
     names = values if isinstance(values, list | tuple) else plain(values)

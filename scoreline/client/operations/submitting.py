@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from scoreline.client.errors import InvalidRequest
 from scoreline.client.exchange.bodies import Body, JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
-from scoreline.client.job_objects import DryRun, Job, Priority
-from scoreline.client.operations.scoring import (
-    Column,
-    Items,
-    LabelNormalization,
-    Labels,
-    LabelScoring,
-    Query,
-    TextLabels,
-    check_items,
-    fields_of,
-    remembered,
-)
+from scoreline.client.job_objects import DryRun, Job
+from scoreline.client.operations.scoring import check_items, fields_of, remembered
+from scoreline.client.options import Items, Priority, Query, ScoreJobOptions, ScoreOptions, StreamedItems
 from scoreline.client.tables import Asked
 
 
@@ -31,35 +20,11 @@ def submit(
     query: Query,
     items: Items,
     *,
-    labels: TextLabels | None = None,
-    label_token_ids: Labels | None = None,
-    label_token_sequences: Sequence[Sequence[int]] | None = None,
-    label_scoring: LabelScoring | None = None,
-    label_normalization: LabelNormalization | None = None,
-    apply_softmax: bool = False,
-    temperature: float | None = None,
-    query_template: str | None = None,
-    item_template: str | None = None,
-    template: str | None = None,
-    instruction: str | None = None,
-    item_first: bool = False,
-    return_logprobs: bool = False,
-    return_logits: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    priority: Priority | None = None,
-    expires_in: float | None = None,
-    webhook: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
+    **options: Unpack[ScoreJobOptions],
 ) -> Flow[Job]:
     """Submit a job. Once this returns, the job survives the crash of any process of the service.
 
-    The options up to ``model`` are those of :meth:`score`.
-
-    metadata: at most 16 texts of your own, which are returned with the job. priority: ``"interactive"``, ``"normal"``
-    or ``"bulk"``; None: normal. expires_in: seconds after which what is not scored yet is given up.
-    webhook: where to be told of the job's end: ``{"url": ..., "events": [...]}``.
     idempotency_key: makes it safe to submit again after an error: the same key and the same job make one job. The
     client makes one for its own repetitions.
 
@@ -69,48 +34,30 @@ def submit(
     'succeeded'
     """
     body = fields_of(locals())
-    asked = remembered(items, labels, label_token_ids)
+    asked = remembered(items, options)
     return (yield from submitted(service, JsonBody(body), idempotency_key, asked))
 
 
 def upload(
     service: Service,
     query: Query,
-    items: Iterable[str] | Iterable[Sequence[int]] | AsyncIterable[str] | AsyncIterable[Sequence[int]] | Column,
+    items: StreamedItems,
     *,
-    labels: TextLabels | None = None,
-    label_token_ids: Labels | None = None,
-    label_token_sequences: Sequence[Sequence[int]] | None = None,
-    label_scoring: LabelScoring | None = None,
-    label_normalization: LabelNormalization | None = None,
-    apply_softmax: bool = False,
-    temperature: float | None = None,
-    query_template: str | None = None,
-    item_template: str | None = None,
-    template: str | None = None,
-    instruction: str | None = None,
-    item_first: bool = False,
-    return_logprobs: bool = False,
-    return_logits: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-    priority: Priority | None = None,
-    expires_in: float | None = None,
-    webhook: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
+    **options: Unpack[ScoreJobOptions],
 ) -> Flow[Job]:
     """:meth:`submit` for a large job: items are sent as the iterable yields them, packed, in bounded memory.
 
-    The options are those of :meth:`submit`. Nothing is submitted if the iterable raises. What was sent is kept, packed,
-    in memory or in a temporary file, so that the upload can be repeated if the connection breaks off.
+    Nothing is submitted if the iterable raises. What was sent is kept, packed, in memory or in a temporary file, so
+    that the upload can be repeated if the connection breaks off.
+    idempotency_key: as that of :meth:`submit`.
 
     >>> job = client.upload("Review: ", (f"Room {n} was lovely." for n in range(2_000)), labels=[" positive"])
     >>> job.total_items
     2000
     """
     first = fields_of(locals(), "items")
-    asked = remembered(items, labels, label_token_ids)
+    asked = remembered(items, options)
     lines: Any = items  # A column need not name itself iterable.
     return (yield from submitted(service, PackedLines(first, lines), idempotency_key, asked))
 
@@ -146,27 +93,12 @@ def dry_run(
     query: Query,
     items: Items,
     *,
-    labels: TextLabels | None = None,
-    label_token_ids: Labels | None = None,
-    label_token_sequences: Sequence[Sequence[int]] | None = None,
-    label_scoring: LabelScoring | None = None,
-    label_normalization: LabelNormalization | None = None,
-    apply_softmax: bool = False,
-    temperature: float | None = None,
-    query_template: str | None = None,
-    item_template: str | None = None,
-    template: str | None = None,
-    instruction: str | None = None,
-    item_first: bool = False,
-    return_logprobs: bool = False,
-    return_logits: bool = False,
-    return_provenance: bool = False,
-    model: str | None = None,
     priority: Priority | None = None,
+    **options: Unpack[ScoreOptions],
 ) -> Flow[DryRun]:
     """Return what a job would take, without submitting it: tokens, algorithm, time, and what it would wait for.
 
-    The options are those of :meth:`submit`.
+    priority: that of the job.
 
     >>> client.dry_run("Review: ", ["A lovely room.", "The soup was cold."], labels=[" positive"]).total_items
     2

@@ -7,12 +7,14 @@ import inspect
 import json
 import os
 import pydoc
+import re
 import ssl
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import httpcore2
 import pandas as pd
@@ -23,7 +25,6 @@ from scoreline import AsyncClient, Client, LikelihoodResult, Ranking, ScoreResul
 from scoreline.client.connection import connection_settings
 from scoreline.client.exchange.sending import Service
 from scoreline.client.operations import likelihoods, scoring, submitting
-from scoreline.client.operations.pairs import PairOptions
 from scoreline.client.tables import Asked
 from tests.scoreline.client.unreliable import Reply, answering
 from tests.scoreline.running import ROOT, Up
@@ -68,14 +69,28 @@ def test_both_clients_have_a_method_with_the_same_options_and_an_explanation(nam
         (p.name, p.kind, p.default) for p in inspect.signature(awaited).parameters.values()
     ]
     assert blocking.__doc__
-    if name != "map":
-        assert awaited.__doc__ == blocking.__doc__
-        assert not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(blocking).parameters.values())
+    assert awaited.__doc__ == blocking.__doc__
+    assert not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(blocking).parameters.values())
+
+
+def options_of(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {name: p for name, p in inspect.signature(method).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def test_the_options_of_map_are_those_of_submit() -> None:
-    options = {name for name, p in inspect.signature(Client.submit).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    assert set(get_type_hints(PairOptions)) == options - {"idempotency_key"}
+    of_the_whole = {"concurrency", "errors", "timeout", "progress", "bar"}
+    assert set(options_of(Client.map)) == set(options_of(Client.submit)) | of_the_whole
+
+
+@pytest.mark.parametrize(
+    "name", ["score", "submit", "upload", "dry_run", "map", "likelihood", "submit_likelihood", "upload_likelihood"]
+)
+def test_the_help_of_a_method_shows_each_option_with_its_type_its_default_and_what_it_means(name: str) -> None:
+    method = getattr(Client, name)
+    shown = pydoc.plain(pydoc.render_doc(method))
+    for option, parameter in options_of(method).items():
+        assert f"{option}: {parameter.annotation} = {parameter.default!r}" in shown
+        assert re.search(rf"\b{option}(, \w+)*: ", inspect.getdoc(method) or ""), option
 
 
 @pytest.mark.parametrize(
@@ -92,7 +107,7 @@ def test_the_options_of_map_are_those_of_submit() -> None:
     ],
 )
 def test_every_option_is_a_field_of_the_body_with_the_value_that_was_given(operation: Any) -> None:
-    names = set(inspect.signature(operation).parameters) - {"service", "idempotency_key"}
+    names = set(inspect.signature(getattr(Client, operation.__name__)).parameters) - {"self", "idempotency_key"}
     options = {name: 7.0 if name == "timeout" else [name] for name in names}
     command = next(operation(Service("http://127.0.0.1:1", 30.0, 20.0, 300.0), **options))
     body = json.loads(command.request.body.content())

@@ -1,0 +1,131 @@
+"""What calls and jobs take. An option stands here once: methods, their help and the bodies of requests follow.
+
+The paragraphs behind the first one of a docstring explain the options, and become a part of the help of each method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypedDict
+
+from scoreline.client.progress import MapProgress
+
+
+class Column(Protocol):
+    """An array or a column of NumPy, pandas, Arrow or the like."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: Any, /) -> Any: ...
+
+
+Query = str | Sequence[int] | Column
+"""A text, or token ids."""
+
+Items = Sequence[str] | Sequence[Sequence[int]] | Sequence[Column] | Column
+"""Texts, or lists of token ids."""
+
+StreamedItems = Iterable[str] | Iterable[Sequence[int]] | AsyncIterable[str] | AsyncIterable[Sequence[int]] | Column
+"""The items of a large job, which come one by one."""
+
+Labels = Sequence[int] | Sequence[Sequence[int]] | Column
+"""Ids of labels: the same for all items, or a list for each item."""
+
+TextLabels = Sequence[str] | Sequence[Sequence[str]] | Column
+"""Labels as texts: the same for all items, or a list for each item."""
+
+LabelScoring = Literal["token", "sequence"]
+LabelNormalization = Literal["none", "tokens", "bytes"]
+Priority = Literal["interactive", "normal", "bulk"]
+
+
+class ScoreOptions(TypedDict, total=False):
+    """What is asked about each item.
+
+    labels: the candidates for the next token as texts, each of which is one token, or a list of them for each item.
+    label_token_ids: the same as ids.
+    label_scoring: ``"sequence"``: a label has any number of tokens, and its log-probability is the sum of theirs.
+    label_token_sequences: such labels as lists of ids. label_normalization: what their log-probabilities are divided
+    by: ``"none"``, ``"tokens"`` or ``"bytes"``.
+
+    apply_softmax: False: scores are probabilities over the whole vocabulary; True: each row sums to 1.
+    temperature: divides the logits before ``apply_softmax``; None: 1.
+    query_template, item_template: the text that the query, or each item, becomes; ``{query}`` and ``{item}`` stand for
+    them. template: the name of a template of the service instead of these two. instruction: what the template says the
+    task is, if it has a place for it.
+    item_first: score item + query instead of query + item.
+    return_logprobs, return_logits, return_provenance: also return log-probabilities over the whole vocabulary, raw
+    logits, and what computed the scores.
+    model: the name of a model; None: the one that is served.
+    """
+
+    labels: TextLabels | None
+    label_token_ids: Labels | None
+    label_token_sequences: Sequence[Sequence[int]] | None
+    label_scoring: LabelScoring | None
+    label_normalization: LabelNormalization | None
+    apply_softmax: bool
+    temperature: float | None
+    query_template: str | None
+    item_template: str | None
+    template: str | None
+    instruction: str | None
+    item_first: bool
+    return_logprobs: bool
+    return_logits: bool
+    return_provenance: bool
+    model: str | None
+
+
+class LikelihoodOptions(TypedDict, total=False):
+    """What is asked about the tokens of each item.
+
+    return_token_logprobs, return_tokens, return_provenance: also return the log-probability of each token, the ids of
+    the tokens, and what computed them. model: the name of a model; None: the one that is served.
+    """
+
+    return_token_logprobs: bool
+    return_tokens: bool
+    return_provenance: bool
+    model: str | None
+
+
+class JobOptions(TypedDict, total=False):
+    """What becomes of a job.
+
+    metadata: at most 16 texts of your own, which are returned with the job. priority: ``"interactive"``, ``"normal"``
+    or ``"bulk"``; None: normal. expires_in: seconds after which what is not scored yet is given up.
+    webhook: where to be told of the job's end: ``{"url": ..., "events": [...]}``.
+    """
+
+    metadata: Mapping[str, str] | None
+    priority: Priority | None
+    expires_in: float | None
+    webhook: Mapping[str, Any] | None
+
+
+class ScoreJobOptions(ScoreOptions, JobOptions, total=False):
+    """A job of scores."""
+
+
+class LikelihoodJobOptions(LikelihoodOptions, JobOptions, total=False):
+    """A job of likelihoods."""
+
+
+class MapOptions(ScoreJobOptions, total=False):
+    """How the pairs are scored, and what holds for the job of each.
+
+    timeout: seconds that a pair may take; None: any time.
+    idempotency_key: makes it safe to run the same ``map`` again: pair number n is sent with the key ``KEY-n``, so what
+    was scored before is not scored again. progress: called with a MapProgress after each pair. bar: show a bar on
+    standard error.
+    """
+
+    timeout: float | None
+    idempotency_key: str | None
+    progress: Callable[[MapProgress], object] | None
+    bar: bool
+
+
+EXPLAINED = (ScoreOptions, LikelihoodOptions, JobOptions, MapOptions)
+"""The kinds of options whose docstrings explain them."""
