@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 import typer
 
@@ -21,38 +22,67 @@ LabelsOption = Annotated[
     list[str] | None,
     typer.Option("--label", help="What may come next, as text, such as ' yes'; give it once for each label."),
 ]
-LabelScoringOption = Annotated[
-    LabelScoring | None,
-    typer.Option("--label-scoring", help="`token`: each label is one token; `sequence`: it may be several."),
-]
-LabelNormalizationOption = Annotated[
-    LabelNormalization | None,
-    typer.Option("--label-normalization", help="What the log-probability of a label of several tokens is divided by."),
-]
-SoftmaxOption = Annotated[
-    bool,
-    typer.Option(
-        "--softmax",
-        help="Normalise the scores of each item over the labels, so that they sum to 1.",
-    ),
-]
-TemperatureOption = Annotated[
-    float | None,
-    typer.Option("--temperature", help="With --softmax: divides the logits before. Above 1, scores are more even."),
-]
 TemplateOption = Annotated[
     str | None, typer.Option("--template", help="A template of the service, which has the wording and the labels.")
 ]
 InstructionOption = Annotated[
     str | None, typer.Option("--instruction", help="What the task is, if the template has a place for it.")
 ]
-QueryTemplateOption = Annotated[
-    str | None, typer.Option("--query-template", help="What each query becomes: `{query}` stands for it.")
-]
-ItemTemplateOption = Annotated[
-    str | None,
-    typer.Option("--item-template", help="What each item becomes: `{item}` stands for it. Default: the item itself."),
-]
+
+
+class ScoringOptions(TypedDict):
+    """The options that say how items are scored, under the names that the client has for them."""
+
+    label_scoring: Annotated[
+        LabelScoring | None,
+        typer.Option("--label-scoring", help="`token`: each label is one token; `sequence`: it may be several."),
+    ]
+    label_normalization: Annotated[
+        LabelNormalization | None,
+        typer.Option(
+            "--label-normalization", help="What the log-probability of a label of several tokens is divided by."
+        ),
+    ]
+    apply_softmax: Annotated[
+        bool,
+        typer.Option("--softmax", help="Normalise the scores of each item over the labels, so that they sum to 1."),
+    ]
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", help="With --softmax: divides the logits before. Above 1, scores are more even."),
+    ]
+    template: TemplateOption
+    instruction: InstructionOption
+    query_template: Annotated[
+        str | None, typer.Option("--query-template", help="What each query becomes: `{query}` stands for it.")
+    ]
+    item_template: Annotated[
+        str | None,
+        typer.Option(
+            "--item-template", help="What each item becomes: `{item}` stands for it. Default: the item itself."
+        ),
+    ]
+
+
+def with_scoring_options(before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that takes :class:`ScoringOptions` each of them by itself, before one of its own options."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        place = list(signature.parameters).index(before)
+        options = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=_default(kind), annotation=kind)
+            for name, kind in get_type_hints(ScoringOptions, include_extras=True).items()
+        ]
+        vars(command)["__signature__"] = signature.replace(parameters=[*own[:place], *options, *own[place:]])
+        return command
+
+    return decorated
+
+
+def _default(kind: Any) -> bool | None:
+    return False if get_args(kind)[0] is bool else None
 
 
 def labels_of(client: Client, given: Sequence[str] | None, template: str | None) -> list[str]:

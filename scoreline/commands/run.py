@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, Unpack
 
 import typer
 from rich.console import Console
@@ -15,17 +15,11 @@ from rich.console import Console
 from scoreline.client import DEFAULT_URL, AsyncClient, ScorelineError
 from scoreline.commands.options import (
     USING,
-    InstructionOption,
-    ItemTemplateOption,
     JsonOption,
-    LabelNormalizationOption,
-    LabelScoringOption,
     LabelsOption,
-    QueryTemplateOption,
-    SoftmaxOption,
-    TemperatureOption,
-    TemplateOption,
+    ScoringOptions,
     UrlOption,
+    with_scoring_options,
 )
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.failures import failure_of
@@ -48,6 +42,7 @@ SHOWN_ERRORS = 20  # of a run that writes to standard output, and so has no file
 
 
 @app.command("run", rich_help_panel=USING)
+@with_scoring_options(before="on_too_long")
 def run_command(
     source: Annotated[str, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet; -: standard input.")],
     item_column: Annotated[str, typer.Option(help="The column of the items.")],
@@ -63,14 +58,6 @@ def run_command(
         list[str] | None,
         typer.Option(help="A column of labels, where rows have their own: a label or a list. It may be given again."),
     ] = None,
-    label_scoring: LabelScoringOption = None,
-    label_normalization: LabelNormalizationOption = None,
-    softmax: SoftmaxOption = False,
-    temperature: TemperatureOption = None,
-    template: TemplateOption = None,
-    instruction: InstructionOption = None,
-    query_template: QueryTemplateOption = None,
-    item_template: ItemTemplateOption = None,
     on_too_long: Annotated[
         Remedy, typer.Option(help="Rows with more tokens than the model takes: skip leaves their cells empty.")
     ] = Remedy.FAIL,
@@ -104,6 +91,7 @@ def run_command(
     ] = 3600.0,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
+    **scoring: Unpack[ScoringOptions],
 ) -> None:
     """Score all rows of a file, and write them with their scores.
 
@@ -115,26 +103,17 @@ def run_command(
         raise CommandError(
             "give either --query-column, the column of the queries, or --query, one text for all rows", ExitCode.USAGE
         )
-    if not label and not label_column and template is None:
+    if not label and not label_column and scoring["template"] is None:
         raise CommandError(
             "there is nothing to score: give a --label, a --label-column, or a --template, which has labels",
             ExitCode.USAGE,
         )
-    if label_column and (label or template is not None):
+    if label_column and (label or scoring["template"] is not None):
         raise CommandError(
             "rows of --label-column have no other labels: leave out --label and --template", ExitCode.USAGE
         )
-    fillings = read_filling(query_template, "query"), read_filling(item_template, "item")
-    options = {
-        "label_scoring": label_scoring,
-        "label_normalization": label_normalization,
-        "apply_softmax": softmax,
-        "temperature": temperature,
-        "template": template,
-        "instruction": instruction,
-        "query_template": query_template if fillings[0] is None else fillings[0].sent,
-        "item_template": item_template if fillings[1] is None else fillings[1].sent,
-    }
+    fillings = read_filling(scoring["query_template"], "query"), read_filling(scoring["item_template"], "item")
+    sent = {f"{one.place}_template": one.sent for one in fillings if one is not None}
     source_format = format_of(source, input_format, "--input-format")
     plan = Plan(
         source=source,
@@ -150,7 +129,7 @@ def run_command(
             scores_empty=empty is Empty.SCORE,
         ),
         labels=tuple(label or ()),
-        options={name: value for name, value in options.items() if value},
+        options={name: value for name, value in {**scoring, **sent}.items() if value},
         window=WindowSize(window_rows, WINDOW_CHARACTERS),
         prefix=column_prefix,
         on_too_long=on_too_long,

@@ -6,7 +6,7 @@ import json
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 from rich.console import Console
@@ -17,17 +17,13 @@ from scoreline.client import DEFAULT_URL, Client, InvalidRequest, Priority
 from scoreline.commands.options import (
     USING,
     InstructionOption,
-    ItemTemplateOption,
     JsonOption,
-    LabelNormalizationOption,
-    LabelScoringOption,
     LabelsOption,
-    QueryTemplateOption,
-    SoftmaxOption,
-    TemperatureOption,
+    ScoringOptions,
     TemplateOption,
     UrlOption,
     labels_of,
+    with_scoring_options,
 )
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.terminal.charts import likelihood_chart, score_chart
@@ -47,39 +43,26 @@ FileOfItemsOption = Annotated[
 
 
 @app.command("score", rich_help_panel=USING)
+@with_scoring_options(before="chart")
 def score_command(
     query: Annotated[str, typer.Option(help="The text that all items follow.")],
     item: Annotated[list[str], typer.Option(help="What follows the query; give it once for each item.")],
     label: LabelsOption = None,
-    label_scoring: LabelScoringOption = None,
-    label_normalization: LabelNormalizationOption = None,
-    softmax: SoftmaxOption = False,
-    temperature: TemperatureOption = None,
-    template: TemplateOption = None,
-    instruction: InstructionOption = None,
-    query_template: QueryTemplateOption = None,
-    item_template: ItemTemplateOption = None,
     chart: Annotated[bool, typer.Option("--chart", help="Draw the scores as bars.")] = False,
     timeout: TimeoutOption = 60.0,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
+    **options: Unpack[ScoringOptions],
 ) -> None:
     """Score items with a running service: how likely is each label after query + item?"""
     with Client(url) as client:
-        labels = labels_of(client, label, template)
+        labels = labels_of(client, label, options["template"])
         result = client.score(
             query,
             item,
             labels=label or None,
-            label_scoring=label_scoring,
-            label_normalization=label_normalization,
-            apply_softmax=softmax,
-            temperature=temperature,
-            template=template,
-            instruction=instruction,
-            query_template=query_template,
-            item_template=item_template,
             timeout=timeout,
+            **options,
         )
     if as_json:
         print(json.dumps(result.raw))
@@ -163,6 +146,7 @@ def _print_warnings(console: Console, warnings: Sequence[str]) -> None:
 
 
 @app.command("submit", rich_help_panel=USING)
+@with_scoring_options(before="priority")
 def submit_command(
     query: Annotated[str, typer.Option(help="The text that all items follow.")],
     items: Annotated[
@@ -170,18 +154,11 @@ def submit_command(
         typer.Option(help="JSON lines, an item each: a text in quotes. `-`: read them from standard input."),
     ],
     label: LabelsOption = None,
-    label_scoring: LabelScoringOption = None,
-    label_normalization: LabelNormalizationOption = None,
-    softmax: SoftmaxOption = False,
-    temperature: TemperatureOption = None,
-    template: TemplateOption = None,
-    instruction: InstructionOption = None,
-    query_template: QueryTemplateOption = None,
-    item_template: ItemTemplateOption = None,
     priority: Annotated[Priority | None, typer.Option(help="interactive, normal or bulk.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Makes it safe to submit again.")] = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
+    **options: Unpack[ScoringOptions],
 ) -> None:
     """Submit a job of any size to a running service and print its id."""
     lines: array[int] = array("q")
@@ -191,16 +168,9 @@ def submit_command(
                 query,
                 read_items(items, lines),
                 labels=label or None,
-                label_scoring=label_scoring,
-                label_normalization=label_normalization,
-                apply_softmax=softmax,
-                temperature=temperature,
-                template=template,
-                instruction=instruction,
-                query_template=query_template,
-                item_template=item_template,
                 priority=priority,
                 idempotency_key=idempotency_key,
+                **options,
             )
         except InvalidRequest as error:
             raise CommandError(_of_the_file(error, lines), ExitCode.REFUSED) from None
