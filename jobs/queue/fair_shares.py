@@ -25,6 +25,7 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Float,
+    FromClause,
     Integer,
     ScalarSelect,
     Update,
@@ -112,16 +113,23 @@ def _compile_by_code_points(element: _ByCodePoints, compiler: SQLCompiler, **opt
     return f'{column} COLLATE "C"' if compiler.dialect.name == "postgresql" else column
 
 
-def charging(taken: CTE | None = None) -> Update:
+_TOKENS = numbers_by_name("tokens")
+_OF_CLASS: ColumnElement[bool] = bindparam("of_class", type_=Boolean)
+
+
+def charging(
+    taken: CTE | None = None,
+    charged: FromClause = _TOKENS,
+    interactive: ColumnElement[bool] = _OF_CLASS,
+) -> Update:
     """Return a statement that charges a claim to its flows, on condition that it has taken any chunks.
 
-    Its parameters are ``of_model``, ``of_class``, whether the flows are interactive, and ``tokens``, the work that is
-    taken of each flow, by tenant.
+    charged: the work that is taken of each flow, a ``value`` for a tenant as its ``key``; interactive: whether the
+    flows are. By default, these are the parameters ``tokens`` and ``of_class``. Another one is ``of_model``.
     """
     # The charge can wait for other claims and for flows that are opened. All lock the rows in one order.
-    charged = numbers_by_name("tokens")
     weight = select(tenants.c.weight).where(tenants.c.name == flows.c.tenant).scalar_subquery()
-    of_class = (flows.c.model == bindparam("of_model"), flows.c.interactive == bindparam("of_class", type_=Boolean))
+    of_class = (flows.c.model == bindparam("of_model"), flows.c.interactive == interactive)
     if_taken = () if taken is None else (exists().select_from(taken),)
     locked = (
         select(flows.c.tenant, (cast(charged.c.value, Float(53)) / func.coalesce(weight, 1.0)).label("time"))

@@ -11,7 +11,6 @@ from sqlalchemy import (
     ColumnElement,
     Row,
     Select,
-    Text,
     Update,
     bindparam,
     case,
@@ -19,7 +18,6 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -28,7 +26,7 @@ from jobs.queue.ending import FOR_DELIVERIES, ending_columns, lock_jobs, retenti
 from jobs.store.clock import NOW
 from jobs.store.codec import pack_scores, pack_targets
 from jobs.store.database import Database, Transaction
-from jobs.store.hot_statement import HotStatement
+from jobs.store.hot_statement import WITHOUT_WAITING_FOR_THE_DISK, HotStatement
 from jobs.store.lists import is_one_of
 from jobs.store.records import Finished, JobStatus, SucceededJob
 from jobs.store.signed_result import CallResult, sign_result
@@ -202,10 +200,8 @@ def _finishing(begin: ColumnElement[bool]) -> Select[Any]:
 
 
 _FINISH = HotStatement(_finishing(select(func.count()).select_from(_LOCKED).scalar_subquery() > 0))
-# A statement that is its own transaction, and does not wait for the disk.
-_DO_NOT_WAIT = func.set_config("synchronous_commit", "off", true(), type_=Text)
 _FINISH_QUICKLY = HotStatement(
-    _finishing(select(func.max(_DO_NOT_WAIT)).select_from(_LOCKED).scalar_subquery() == "off")
+    _finishing(select(func.max(WITHOUT_WAITING_FOR_THE_DISK)).select_from(_LOCKED).scalar_subquery() == "off")
 )
 
 

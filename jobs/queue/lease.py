@@ -5,7 +5,7 @@ A lease lasts for the setting ``lease_seconds`` (``settings/store.py``), from ea
 
 from __future__ import annotations
 
-from sqlalchemy import CTE, Insert, bindparam, delete, exists, insert, select, update
+from sqlalchemy import CTE, ColumnElement, Insert, bindparam, delete, exists, insert, select, update
 
 from jobs.queue.ending import end_jobs, lock_jobs
 from jobs.queue.fair_shares import Flow, open_flows
@@ -18,17 +18,19 @@ from scoring.error_codes import ErrorCode
 _LEASE_END = NOW + bindparam("lease_seconds", type_=Seconds)
 
 
-def granting(taken: CTE) -> Insert:
+def granting(taken: CTE, *conditions: ColumnElement[bool]) -> Insert:
     """Return a statement that stores a new batch, with a lease from now on, if it has taken any chunks.
 
-    Its parameters are ``in_batch``, ``to_worker`` and ``lease_seconds``.
+    conditions: further ones. Its parameters are ``in_batch``, ``to_worker`` and ``lease_seconds``.
     """
     columns = {
         batches.c.id: bindparam("in_batch"),
         batches.c.worker_id: bindparam("to_worker"),
         batches.c.lease_until: _LEASE_END,
     }
-    return insert(batches).from_select(list(columns), select(*columns.values()).where(exists().select_from(taken)))
+    return insert(batches).from_select(
+        list(columns), select(*columns.values()).where(exists().select_from(taken), *conditions)
+    )
 
 
 def renew(db: Database, batch_id: str) -> bool:

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple, cast
 
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy import ClauseElement, Connection
+from sqlalchemy import ClauseElement, Connection, Text, literal_column
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
 
 from jobs.store.database import Transaction
 from jobs.store.postgresql import WatchedConnection, condensed
+
+WITHOUT_WAITING_FOR_THE_DISK = literal_column("set_config('synchronous_commit', 'off', true)", Text)
+"""Is "off". A statement that is its own transaction and evaluates this does not wait for the disk."""
 
 
 class HotStatement:

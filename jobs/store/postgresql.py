@@ -79,17 +79,20 @@ def is_outage(error: psycopg.Error) -> bool:
 
 
 def condensed(sql: str) -> str:
-    """Return a statement without comments, which stand in lines of their own, and without spaces that say nothing.
+    """Return a statement without comments, which stand in lines of their own, and without what says nothing.
 
     The driver remembers how to send a text of at most 4,096 characters. A longer one it takes apart anew each time.
     """
     lines = (line.strip() for line in sql.splitlines())
     text = " ".join(line for line in lines if line and not line.startswith("--"))
-    return _SPACES.sub("", text)
+    return _NAMES.sub(r"\1", _SPACES.sub("", text))
 
 
 _SPACES = re.compile(r"(?<=[(,=]) | (?=[),=])")
 """The spaces that say nothing. No string in the statements holds a bracket, a comma or a sign of equality."""
+
+_NAMES = re.compile(r"(?<=\.)(\w+) AS \1\b")
+"""The names of columns that they have anyhow."""
 
 
 def open_engine(url: URL, settings: StoreSettings) -> Engine:

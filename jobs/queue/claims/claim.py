@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
-from sqlalchemy import CTE, Select, Update, and_, bindparam, func, select, update
-
 from checkpoints.card import ModelCard
-from jobs.queue.claims.claim_at_once import claim_all
-from jobs.queue.claims.claim_choice import Choice, choose
+from jobs.queue.claims import claim_choice
+from jobs.queue.claims.claim_choice import Choice, by_flow, choose, flows_without, groups_of
 from jobs.queue.claims.claimed_work import claimed_jobs, claimed_work
-from jobs.queue.fair_shares import charging, update_flows
-from jobs.queue.lease import granting
-from jobs.queue.read import has_waiting
-from jobs.store.clock import NOW
-from jobs.store.database import Database, DeadlockError, Transaction
+from jobs.queue.claims.taking import take_all, take_chosen
+from jobs.queue.fair_shares import update_flows
+from jobs.queue.read import card_parameters, has_waiting
+from jobs.store.database import Database, DeadlockError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_batch_id
-from jobs.store.lists import is_one_of
-from jobs.store.records import Claim, JobStatus
-from jobs.store.tables import ChunkState, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.records import Claim
+from settings.store import StoreSettings
 
 MAX_CHUNKS = 1_024  # in one batch: this bounds every transaction that handles a batch
 TRIES = 5
@@ -64,11 +60,13 @@ def claim(
     one statement. Only if that is more than fits, the work is chosen here, in a transaction of four round trips.
     """
     interactive_only = interactive_only or without is not None
-    if not (db.is_sqlite or work_left or after_interactive or without is not None):
+    if not (work_left or after_interactive or without is not None):
         with suppress(DeadlockError):
-            at_once = claim_all(db, worker_id, card, budget_tokens, max_chunks, interactive_only=interactive_only)
-            if at_once.claimed is not None or not at_once.work_waits:
-                return at_once.claimed
+            claimed, work_waits = _claim_all(
+                db, worker_id, card, budget_tokens, max_chunks, interactive_only=interactive_only
+            )
+            if claimed is not None or not work_waits:
+                return claimed
     for attempt in range(TRIES):
         try:
             # A crash of the database may undo a claim. The fence then rejects its scores, as the batch id is unknown.
@@ -91,86 +89,62 @@ def claim(
     return None
 
 
+def _claim_all(
+    db: Database, worker_id: str, card: ModelCard, budget_tokens: int, max_chunks: int, *, interactive_only: bool
+) -> tuple[Claim | None, bool]:
+    """Claim all that waits: see :func:`take_all`. Return also whether work may wait for the worker now."""
+    given = card_parameters(card) | {"budget": budget_tokens, "most": max_chunks}
+    batch = _new_batch(db.settings, worker_id, card.name)
+    waiting = take_all(db, batch | given, claim_choice.FEW_CHUNKS, interactive_only=interactive_only)
+    if waiting is None:
+        return None, True
+    rows = {row.id: row for row in waiting if row.job_id is not None}
+    if not rows:  # Other claims may hold what waits.
+        return None, bool(waiting) or has_waiting(db, card, interactive_only=interactive_only)
+    choice = Choice(interactive=waiting[0].interactive, seen=len(waiting))
+    of_flow = by_flow(rows.values())
+    choice.fill(chain.from_iterable(map(groups_of, of_flow.values())), budget_tokens, max_chunks)
+    if len(of_flow) < waiting[0].open_flows:
+        # The claim is committed, so an outage must not end it; a later claim closes them.
+        with suppress(StorageUnavailable), db.write(durable=False) as tx:
+            empty = flows_without(tx, card, of_flow, interactive=choice.interactive)
+            update_flows(tx, card.name, {}, empty, interactive=choice.interactive)
+    return _claimed(batch["in_batch"], rows, choice), len(waiting) > len(rows)
+
+
 def _take(tx: Transaction, worker_id: str, model: str, choice: Choice) -> Claim | None:
-    """Make the chosen chunks one batch. If rows were not locked, the condition of the update decides who gets them."""
-    batch_id = new_batch_id()
-    tokens: Counter[str] = Counter()
-    for chunk in choice.chunks:
-        tokens[chunk.tenant] += chunk.cost
-    values = {
+    """Make the chosen chunks one batch."""
+    tokens = choice.tokens
+    batch = _new_batch(tx.settings, worker_id, model)
+    given = {
         "chunk_ids": [chunk.id for chunk in choice.chunks],
-        "in_batch": batch_id,
-        "to_worker": worker_id,
-        "lease_seconds": tx.settings.lease_seconds,
-        "of_model": model,
         "of_class": choice.interactive,
         "tokens": {} if choice.maybe_closed else tokens,
     }
-    for statement in _TAKE_BY_STEPS if tx.is_sqlite else ():
-        tx.execute(statement, values)
-    rows = {row.id: row for row in tx.execute(_LOAD_TAKEN if tx.is_sqlite else _TAKE_AND_LOAD, values)}
+    rows = take_chosen(tx, batch | given)
     if not rows:
         return None
-    work = claimed_work(rows, [chunk for chunk in choice.chunks if chunk.id in rows])
     update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
-    durable = any(row.ends_durably for row in rows.values())
-    jobs_of_work = claimed_jobs(rows.values())
-    return Claim(batch_id, work, choice.interactive, choice.leaves_work(len(rows)), durable, tokens, jobs_of_work)
+    return _claimed(batch["in_batch"], rows, choice)
 
 
-def _starting(taken: CTE) -> Update:
-    """Return a statement that starts the jobs of chunks that were taken.
+def _new_batch(settings: StoreSettings, worker_id: str, model: str) -> dict[str, Any]:
+    return {
+        "in_batch": new_batch_id(),
+        "to_worker": worker_id,
+        "lease_seconds": settings.lease_seconds,
+        "of_model": model,
+    }
 
-    A claim holds chunks already, so it must not wait for the lock of a job. A locked job is skipped: either another
-    claim is starting it, or it is ending. If a skipped job is still queued later, its first finished chunk starts it.
-    """
-    queued = (
-        select(jobs.c.id)
-        .where(jobs.c.id.in_(select(taken.c.job_id)), jobs.c.status == JobStatus.QUEUED.value)
-        .with_for_update(key_share=True, skip_locked=True)
-        .cte("queued")
+
+def _claimed(batch_id: str, rows: Mapping[int, Any], choice: Choice) -> Claim:
+    """Return what was claimed. rows: of the chosen chunks that were taken, with their inputs."""
+    return Claim(
+        batch_id,
+        claimed_work(rows, [chunk for chunk in choice.chunks if chunk.id in rows]),
+        choice.interactive,
+        choice.leaves_work(len(rows)),
+        durable=any(row.ends_durably for row in rows.values()),
+        tokens=choice.tokens,
+        jobs=claimed_jobs(rows.values()),
     )
-    started = {"status": JobStatus.RUNNING.value, "started_at": NOW}
-    return update(jobs).where(jobs.c.id.in_(select(queued.c.id))).values(started)
-
-
-def _loading(taken: CTE) -> Select[Any]:
-    """Return a query for the inputs of chunks that were taken."""
-    # A prefix may be long, so it is read with one chunk of its group only.
-    bearers = select(func.min(taken.c.id)).group_by(taken.c.prefix_id)
-    return (
-        select(
-            *taken.c["id", "job_id"],
-            *chunk_inputs.c["rows", "continuations"],
-            *jobs.c["label_token_ids", "options", "priority", "traceparent", "ends_durably"],
-            *prefixes.c["tokens", "tokenizer_fingerprint"],
-            prefixes.c.tenant.label("owner"),
-        )
-        .join(chunk_inputs, chunk_inputs.c.chunk_id == taken.c.id)
-        .join(jobs, jobs.c.id == taken.c.job_id)
-        .outerjoin(prefixes, and_(prefixes.c.id == taken.c.prefix_id, taken.c.id.in_(bearers)))
-    )
-
-
-# Written so that no index of waiting chunks fits: if old statistics say that few chunks wait, PostgreSQL would read all
-# of such an index instead of finding the chunks by their ids.
-_STILL_WAITING = chunks.c.state.concat("") == ChunkState.WAITING.value
-_TAKE = (
-    update(chunks)
-    .where(is_one_of(chunks.c.id, "chunk_ids"), _STILL_WAITING)
-    .values(state=ChunkState.CLAIMED.value, batch_id=bindparam("in_batch"))
-)
-_COLUMNS = chunks.c["id", "job_id", "prefix_id"]
-# PostgreSQL runs all of it as one statement.
-_TAKEN = _TAKE.returning(*_COLUMNS).cte("taken")
-_TAKE_AND_LOAD = _loading(_TAKEN).add_cte(
-    _starting(_TAKEN).cte("started"), granting(_TAKEN).cte("granted"), charging(_TAKEN).cte("charged_flows")
-)
-# SQLite can't change several tables in one statement.
-_NOW_TAKEN = (
-    select(*_COLUMNS)
-    .where(is_one_of(chunks.c.id, "chunk_ids"), chunks.c.batch_id == bindparam("in_batch"))
-    .cte("taken")
-)
-_TAKE_BY_STEPS = (_TAKE, _starting(_NOW_TAKEN), granting(_NOW_TAKEN), charging(_NOW_TAKEN))
-_LOAD_TAKEN = _loading(_NOW_TAKEN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -44,9 +45,46 @@ class Choice:
     maybe_closed: bool = False  # whether the flow of any chosen chunk may be closed
     empty: list[str] = field(default_factory=list)  # tenants without work whose flow is open
 
+    @property
+    def tokens(self) -> Counter[str]:
+        """The work of the chosen chunks, by tenant."""
+        tokens: Counter[str] = Counter()
+        for chunk in self.chunks:
+            tokens[chunk.tenant] += chunk.cost
+        return tokens
+
     def leaves_work(self, taken: int) -> bool:
         """Return whether more may wait when so many chunks have been taken."""
         return self.seen == FEW_CHUNKS or self.seen > taken
+
+    def fill(
+        self, candidates: Iterable[Group], budget_tokens: int, limit: int, *, all_within_budget: bool = False
+    ) -> None:
+        """Take of the groups, in this order, what fits a budget and a number of chunks.
+
+        A first chunk that is larger than the budget is taken alone, unless all_within_budget.
+        """
+        for rows, prefix_tokens in candidates:
+            # Only the first group may be split. The rest of a group that is claimed later computes its prefix again.
+            if self.chunks and prefix_tokens + sum(row.token_count for row in rows) > budget_tokens:
+                break
+            to_prefill = prefix_tokens
+            for row in rows:
+                cost = row.token_count + to_prefill
+                if all_within_budget and cost > budget_tokens:
+                    continue
+                if self.chunks and cost > budget_tokens:
+                    return
+                # After a batch was lost, each of its chunks limits the size of the next batch it is in.
+                room = min(limit, row.batch_limit or limit)
+                if len(self.chunks) >= room:
+                    continue
+                self.chunks.append(Chosen(row.id, row.prefix_id, row.tenant, cost))
+                limit = room
+                to_prefill = 0
+                budget_tokens -= cost
+                if len(self.chunks) == limit:  # return now, before the generator sends its next query
+                    return
 
 
 def choose(
@@ -60,32 +98,11 @@ def choose(
 ) -> Choice:
     """Choose the chunks to claim. Their rows are locked on PostgreSQL; SQLite has locked everything."""
     choice = Choice()
-    limit = max_chunks
     if without is None:
         candidates = _candidates(tx, card, max_chunks, interactive_only, after_interactive, choice)
     else:
         candidates = _of_others(tx, card, without, choice)
-    for rows, prefix_tokens in candidates:
-        # Only the first group may be split. The rest of a group that is claimed later computes its prefix again.
-        if choice.chunks and prefix_tokens + sum(row.token_count for row in rows) > budget_tokens:
-            break
-        to_prefill = prefix_tokens
-        for row in rows:
-            cost = row.token_count + to_prefill
-            if without is not None and cost > budget_tokens:
-                continue
-            if choice.chunks and cost > budget_tokens:
-                return choice
-            # After a batch was lost, each of its chunks limits the size of the next batch it is in.
-            room = min(limit, row.batch_limit or limit)
-            if len(choice.chunks) >= room:
-                continue
-            choice.chunks.append(Chosen(row.id, row.prefix_id, row.tenant, cost))
-            limit = room
-            to_prefill = 0
-            budget_tokens -= cost
-            if len(choice.chunks) == limit:  # return now, before the generator sends its next query
-                return choice
+    choice.fill(candidates, budget_tokens, max_chunks, all_within_budget=without is not None)
     return choice
 
 
@@ -144,8 +161,13 @@ def _of_all(
     for rows in of_flow.values():
         yield from groups_of(rows)
     if found_open < head.open_flows:
-        turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
-        choice.empty += [tenant for tenant in turns if tenant not in of_flow]
+        choice.empty += flows_without(tx, card, of_flow, interactive=head.interactive)
+
+
+def flows_without(tx: Transaction, card: ModelCard, work: Collection[str], *, interactive: bool) -> list[str]:
+    """Return the tenants of open flows that are not among those with work."""
+    turns = next_flows(tx, card.name, interactive=interactive, limit=MAX_FLOWS)
+    return [tenant for tenant in turns if tenant not in work]
 
 
 def _of_others(tx: Transaction, card: ModelCard, without: Collection[str], choice: Choice) -> Iterator[Group]:
@@ -216,18 +238,20 @@ def _select_waiting(interactive: bool | None, which: frozenset[str]) -> Select[A
         "of_group": chunks.c.prefix_id == bindparam("of_group"),
         "of_others": chunks.c.prefix_id != bindparam("of_others"),
     }
-    columns = chunks.c["id", "tenant", "prefix_id", "interactive", "token_count", "batch_limit"]
+    wanted = select_waiting(interactive).where(*(conditions[name] for name in sorted(which)))
+    return wanted.add_columns(count_of_open_flows().label("open_flows")).limit(bindparam("limit", type_=Integer))
+
+
+def select_waiting(interactive: bool | None) -> Select[Any]:
+    """Return a query that locks and returns waiting chunks, the most urgent first. It has no limit yet."""
     return (
         select(
-            *columns,
+            *chunks.c["id", "tenant", "prefix_id", "interactive", "token_count", "batch_limit", "due_at"],
             prefix_work(chunks.c.prefix_id).label("prefix_work"),
             turn_of_flow().label("turn"),
-            count_of_open_flows().label("open_flows"),
         )
         .where(CLAIMABLE, *(() if interactive is None else (is_of_class(interactive),)))
-        .where(*(conditions[name] for name in sorted(which)))
         .order_by(chunks.c.due_at, chunks.c.id)
-        .limit(bindparam("limit", type_=Integer))
         .with_for_update(skip_locked=True)
     )
 

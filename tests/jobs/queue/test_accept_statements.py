@@ -12,7 +12,7 @@ from sqlalchemy.event import listen
 
 from jobs.invariants import find_violations
 from jobs.queue.accept import Outcome, accept, accept_group
-from jobs.queue.claims.claim_at_once import _statement
+from jobs.queue.claims.taking import _take_all
 from jobs.queue.finish import _FINISH, _FINISH_QUICKLY
 from jobs.queue.new_jobs import MAX_AT_ONCE_BYTES, STORE, NewJob, store_at_once, store_by_steps
 from jobs.store.clock import NOW
@@ -147,7 +147,7 @@ def test_a_large_job_is_sent_as_the_bytes_of_its_rows(
     assert find_violations(postgres_store, full=True) == []
 
 
-@pytest.mark.parametrize("statement", [STORE, _statement(100, True), _statement(100, False), _FINISH, _FINISH_QUICKLY])
+@pytest.mark.parametrize("statement", [STORE, _take_all(100, True), _take_all(100, False), _FINISH, _FINISH_QUICKLY])
 def test_the_driver_remembers_how_to_send_the_statement(statement: HotStatement) -> None:
     """Longer ones it takes apart anew each time."""
     assert len(statement.text) <= MAX_CACHED_STATEMENT_LENGTH
