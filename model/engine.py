@@ -26,7 +26,7 @@ from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
 from model.chips.loading import DividedParameter, bytes_of_a_chip
 from model.chips.shares import Shares
-from model.extending import Extender, GroupRows, StepOutput, cache_key
+from model.extending import Extender, GroupRows, StepOutput
 from model.forward import Forward
 from model.head_runner import HeadRunner
 from model.lookahead import Lookahead
@@ -101,9 +101,10 @@ class Engine:
         self._width = decoder.config.width
         timeout = settings.multi_item_prefill_extend_cache_timeout
         self._lookahead = Lookahead(gives_way=not platform.whole_steps)
-        self.prefix_cache = PrefixCache(self._forward, pool, timeout, self._lookahead)
-        keeps_prefixes = settings.enable_scoring_cache
-        self._extender = Extender(self._forward, self.prefix_cache, self._lookahead, keeps_prefixes=keeps_prefixes)
+        self.prefix_cache = PrefixCache(
+            self._forward, pool, timeout, self._lookahead, keeps=settings.enable_scoring_cache
+        )
+        self._extender = Extender(self._forward, self.prefix_cache, self._lookahead)
         policy = Policy(
             algorithm=algorithm,
             mask=settings.multi_item_mask_impl,
@@ -232,7 +233,7 @@ class Engine:
             for row, hidden in states:
                 found[places[id(row)]] = np.atleast_2d(hidden)
         for group in groups:
-            self.prefix_cache.drop(cache_key(group))
+            self.prefix_cache.drop(group.owner, group.prefix)
         return found
 
     def score(

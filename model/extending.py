@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,7 +13,8 @@ import numpy as np
 from model.forward import NO_BLOCKS, Computed, Extension, Forward
 from model.head_runner import FinalStates
 from model.lookahead import Lookahead
-from model.prefixes.cache import BranchPin, Pin, PrefixCache
+from model.prefixes.cache import PrefixCache
+from model.prefixes.prefix import Prefix
 from model.rows import Branch, Row
 from model.score_buffer import Floats, ScoreBuffer, TargetBuffer
 from scoring.layout import GroupWork, TokenIds
@@ -47,16 +47,12 @@ class GroupRows:
 
 
 class Extender:
-    """Computes rows by the forward pass, in steps that are as full as it allows.
+    """Computes rows by the forward pass, in steps that are as full as it allows."""
 
-    keeps_prefixes: whether prefixes stay in the cache for later work.
-    """
-
-    def __init__(self, forward: Forward, cache: PrefixCache, lookahead: Lookahead, *, keeps_prefixes: bool) -> None:
+    def __init__(self, forward: Forward, cache: PrefixCache, lookahead: Lookahead) -> None:
         self._forward = forward
         self._cache = cache
         self._lookahead = lookahead
-        self._keeps_prefixes = keeps_prefixes
 
     def serial(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Compute whole sequences, without a prefix."""
@@ -73,12 +69,12 @@ class Extender:
         if self._forward.prefixes == 1:
             yield from ([one] for one in work)
             return
-        by_key: dict[str, GroupRows] = {}
+        by_query: dict[tuple[str, bytes], GroupRows] = {}
         for part in work:
-            key = cache_key(part.group)
-            known = by_key.get(key)
-            by_key[key] = part if known is None else known.joined(part)
-        yield from self._with_room([(part, self._room_of(part)) for part in by_key.values()])
+            query = part.group.owner, part.group.prefix.tobytes()
+            known = by_query.get(query)
+            by_query[query] = part if known is None else known.joined(part)
+        yield from self._with_room([(part, self._room_of(part)) for part in by_query.values()])
 
     def _room_of(self, part: GroupRows) -> int:
         """Return the tokens of the blocks of a group's prefix and of all its branches."""
@@ -107,70 +103,57 @@ class Extender:
 
     def _prefill_extend(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         with ExitStack() as stack:
-            pins = []
-            for part in work:
-                key = cache_key(part.group)
-                self._count_shared(part, is_cached=key in self._cache)
-                pins.append(stack.enter_context(self._cache.pinned(key, part.group.prefix)))
-            for computed in self._cache.obtain(pins):
+            queries = [stack.enter_context(self._cache.query(part.group.owner, part.group.prefix)) for part in work]
+            for computed in self._cache.obtain(queries):
                 yield [], computed
-            extensions, behind = list[Extension](), dict[int, Pin]()
-            for pin, part in zip(pins, work, strict=True):
-                assert pin.hidden is not None
-                yield [(row, pin.hidden) for row in part.rows if _ends_with(row, pin.tokens)], 0
-                stand_in = _stand_in()
-                behind[id(stand_in)] = pin
-                rows = [row for row in part.rows if not _ends_with(row, pin.tokens)]
-                extensions += [_behind(row, pin.tokens, stand_in) for row in rows]
-            yield from self._extend(extensions, behind)
-            branches = [(branch, pin) for pin, part in zip(pins, work, strict=True) for branch in part.branches]
-            yield from self._branches(branches, pins)
-            if not self._keeps_prefixes:
-                for pin in pins:
-                    self._cache.drop(pin.key)
+            extensions = list[Extension]()
+            for query, part in zip(queries, work, strict=True):
+                self._count_shared(part, query)
+                assert query.hidden is not None
+                yield [(row, query.hidden) for row in part.rows if _ends_with(row, query)], 0
+                rows = [row for row in part.rows if not _ends_with(row, query)]
+                extensions += [_behind(row, query) for row in rows]
+            yield from self._extend(extensions, {id(query.table): query for query in queries})
+            branches = [(branch, query) for query, part in zip(queries, work, strict=True) for branch in part.branches]
+            yield from self._branches(branches, queries)
 
     def _branches(
-        self, branches: Sequence[tuple[Branch, Pin | None]], queries: Sequence[Pin] = ()
+        self, branches: Sequence[tuple[Branch, Prefix | None]], queries: Sequence[Prefix] = ()
     ) -> Iterator[StepOutput]:
-        """Compute branches, each on the blocks of its query if that is pinned, and the labels behind them.
+        """Compute branches, each on the blocks of its query if it has one, and the labels behind them.
 
-        queries: all that are pinned meanwhile, whose blocks the branches leave to them.
+        queries: all that are in use meanwhile, whose blocks the branches leave to them.
         """
-        sized = [((branch, base), self._padded(len(branch.tokens))) for branch, base in branches]
-        beside = sum(self._padded(len(pin.tokens)) for pin in queries)
+        sized = [((branch, query), self._padded(len(branch.tokens))) for branch, query in branches]
+        beside = sum(self._padded(len(query.tokens)) for query in queries)
         alone = self._forward.prefixes == 1
         for together in ([one] for one, _ in sized) if alone else self._with_room(sized, beside):
             with ExitStack() as stack:
-                pins = []
-                for branch, base in together:
-                    if base is not None and (computed := sum(self._again(base, branch))):
+                prefixes = []
+                for branch, query in together:
+                    if query is not None and (computed := sum(self._again(query, branch))):
                         yield [], computed
-                    pins.append(stack.enter_context(self._cache.branch(branch.tokens, branch.begin, base)))
-                for computed in self._cache.obtain(pins):
+                    prefixes.append(stack.enter_context(self._cache.sequence(branch.tokens, query, branch.begin)))
+                for computed in self._cache.obtain(prefixes):
                     yield [], computed
-                yield from self._behind_branches(pins, [branch for branch, _ in together])
+                extensions = list[Extension]()
+                for prefix, (branch, _) in zip(prefixes, together, strict=True):
+                    assert prefix.hidden is not None
+                    yield [(branch.end, prefix.hidden)], 0
+                    extensions += [_behind(row, prefix) for row in branch.rows]
+                yield from self._extend(extensions, {id(prefix.table): prefix for prefix in prefixes})
 
-    def _again(self, base: Pin, branch: Branch) -> Iterator[int]:
+    def _again(self, query: Prefix, branch: Branch) -> Iterator[int]:
         """Obtain a query whose blocks were taken, if the pool has room for it beside a branch. Yields tokens."""
-        blocks = self._padded(len(base.tokens)) + self._padded(len(branch.tokens))
-        if base.prefix is None and blocks <= self._cache.budget_tokens:
-            yield from base.obtain()
+        blocks = self._padded(len(query.tokens)) + self._padded(len(branch.tokens))
+        if not query.is_complete and blocks <= self._cache.budget_tokens:
+            yield from query.obtain()
 
-    def _behind_branches(self, pins: Sequence[BranchPin], branches: Sequence[Branch]) -> Iterator[StepOutput]:
-        extensions, behind = list[Extension](), dict[int, Pin]()
-        for pin, branch in zip(pins, branches, strict=True):
-            assert pin.hidden is not None
-            yield [(branch.end, pin.hidden)], 0
-            stand_in = _stand_in()
-            behind[id(stand_in)] = pin
-            extensions += [_behind(row, pin.tokens, stand_in) for row in branch.rows]
-        yield from self._extend(extensions, behind)
-
-    def _extend(self, extensions: Sequence[Extension], behind: dict[int, Pin]) -> Iterator[StepOutput]:
+    def _extend(self, extensions: Sequence[Extension], behind: dict[int, Prefix]) -> Iterator[StepOutput]:
         """Compute extensions, those longer than a step last.
 
-        A step is laid out while the last one runs, where that is allowed. behind: the prefixes, by the identity of the
-        extensions' tables.
+        A step is laid out while the last one runs, where that is allowed. behind: the prefixes, by the identity of
+        their tables.
         """
         longest = self._forward.shapes.step_tokens
         fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
@@ -178,10 +161,10 @@ class Extender:
         def dispatched() -> Iterator[tuple[list[Row], Computed, int]]:
             for step in self._forward.fill(fitting):
                 rows = [extension.row for extension in step if extension.row is not None]
-                pins = {id(extension.table): behind.get(id(extension.table)) for extension in step}
+                tables = {id(extension.table) for extension in step}
                 # If preempting work has taken blocks, they are computed again without a pause.
-                again = sum(_restored([pin for pin in pins.values() if pin is not None]))
-                computed = self._forward.run([_with_table(one, pins[id(one.table)]) for one in step])
+                again = sum(_restored([behind[table] for table in tables if table in behind]))
+                computed = self._forward.run(step)
                 yield rows, computed, again + computed.tokens
 
         for rows, computed, tokens in _one_ahead(dispatched(), self._lookahead):
@@ -190,50 +173,37 @@ class Extender:
             if len(extension.tokens) > longest:
                 yield from self._long_row(extension, behind.get(id(extension.table)))
 
-    def _long_row(self, extension: Extension, pin: Pin | None) -> Iterator[StepOutput]:
-        """Compute a row that is longer than a step as a prefix of its own, whose last final states are the row's."""
+    def _long_row(self, extension: Extension, base: Prefix | None) -> Iterator[StepOutput]:
+        """Compute a row that is longer than a step as a sequence of its own, whose last final states are the row's."""
         row = extension.row
         assert row is not None
         assert not row.tails, "a row whose tails do not see one another fits into a step"
-        tokens = extension.tokens if pin is None else np.concatenate([pin.tokens[: extension.start], extension.tokens])
-        with self._cache.prefill(tokens, extension.start, pin, row.read) as prefill:
-            for computed in prefill.steps():
-                yield _pieces(row, prefill.take()), computed
-            own = prefill.finished()
-        self._cache.release(own.blocks)
-        last = [(row, own.hidden)] if row.read == 1 else _pieces(row, prefill.take())
-        yield last, prefill.uncounted
+        tokens, common = extension.tokens, extension.start
+        if base is not None:
+            tokens = np.concatenate([base.tokens[:common], tokens])
+        with self._cache.sequence(tokens, base, common, row.read) as sequence:
+            for computed in sequence.obtain():
+                yield _pieces(row, sequence.take()), computed
+            assert sequence.hidden is not None
+            last = [(row, sequence.hidden)] if row.read == 1 else _pieces(row, sequence.take())
+        yield last, 0
 
-    def _count_shared(self, part: GroupRows, *, is_cached: bool) -> None:
-        """Credit items with the tokens of their prefix as cached, all but one of them unless the prefix is cached."""
+    def _count_shared(self, part: GroupRows, query: Prefix) -> None:
+        """Credit items with the tokens of their query as cached, one of them only with those computed before."""
         for buffer, tokens in part.shared:
             buffer.cached_tokens += tokens
-        if part.unpaid is not None and not is_cached:
+        if part.unpaid is not None:
             buffer, tokens = part.unpaid
-            buffer.cached_tokens -= tokens
+            buffer.cached_tokens -= max(0, tokens - (query.shared or 0))
 
 
-def cache_key(group: GroupWork) -> str:
-    """Return the key of a group's prefix in the cache, made of its owner and its content."""
-    return f"{group.owner}:{hashlib.sha256(group.prefix.tobytes()).hexdigest()}"
+def _restored(prefixes: Sequence[Prefix]) -> Iterator[int]:
+    """Obtain sequences whose blocks were taken, until all of them have theirs. Yields the tokens of each step.
 
-
-def _restored(pins: Sequence[Pin]) -> Iterator[int]:
-    """Obtain prefixes whose blocks were taken, until all of them are in the cache. Yields the tokens of each step.
-
-    Obtaining one may take the blocks of another again, but only while the cache still holds other work's.
+    Obtaining one may take the blocks of another again, but only while there is other work in the pool.
     """
-    while lost := [pin for pin in pins if pin.prefix is None]:
+    while lost := [prefix for prefix in prefixes if not prefix.is_complete]:
         yield from lost[0].obtain()
-
-
-def _with_table(extension: Extension, pin: Pin | None) -> Extension:
-    if pin is None:
-        return extension
-    assert pin.prefix is not None
-    # Not by dataclasses.replace, which takes five times as long: this is done for every item.
-    table, tails = pin.prefix.table, extension.tails
-    return Extension(extension.tokens, extension.start, extension.row, table, read=extension.read, tails=tails)
 
 
 def _one_ahead(items: Iterable[T], lookahead: Lookahead) -> Iterator[T]:
@@ -257,22 +227,17 @@ def _pieces(row: Row, states: Iterable[tuple[int, Floats]]) -> list[FinalStates]
     return [(row.piece(first, len(of_piece)), of_piece) for first, of_piece in states]
 
 
-def _stand_in() -> TokenIds:
-    """Return an array that tells a prefix from others until its table of blocks is known, just before a step."""
-    return np.zeros(0, np.int32)
-
-
-def _behind(row: Row, prefix: TokenIds, table: TokenIds) -> Extension:
+def _behind(row: Row, prefix: Prefix) -> Extension:
     """Return the row itself, or for a row without tokens the last token that it sees."""
     if len(row.tokens):
-        return _extension(row, row.tokens, row.begin, table)
-    return Extension(prefix[row.begin - 1 : row.begin], row.begin - 1, row, table)
+        return _extension(row, row.tokens, row.begin, prefix.table)
+    return Extension(prefix.tokens[row.begin - 1 : row.begin], row.begin - 1, row, prefix.table)
 
 
 def _extension(row: Row, tokens: TokenIds, start: int, table: TokenIds = NO_BLOCKS) -> Extension:
     return Extension(tokens, start, row, table, read=row.read, tails=row.tails)
 
 
-def _ends_with(row: Row, prefix: TokenIds) -> bool:
+def _ends_with(row: Row, prefix: Prefix) -> bool:
     """Return whether a row is scored at the prefix's last token."""
-    return not len(row.tokens) and row.begin == len(prefix)
+    return not len(row.tokens) and row.begin == len(prefix.tokens)

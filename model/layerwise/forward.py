@@ -77,10 +77,10 @@ class LayerwiseForward:
         return Computed(self._run(step, extensions[0]), len(step.tokens), read)
 
     def _run(self, step: Step, first: Extension) -> Array:
-        # Transferred once here, and not with each of some hundred calls.
+        # Transferred once here, and not with each of some hundred calls. The table changes when its blocks do.
         blocks, prefix_ends, target, indices = jax.device_put(
             (
-                first.table,
+                first.table.copy(),
                 step.prefix_ends,
                 self._targets(first.stored) if len(first.stored) else None,
                 [(batch.places, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from model.extending import GroupRows, cache_key
+from model.extending import GroupRows
 from model.prefixes.cache import PrefixCache
 from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer
 from model.work.layout import lay_out
@@ -67,7 +67,7 @@ class WorkPlanner:
     def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> Cut:
         """Cut chunks of one kind of a group."""
         chunks = [(buffer.chunk.rows, buffer.chunk.continuations) for buffer in buffers]
-        is_cached = cache_key(group) in self.cache
+        is_cached = self.cache.has(group.owner, group.prefix)
         return cut(self.planner, GroupLengths.of(len(group.prefix), chunks, cached=is_cached))
 
     def _parts(self, made: Cut, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> list[Part]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
+import pytest
 
 from checkpoints.card import ModelCard
 from model.architecture.config import DecoderConfig
 from model.engine import Engine
+from model.forward import Computed, Extension
 from model.platforms import Platform
 from model.programs.kind import ProgramKey
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows
@@ -77,3 +80,17 @@ def logprobs_of(scores: LabelScores) -> np.ndarray:
     """The log-probabilities of a head that computes them."""
     assert scores.logprobs is not None
     return scores.logprobs
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[int]]:
+    """Count the tokens that the forward pass is asked to compute, padding not included."""
+    tokens, run = list[int](), engine.forward.run
+
+    def counting(extensions: Sequence[Extension]) -> Computed:
+        tokens.append(sum(len(one.tokens) for one in extensions))
+        return run(extensions)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(engine.forward, "run", counting)
+        yield tokens

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 
 from model.engine import Engine
-from model.forward import Computed, Extension
 from model.platforms import Platform
 from model.score_buffer import ScoreBuffer, TargetBuffer, buffer_of
 from scoring.layout import GroupWork
@@ -58,25 +56,11 @@ def load(checkpoint: Callable[[str], Path]) -> Engines:
     return loaded
 
 
-@contextmanager
-def counted(engine: Engine) -> Iterator[list[int]]:
-    """Count the tokens that the forward pass is asked to compute, padding not included."""
-    tokens, run = list[int](), engine.forward.run
-
-    def counting(extensions: Sequence[Extension]) -> Computed:
-        tokens.append(sum(len(one.tokens) for one in extensions))
-        return run(extensions)
-
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(engine.forward, "run", counting)
-        yield tokens
-
-
 def compare(engine: Engine, work: GroupWork) -> None:
     """Check that the engine computes and shares what the folds of its cut say."""
     buffers: list[ScoreBuffer | TargetBuffer] = [buffer_of(chunk) for chunk in work.chunks]
     made, step = engine.cut(work, buffers), engine.forward.shapes.step_tokens
-    with counted(engine) as tokens:
+    with engines.counted(engine) as tokens:
         scored = list(engine.score([work], lambda: None))
     assert sum(tokens) == computed_tokens(made, step), "computed"
     assert sum(one.cached_tokens for one in scored) == cached_tokens(made, step), "shared"
@@ -167,7 +151,7 @@ def test_a_fault_in_what_is_cut_is_seen(fault: str, load: Engines, monkeypatch: 
     engine = load("steps of a CPU")
     found = expected(engine)
     FAULTS[fault](monkeypatch)
-    with counted(engine) as tokens:
+    with engines.counted(engine) as tokens:
         scored = list(engine.score([EVERY_KIND.work()], lambda: None))
     assert (sum(tokens), sum(one.cached_tokens for one in scored)) != found
 

@@ -64,6 +64,9 @@ def logits(engine: Engine, of_group: Group, on_step: Callable[[], None] = lambda
 INNER: dict[str, Callable[[int, Group], Group]] = {
     "the same prefix": lambda seed, outer: replace(group(seed, 1), prefix=outer.prefix),
     "another prefix": lambda seed, outer: group(seed, 140),
+    "a prefix that begins alike": lambda seed, outer: replace(
+        group(seed, 1), prefix=outer.prefix[:-1] + group(seed, 70).prefix
+    ),
     "a prefix too long for the pool": lambda seed, outer: group(seed, 500, (3, 70)),
     "serial": lambda seed, outer: group(seed, 20),
 }
@@ -84,6 +87,7 @@ OUTER = {
     ("outer", "inner"),
     [
         ("prefill and extend in a small pool", "the same prefix"),
+        ("prefill and extend in a small pool", "a prefix that begins alike"),
         ("prefill and extend in a small pool", "a prefix too long for the pool"),
         *(
             pytest.param(outer, inner, marks=pytest.mark.slow)
@@ -91,6 +95,8 @@ OUTER = {
                 ("prefill and extend", "another prefix"),
                 ("prefill and extend in a small pool", "serial"),
                 ("keeping no prefix", "the same prefix"),
+                ("keeping no prefix", "a prefix that begins alike"),
+                ("prefill and extend", "a prefix that begins alike"),
                 ("keeping no prefix", "a prefix too long for the pool"),
                 ("serial", "another prefix"),
                 ("serial", "serial"),
@@ -128,6 +134,7 @@ def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
     [
         ("the same prefix", "in between"),
         ("a prefix too long for the pool", "in between"),
+        pytest.param("a prefix that begins alike", "in between", marks=pytest.mark.slow),
         pytest.param("another prefix", "in between", marks=pytest.mark.slow),
         pytest.param("a prefix too long for the pool", "at its end", marks=pytest.mark.slow),
         pytest.param("serial", "at its end", marks=pytest.mark.slow),
@@ -154,6 +161,6 @@ def test_work_that_preempts_at_every_step_releases_all_blocks(
         inner_group = INNER[inner](1_000 + seed, outer_group)
         with capture_logs() as logs:
             np.testing.assert_array_equal(logits(engine, outer_group, preempt), alone(outer_group))
-        taken += sum(entry["event"] == "preempting work takes the blocks of prefixes" for entry in logs)
-        assert engine.prefix_cache._used <= 3, "no more than prefixes that are kept"
+        taken += sum(entry["event"] == "a sequence takes the blocks of all others" for entry in logs)
+        assert engine.prefix_cache.blocks.used <= 3, "no more than prefixes that are kept"
     assert taken or inner != "a prefix too long for the pool"

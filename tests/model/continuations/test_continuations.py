@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 
 from model.engine import Engine
-from model.extending import cache_key
 from model.forward import AttentionRows
 from model.layerwise import forward as layerwise_forward
 from model.layerwise import steps
@@ -185,7 +184,7 @@ def test_nothing_else_changes_a_bit_of_a_label(way: Way | None, load: Load, case
         strangers = [FEW.work("other", 1), case.work(), Case(case.prefix, FEW.items, FEW.labels).work("case", 2)]
         among = {one.id: one for one in engine.score(strangers, lambda: None)}
         assert np.array_equal(bits_of_first(among[0], label), alone), "among others"
-        engine.prefix_cache.drop(cache_key(case.work()))
+        engine.prefix_cache.drop(case.work().owner, case.work().prefix)
         assert np.array_equal(bits(scored(engine, case.first(1))), alone), "whether the query is cached"
 
 
@@ -202,7 +201,7 @@ def test_nothing_else_changes_a_bit_of_a_likelihood(load: Load, case: Case) -> N
         one.id: one for one in engine.score([FEW.work("other", 1), case.work("x", 2), wanted.work()], lambda: None)
     }
     assert np.array_equal(bits(among[0])[: len(alone)], alone), "among others"
-    engine.prefix_cache.drop(cache_key(wanted.work()))
+    engine.prefix_cache.drop(wanted.work().owner, wanted.work().prefix)
     assert np.array_equal(bits(scored(engine, wanted.first(1))), alone), "whether the query is cached"
 
 

@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from model.engine import Engine
-from model.extending import cache_key
 from tests.model import engines
 from tests.model.continuations.cases import Case, Label, Way, bits, by
 from tests.model.geometries import STEP, VOCABULARY, Item
@@ -120,8 +119,8 @@ def test_labels_that_are_preempted_at_every_step_release_all_blocks(
         within = INNER[inner](1_000 + seed, outer)
         with capture_logs() as logs:
             np.testing.assert_array_equal(scored(engine, outer, preempt), alone(outer))
-        taken += sum(entry["event"] == "preempting work takes the blocks of prefixes" for entry in logs)
-        assert engine.prefix_cache._used <= 3, "no more than prefixes that are kept"
+        taken += sum(entry["event"] == "a sequence takes the blocks of all others" for entry in logs)
+        assert engine.prefix_cache.blocks.used <= 3, "no more than prefixes that are kept"
     assert taken or inner != "a query too long for the pool"
 
 
@@ -132,7 +131,7 @@ def test_an_item_that_leaves_no_room_for_its_query_scores_as_in_a_large_pool(
     """The pool has ten blocks: the query takes five or seven of them, and query, item and label take nearly all."""
     engine, case = load(3), drawn(9, prefix, (CROWDED - prefix - STEP - 10, 90, 3))
     np.testing.assert_array_equal(scored(engine, case), alone(case))
-    assert engine.prefix_cache._used <= 10
+    assert engine.prefix_cache.blocks.used <= 10
 
 
 def test_labels_that_are_ended_between_two_steps_leave_no_block_in_use(load: Load) -> None:
@@ -146,8 +145,8 @@ def test_labels_that_are_ended_between_two_steps_leave_no_block_in_use(load: Loa
 
         with pytest.raises(InterruptedError):
             scored(engine, drawn(place, 150), stop)
-        assert engine.prefix_cache._used <= 3
-        assert not engine.prefix_cache._pins
+        assert engine.prefix_cache.blocks.used <= 3
+        assert not engine.prefix_cache._in_use
 
 
 def test_branches_that_lose_the_blocks_of_their_query_are_computed_again(
@@ -163,9 +162,9 @@ def test_branches_that_lose_the_blocks_of_their_query_are_computed_again(
     def preempt() -> None:
         with by(Way.BRANCH):
             found.append(scored(engine, within))
-        engine.prefix_cache.drop(cache_key(within.work()))
+        engine.prefix_cache.drop(within.work().owner, within.work().prefix)
 
     np.testing.assert_array_equal(scored(engine, outer, preempt), alone(outer))
     for one in found:
         np.testing.assert_array_equal(one, expected)
-    assert engine.prefix_cache._used <= 10
+    assert engine.prefix_cache.blocks.used <= 10

@@ -57,7 +57,7 @@ def test_prefills_hits_and_evictions_are_counted(checkpoint: Callable[[str], Pat
 
 def test_an_unused_prefix_expires(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     engine, now = load(checkpoint, multi_item_prefill_extend_cache_timeout=60), 0.0
-    monkeypatch.setattr(engine.prefix_cache, "_clock", lambda: now)
+    monkeypatch.setattr(engine.prefix_cache.blocks, "_clock", lambda: now)
     for seconds in (0.0, 59.0, 61.0, 0.0):
         now += seconds
         expected = logits(engine, group(50, 1))
@@ -88,7 +88,7 @@ def test_work_that_ends_during_a_prefill_releases_its_blocks(checkpoint: Callabl
     for _ in range(5):
         with pytest.raises(InterruptedError):
             list(engine.score(work, stop))
-    assert len(engine.prefix_cache._free) == engine.prefix_cache._shape.blocks
+    assert not engine.prefix_cache.blocks.used
     assert np.isfinite(logits(engine, group(128, 1))).all()
 
 
@@ -115,12 +115,12 @@ def test_items_longer_than_a_step_score_the_same_whatever_the_pool_has_room_for(
             np.testing.assert_array_equal(logits(crowded, of_group), roomy)
 
 
-def test_a_prefix_longer_than_the_budget_is_computed_and_not_kept(checkpoint: Callable[[str], Path]) -> None:
+def test_of_a_prefix_longer_than_the_budget_only_the_beginning_is_kept(checkpoint: Callable[[str], Path]) -> None:
     engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     small, large = group(100, 1), group(700, 2)
     before = logits(engine, small)
     np.testing.assert_array_equal(logits(engine, large), logits(load(checkpoint), large))
-    assert len(engine.prefix_cache._free) == engine.prefix_cache._shape.blocks
+    assert engine.prefix_cache.blocks.used == 2
     np.testing.assert_array_equal(logits(engine, small), before)
 
 
@@ -128,7 +128,7 @@ def test_a_pool_in_blocks_shorter_than_a_step_gives_the_same_scores(checkpoint: 
     items = (*group(150, 3).items, Item(tuple(range(1, 80))))
     of_group = group(150, 3).with_items(items)
     engine = load(checkpoint, platform=replace(engines.PLATFORM, largest_block=16))
-    assert engine.prefix_cache._shape.longest == 1_024 // 16
+    assert engine.prefix_cache.blocks.shape.longest == 1_024 // 16
     expected = logits(load(checkpoint), of_group)
     np.testing.assert_allclose(logits(engine, of_group), expected, rtol=0, atol=2e-5)
     crowded = load(checkpoint, platform=replace(engines.PLATFORM, largest_block=16), context=256)
@@ -147,7 +147,7 @@ def test_a_device_without_room_for_one_context_is_refused_when_the_model_is_load
         match="of 640 tokens beside the weights, and the context is 1024: set SCORELINE_CONTEXT_LENGTH to fewer",
     ):
         load(checkpoint, platform=small)
-    assert load(checkpoint, platform=small, context=640).prefix_cache._shape.blocks == 10
+    assert load(checkpoint, platform=small, context=640).prefix_cache.blocks.shape.blocks == 10
 
 
 def test_two_prefixes_of_one_owner_are_told_apart(checkpoint: Callable[[str], Path]) -> None:
@@ -197,23 +197,20 @@ def test_without_batch_invariance_the_engine_packs_where_that_is_estimated_faste
     assert told["reason"] == "estimated to be the fastest"
 
 
-def test_whoever_shares_the_blocks_of_a_prefix_that_is_given_up_loses_its_own(
-    checkpoint: Callable[[str], Path],
-) -> None:
-    """A pool of ten blocks: the prefix has three, of which what continues it shares two, and the last needs nine."""
+def test_a_sequence_that_needs_the_whole_pool_takes_it_from_all_others(checkpoint: Callable[[str], Path]) -> None:
+    """A pool of ten blocks: the query has three, of which what continues it shares two, and the last needs nine."""
     engine = load(checkpoint, prefix_cache_bytes=10 * BLOCK_BYTES, context=640)
     cache, tokens = engine.prefix_cache, np.arange(570, dtype=np.int32) % CONFIG.vocabulary
-    with cache.pinned("query", tokens[:130]) as base, cache.branch(tokens[:190], 130, base) as branch:
-        assert sum(base.obtain()) == 3 * 64
+    with cache.query("key", tokens[:130]) as query, cache.sequence(tokens[:190], query, 130) as branch:
+        assert sum(query.obtain()) == 3 * 64
         assert sum(branch.obtain()) == 64
         fresh = branch.hidden
-        with cache.prefill(tokens[:180], 130, base) as computing, cache.prefill(tokens, 130, base) as last:
-            assert base.prefix is None
-            assert branch.prefix is None
+        with cache.sequence(tokens[:180], query, 130) as computing, cache.sequence(tokens, query, 130) as last:
+            computing.begin()
+            last.begin()
+            assert not query.is_complete
+            assert not branch.is_complete
             assert computing.is_lost
-            last.lose()
-            list(computing.steps())
-            cache.release(computing.finished().blocks)
         assert sum(branch.obtain()) == 3 * 64
         np.testing.assert_array_equal(branch.hidden, fresh)
-    assert len(cache._free) == cache._shape.blocks
+    assert cache.blocks.used == 2

@@ -173,7 +173,7 @@ def test_a_worker_that_promises_no_bits_serves_with_other_bits_and_says_so(load:
 def test_right_programs_pass_in_either_dtype(name: str, dtype: DType, load: Callable[..., Engine]) -> None:
     engine = load(name, dtype)
     engine.check_model()
-    assert len(engine.prefix_cache._free) == engine.prefix_cache._shape.blocks, "all blocks are free again"
+    assert not engine.prefix_cache.blocks.used, "all blocks are free again"
 
 
 @pytest.mark.parametrize("context", [1, 2, 16, 300, 100_000])

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from model.engine import Engine
-from model.prefixes.cache import Pin, PrefixCache
+from model.prefixes.cache import PrefixCache
+from model.prefixes.prefix import Prefix
 from tests.model import engines
 from tests.model.continuations.cases import Way, bits, by
 from tests.model.continuations.test_preempted_labels import (  # the tests and their fixture
@@ -59,12 +60,12 @@ def tokens(seed: int, length: int) -> np.ndarray:
 
 
 @contextmanager
-def obtained(cache: PrefixCache, length: int, key: str) -> Iterator[Pin]:
-    """A pinned prefix that has its blocks."""
-    with cache.pinned(key, tokens(0, length)) as pin:
-        list(pin.obtain())
-        yield pin
-    cache.drop(key)
+def obtained(cache: PrefixCache, length: int) -> Iterator[Prefix]:
+    """A query in use that has its blocks."""
+    with cache.query("other", tokens(0, length)) as query:
+        list(query.obtain())
+        yield query
+    cache.drop("other", query.tokens)
 
 
 def test_queries_whose_room_is_taken_from_preempted_work_are_all_obtained(load: Load) -> None:
@@ -73,37 +74,37 @@ def test_queries_whose_room_is_taken_from_preempted_work_are_all_obtained(load: 
     cache, queries = engine.prefix_cache, [tokens(seed, 2 * BLOCK + 2) for seed in (1, 2)]
     expected = []
     for query in queries:
-        with cache.pinned("alone", query) as pin:
-            list(pin.obtain())
-            expected.append(pin.hidden)
-            cache.drop("alone")
-    with obtained(cache, 7 * BLOCK, "preempted") as preempted, ExitStack() as stack:
-        pins = [stack.enter_context(cache.pinned(f"query {n}", query)) for n, query in enumerate(queries)]
-        list(cache.obtain(pins))
-        assert preempted.prefix is None
-        for pin, hidden in zip(pins, expected, strict=True):
-            assert pin.prefix is not None
-            np.testing.assert_array_equal(pin.hidden, hidden)
-        for pin in pins:
-            cache.drop(pin.key)
-    assert len(cache._free) == cache._shape.blocks
+        with cache.query("key", query) as prefix:
+            list(prefix.obtain())
+            expected.append(prefix.hidden)
+        cache.drop("key", query)
+    with obtained(cache, 7 * BLOCK) as preempted, ExitStack() as stack:
+        prefixes = [stack.enter_context(cache.query("key", query)) for query in queries]
+        list(cache.obtain(prefixes))
+        assert not preempted.is_complete
+        for prefix, hidden in zip(prefixes, expected, strict=True):
+            assert prefix.is_complete
+            np.testing.assert_array_equal(prefix.hidden, hidden)
+    for query in queries:
+        cache.drop("key", query)
+    assert not cache.blocks.used
 
 
 def test_branches_whose_room_is_taken_from_their_query_are_all_obtained(load: Load) -> None:
     """Preempted work and the query have nine of ten blocks. The first branch takes the last one beside the query."""
     engine = load(10)
     cache, whole = engine.prefix_cache, tokens(3, 2 * BLOCK + 30)
-    with obtained(cache, 7 * BLOCK, "preempted"), cache.pinned("query", whole[: 2 * BLOCK]) as base:
-        list(base.obtain())
+    with obtained(cache, 7 * BLOCK), cache.query("key", whole[: 2 * BLOCK]) as query:
+        list(query.obtain())
         with ExitStack() as stack:
-            pins = [stack.enter_context(cache.branch(whole, 2 * BLOCK, base)) for _ in range(2)]
-            list(cache.obtain(pins))
-            assert base.prefix is None
-            first, second = (pin.hidden for pin in pins)
+            branches = [stack.enter_context(cache.sequence(whole, query, 2 * BLOCK)) for _ in range(2)]
+            list(cache.obtain(branches))
+            assert not query.is_complete
+            first, second = (branch.hidden for branch in branches)
             assert first is not None
             np.testing.assert_array_equal(first, second)
-        cache.drop("query")
-    assert len(cache._free) == cache._shape.blocks
+    cache.drop("key", whole[: 2 * BLOCK])
+    assert not cache.blocks.used
 
 
 def test_work_of_several_queries_that_preempts_other_work_scores_as_alone(load: Load) -> None:
@@ -122,7 +123,7 @@ def test_work_of_several_queries_that_preempts_other_work_scores_as_alone(load: 
     assert len(found) >= 4
     for scores in found:
         np.testing.assert_array_equal(scores, expected)
-    assert engine.prefix_cache._used <= 10
+    assert engine.prefix_cache.blocks.used <= 10
 
 
 def test_branches_take_no_room_from_the_queries_of_their_step(load: Load) -> None:
@@ -130,8 +131,8 @@ def test_branches_take_no_room_from_the_queries_of_their_step(load: Load) -> Non
     engine, roomy = load(10), load()
     work = [drawn(seed, 2 * BLOCK + 2, (20,), (4, 5)).work(f"query {seed}", seed) for seed in range(3)]
     cache = engine.prefix_cache
-    with by(Way.BRANCH), patch.object(cache, "_lose", wraps=cache._lose) as lose:
+    with by(Way.BRANCH), capture_logs() as logs:
         expected, found = ({one.id: bits(one) for one in of.score(work, lambda: None)} for of in (roomy, engine))
     np.testing.assert_equal(found, expected)
-    assert not lose.called
+    assert not [entry for entry in logs if entry["event"] == "a sequence takes the blocks of all others"]
     assert cache.counts()["prefills"] == 3

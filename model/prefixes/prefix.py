@@ -1,0 +1,225 @@
+"""A sequence in use, whose keys and values are in blocks of the pool: found there, or computed a step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax import Array
+
+from model.forward import Computed, Extension, Forward
+from model.lookahead import Lookahead
+from model.prefixes.blocks import NO_KEY, Blocks, Segment
+from model.score_buffer import Floats
+from scoring.layout import TokenIds
+
+NOTHING_COMPUTED: Mapping[bytes, Segment] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """What all sequences need that are computed into the blocks of a pool."""
+
+    forward: Forward
+    blocks: Blocks
+    lookahead: Lookahead
+    segment_tokens: int
+    """Tokens of a segment: those of a step, or of a block where a step holds blocks of several sequences. A sequence is
+    cut into steps at the same places wherever its computation begins, so its bits are the same."""
+    take_from_others: Callable[[Prefix], None]
+    """Takes the blocks of all other sequences in use, which are of work that this work preempts, or wait for it."""
+
+
+class Prefix:
+    """A sequence in use. Its blocks are protected, except from work that preempts this work or needs the whole pool.
+
+    Then it computes them again, which changes no bit.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        tokens: TokenIds,
+        keys: Sequence[bytes] = (),
+        *,
+        base: Prefix | None = None,
+        common: int = 0,
+        read: int = 1,
+    ) -> None:
+        """keys: of all segments, if they may be found and are kept afterwards. read: how many last tokens are read.
+
+        base: a sequence in use, with which it shares the whole steps of its first ``common`` tokens.
+        """
+        self.tokens = tokens
+        self.table: TokenIds = np.zeros(pool.blocks.shape.longest, np.int32)
+        """Its blocks in order, int32 [longest], and padding behind them. It is always the same array."""
+        self.hidden: Floats | None = None  # once it was obtained: the final hidden state of its last token, [width]
+        self.shared: int | None = None  # how many of its tokens had been computed before; None until that is known
+        self.is_complete = False  # whether it was obtained, and still has its blocks
+        self.uncounted = 0  # tokens of steps that were not yielded
+        self._pool = pool
+        self._keys = keys
+        self._base = base
+        self._common = common // pool.forward.shapes.step_tokens * pool.forward.shapes.step_tokens
+        self._read = read
+        self._segments: list[Segment] = []  # that it holds; none before it begins, and after it has lost its blocks
+        self._done = 0  # tokens that are computed, or whose computation is dispatched
+        self._states: Array | None = None
+        self._index = 0  # of the last token's state
+        self._taken = 0  # tokens that are read whose states were taken
+        self._untaken: list[tuple[range, Computed]] = []  # steps, and which of the tokens that are read are theirs
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has no blocks."""
+        return not self._segments
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether all of its tokens are computed, and it has its blocks."""
+        return not self.is_lost and self._done == len(self.tokens)
+
+    def obtain(self) -> Iterator[int]:
+        """Find it, or compute what is missing. Yields the tokens of each step, padding included.
+
+        Once its blocks were taken, it computes the rest without a pause, so that it comes to an end even if it is
+        preempted at every pause. Its blocks may be taken again while the last tokens are yielded.
+        """
+        if self.found():
+            return
+        self.uncounted = 0
+        self.begin()
+        while not self.is_computed:
+            if not self.is_lost:
+                yield self._step()
+                continue
+            self.begin()
+            while not self.is_computed:
+                self.uncounted += self._step()
+        self.complete()
+        if self.uncounted:
+            yield self.uncounted
+
+    def found(self) -> bool:
+        """Return whether it is complete, or becomes so because all of its segments are found."""
+        if self.is_complete or not self._keys:
+            return self.is_complete
+        found = self._found(self._keys)
+        if len(found) < len(self._keys) or found[-1].hidden is None:
+            return False
+        self._hold(found)
+        self.hidden, self._done, self.is_complete = found[-1].hidden, len(self.tokens), True
+        return True
+
+    def begin(self, computing: Mapping[bytes, Segment] = NOTHING_COMPUTED) -> None:
+        """Take its blocks. computing: segments that are computed together with it, before its own."""
+        blocks, size = self._pool.blocks, self._pool.segment_tokens
+        if self._base is not None:
+            self._hold(self._base.beginning(self._common))
+        else:
+            # The last segment is its own, so that its last token is read.
+            self._hold(self._found(self._keys[:-1], computing))
+        self._done = len(self._segments) * size
+        of_own = [min(size, len(self.tokens) - start) for start in range(self._done, len(self.tokens), size)]
+        counts = [-(-tokens // self._pool.forward.block_tokens) for tokens in of_own]
+        if not blocks.make_room(sum(counts)):
+            self._pool.take_from_others(self)
+            blocks.make_room(sum(counts))
+        keys = self._keys[len(self._segments) :] or [NO_KEY] * len(counts)
+        self._segments += [blocks.take(key, count) for key, count in zip(keys, counts, strict=True)]
+        self._write_table()
+
+    def beginning(self, tokens: int) -> list[Segment]:
+        """Return the segments of so many of its first tokens, none if it is not complete. They end with a segment."""
+        return self._segments[: tokens // self._pool.segment_tokens] if self.is_complete else []
+
+    @property
+    def own(self) -> dict[bytes, Segment]:
+        """The segments that it computes, and others may share, by their keys."""
+        first = self._done // self._pool.segment_tokens
+        return {segment.key: segment for segment in self._segments[first:] if segment.key}
+
+    def pieces(self) -> list[Extension]:
+        """Return all that is left to compute, a block at a time."""
+        size, length = self._pool.forward.block_tokens, len(self.tokens)
+        return [
+            Extension(self.tokens[start : start + size], start, None, self.table, self.table[start // size :][:1])
+            for start in range(self._done, length, size)
+        ]
+
+    def note(self, step: Sequence[Extension], computed: Computed) -> None:
+        """Take notice of a step that may hold the last one of the pieces."""
+        for index, piece in enumerate(step):
+            if piece.table is self.table and piece.start + len(piece.tokens) == len(self.tokens):
+                self._states, self._index, self._done = computed.states, index, len(self.tokens)
+
+    def complete(self) -> None:
+        """Wait for the state of its last token. Have the sequence found from now on, if it is kept."""
+        assert self._states is not None
+        self.hidden, self._states = np.asarray(self._states)[self._index], None
+        self._segments[-1].hidden = self.hidden
+        if self._keys:
+            self._segments = self._pool.blocks.add(self._segments)
+            self._write_table()
+        self.is_complete = True
+
+    def take(self) -> Iterator[tuple[int, Floats]]:
+        """Yield the states of further tokens that are read, if several are, and the number of the first of them.
+
+        No state is taken twice, although a sequence that begins again computes it twice.
+        """
+        for numbers, computed in self._untaken:
+            if self._taken < numbers.stop:
+                yield self._taken, computed.fetch()[self._taken - numbers.start : len(numbers)]
+                self._taken = numbers.stop
+        self._untaken.clear()
+
+    def lose(self) -> None:
+        """Give its blocks up. Who needs it next obtains it again."""
+        for segment in reversed(self._segments):
+            self._pool.blocks.release(segment)
+        self._segments, self.is_complete = [], False
+
+    def _found(self, keys: Sequence[bytes], computing: Mapping[bytes, Segment] = NOTHING_COMPUTED) -> list[Segment]:
+        """Return the segments of its beginning that are there."""
+        found = list[Segment]()
+        for key in keys:
+            segment = self._pool.blocks.find(key)
+            if segment is None:
+                segment = computing.get(key)
+                if segment is None or not segment.holders:  # nobody computes it any more
+                    break
+            found.append(segment)
+        return found
+
+    def _hold(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            segment.holders += 1
+        self._segments = segments
+        if self.shared is None:
+            self.shared = min(len(segments) * self._pool.segment_tokens, len(self.tokens))
+        self._write_table()
+
+    def _write_table(self) -> None:
+        blocks = [block for segment in self._segments for block in segment.blocks]
+        self.table[: len(blocks)] = blocks
+
+    def _step(self) -> int:
+        """Dispatch the next step, and wait for the one before it, or for itself. Returns the tokens of the step."""
+        forward = self._pool.forward
+        size, length = forward.block_tokens, len(self.tokens)
+        start, stop = self._done, min(self._done + forward.shapes.step_tokens, length)
+        blocks = self.table[start // size : -(-stop // size)]
+        first_read = length - self._read
+        read = max(0, stop - max(start, first_read))
+        piece = Extension(self.tokens[start:stop], start, None, self.table, blocks, read)
+        before, self._done = self._states, stop
+        computed = forward.run([piece])
+        self._states = computed.states
+        if read and self._read > 1:
+            self._untaken.append((range(stop - read - first_read, stop - first_read), computed))
+        awaited = before if self._pool.lookahead.allowed() else computed.states
+        jax.block_until_ready(awaited)  # type: ignore[no-untyped-call]
+        return computed.tokens

@@ -1,0 +1,177 @@
+"""Queries that begin alike share the steps of their common beginning, which changes no bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.engine import Engine
+from model.platforms import Platform
+from scoring.layout import GroupWork, ScoredChunk
+from tests.model import engines
+from tests.model.checkpoints import EVERY
+from tests.model.geometries import STEP, VOCABULARY, Group, Item
+from tests.model.whole_steps.conftest import WHOLE_STEPS
+
+CONFIG = EVERY["untied"]
+COMMON, OWN = 300, 100
+"""Tokens that the queries have in common, and of each alone."""
+AT_BOUNDARIES = COMMON // STEP * STEP
+"""Those of the common ones that end with a step, or with a block of whole steps."""
+
+Load = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module", params=[None, WHOLE_STEPS], ids=["steps of a CPU", "whole steps"])
+def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
+    platform: Platform | None = request.param
+
+    def loaded(*, cache: bool = True) -> Engine:
+        steps = STEP if platform is None else 2 * STEP
+        return engines.load(
+            checkpoint("untied"),
+            "float32",
+            "prefill_extend",
+            platform,
+            step_tokens=steps,
+            enable_scoring_cache=cache,
+        )
+
+    return loaded
+
+
+def drawn(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(np.random.RandomState(seed).randint(0, VOCABULARY, count).tolist())
+
+
+def query(number: int, items: int = 10) -> Group:
+    """A query whose first tokens are those of the others, with items of its own."""
+    own = np.random.RandomState(1_000 + number)
+    return Group(
+        drawn(0, COMMON) + drawn(number + 1, OWN),
+        tuple(Item(tuple(own.randint(0, VOCABULARY, length).tolist())) for length in own.randint(1, 12, items)),
+    )
+
+
+def score(engine: Engine, work: Sequence[GroupWork]) -> dict[int, ScoredChunk]:
+    return {chunk.id: chunk for chunk in engine.score(work, lambda: None)}
+
+
+def alone(engine: Engine, groups: Sequence[Group]) -> list[np.ndarray]:
+    """The logits of groups that share nothing, because the engine keeps nothing."""
+    return [score(engine, [one.work("key", 0)])[0].scores.logits for one in groups]
+
+
+def test_a_hundred_queries_of_five_jobs_compute_their_common_beginning_once(load: Load) -> None:
+    groups = [query(number) for number in range(100)]
+    order = np.random.RandomState(5).permutation(100).reshape(5, 20)
+    engine, found, tokens = load(), dict[int, ScoredChunk](), 0
+    for job in order.tolist():
+        with engines.counted(engine) as computed:
+            found |= score(engine, [groups[number].work("key", number) for number in job])
+        tokens += sum(computed)
+    items = sum(len(item.tokens) for group in groups for item in group.items)
+    distinct = AT_BOUNDARIES + 100 * (COMMON + OWN - AT_BOUNDARIES) + items
+    assert tokens == distinct
+    for number, logits in enumerate(alone(load(cache=False), groups)):
+        np.testing.assert_array_equal(found[number].scores.logits, logits)
+    # All items share the query, but the first one of each, which shares the beginning with other queries alone.
+    usage = sorted(chunk.cached_tokens for chunk in found.values())
+    assert usage == [9 * (COMMON + OWN)] + 99 * [9 * (COMMON + OWN) + AT_BOUNDARIES]
+
+
+def test_another_owner_shares_nothing(load: Load) -> None:
+    engine, group = load(), query(1)
+    score(engine, [group.work("one tenant", 0)])
+    with engines.counted(engine) as computed:
+        other = score(engine, [group.work("another tenant", 0)])[0]
+    assert sum(computed) == COMMON + OWN + sum(len(item.tokens) for item in group.items)
+    assert other.cached_tokens == 9 * (COMMON + OWN)
+
+
+def test_a_conversation_that_goes_on_computes_what_is_new(load: Load) -> None:
+    engine, items = load(), (Item((1, 2)), Item((3,)))
+    whole = drawn(7, 500)
+    lengths = [130, 2 * STEP, 2 * STEP + 1, 5 * STEP, 500, 3 * STEP]
+    computed_of_each, found = list[int](), list[np.ndarray]()
+    for length in lengths:
+        with engines.counted(engine) as computed:
+            found += [score(engine, [Group(whole[:length], items).work("key", 0)])[0].scores.logits]
+        computed_of_each.append(sum(computed) - 3)
+    # 2 * STEP ends with a step of the query before it, whose last token was not read: that step is computed again.
+    assert computed_of_each == [130, STEP, 1, 3 * STEP, 500 - 5 * STEP, STEP]
+    expected = alone(load(cache=False), [Group(whole[:length], items) for length in lengths])
+    np.testing.assert_array_equal(found, expected)
+
+
+@st.composite
+def related(draw: st.DrawFn) -> list[Group]:
+    """Queries each of which goes on from some place of another one, or is new."""
+    prefixes = [drawn(draw(st.integers(0, 99)), 1)]
+    for seed in range(draw(st.integers(1, 6))):
+        base = draw(st.sampled_from(prefixes))
+        place = draw(st.one_of(st.integers(0, len(base)), st.sampled_from([0, len(base), len(base) // STEP * STEP])))
+        own = drawn(seed, draw(st.sampled_from([1, 5, STEP - 1, STEP, STEP + 1, 3 * STEP, 4 * STEP + 9])))
+        prefixes.append(base[:place] + own)
+    return [Group(prefix, (Item((number,)), Item(()), Item((1, 2, 3), 1))) for number, prefix in enumerate(prefixes)]
+
+
+@pytest.fixture(scope="module")
+def both(load: Load) -> tuple[Engine, Engine]:
+    """An engine that keeps prefixes, and one that does not."""
+    return load(), load(cache=False)
+
+
+@settings(deadline=None, max_examples=40)
+@given(groups=related(), together=st.booleans())
+def test_related_queries_score_as_alone_and_their_usage_is_what_was_computed(
+    both: tuple[Engine, Engine], groups: list[Group], together: bool
+) -> None:
+    engine, plain = both
+    work = [group.work("key", number) for number, group in enumerate(groups)]
+    found, tokens = dict[int, ScoredChunk](), 0
+    for some in [work] if together else [[one] for one in work]:
+        with engines.counted(engine) as computed:
+            found |= score(engine, some)
+        tokens += sum(computed)
+    for number, logits in enumerate(alone(plain, groups)):
+        np.testing.assert_array_equal(found[number].scores.logits, logits)
+    for group in groups:
+        engine.prefix_cache.drop("key", np.array(group.prefix, np.int32))
+    assert not engine.prefix_cache.blocks.used
+    prompts = sum(len(group.prefix) - item.short_by + len(item.tokens) for group in groups for item in group.items)
+    assert prompts - sum(chunk.cached_tokens for chunk in found.values()) <= tokens
+
+
+def test_the_beginning_stays_longer_than_what_is_behind_it(checkpoint: Callable[[str], Path]) -> None:
+    """A pool of three steps: the beginning, and what two queries have behind it. Others evict that first."""
+    block = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * STEP * 4
+    engine = engines.load(
+        checkpoint("untied"), "float32", "prefill_extend", step_tokens=STEP, prefix_cache_bytes=3 * block
+    )
+    computed_of_each = []
+    for beginning, seed in ((0, 1), (0, 2), (0, 3), (0, 2), (0, 1), (9, 4), (0, 5)):
+        with engines.counted(engine) as computed:
+            score(engine, [Group(drawn(beginning, STEP) + drawn(seed, STEP), (Item((1,)),)).work("key", 0)])
+        computed_of_each.append(sum(computed) - 1)
+    assert computed_of_each == [2 * STEP, STEP, STEP, 0, STEP, 2 * STEP, STEP]
+
+
+def test_a_query_that_preempting_work_has_computed_meanwhile_is_kept_once(load: Load) -> None:
+    engine, group = load(), query(3)
+    found = list[np.ndarray]()
+
+    def preempt() -> None:
+        if not found:
+            found.append(score(engine, [group.work("key", 1)])[1].scores.logits)
+
+    (scored,) = engine.score([group.work("key", 0)], preempt)
+    np.testing.assert_array_equal(scored.scores.logits, found[0])
+    assert engine.prefix_cache.blocks.used == -(-(COMMON + OWN) // STEP)
+    engine.prefix_cache.drop("key", np.array(group.prefix, np.int32))
+    assert not engine.prefix_cache.blocks.used
