@@ -108,5 +108,8 @@ WORKLOADS = {
     "2000x5000x20": alike(2_000, 5_000, 20),
     "ragged": _ragged(),
     "reranking": Workload((Group(300, (0,)),) * 1_000),
+    "few_shot": Workload((Group(1_600, (20,) * 4),) * 20, common=1_500),
 }
-"""``ragged``: a query of 2,000 tokens, and 200 items of 1 to 200; ``reranking``: 1,000 queries, an empty item each."""
+"""``ragged``: a query of 2,000 tokens, and 200 items of 1 to 200; ``reranking``: 1,000 queries, an empty item each;
+``few_shot``: 20 queries that have an instruction and examples in common.
+"""

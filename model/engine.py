@@ -101,9 +101,8 @@ class Engine:
         self._width = decoder.config.width
         timeout = settings.multi_item_prefill_extend_cache_timeout
         self._lookahead = Lookahead(gives_way=not platform.whole_steps)
-        self.prefix_cache = PrefixCache(
-            self._forward, pool, timeout, self._lookahead, keeps=settings.enable_scoring_cache
-        )
+        self.prefix_cache = PrefixCache(self._forward, pool, timeout, self._lookahead)
+        self._keeps_prefixes = settings.enable_scoring_cache
         self._extender = Extender(self._forward, self.prefix_cache, self._lookahead)
         policy = Policy(
             algorithm=algorithm,
@@ -252,7 +251,7 @@ class Engine:
         yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)
         plans = [self._work_planner.plan(group, of_group) for group, of_group in buffers]
         stopwatch = Stopwatch(self._clock)
-        computed = 0
+        computed, shared_before = 0, self.prefix_cache.shared_tokens
         try:
             with self._lookahead.working():
                 for event in stopwatch.timed(self._run(plans, on_phase)):
@@ -263,9 +262,12 @@ class Engine:
                         self.computed_tokens += event
                         on_step()
         finally:
+            if not self._keeps_prefixes:
+                self.prefix_cache.clear()
             # Behind the work, so that nobody waits for the lines.
             _tell(plans)
-        estimated = self._calibrate(calibration, plans, computed, stopwatch.seconds)
+        shared = self.prefix_cache.shared_tokens > shared_before
+        estimated = self._calibrate(calibration, plans, computed, stopwatch.seconds, shared=shared)
         log.info(
             "computed",
             tokens=computed,
@@ -295,12 +297,12 @@ class Engine:
         return None if self._is_compiling else self._calibration.measured_ratio
 
     def _calibrate(
-        self, calibration: Calibration, plans: Sequence[PlannedGroup], tokens: int, seconds: float
+        self, calibration: Calibration, plans: Sequence[PlannedGroup], tokens: int, seconds: float, *, shared: bool
     ) -> float | None:
         """Compare finished work with its estimate, if that is due. Returns the estimated seconds, None without one.
 
-        At most :data:`SAMPLED_GROUPS` groups are estimated. Their estimate is extended to the other groups in
-        proportion to the computed tokens.
+        At most :data:`SAMPLED_GROUPS` groups are estimated, as if they shared nothing with one another. shared: whether
+        they did. Then, or if there are more groups, the estimate is in proportion to the computed tokens.
         """
         if not tokens or not calibration.is_due(seconds):
             return None
@@ -308,7 +310,7 @@ class Engine:
         estimate = sum((planned.estimate(self.planner.estimator) for planned in sample), NOTHING)
         if not estimate.tokens:  # for example, a prefix that was cached when the work was planned, and evicted since
             return None
-        share = 1.0 if len(sample) == len(plans) else estimate.tokens / tokens
+        share = 1.0 if len(sample) == len(plans) and not shared else estimate.tokens / tokens
         by_stored_rates = estimate.seconds / share
         estimated = by_stored_rates * calibration.ratio
         calibration.compare(by_stored_rates, seconds)

@@ -85,7 +85,7 @@ def work_of_group(prefix_length: int, chunks: Sequence[Chunk]) -> int:
 
 
 def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:
-    """Return the work that scoring groups took: that of all rows, and of each prefix that was not cached completely.
+    """Return the work that scoring groups took: that of all rows, and of what was computed of each prefix.
 
     cached_tokens: those of each :class:`scoring.layout.ScoredChunk`, by the chunk's id.
     """
@@ -93,6 +93,6 @@ def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> 
     for group in groups:
         done += sum(work_of_rows(chunk.rows, chunk.continuations, len(group.prefix)) for chunk in group.chunks)
         prefix_tokens = sum(int(chunk.rows.prefix_ends.sum()) for chunk in group.chunks)
-        if sum(cached_tokens[chunk.id] for chunk in group.chunks) < prefix_tokens:
-            done += work_of_prefix(len(group.prefix))
+        computed = min(prefix_tokens - sum(cached_tokens[chunk.id] for chunk in group.chunks), len(group.prefix))
+        done += work_of_prefix(len(group.prefix)) - work_of_prefix(len(group.prefix) - computed)
     return done

@@ -134,6 +134,13 @@ class Blocks:
             self.evictions += 1
         return oldest is not None
 
+    def clear(self) -> int:
+        """Remove all segments that nothing in use has. Returns how many."""
+        unused = [key for key, segment in self._segments.items() if not segment.holders]
+        for key in unused:
+            self.forget(key)
+        return len(unused)
+
     def _give_back(self, segment: Segment) -> None:
         for block in segment.blocks:
             heapq.heappush(self._free, block)

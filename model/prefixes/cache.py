@@ -33,7 +33,7 @@ log = structlog.stdlib.get_logger("engine")
 class PrefixCache:
     """Sequences in use, and what is kept of them.
 
-    timeout: a segment is removed this many seconds after its last use. keeps: whether anything is kept.
+    timeout: a segment is removed this many seconds after its last use.
     """
 
     def __init__(
@@ -42,12 +42,9 @@ class PrefixCache:
         shape: PoolShape,
         timeout: float,
         lookahead: Lookahead,
-        *,
-        keeps: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._forward = forward
-        self._keeps = keeps
         self.blocks = Blocks(shape, timeout, clock)
         size = forward.shapes.step_tokens if forward.prefixes == 1 else forward.block_tokens
         self._pool = Pool(forward, self.blocks, lookahead, size, self._take_from_others)
@@ -83,8 +80,6 @@ class PrefixCache:
             elif prefix.shared is not None:
                 self._prefills += 1
                 self.shared_tokens += prefix.shared
-            if not self._keeps:
-                self._forget(keys)
 
     def sequence(
         self, tokens: TokenIds, base: Prefix | None, common: int, read: int = 1
@@ -110,7 +105,12 @@ class PrefixCache:
 
     def drop(self, owner: str, tokens: TokenIds) -> None:
         """Remove what is kept of a query, unless something in use has it."""
-        self._forget(keys_of(owner, tokens, self._pool.segment_tokens))
+        for key in reversed(keys_of(owner, tokens, self._pool.segment_tokens)):
+            self.blocks.forget(key)
+
+    def clear(self) -> None:
+        """Remove everything that nothing in use has."""
+        self.blocks.clear()
 
     @property
     def budget_tokens(self) -> int:
@@ -160,10 +160,5 @@ class PrefixCache:
         for other in self._in_use:
             if other is not prefix:
                 other.lose()
-        while self.blocks.evict():
-            pass
+        self.blocks.evictions += self.blocks.clear()
         log.info("a sequence takes the blocks of all others", blocks=self.blocks.free)
-
-    def _forget(self, keys: Sequence[bytes]) -> None:
-        for key in reversed(keys):
-            self.blocks.forget(key)

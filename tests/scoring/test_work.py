@@ -67,6 +67,12 @@ def test_a_prefix_counts_once_or_not_at_all_if_it_was_cached() -> None:
     assert work_done([one], {0: 3_000, 1: 2_000}) == chunks
 
 
+def test_a_beginning_that_was_cached_counts_for_nothing() -> None:
+    one = group(1_000, 3, 2)
+    chunks = sum(work_of(chunk.rows) for chunk in one.chunks)
+    assert work_done([one], {0: 2_600, 1: 2_000}) == chunks + work_of_prefix(1_000) - work_of_prefix(600)
+
+
 def test_the_price_of_a_job_includes_its_query_once() -> None:
     chunks = [chunk_of(0, chunk.rows) for chunk in group(1_000, 3, 2).chunks]
     assert work_of_group(1_000, chunks) == work_of_prefix(1_000) + sum(chunk.work for chunk in chunks)

@@ -66,6 +66,7 @@ class Workload:
     """Groups of one request."""
 
     groups: tuple[Group, ...]
+    common: int = 0  # tokens that all queries begin with, such as an instruction and examples
 
     @property
     def items(self) -> int:
@@ -79,14 +80,15 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Necessary tokens: every query once, and every item."""
-        return sum(group.tokens for group in self.groups)
+        """Necessary tokens: what queries have in common once, the rest of each, and every item."""
+        return self.common + sum(group.tokens - self.common for group in self.groups)
 
     def __str__(self) -> str:
         kinds = {_in_words(group): 0 for group in self.groups}
         for group in self.groups:
             kinds[_in_words(group)] += 1
-        return ", ".join(f"{count} times {kind}" if count > 1 else kind for kind, count in kinds.items())
+        names = [f"{count} times {kind}" if count > 1 else kind for kind, count in kinds.items()]
+        return ", ".join(names) + (f", {self.common} in common" if self.common else "")
 
     def first(self, items: int) -> Workload:
         """Return the first items, and the queries that they need."""
@@ -95,16 +97,20 @@ class Workload:
             if items > 0:
                 kept.append(Group(group.query, group.items[:items]))
             items -= len(group.items)
-        return Workload(tuple(kept))
+        return Workload(tuple(kept), self.common)
 
     def sequences(self, vocabulary: int) -> list[Sequences]:
-        """Return random ids, the same at every call; all queries differ."""
+        """Return random ids, the same at every call; all queries differ behind what they have in common."""
         random = np.random.default_rng(0)
 
         def draw(length: int) -> TokenIds:
             return random.integers(0, vocabulary, length, np.int32)
 
-        return [Sequences(draw(group.query), tuple(map(draw, group.items))) for group in self.groups]
+        common = draw(self.common)
+        return [
+            Sequences(np.concatenate([common, draw(group.query - self.common)]), tuple(map(draw, group.items)))
+            for group in self.groups
+        ]
 
     def work(self, vocabulary: int) -> list[GroupWork]:
         """Return the work for the engine, a chunk for each group."""
@@ -121,7 +127,8 @@ class Workload:
     def necessary_flop(self, config: DecoderConfig) -> Flop:
         """Count the operations of :data:`FORMULA`, without padding and without repeated work."""
         size = config.size
-        pairs = sum(_visible_pairs(group) for group in self.groups)
+        again = self.common * (self.common + 1) // 2 * (len(self.groups) - 1) if self.common else 0
+        pairs = sum(_visible_pairs(group) for group in self.groups) - again
         return Flop(size.linear_flop * self.tokens, size.pair_flop * pairs, size.head_flop * self.items)
 
 
