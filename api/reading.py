@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from checkpoints.card import ModelCard
@@ -9,7 +10,7 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import quote
 from scoring.request import ScoreRequest
 from scoring.templates.known import KnownTemplates
-from scoring.tokenizing.tokenization import TextTokenizer
+from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 from settings.api import ApiSettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
@@ -39,6 +40,7 @@ class ReadingContext:
     card: ModelCard  # of the served model
     templates: KnownTemplates
     webhook_rules: AddressRules  # where webhooks may be sent
+    stop_if_unwanted: Callable[[], None] = always_wanted  # called between short steps: what it raises ends the work
     most_pairs: int | None = None  # of an item and a token of a label behind it; None: as many as a request may have
 
     def check_model(self, name: object) -> None:

@@ -34,7 +34,6 @@ import api.requests.tokenizing
 from api.reading import ReadingContext
 from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refused, Result, pack, receive, send
 from scoring.error_codes import RequestError
-from scoring.tokenizing.tokenization import always_wanted
 
 NICENESS = 10
 """By how much the children give way to other processes."""
@@ -91,7 +90,7 @@ def _read(connection: socket.socket, reading: ReadingContext) -> None:
     function, arguments, keywords = pickle.loads(call)
     _limit_memory(reading.limits.text_process_bytes)
     with _killed_when_closed(connection):
-        parts = pack(_result(partial(function, reading, body, always_wanted, *arguments, **keywords)))
+        parts = pack(_result(partial(function, reading, body, *arguments, **keywords)))
     send(connection, parts)
 
 

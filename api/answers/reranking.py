@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,23 @@ SLICE_CHARACTERS = 2**18
 """Results are encoded so many at a time, in some milliseconds: encoding holds the interpreter's lock."""
 
 
-def encode_ranking(
-    scored: ScoredJob, *, otherwise: str | None, top_n: int | None, documents: Sequence[str] | None
-) -> bytes:
-    """Return the response of ``/v1/rerank``, encoded. The formula of the relevance is that which the job was sent with.
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What the answer to a ranking needs beside the scores."""
 
-    otherwise: the formula for a job of an earlier version, which has none. documents: None if they are not returned.
-    """
-    formula, scores = scored.job.options.relevance or otherwise, scored.computed.scores
+    top_n: int | None  # how many results are wanted; None: all
+    documents: Sequence[str] | None  # as they were sent, if they are to be returned
+    formula: str | None  # of the relevance, for a job of an earlier version, which has none
+
+
+def encode_ranking(scored: ScoredJob, ranking: Ranking) -> bytes:
+    """Return the response of ``/v1/rerank``, encoded. The relevance is by the formula that the job was sent with."""
+    documents = ranking.documents
+    formula, scores = scored.job.options.relevance or ranking.formula, scored.computed.scores
     assert formula is not None
     values, mass = Relevance.read(formula, scores.logits.shape[1]).of(scores), scored.computed.label_mass
     assert mass is not None  # the options of the job ask for it
-    order = np.argsort(-values, kind="stable")[:top_n].tolist()
+    order = np.argsort(-values, kind="stable")[: ranking.top_n].tolist()
     results = (
         {"index": n, "relevance_score": float(values[n]), "label_mass": float(mass[n])}
         | ({} if documents is None else {"document": {"text": documents[n]}})

@@ -12,7 +12,7 @@ import structlog
 
 from api.answers.batch_lines import encode_answer, encode_refusal, encode_unscored
 from api.answers.presentation import ScoredJob, encode_scoring
-from api.answers.reranking import encode_ranking
+from api.answers.reranking import Ranking, encode_ranking
 from api.batches.reading import INTERNAL, packed_formula
 from api.provenances import Shown
 from api.requests.json_body import parse_json
@@ -83,8 +83,7 @@ def _answer(batch: BatchRecord, line: EndedLine, needed: Needed) -> tuple[str, b
         value = parse_json(needed.inputs[line.number])
         assert isinstance(value, dict), "the line was read before"
         documents = documents_of(value["body"]["documents"])
-    formula, top_n = packed_formula(line.ranking), line.ranking["top_n"]
-    return job.id, encode_ranking(scored, otherwise=formula, top_n=top_n, documents=documents)
+    return job.id, encode_ranking(scored, Ranking(line.ranking["top_n"], documents, packed_formula(line.ranking)))
 
 
 def _reason(batch: BatchRecord, job: JobRecord) -> Exception:

@@ -19,7 +19,6 @@ from jobs.file_batches.feeding import Fed, NewLine, feed, say_why_it_waits
 from jobs.file_batches.reading import BatchRecord
 from jobs.tenancy.tenants import Tenant, find_tenant
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.tokenizing.tokenization import always_wanted
 
 PAUSE_SECONDS = 5.0
 """How long a batch waits while there is no room for its jobs, unless an error says otherwise."""
@@ -162,7 +161,7 @@ class Feeder:
         places = [replace(line, content=None) for line in lines]
         if len(body) <= SHORT_BYTES and batch.id not in self._dangerous:
             return await service.threads.text_of(
-                batch.tenant, read_lines, service.reading, body, always_wanted, principal, batch.endpoint, places
+                batch.tenant, read_lines, service.reading, body, principal, batch.endpoint, places
             )
         return await service.bodies.process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)
 

@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from api.answers.batch_lines import most_bytes
+from api.answers.reranking import Ranking
 from api.callers.authentication import Principal
 from api.callers.storage_quota import check_stored_bytes
 from api.reading import ReadingContext
+from api.requests.calls import CALLS
 from api.requests.json_body import check_containers, parse_json
-from api.requests.reranking import Rerank, rerank_of
-from api.requests.submission import call_of
-from jobs.file_batches.tables import MAX_CUSTOM_ID, RERANK
+from api.requests.sender import Sender
+from jobs.file_batches.tables import MAX_CUSTOM_ID
 from jobs.store.records import Origin, Submission
 from jobs.tenancy.quotas import check_size
 from scoring.error_codes import ErrorCode, RequestError
@@ -65,7 +66,6 @@ RequestErrorFields = Mapping[str, Any]
 def read_lines(
     reading: ReadingContext,
     body: bytes,
-    stop_if_unwanted: Callable[[], None],
     principal: Principal,
     endpoint: str,
     lines: Sequence[InputLine],
@@ -77,8 +77,8 @@ def read_lines(
     found: list[ReadLine] = []
     tokens = 0
     for line, content in zip(lines, body.split(b"\n"), strict=False):
-        stop_if_unwanted()
-        one = _read(reading, content, stop_if_unwanted, principal, endpoint, line)
+        reading.stop_if_unwanted()
+        one = _read(reading, content, principal, endpoint, line)
         found.append(one)
         if one.submission is not None:
             tokens += sum(chunk.tokens for chunk in one.submission.chunks) + len(one.submission.prefix)
@@ -105,7 +105,6 @@ def too_long(reading: ReadingContext, line: InputLine) -> RequestError:
 def _read(
     reading: ReadingContext,
     content: bytes,
-    stop_if_unwanted: Callable[[], None],
     principal: Principal,
     endpoint: str,
     line: InputLine,
@@ -119,7 +118,7 @@ def _read(
             raise _invalid(f"{what} must be a JSON object")
         custom_id = _custom_id(value)
         body = _body(value, endpoint)
-        submission, ranking = _request(reading, body, stop_if_unwanted, principal, endpoint, line)
+        submission, ranking = _request(reading, body, principal, endpoint, line)
         _check_quota(submission)
         answer_bytes = most_bytes(submission, ranking)
         check_stored_bytes(submission.stored_bytes + answer_bytes, reading.limits.max_stored_bytes_per_tenant)
@@ -160,26 +159,21 @@ def _body(value: Mapping[str, object], endpoint: str) -> Mapping[str, object]:
 def _request(
     reading: ReadingContext,
     body: Mapping[str, object],
-    stop_if_unwanted: Callable[[], None],
     principal: Principal,
     endpoint: str,
     line: InputLine,
 ) -> tuple[Submission, Mapping[str, Any] | None]:
     """Return the job of a request, and what its answer needs beside the scores."""
-    if endpoint == RERANK:
-        rerank = rerank_of(reading, body, stop_if_unwanted, principal, None, True)
-        call, ranking = rerank.call, pack_ranking(rerank, line)
-    else:
-        call, ranking = call_of(reading, body, stop_if_unwanted, principal, None, endpoint), None
+    call = CALLS[endpoint](reading, body, Sender(principal), None)
     # It has the time of its batch, so that its own timeout does not apply.
     submission = replace(call.submission, origin=Origin.LINE, priority=Priority.BULK, expires_in=None, notice_key=None)
-    return submission, ranking
+    return submission, None if call.ranking is None else _packed(call.ranking, line)
 
 
-def pack_ranking(rerank: Rerank, line: InputLine) -> dict[str, Any]:
+def _packed(ranking: Ranking, line: InputLine) -> dict[str, Any]:
     """Return what is stored of a ranking. Its documents are not, because they are in the file."""
-    packed: dict[str, Any] = {"top_n": rerank.top_n}
-    if rerank.documents is not None:
+    packed: dict[str, Any] = {"top_n": ranking.top_n}
+    if ranking.documents is not None:
         packed |= {"start": line.start, "bytes": line.stop - line.start}
     return packed
 

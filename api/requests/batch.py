@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from api.answers.batch_schemas import BatchBody
-from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests import dialects
 from api.requests.fields import check_fields
 from api.requests.file_id import checked_file_id
 from api.requests.idempotency import idempotency_of
+from api.requests.sender import Sender
 from api.requests.submission import parse_object, read_metadata
 from api.requests.webhook import read_webhook
 from jobs.file_batches.creating import NewBatch
@@ -25,21 +25,11 @@ _WINDOW = re.compile(r"([1-9][0-9]{0,7})([smhd])", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def read_batch(
-    reading: ReadingContext,
-    data: bytes,
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    idempotency_key: str | None,
-    strict: bool = False,
-) -> tuple[NewBatch, tuple[str, ...]]:
-    """Return the batch in a body, and warnings about unknown fields. Raises RequestError.
-
-    strict: whether unknown fields are refused.
-    """
+def read_batch(reading: ReadingContext, data: bytes, sender: Sender) -> tuple[NewBatch, tuple[str, ...]]:
+    """Return the batch in a body, and warnings about unknown fields. Raises RequestError."""
     body = parse_object(data)
-    warnings = check_fields(body, BatchBody.model_fields, dialects.BATCH, strict=strict)
-    idempotency = idempotency_of(idempotency_key, ROUTE, data)
+    warnings = check_fields(body, BatchBody.model_fields, dialects.BATCH, strict=sender.is_strict)
+    idempotency = idempotency_of(sender.idempotency_key, ROUTE, data)
     file_id, endpoint = body.get("input_file_id"), body.get("endpoint")
     if not isinstance(file_id, str):
         raise _invalid("input_file_id must be the id of a file", "input_file_id")
@@ -48,7 +38,7 @@ def read_batch(
     assert isinstance(endpoint, str)
     window, seconds = _window(body, reading.limits.max_completion_window_seconds)
     wanted = NewBatch(
-        tenant=principal.tenant,
+        tenant=sender.principal.tenant,
         model=reading.card.name,
         endpoint=endpoint,
         input_file_id=checked_file_id(file_id, "input_file_id"),

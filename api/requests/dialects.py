@@ -12,7 +12,7 @@ from scoring.error_codes import ErrorCode, RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class Refused:
     """A field that is refused."""
 
     advice: str = ""  # what to send instead
@@ -22,79 +22,79 @@ class Foreign:
 _QUERY_AND_ITEMS = "send query and items"
 _TRUNCATION = "nothing is cut here; split what is too long"
 
-SCORE: Mapping[str, Foreign] = {
+SCORE: Mapping[str, Refused] = {
     # SGLang
-    "return_pooled_hidden_states": Foreign(harmless=(False,)),
-    "embed_override_token_id": Foreign(),
-    "query_embed_overrides": Foreign(),
-    "item_embed_overrides": Foreign(),
+    "return_pooled_hidden_states": Refused(harmless=(False,)),
+    "embed_override_token_id": Refused(),
+    "query_embed_overrides": Refused(),
+    "item_embed_overrides": Refused(),
     # vLLM
-    "top_k": Foreign("all tokens of the vocabulary count", harmless=(0, -1)),
-    "top_p": Foreign("all tokens of the vocabulary count", harmless=(1,)),
-    "add_special_tokens": Foreign("send token ids to have none", harmless=(True,)),
-    "truncate_prompt_tokens": Foreign(_TRUNCATION),
-    "text_1": Foreign(_QUERY_AND_ITEMS),
-    "text_2": Foreign(_QUERY_AND_ITEMS),
-    "queries": Foreign(_QUERY_AND_ITEMS),
-    "documents": Foreign(f"{_QUERY_AND_ITEMS}, or call /v1/rerank"),
+    "top_k": Refused("all tokens of the vocabulary count", harmless=(0, -1)),
+    "top_p": Refused("all tokens of the vocabulary count", harmless=(1,)),
+    "add_special_tokens": Refused("send token ids to have none", harmless=(True,)),
+    "truncate_prompt_tokens": Refused(_TRUNCATION),
+    "text_1": Refused(_QUERY_AND_ITEMS),
+    "text_2": Refused(_QUERY_AND_ITEMS),
+    "queries": Refused(_QUERY_AND_ITEMS),
+    "documents": Refused(f"{_QUERY_AND_ITEMS}, or call /v1/rerank"),
     # OpenAI
-    "messages": Foreign("write the chat format into query_template and item_template"),
-    "prompt": Foreign(_QUERY_AND_ITEMS),
-    "logit_bias": Foreign(harmless=({},)),
+    "messages": Refused("write the chat format into query_template and item_template"),
+    "prompt": Refused(_QUERY_AND_ITEMS),
+    "logit_bias": Refused(harmless=({},)),
 }
 """The fields that ``/v1/score`` and ``/v1/jobs`` refuse."""
 
 _NO_LABELS = "a likelihood has no labels: call /v1/score"
 _WHOLE_TEXT = "send the whole text as query and items"
 
-LIKELIHOOD: Mapping[str, Foreign] = {
+LIKELIHOOD: Mapping[str, Refused] = {
     **SCORE,
-    "labels": Foreign(_NO_LABELS),
-    "label_token_ids": Foreign(_NO_LABELS),
-    "label_token_sequences": Foreign(_NO_LABELS),
-    "label_scoring": Foreign(_NO_LABELS),
-    "label_normalization": Foreign("the answer has the number of tokens to divide by", harmless=("none",)),
-    "apply_softmax": Foreign(_NO_LABELS, harmless=(False,)),
-    "temperature": Foreign(_NO_LABELS, harmless=(1,)),
-    "return_logprobs": Foreign("send return_token_logprobs", harmless=(False,)),
-    "return_logits": Foreign("send return_token_logprobs", harmless=(False,)),
-    "item_first": Foreign("an item stands behind the query", harmless=(False,)),
-    "template": Foreign(_WHOLE_TEXT),
-    "query_template": Foreign(_WHOLE_TEXT),
-    "item_template": Foreign(_WHOLE_TEXT),
-    "instruction": Foreign(_WHOLE_TEXT),
+    "labels": Refused(_NO_LABELS),
+    "label_token_ids": Refused(_NO_LABELS),
+    "label_token_sequences": Refused(_NO_LABELS),
+    "label_scoring": Refused(_NO_LABELS),
+    "label_normalization": Refused("the answer has the number of tokens to divide by", harmless=("none",)),
+    "apply_softmax": Refused(_NO_LABELS, harmless=(False,)),
+    "temperature": Refused(_NO_LABELS, harmless=(1,)),
+    "return_logprobs": Refused("send return_token_logprobs", harmless=(False,)),
+    "return_logits": Refused("send return_token_logprobs", harmless=(False,)),
+    "item_first": Refused("an item stands behind the query", harmless=(False,)),
+    "template": Refused(_WHOLE_TEXT),
+    "query_template": Refused(_WHOLE_TEXT),
+    "item_template": Refused(_WHOLE_TEXT),
+    "instruction": Refused(_WHOLE_TEXT),
 }
 """The fields that ``/v1/likelihood``, and jobs of that kind, refuse."""
 
-RERANK: Mapping[str, Foreign] = {
+RERANK: Mapping[str, Refused] = {
     # Cohere
-    "rank_fields": Foreign("send each document as one text"),
-    "max_chunks_per_doc": Foreign("send chunks as documents"),
+    "rank_fields": Refused("send each document as one text"),
+    "max_chunks_per_doc": Refused("send chunks as documents"),
     # vLLM
-    "truncate_prompt_tokens": Foreign("max_tokens_per_doc cuts documents"),
-    "use_activation": Foreign("a template decides what relevance is", harmless=(True,)),
-    "activation": Foreign("a template decides what relevance is", harmless=(True,)),
+    "truncate_prompt_tokens": Refused("max_tokens_per_doc cuts documents"),
+    "use_activation": Refused("a template decides what relevance is", harmless=(True,)),
+    "activation": Refused("a template decides what relevance is", harmless=(True,)),
     # TEI
-    "texts": Foreign("send documents"),
-    "raw_scores": Foreign("a template decides what relevance is", harmless=(False,)),
-    "truncate": Foreign("max_tokens_per_doc cuts documents", harmless=(False,)),
+    "texts": Refused("send documents"),
+    "raw_scores": Refused("a template decides what relevance is", harmless=(False,)),
+    "truncate": Refused("max_tokens_per_doc cuts documents", harmless=(False,)),
 }
 """The fields that ``/v1/rerank`` refuses."""
 
 
-BATCH: Mapping[str, Foreign] = {
+BATCH: Mapping[str, Refused] = {
     # OpenAI
-    "output_expires_after": Foreign("the files of a batch are deleted with it"),
+    "output_expires_after": Refused("the files of a batch are deleted with it"),
 }
 """The fields that ``/v1/batches`` refuses."""
 
 
-def refuse_foreign(body: Mapping[str, object], foreign: Mapping[str, Foreign]) -> None:
+def refuse(body: Mapping[str, object], refused: Mapping[str, Refused]) -> None:
     """Raise RequestError UNSUPPORTED_PARAMETER for the first of these fields in a body whose value is not harmless."""
     for name, value in body.items():
-        if name not in foreign or value is None:
+        if name not in refused or value is None:
             continue
-        field = foreign[name]
+        field = refused[name]
         # In Python, True and 1 are equal.
         if any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in field.harmless):
             continue

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from api.requests.dialects import Foreign, refuse_foreign
+from api.requests.dialects import Refused, refuse
 from api.requests.webhook import unknown_webhook_fields
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import QUOTED_CHARACTERS, QUOTED_PIECES, quote_name
 
 
 def check_fields(
-    body: Mapping[str, object], known: Collection[str], foreign: Mapping[str, Foreign], *, strict: bool
+    body: Mapping[str, object], known: Collection[str], refused: Mapping[str, Refused], *, strict: bool
 ) -> tuple[str, ...]:
     """Return warnings about a body's unknown fields.
 
-    known: the names of the fields that the body may have. foreign: the fields of other systems that are refused.
+    known: the names of the fields that the body may have. refused: the fields of other systems that it may not have.
     strict: whether unknown fields are refused. Raises RequestError UNSUPPORTED_PARAMETER, UNKNOWN_PARAMETER.
     """
-    refuse_foreign(body, foreign)
-    names = [name for name in body if name not in known and name not in foreign]
+    refuse(body, refused)
+    names = [name for name in body if name not in known and name not in refused]
     if "webhook" in known:
         names += unknown_webhook_fields(body)
     if names and strict:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests.idempotency import KEY_PATTERN, idempotency_of
+from api.requests.sender import Sender
 from api.requests.submission import JOBS, job_of, parse_object
 from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
@@ -33,18 +33,8 @@ ReadJob = Submission | Mapping[str, Any]
 """A job, or the fields of the RequestError for which it is refused."""
 
 
-def read_job_set(
-    reading: ReadingContext,
-    data: bytes,
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    strict: bool = False,
-) -> list[ReadJob]:
-    """Return what each job of a set is. Raises RequestError for a body that is no set.
-
-    stop_if_unwanted: called between short steps; an exception that it raises ends the work. strict: whether unknown
-    fields are refused.
-    """
+def read_job_set(reading: ReadingContext, data: bytes, sender: Sender) -> list[ReadJob]:
+    """Return what each job of a set is. Raises RequestError for a body that is no set."""
     body = parse_object(data)
     if unknown := next((name for name in body if name != "jobs"), None):
         message = f"there is no field {quote_name(unknown)} beside jobs: each job has fields of its own"
@@ -59,10 +49,10 @@ def read_job_set(
     found: list[ReadJob] = []
     size, seconds, started = 0, 0.0, time.monotonic()
     for job in jobs:
-        stop_if_unwanted()
+        reading.stop_if_unwanted()
         try:
             _check_room(size, seconds)
-            submission = _read(reading, job, stop_if_unwanted, principal, strict=strict)
+            submission = _read(reading, job, sender)
         except RequestError as error:
             found.append(vars(error))
         else:
@@ -84,14 +74,7 @@ def _check_room(size: int, seconds: float) -> None:
     raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
 
 
-def _read(
-    reading: ReadingContext,
-    job: object,
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    *,
-    strict: bool,
-) -> Submission:
+def _read(reading: ReadingContext, job: object, sender: Sender) -> Submission:
     if not isinstance(job, dict):
         raise RequestError(ErrorCode.INVALID_REQUEST, "a job must be a JSON object")
     body = {name: value for name, value in job.items() if name != "idempotency_key"}
@@ -101,7 +84,7 @@ def _read(
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param="idempotency_key")
     # The bytes that Python makes of a body, so that its own client may send a job in a set, and again alone.
     idempotency = idempotency_of(key, JOBS, json.dumps(body).encode()) if key is not None else None
-    wanted = job_of(reading, body, stop_if_unwanted, principal, idempotency, strict)
+    wanted = job_of(reading, body, sender, idempotency)
     if wanted.dry_run:
         message = "a set is stored: send a dry run alone, to /v1/jobs"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")

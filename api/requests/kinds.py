@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
 from api.requests import dialects
-from api.requests.dialects import Foreign
+from api.requests.dialects import Refused
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.request import ScoreRequest, parse_likelihood_request, parse_score_request
 from scoring.templates.template import Template
@@ -18,9 +18,9 @@ class Kind:
     """What a body of this kind may hold, and how it is read."""
 
     path: str  # of its calls
-    of_calls: Collection[str]  # the fields of a call
-    of_jobs: Collection[str]  # those of a job
-    foreign: Mapping[str, Foreign]  # the fields of other systems that are refused
+    call_fields: Collection[str]
+    job_fields: Collection[str]
+    refused: Mapping[str, Refused]  # the fields of other systems that neither may have
     parse: Callable[[Mapping[str, object], Mapping[str, Template]], ScoreRequest]
 
 
@@ -35,10 +35,6 @@ LIKELIHOOD = Kind(
 
 KINDS = {"score": SCORE, "likelihood": LIKELIHOOD}
 """By the name in the body of a job, of which the first is the default."""
-
-
-CALLS = {kind.path: kind for kind in KINDS.values()}
-"""By the path of their calls."""
 
 
 def kind_of(body: Mapping[str, object]) -> Kind:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
+from api.answers.reranking import Ranking
 from api.answers.reranking_schemas import RerankBody
-from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests import dialects
 from api.requests.fields import check_fields
-from api.requests.idempotency import idempotency_of
+from api.requests.sender import Sender
 from api.requests.submission import (
     Call,
     Fields,
     call_limits,
     call_timeout,
-    parse_object,
     prepare_request,
     submission_of,
 )
@@ -25,50 +23,23 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
 from scoring.templates.asked import find_template, wording_by
-from scoring.tokenizing.tokenization import TextTokenizer
+
+RERANK = {"/v1/rerank": True, "/v2/rerank": False, "/rerank": True}
+"""The paths of rankings, and whether each returns documents unless told otherwise."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rerank:
-    """A request to rank documents."""
-
-    call: Call
-    top_n: int | None  # how many results are wanted; None: all
-    documents: list[str] | None  # as they were sent, if they are to be returned
-
-
-def read_rerank(
-    reading: ReadingContext,
-    data: bytes,
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    idempotency_key: str | None,
-    path: str,
-    return_documents: bool,
-    strict: bool = False,
-) -> Rerank:
-    """Return the request in a body. Raises RequestError.
-
-    stop_if_unwanted: called between short steps; an exception that it raises ends the work. return_documents: whether
-    the documents are returned if the body does not say. strict: whether unknown fields are refused.
-    """
-    body = parse_object(data)
-    idempotency = idempotency_of(idempotency_key, f"POST {path}", data)
-    return rerank_of(reading, body, stop_if_unwanted, principal, idempotency, return_documents, strict=strict)
-
-
-def rerank_of(
+def ranking_of(
+    returns_documents: bool,
     reading: ReadingContext,
     body: Mapping[str, object],
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
+    sender: Sender,
     idempotency: Idempotency | None,
-    return_documents: bool,
-    *,
-    strict: bool = False,
-) -> Rerank:
-    """Return the request in a body that is parsed. Raises RequestError. strict: whether unknown fields are refused."""
-    unknown = check_fields(body, RerankBody.model_fields, dialects.RERANK, strict=strict)
+) -> Call:
+    """Return the ranking in a body that is parsed. Raises RequestError.
+
+    returns_documents: whether the documents are returned if the body does not say.
+    """
+    unknown = check_fields(body, RerankBody.model_fields, dialects.RERANK, strict=sender.is_strict)
     timeout = call_timeout(reading, body)
     top_n, most_tokens = _count(body, "top_n"), _count(body, "max_tokens_per_doc")
     returned = body.get("return_documents")
@@ -94,16 +65,16 @@ def rerank_of(
         limits.check_items(len(documents))
         limits.check_query_and_labels(query, ())
         limits.check_item_texts(documents)
-        items, warnings = _cut(documents, most_tokens, reading.tokenizer, stop_if_unwanted)
+        items, warnings = _cut(reading, documents, most_tokens)
         request = ScoreRequest(query, items, None, template.labels, options, wording, template)
-        prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
+        prepared = prepare_request(reading, sender, request, limits)
     except RequestError as error:
         raise _of_documents(error) from None
     # Nobody comes back for a ranking, so a job that is out of time is given up.
     fields = Fields(Origin.CALL, Priority.INTERACTIVE, timeout, {}, warnings=(*unknown, *warnings))
-    submission = submission_of(reading, principal, request, prepared, fields, idempotency)
-    kept = documents if (return_documents if returned is None else returned) else None
-    return Rerank(Call(submission, timeout, cancel_on_timeout=True), top_n, kept)
+    submission = submission_of(reading, sender, request, prepared, fields, idempotency)
+    kept = documents if (returns_documents if returned is None else returned) else None
+    return Call(submission, timeout, cancel_on_timeout=True, ranking=Ranking(top_n, kept, options.relevance))
 
 
 def documents_of(value: object) -> list[str]:
@@ -122,15 +93,13 @@ def documents_of(value: object) -> list[str]:
     return texts
 
 
-def _cut(
-    documents: list[str], most: int | None, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]
-) -> tuple[list[str], tuple[str, ...]]:
+def _cut(reading: ReadingContext, documents: list[str], most: int | None) -> tuple[list[str], tuple[str, ...]]:
     """Return the beginnings of the documents, and a warning that says how many were cut."""
     if most is None:
         return documents, ()
     beginnings: list[str] = []
-    for beginning in tokenizer.beginnings(documents, most):
-        stop_if_unwanted()
+    for beginning in reading.tokenizer.beginnings(documents, most):
+        reading.stop_if_unwanted()
         beginnings.append(beginning)
     cut = sum(len(beginning) < len(document) for beginning, document in zip(beginnings, documents, strict=True))
     if not cut:

@@ -6,15 +6,16 @@ the fields that do not concern scoring, then the shapes of query, items and labe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from api.callers.authentication import Principal
+from api.answers.reranking import Ranking
 from api.reading import ReadingContext
 from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
 from api.requests.json_body import parse_json
-from api.requests.kinds import CALLS, Kind, kind_of
+from api.requests.kinds import Kind, kind_of
+from api.requests.sender import Sender
 from api.requests.webhook import read_webhook
 from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Idempotency, Origin, Submission
@@ -24,7 +25,6 @@ from scoring.limits import Limit, Limits
 from scoring.options import Priority
 from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import ScoreRequest, parse_flag, refuse_labels_for_each_item
-from scoring.tokenizing.tokenization import always_wanted
 
 JOBS = "POST /v1/jobs"
 """The route of all jobs, for their Idempotency-Keys."""
@@ -48,13 +48,14 @@ class JobRequest:
     dry_run: bool  # say what the job would take, and store nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """A job whose client waits for it."""
 
     submission: Submission
     timeout: float  # seconds
     cancel_on_timeout: bool
+    ranking: Ranking | None = None  # if it ranks its items
 
 
 def parse_object(data: bytes) -> Mapping[str, object]:
@@ -65,59 +66,31 @@ def parse_object(data: bytes) -> Mapping[str, object]:
     return body
 
 
-def read_job(
-    reading: ReadingContext,
-    data: bytes,
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    idempotency_key: str | None,
-    strict: bool = False,
-) -> JobRequest:
-    """Return the job in the body of ``POST /v1/jobs``. Raises RequestError.
-
-    stop_if_unwanted: called between short steps; an exception that it raises ends the work. strict: whether unknown
-    fields are refused.
-    """
-    body = parse_object(data)
-    return job_of(reading, body, stop_if_unwanted, principal, idempotency_of(idempotency_key, JOBS, data), strict)
+def read_job(reading: ReadingContext, data: bytes, sender: Sender) -> JobRequest:
+    """Return the job in the body of ``POST /v1/jobs``. Raises RequestError."""
+    return job_of(reading, parse_object(data), sender, idempotency_of(sender.idempotency_key, JOBS, data))
 
 
 def job_of(
-    reading: ReadingContext,
-    body: Mapping[str, object],
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    idempotency: Idempotency | None,
-    strict: bool,
+    reading: ReadingContext, body: Mapping[str, object], sender: Sender, idempotency: Idempotency | None
 ) -> JobRequest:
-    """Return the job in a body that is parsed, as :func:`read_job` does. Raises RequestError."""
+    """Return the job in a body that is parsed. Raises RequestError."""
     kind = kind_of(body)
-    limits = _limits(
+    limits = limits_of(
         reading,
         items=Limit("max_items", reading.scoring.max_items, LINES_ADVICE),
         tokens=Limit("max_tokens_per_job", reading.limits.max_tokens_per_job, SEVERAL_ADVICE),
     )
-    fields = _job_fields(reading, body, kind, strict=strict)
+    fields = _job_fields(reading, body, kind, sender)
     dry_run = parse_flag(body.get("dry_run"), "dry_run")
-    request = _request(reading, body, kind)
-    prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
-    submission = submission_of(reading, principal, request, prepared, fields, idempotency)
+    request = parse_request(reading, body, kind)
+    prepared = prepare_request(reading, sender, request, limits)
+    submission = submission_of(reading, sender, request, prepared, fields, idempotency)
     return JobRequest(submission, dry_run)
 
 
-def read_upload(
-    reading: ReadingContext,
-    principal: Principal,
-    body: Mapping[str, object],
-    stop_if_unwanted: Callable[[], None] = always_wanted,
-    *,
-    strict: bool = False,
-) -> tuple[Submission, Preparation]:
-    """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError.
-
-    stop_if_unwanted: called between short steps, also by the preparation; an exception that it raises ends the work.
-    strict: whether unknown fields are refused.
-    """
+def read_upload(reading: ReadingContext, body: Mapping[str, object], sender: Sender) -> tuple[Submission, Preparation]:
+    """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError."""
     if body.get("items") is not None:
         raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
     if parse_flag(body.get("dry_run"), "dry_run"):
@@ -125,7 +98,7 @@ def read_upload(
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")
     most = reading.limits
     limits = replace(
-        _limits(
+        limits_of(
             reading,
             items=Limit("max_items_per_upload", reading.scoring.max_items_per_upload),
             tokens=Limit("max_tokens_per_job", most.max_tokens_per_job, SEVERAL_ADVICE),
@@ -136,69 +109,22 @@ def read_upload(
         ),
     )
     kind = kind_of(body)
-    fields = _job_fields(reading, body, kind, strict=strict)
+    fields = _job_fields(reading, body, kind, sender)
     refuse_labels_for_each_item(body)
-    request = _request(reading, {**body, "items": []}, kind)
+    request = parse_request(reading, {**body, "items": []}, kind)
     wanted = reading.scoring.multi_item_algorithm
-    preparation = Preparation(request, reading.card, reading.tokenizer, limits, wanted, stop_if_unwanted)
-    return submission_of(reading, principal, request, preparation.prepared(()), fields, None), preparation
-
-
-def read_call(
-    reading: ReadingContext,
-    data: bytes,
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    idempotency_key: str | None,
-    path: str,
-    strict: bool = False,
-) -> Call:
-    """Return the call in the body of a ``POST`` to a path that is known as ``url`` to batches. Raises RequestError.
-
-    stop_if_unwanted: called between short steps; an exception that it raises ends the work. strict: whether unknown
-    fields are refused.
-    """
-    body = parse_object(data)
-    idempotency = idempotency_of(idempotency_key, f"POST {path}", data)
-    return call_of(reading, body, stop_if_unwanted, principal, idempotency, path, strict=strict)
-
-
-def call_of(
-    reading: ReadingContext,
-    body: Mapping[str, object],
-    stop_if_unwanted: Callable[[], None],
-    principal: Principal,
-    idempotency: Idempotency | None,
-    path: str,
-    *,
-    strict: bool = False,
-) -> Call:
-    """Return the call in a body that is parsed. Raises RequestError.
-
-    path: what it is a call of. strict: whether unknown fields are refused.
-    """
-    kind = CALLS[path]
-    warnings = check_fields(body, kind.of_calls, kind.foreign, strict=strict)
-    timeout = call_timeout(reading, body)
-    cancel_on_timeout = _one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
-    limits = call_limits(reading)
-    # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
-    expires_in = timeout if cancel_on_timeout else None
-    fields = Fields(Origin.CALL, Priority.INTERACTIVE, expires_in, {}, warnings=warnings)
-    request = _request(reading, body, kind)
-    prepared = prepare_request(reading, principal, request, limits, stop_if_unwanted)
-    submission = submission_of(reading, principal, request, prepared, fields, idempotency)
-    return Call(submission, timeout, cancel_on_timeout)
+    preparation = Preparation(request, reading.card, reading.tokenizer, limits, wanted, reading.stop_if_unwanted)
+    return submission_of(reading, sender, request, preparation.prepared(()), fields, None), preparation
 
 
 def call_timeout(reading: ReadingContext, body: Mapping[str, object]) -> float:
     """Return how many seconds a call wants to wait. Raises RequestError."""
-    return _seconds(body, "timeout", reading.api.max_call_timeout_seconds) or reading.api.call_timeout_seconds
+    return seconds_of(body, "timeout", reading.api.max_call_timeout_seconds) or reading.api.call_timeout_seconds
 
 
 def call_limits(reading: ReadingContext) -> Limits:
     """Return the limits of a call."""
-    return _limits(
+    return limits_of(
         reading,
         items=Limit("max_items_per_call", reading.scoring.max_items_per_call, JOBS_ADVICE),
         tokens=Limit("max_tokens_per_call", reading.scoring.max_tokens_per_call, JOBS_ADVICE),
@@ -217,23 +143,24 @@ class Fields:
     warnings: tuple[str, ...] = ()
 
 
-def _job_fields(reading: ReadingContext, body: Mapping[str, object], kind: Kind, *, strict: bool) -> Fields:
-    warnings = check_fields(body, kind.of_jobs, kind.foreign, strict=strict)
+def _job_fields(reading: ReadingContext, body: Mapping[str, object], kind: Kind, sender: Sender) -> Fields:
+    warnings = check_fields(body, kind.job_fields, kind.refused, strict=sender.is_strict)
     webhook = read_webhook(body, reading.webhook_rules)
-    given = _one_of(body, "priority", [str(priority) for priority in Priority])
-    expires_in = _seconds(body, "expires_in", MAX_EXPIRES_IN)
+    given = one_of(body, "priority", [str(priority) for priority in Priority])
+    expires_in = seconds_of(body, "expires_in", MAX_EXPIRES_IN)
     priority = Priority(given) if given is not None else Priority.NORMAL
     return Fields(Origin.JOB, priority, expires_in, read_metadata(body), webhook, warnings)
 
 
-def _request(reading: ReadingContext, body: Mapping[str, object], kind: Kind) -> ScoreRequest:
+def parse_request(reading: ReadingContext, body: Mapping[str, object], kind: Kind) -> ScoreRequest:
+    """Return what a body of this kind asks to be scored. Raises RequestError."""
     reading.check_model(body.get("model"))
     return kind.parse(body, reading.templates.by_name)
 
 
 def submission_of(
     reading: ReadingContext,
-    principal: Principal,
+    sender: Sender,
     request: ScoreRequest,
     prepared: PreparedRequest,
     fields: Fields,
@@ -256,27 +183,22 @@ def submission_of(
         warnings=(*fields.warnings, *prepared.warnings),
         origin=fields.origin,
         idempotency=idempotency,
-        tenant=principal.tenant,
-        quota=principal.policy.max_waiting_tokens,
+        tenant=sender.principal.tenant,
+        quota=sender.principal.policy.max_waiting_tokens,
         webhook=fields.webhook,
         notice_key=new_notice_key() if fields.origin is Origin.CALL else None,
     )
 
 
-def prepare_request(
-    reading: ReadingContext,
-    principal: Principal,
-    request: ScoreRequest,
-    limits: Limits,
-    stop_if_unwanted: Callable[[], None],
-) -> PreparedRequest:
+def prepare_request(reading: ReadingContext, sender: Sender, request: ScoreRequest, limits: Limits) -> PreparedRequest:
     """Tokenize and check a request that arrived as one body. Raises RequestError."""
     reading.check_pairs(request)
     wanted = reading.scoring.multi_item_algorithm
-    return prepare(request, reading.card, reading.tokenizer.of(principal.tenant), limits, wanted, stop_if_unwanted)
+    tokenizer = reading.tokenizer.of(sender.principal.tenant)
+    return prepare(request, reading.card, tokenizer, limits, wanted, reading.stop_if_unwanted)
 
 
-def _limits(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:
+def limits_of(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:
     """Return the limits of a job or call that arrives as one body."""
     scoring, limits = reading.scoring, reading.limits
     return Limits(
@@ -297,7 +219,8 @@ def _limits(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:
     )
 
 
-def _one_of(body: Mapping[str, object], name: str, allowed: Collection[str]) -> str | None:
+def one_of(body: Mapping[str, object], name: str, allowed: Collection[str]) -> str | None:
+    """Return the value of a field that has one of these values; None without one. Raises RequestError."""
     value = body.get(name)
     if value is None:
         return None
@@ -306,7 +229,8 @@ def _one_of(body: Mapping[str, object], name: str, allowed: Collection[str]) -> 
     return value
 
 
-def _seconds(body: Mapping[str, object], name: str, maximum: float) -> float | None:
+def seconds_of(body: Mapping[str, object], name: str, maximum: float) -> float | None:
+    """Return the value of a field that is a number of seconds; None without one. Raises RequestError."""
     value = body.get(name)
     if value is None:
         return None

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from api.answers.presentation import encode
 from api.answers.schemas import TokenizeBody
 from api.reading import ReadingContext
 from api.requests.fields import check_fields
+from api.requests.sender import Sender
 from api.requests.submission import parse_object
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.limits import Limit, check_characters
 
 
-def tokenize_text(
-    reading: ReadingContext, data: bytes, stop_if_unwanted: Callable[[], None], strict: bool = False
-) -> bytes:
-    """Return the answer of ``POST /v1/tokenize``. Raises RequestError. strict: whether unknown fields are refused."""
+def tokenize_text(reading: ReadingContext, data: bytes, sender: Sender) -> bytes:
+    """Return the answer of ``POST /v1/tokenize``. Raises RequestError."""
     body = parse_object(data)
-    check_fields(body, TokenizeBody.model_fields, {}, strict=strict)
+    check_fields(body, TokenizeBody.model_fields, {}, strict=sender.is_strict)
     reading.check_model(body.get("model"))
     text = body.get("text")
     if not isinstance(text, str):

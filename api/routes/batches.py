@@ -19,6 +19,7 @@ from api.requests.batch import read_batch
 from api.requests.body import received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import Handling, is_strict
+from api.requests.sender import Sender
 from api.service import ServiceOf, StoreOf
 from jobs.file_batches.creating import cancel_batch, create_batch
 from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
@@ -70,10 +71,8 @@ async def create(
     as files, in the order of the lines. A line that is wrong goes to the error file, and the others are scored.
     """
     async with received_body(request, service.reading.limits) as data:
-        strict = is_strict(request, handling)
-        wanted, warnings = await service.bodies.read(
-            request, principal.tenant, read_batch, data, principal, idempotency_key, strict
-        )
+        sender = Sender(principal, idempotency_key, is_strict(request, handling))
+        wanted, warnings = await service.bodies.read(request, principal.tenant, read_batch, data, sender)
     limits = service.reading.limits
     no_room = await service.threads.sql_of(principal.tenant, service.acceptance.storage_quota.refusal, principal.tenant)
     batch, is_replayed = await service.store.in_turn(

@@ -23,6 +23,7 @@ from api.provenances import Shown
 from api.requests.body import received_body
 from api.requests.job_set import MAX_JOBS, ReadJob, read_job_set
 from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
+from api.requests.sender import Sender
 from api.routes.jobs import admit_job, checked_job_id, counts_as_stream_if_it_waits
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf
@@ -64,9 +65,9 @@ async def submit_set(
     if request.headers.get("idempotency-key") is not None:
         message = "a set has no Idempotency-Key: give each of its jobs an idempotency_key"
         raise RequestError(ErrorCode.INVALID_REQUEST, message, param="Idempotency-Key")
-    strict = is_strict(request, handling)
+    sender = Sender(principal, is_strict=is_strict(request, handling))
     async with received_body(request, service.reading.limits) as data:
-        read = await service.bodies.read(request, principal.tenant, read_job_set, data, principal, strict)
+        read = await service.bodies.read(request, principal.tenant, read_job_set, data, sender)
     # One after the other, since what the first one is admitted by mostly holds for all.
     admitted = [await _admitted(service, one) for one in read]
     outcomes = await asyncio.gather(*(_outcome(service, one) for one in admitted))

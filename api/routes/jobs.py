@@ -26,7 +26,6 @@ from api.answers.presentation import (
 )
 from api.answers.schemas import DeletedJob, DryRun, Job, JobList, ScoreList
 from api.budget import Kind, place_of
-from api.callers.authentication import Principal
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.request_id import BrokenOffError
@@ -34,7 +33,8 @@ from api.requests.accept import names
 from api.requests.body import media_type, received_body
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
-from api.requests.submission import JobRequest, read_job
+from api.requests.sender import Sender
+from api.requests.submission import read_job
 from api.requests.uploads.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.batches import BATCH_ID
@@ -140,11 +140,13 @@ async def submit(
     With `dry_run` nothing is stored, not even an Idempotency-Key, and the answer is a 200 that says what the job would
     take.
     """
-    strict = is_strict(request, handling)
+    sender = Sender(principal, idempotency_key, is_strict(request, handling))
     if place_of(request).kind is Kind.UPLOAD:
-        accepted, job = await receive_upload(request, service, principal, idempotency_key, strict=strict)
+        accepted, job = await receive_upload(request, service, sender)
     else:
-        wanted = await _receive_job(request, service, principal, idempotency_key, strict=strict)
+        async with received_body(request, service.reading.limits) as data:
+            wanted = await service.bodies.read(request, principal.tenant, read_job, data, sender)
+            del data
         submission = wanted.submission
         if wanted.dry_run:
             return json_response(show_dry_run(await dry_run(service.store, service.acceptance, submission)))
@@ -291,14 +293,6 @@ def _wake(service: Service, job_id: str) -> None:
     """Wake the requests that wait for a job, in this process and in others."""
     service.waiters.on_ended(job_id)
     service.acceptance.ringer.announce([job_id])
-
-
-async def _receive_job(
-    request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool
-) -> JobRequest:
-    """Receive and read a job in one JSON body, which is released with the return."""
-    async with received_body(request, service.reading.limits) as data:
-        return await service.bodies.read(request, principal.tenant, read_job, data, principal, key, strict)
 
 
 async def admit_job(service: Service, submission: Submission) -> Submission:

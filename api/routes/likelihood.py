@@ -9,12 +9,12 @@ from api.answers.error_responses import secured
 from api.answers.items.request_schemas import LikelihoodBody
 from api.answers.items.result_schemas import LikelihoodResponse
 from api.answers.openapi import json_body
-from api.answers.presentation import encode_scoring
 from api.principal import WithScoreScope
 from api.requests.idempotency import IdempotencyKey
 from api.requests.kinds import LIKELIHOOD
 from api.requests.prefer import Handling, is_strict
-from api.routes.score import CALL_ERRORS, answer_call, receive_call
+from api.requests.sender import Sender
+from api.routes.score import CALL_ERRORS, answer_call
 from api.service import ServiceOf
 
 router = APIRouter(tags=["scoring"])
@@ -39,6 +39,5 @@ async def likelihood(
 
     An item's log-probability is the sum of those of its own tokens. Everything else is as with `/v1/score`.
     """
-    strict = is_strict(request, handling)
-    call = await receive_call(request, service, principal, idempotency_key, LIKELIHOOD.path, strict=strict)
-    return await answer_call(request, service, call, encode_scoring)
+    sender = Sender(principal, idempotency_key, is_strict(request, handling))
+    return await answer_call(request, service, sender, LIKELIHOOD.path)

@@ -7,8 +7,9 @@ and the caller can still read the job after a timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request
@@ -20,14 +21,16 @@ from api.answers.items.request_schemas import ScoreBody
 from api.answers.items.result_schemas import ScoreResponse
 from api.answers.openapi import json_body
 from api.answers.presentation import ScoredJob, encode_scoring, expected_bytes, json_response
+from api.answers.reranking import encode_ranking
 from api.budget import place_of
-from api.callers.authentication import Principal
 from api.principal import WithScoreScope
 from api.requests.body import received_body
+from api.requests.calls import read_call
 from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.kinds import SCORE
 from api.requests.prefer import Handling, is_strict
-from api.requests.submission import Call, read_call
+from api.requests.sender import Sender
+from api.requests.submission import Call
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
@@ -83,6 +86,9 @@ CALL_ERRORS = (
 STOP_RETRY_SECONDS = 1.0
 """The ``Retry-After`` of a server that stops: by then, another one takes requests, or soon will."""
 
+SMALL_RANKING = 100
+"""A ranking with at most so many results, and without documents, is encoded in less time than a thread takes."""
+
 EXAMPLE = {
     "query": "Query: how do I care for indoor plants?\n",
     "items": [
@@ -113,18 +119,26 @@ async def score(
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     The same holds for a server that stops before the end of the job: it answers with 503, to send the request again.
     """
-    strict = is_strict(request, handling)
-    call = await receive_call(request, service, principal, idempotency_key, SCORE.path, strict=strict)
-    return await answer_call(request, service, call, encode_scoring)
+    return await answer_call(
+        request, service, Sender(principal, idempotency_key, is_strict(request, handling)), SCORE.path
+    )
 
 
-async def answer_call(
-    request: Request, service: Service, call: Call, encode: Callable[[ScoredJob], bytes], *, is_small: bool = True
-) -> Response:
-    """Submit a call, wait for it, and answer with what ``encode`` makes of its scores, or with the error.
+async def answer_call(request: Request, service: Service, sender: Sender, path: str) -> Response:
+    """Receive a call, submit it, wait for it, and answer with its scores or with the error. path: what it is a call of.
 
-    is_small: whether to encode what a notice can bring takes less than it takes to hand it to a thread.
+    The body is released before the wait, which may last for minutes. But documents that are returned are as large as
+    the body, so it counts in the budget as long as they are kept.
     """
+    async with received_body(request, service.reading.limits) as data:
+        call = await service.bodies.read(request, sender.principal.tenant, read_call, data, sender, path)
+        del data
+        if call.ranking is not None and call.ranking.documents is not None:
+            return await _answer(request, service, call)
+    return await _answer(request, service, call)
+
+
+async def _answer(request: Request, service: Service, call: Call) -> Response:
     place, submission = place_of(request), call.submission
     expected = expected_bytes(submission, submission.total_items, _targets_to_show(submission) or 0)
     # An answer for which there is no room is refused before it is computed. That there is room now promises nothing.
@@ -134,6 +148,7 @@ async def answer_call(
     departure = departure_of(request) if submission.idempotency is None else None
     accepted = await service.acceptance.acceptor.accept(submission, departure)
     headers = REPLAYED if accepted.replayed else {}
+    encode = encode_scoring if call.ranking is None else partial(encode_ranking, ranking=call.ranking)
     read: _Read | None = None
     if submission.total_items == 0 or accepted.replayed:
         read = await service.threads.sql_of(submission.tenant, _result_if_ended, service, call, accepted.job_id)
@@ -143,11 +158,9 @@ async def answer_call(
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
             scored = ScoredJob.noticed(submission, accepted.job_id, ended)
             scored = await _with_provenance(service, call, scored, (ended.provenance,))
-            # The notice has the score of each label once, and any number of items may name it any number of times.
-            is_small = is_small and submission.item_labels is None
             place.reserve_answer(expected)
             return json_response(
-                encode(scored) if is_small else await service.threads.text_of(submission.tenant, encode, scored),
+                encode(scored) if _is_small(call) else await service.threads.text_of(submission.tenant, encode, scored),
                 headers=headers,
             )
         read = ended
@@ -175,12 +188,12 @@ async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids:
     return replace(scored, provenance=await service.results.find_provenance(call.submission.tenant, ids))
 
 
-async def receive_call(
-    request: Request, service: Service, principal: Principal, key: str | None, path: str, *, strict: bool
-) -> Call:
-    """Receive and read a call. With the return its body is released: the call may wait for minutes after that."""
-    async with received_body(request, service.reading.limits) as data:
-        return await service.bodies.read(request, principal.tenant, read_call, data, principal, key, path, strict)
+def _is_small(call: Call) -> bool:
+    """Return whether to encode what a notice can bring takes less than it takes to hand it to a thread."""
+    # The notice has the score of each label once, and any number of items may name it any number of times.
+    if call.submission.item_labels is not None or call.ranking is None:
+        return call.submission.item_labels is None
+    return call.ranking.documents is None and call.submission.total_items <= SMALL_RANKING
 
 
 def _result_if_ended(service: Service, call: Call, job_id: str) -> _Read | None:

@@ -12,6 +12,7 @@ from api.answers.schemas import TokenizeBody, Tokens
 from api.principal import WithScoreScope
 from api.requests.body import received_body
 from api.requests.prefer import Handling, is_strict
+from api.requests.sender import Sender
 from api.requests.tokenizing import tokenize_text
 from api.service import ServiceOf
 from scoring.error_codes import ErrorCode
@@ -40,5 +41,6 @@ async def tokenize(
     `count` says whether it is one token, which a label must be unless `label_scoring` is `sequence`.
     """
     async with received_body(request, service.reading.limits) as data:
-        answer = await service.bodies.read(request, principal.tenant, tokenize_text, data, is_strict(request, handling))
+        sender = Sender(principal, is_strict=is_strict(request, handling))
+        answer = await service.bodies.read(request, principal.tenant, tokenize_text, data, sender)
     return json_response(answer)

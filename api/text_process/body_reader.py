@@ -84,41 +84,39 @@ class BodyReader:
         self,
         request: Request,
         tenant: str,
-        function: Callable[Concatenate[ReadingContext, bytes, StopIfUnwanted, P], T],
+        function: Callable[Concatenate[ReadingContext, bytes, P], T],
         body: bytes,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Return ``function(reading, body, stop_if_unwanted, *args)``, a function at the top level of its module.
+        """Return ``function(reading, body, *args)``, a function at the top level of its module.
 
         tenant: whose turn a long body takes. Raises ClientDisconnect if the client leaves, and RequestError.
         """
         if len(body) <= SMALL_BYTES and time.monotonic() >= self._careful_until:
             try:
-                return function(self._reading_on_loop, body, _time_limit(SMALL_SECONDS), *args, **kwargs)
+                reading = replace(self._reading_on_loop, stop_if_unwanted=_time_limit(SMALL_SECONDS))
+                return function(reading, body, *args, **kwargs)
             except ManyPairsError:
                 pass  # It was known before anything took long.
             except TakesLongError:
                 self._careful_until = time.monotonic() + CAREFUL_SECONDS
         if not _is_long(body):
             with suppress(ManyPairsError):
-                reading = self._reading_in_thread
-                return await self._in_thread(
-                    request, tenant, lambda stop: function(reading, body, stop, *args, **kwargs)
-                )
+                return await self._in_thread(request, tenant, lambda reading: function(reading, body, *args, **kwargs))
         # Killing the process ends the work, so it need not ask.
         work = asyncio.ensure_future(self.process.read(tenant, function, body, *args, **kwargs))
         with _watched(request, work.cancel):
             return await work
 
-    async def _in_thread(self, request: Request, tenant: str, read: Callable[[StopIfUnwanted], T]) -> T:
+    async def _in_thread(self, request: Request, tenant: str, read: Callable[[ReadingContext], T]) -> T:
         """Return what ``read`` returns, in a thread and in the tenant's turn."""
         wish = _Wish()
         try:
             with _watched(request, wish.give_up):
                 async with self._threads.text_turn(tenant):
                     wish.check()
-                    return await self._threads.text(read, wish.check)
+                    return await self._threads.text(read, replace(self._reading_in_thread, stop_if_unwanted=wish.check))
         finally:
             wish.give_up()
 

@@ -93,16 +93,17 @@ class TextProcess:
     async def read(
         self,
         tenant: str,
-        function: Callable[Concatenate[ReadingContext, bytes, Callable[[], None], P], T],
+        function: Callable[Concatenate[ReadingContext, bytes, P], T],
         body: bytes,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Return ``function(reading, body, stop_if_unwanted, *args)``, computed by a child of the process.
+        """Return ``function(reading, body, *args)``, computed by a child of the process.
 
-        The child is killed if this is cancelled, so ``stop_if_unwanted`` does nothing. Raises the RequestError that the
-        function raises; REQUEST_TOO_LARGE if the child takes too long or needs too much memory; ReaderKilledError if
-        somebody killed it; OVERLOADED if there is no process, or if the tenant's turn does not come.
+        The child is killed if this is cancelled, so the function need not ask whether to stop. Raises the RequestError
+        that the function raises; REQUEST_TOO_LARGE if the child takes too long or needs too much memory;
+        ReaderKilledError if somebody killed it; OVERLOADED if there is no process, or if the tenant's turn does not
+        come.
         """
         async with contextlib.AsyncExitStack() as stack:
             try:

@@ -24,7 +24,7 @@ from api.answers.schemas import (
     WebhookSecretList,
 )
 from api.answers.server_schemas import Health, JobItems, Model, ModelList, Overview, Readiness, Start
-from api.routes.rerank import PATHS
+from api.requests.reranking import RERANK
 from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi, eventually
 
@@ -70,7 +70,7 @@ class Operation:
 OPERATIONS = [
     Operation("post", "/v1/score", 200, ScoreResponse, BODY, Scope.SCORE),
     Operation("post", "/v1/likelihood", 200, LikelihoodResponse, LIKELIHOOD, Scope.SCORE),
-    *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in PATHS),
+    *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in RERANK),
     Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),
     Operation("post", "/v1/jobs/sets", 202, JobSet, {"jobs": [BODY, BODY | {"query": ""}]}, Scope.SCORE),

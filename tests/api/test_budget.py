@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from api.budget import RETRY_SECONDS, Kind, Use
-from api.requests.submission import read_call
+from api.requests.calls import read_call
 from jobs.store.database import Database
 from jobs.tenancy.keys import PREFIX, StoredKey, find_key
 from jobs.tenancy.tenants import DEFAULT_TENANT

@@ -14,9 +14,9 @@ from dataclasses import replace
 import structlog
 from starlette.requests import Request
 
-from api.callers.authentication import Principal
 from api.callers.storage_quota import check_stored_bytes
 from api.requests.body import check_declared_length, content_encoding
+from api.requests.sender import Sender
 from api.requests.uploads.upload_body import UploadBody
 from api.requests.uploads.upload_reader import UploadReader
 from api.requests.webhook import with_warning_of_disabled_endpoint
@@ -42,10 +42,8 @@ HEARTBEATS = 4
 log = structlog.stdlib.get_logger("api.upload")
 
 
-async def receive_upload(
-    request: Request, service: Service, principal: Principal, key: str | None, *, strict: bool = False
-) -> tuple[Accepted, JobRecord]:
-    """Receive and accept a job. key: the request's Idempotency-Key. strict: whether unknown fields are refused.
+async def receive_upload(request: Request, service: Service, sender: Sender) -> tuple[Accepted, JobRecord]:
+    """Receive and accept a job.
 
     Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
     """
@@ -53,18 +51,18 @@ async def receive_upload(
     encoding = content_encoding(request)
     if encoding not in ("identity", "gzip", "x-gzip"):
         raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
-    reader = UploadReader(service.reading, principal, gzip=encoding != "identity", strict=strict)
+    reader = UploadReader(service.reading, sender, gzip=encoding != "identity")
     body = UploadBody(request, service.reading.limits, service.store.database.settings.upload_timeout_seconds)
-    return await _Receiver(service, principal, key, reader).receive(body)
+    return await _Receiver(service, sender, reader).receive(body)
 
 
 class _Receiver:
     """Receives one upload and stores it."""
 
-    def __init__(self, service: Service, principal: Principal, key: str | None, reader: UploadReader) -> None:
+    def __init__(self, service: Service, sender: Sender, reader: UploadReader) -> None:
         self._service = service
-        self._principal = principal
-        self._key = key
+        self._tenant = sender.principal.tenant
+        self._key = sender.idempotency_key
         self._reader = reader
         self._upload: Upload | None = None
         self._earlier: EarlierUpload | None = None
@@ -76,7 +74,7 @@ class _Receiver:
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
-        step, tenant = self._service.threads.text_of, self._principal.tenant
+        step, tenant = self._service.threads.text_of, self._tenant
         try:
             async for data in body.pieces(self._heartbeat_seconds, self._stage):
                 steps = self._reader.feed(data)
@@ -108,9 +106,7 @@ class _Receiver:
     async def _begin(self) -> None:
         assert self._reader.submission is not None
         submission = replace(self._reader.submission, traceparent=current_traceparent())
-        begun = await self._service.threads.sql_of(
-            self._principal.tenant, _begin_upload, self._service, submission, self._key
-        )
+        begun = await self._service.threads.sql_of(self._tenant, _begin_upload, self._service, submission, self._key)
         if isinstance(begun, EarlierUpload):
             # The job exists already. Of this body only the hash is needed, which must be that of the earlier body.
             self._earlier = begun
@@ -126,7 +122,7 @@ class _Receiver:
             first, self._admitted = not self._admitted, self._admitted or bool(chunks)
             self._staged_bytes += self._upload.submission.bytes_of(chunks)
             await self._service.threads.sql_of(
-                self._principal.tenant,
+                self._tenant,
                 _check_and_stage,
                 self._service,
                 self._upload,
@@ -145,7 +141,7 @@ class _Receiver:
         if self._chunks:
             await self._stage()
         assert self._upload is not None
-        await self._service.store.in_turn(self._principal.tenant, accept_upload, self._upload, body_hash)
+        await self._service.store.in_turn(self._tenant, accept_upload, self._upload, body_hash)
         return Accepted(self._upload.job_id, replayed=False)
 
     async def _give_up(self) -> None:
@@ -153,7 +149,7 @@ class _Receiver:
         if self._upload is None:
             return
         try:
-            await self._service.store.in_turn(self._principal.tenant, remove_upload, self._upload.job_id)
+            await self._service.store.in_turn(self._tenant, remove_upload, self._upload.job_id)
         except StorageUnavailable as error:
             log.warning("could not remove an upload", job_id=self._upload.job_id, error=str(error))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests.json_body import check_containers, parse_json
+from api.requests.sender import Sender
 from api.requests.submission import parse_object, read_upload
 from api.requests.uploads.lines import LineReader
 from jobs.store.records import Submission
@@ -35,12 +35,11 @@ _ITEM = re.compile(r"items\[(\d+)\]")
 class UploadReader:
     """Reads an upload. It blocks on the processor, so use it in a thread. Every method raises RequestError."""
 
-    def __init__(self, reading: ReadingContext, principal: Principal, *, gzip: bool, strict: bool = False) -> None:
+    def __init__(self, reading: ReadingContext, sender: Sender, *, gzip: bool) -> None:
         self.submission: Submission | None = None  # the job without its items, after the first line
         self.hash_only = False  # set it to compute only the hash of the further body
         self._reading = reading
-        self._principal = principal
-        self._strict = strict  # whether unknown fields are refused
+        self._sender = sender
         self._preparation: Preparation | None = None
         self._items: list[object] = []
         self._numbers: list[int] = []
@@ -92,9 +91,7 @@ class UploadReader:
     def _open(self, number: int, line: bytes) -> None:
         try:
             check_containers(line, "the body")
-            self.submission, self._preparation = read_upload(
-                self._reading, self._principal, parse_object(line), strict=self._strict
-            )
+            self.submission, self._preparation = read_upload(self._reading, parse_object(line), self._sender)
         except RequestError as error:
             raise _in_line(error, number) from None
         self._overhead = self._preparation.repeated_characters

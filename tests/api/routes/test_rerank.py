@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
-from api.routes.rerank import PATHS
+from api.requests.reranking import RERANK
 from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk
 from tests.api import tiny_model
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api, score_chunk
@@ -61,7 +61,7 @@ def test_documents_are_sorted_by_the_relevance_of_the_template(api: RunningApi, 
     assert answer["model"] == "tiny"
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", RERANK)
 @pytest.mark.parametrize("wanted", [None, True, False])
 def test_documents_are_returned_as_the_path_or_the_request_says(
     api: RunningApi, path: str, wanted: bool | None

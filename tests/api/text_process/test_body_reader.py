@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
@@ -63,11 +62,11 @@ def test_work_on_a_long_body_ends(reading: ReadingContext, leaves: bool) -> None
 def test_a_thread_stops_when_its_request_is_cancelled(reading: ReadingContext) -> None:
     began, stopped = threading.Event(), threading.Event()
 
-    def work(_: ReadingContext, __: bytes, stop_if_unwanted: Callable[[], None]) -> None:
+    def work(reading: ReadingContext, _: bytes) -> None:
         began.set()
         try:
             while not stopped.wait(0.001):
-                stop_if_unwanted()
+                reading.stop_if_unwanted()
         finally:
             stopped.set()
 
@@ -86,7 +85,7 @@ def test_a_thread_stops_when_its_request_is_cancelled(reading: ReadingContext) -
 def test_no_thread_begins_with_the_body_of_a_client_that_left_while_it_waited(reading: ReadingContext) -> None:
     go_on, begun = threading.Event(), list[bytes]()
 
-    def work(_: ReadingContext, body: bytes, __: Callable[[], None]) -> None:
+    def work(_: ReadingContext, body: bytes) -> None:
         begun.append(body)
         go_on.wait(20)
 

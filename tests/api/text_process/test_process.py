@@ -21,8 +21,10 @@ import pytest
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests import submission
+from api.requests.calls import read_call
 from api.requests.json_body import parse_json
-from api.requests.submission import read_call, read_job
+from api.requests.sender import Sender
+from api.requests.submission import read_job
 from api.text_process import body_reader
 from api.text_process.messages import Read, pack, unpack
 from api.text_process.process import TextProcess
@@ -36,7 +38,7 @@ from tests.api.tiny_model import TinyModel
 
 READERS = {"a job": read_job, "a call": partial(read_call, path="/v1/score")}
 
-PRINCIPAL = Principal(Tenant("acme"), frozenset(), None)
+SENDER = Sender(Principal(Tenant("acme"), frozenset(), None), "key")
 
 LONG_WORK = b'{"query": [' + (b"9" * 4_000 + b",") * 8_000 + b"0]}"
 """A body whose parsing takes about a second and little memory: the time grows with the square of a number's length."""
@@ -175,13 +177,11 @@ def test_a_process_that_a_signal_ends_is_an_error_that_says_what_to_do(
 def test_a_thread_stops_reading_when_its_client_leaves(small: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     reading: list[bytes] = []
 
-    def read_for_ever(
-        _: ReadingContext, data: bytes, stop_if_unwanted: body_reader.StopIfUnwanted, *__: object
-    ) -> None:
+    def read_for_ever(context: ReadingContext, data: bytes, _: object) -> None:
         reading.append(data)
         try:
             while True:
-                stop_if_unwanted()
+                context.stop_if_unwanted()
         finally:
             reading.clear()
 
@@ -222,7 +222,7 @@ def plain(value: object) -> object:
 
 def read_here(reading: ReadingContext, function: Any, body: bytes) -> object:
     try:
-        return function(reading, body, lambda: None, PRINCIPAL, "key")
+        return function(reading, body, SENDER)
     except RequestError as error:
         return error
 
@@ -241,7 +241,7 @@ def test_another_process_reads_the_same_as_a_thread(small: RunningApi) -> None:
 
     async def there(process: TextProcess, function: Any, body: bytes) -> object:
         try:
-            return await process.read("acme", function, body, PRINCIPAL, "key")
+            return await process.read("acme", function, body, SENDER)
         except RequestError as error:
             return error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +26,8 @@ _time_limit = body_reader._time_limit
 def _read(api: RunningApi, *bodies: bytes) -> list[bool]:
     """Read bodies one after the other. Return for each whether it was read on the event loop."""
 
-    def reading_thread(_: ReadingContext, __: bytes, stop_if_unwanted: Callable[[], None]) -> threading.Thread:
-        stop_if_unwanted()
+    def reading_thread(reading: ReadingContext, _: bytes) -> threading.Thread:
+        reading.stop_if_unwanted()
         return threading.current_thread()
 
     async def read_all() -> list[bool]:
@@ -126,7 +125,7 @@ def test_a_small_body_does_not_wait_for_the_texts_of_others(api: RunningApi) -> 
         batches.append(len(texts))
         return CountingBackend.encode_batch_fast(counter, texts, add_special_tokens=add_special_tokens)
 
-    def encode(reading: ReadingContext, body: bytes, _: Callable[[], None]) -> list[int]:
+    def encode(reading: ReadingContext, _: bytes) -> list[int]:
         return reading.tokenizer.encode("word " * (SMALL_BYTES // 5))
 
     async def read_both() -> list[list[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ def work_for_ever(*_: object) -> None:
         pass
 
 
-def give_back(_: ReadingContext, body: bytes, __: Callable[[], None]) -> bytes:
+def give_back(_: ReadingContext, body: bytes) -> bytes:
     """Return the body."""
     return body
 

@@ -1,0 +1,56 @@
+"""Read a call: a body whose sender waits for the answer. This blocks on the processor, so call it in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from api.reading import ReadingContext
+from api.requests.fields import check_fields
+from api.requests.idempotency import idempotency_of
+from api.requests.kinds import KINDS, Kind
+from api.requests.reranking import RERANK, ranking_of
+from api.requests.sender import Sender
+from api.requests.submission import (
+    Call,
+    Fields,
+    call_limits,
+    call_timeout,
+    one_of,
+    parse_object,
+    parse_request,
+    prepare_request,
+    submission_of,
+)
+from jobs.store.records import Idempotency, Origin
+from scoring.options import Priority
+
+
+def read_call(reading: ReadingContext, data: bytes, sender: Sender, path: str) -> Call:
+    """Return the call in the body of a ``POST`` to one of the paths of :data:`CALLS`. Raises RequestError."""
+    return CALLS[path](
+        reading, parse_object(data), sender, idempotency_of(sender.idempotency_key, f"POST {path}", data)
+    )
+
+
+def call_of(
+    kind: Kind, reading: ReadingContext, body: Mapping[str, object], sender: Sender, idempotency: Idempotency | None
+) -> Call:
+    """Return the call of a kind in a body that is parsed. Raises RequestError."""
+    warnings = check_fields(body, kind.call_fields, kind.refused, strict=sender.is_strict)
+    timeout = call_timeout(reading, body)
+    cancel_on_timeout = one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
+    limits = call_limits(reading)
+    # If the scores are not wanted after the timeout, the job expires, even if this process has ended by then.
+    expires_in = timeout if cancel_on_timeout else None
+    fields = Fields(Origin.CALL, Priority.INTERACTIVE, expires_in, {}, warnings=warnings)
+    request = parse_request(reading, body, kind)
+    prepared = prepare_request(reading, sender, request, limits)
+    return Call(submission_of(reading, sender, request, prepared, fields, idempotency), timeout, cancel_on_timeout)
+
+
+CALLS: Mapping[str, Callable[[ReadingContext, Mapping[str, object], Sender, Idempotency | None], Call]] = {
+    **{kind.path: partial(call_of, kind) for kind in KINDS.values()},
+    **{path: partial(ranking_of, returns_documents) for path, returns_documents in RERANK.items()},
+}
+"""What reads a call, by its path."""
