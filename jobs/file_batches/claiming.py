@@ -11,7 +11,7 @@ from collections.abc import Collection
 from sqlalchemy import and_, bindparam, exists, func, or_, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
-from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
+from jobs.file_batches.tables import LINE_HAS_ENDED, OPEN, BatchStatus, batch_lines, file_batches
 from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.lists import is_one_of
@@ -65,7 +65,7 @@ _NEXT_HAS_ENDED = exists(
     .where(
         batch_lines.c.batch_id == file_batches.c.id,
         batch_lines.c.number == _NEXT_LINE.correlate(file_batches),
-        or_(jobs.c.id.is_(None), jobs.c.finished_at.is_not(None)),
+        LINE_HAS_ENDED,
     )
 )
 _IS_READ = file_batches.c.read_bytes >= file_batches.c.input_bytes

@@ -21,9 +21,8 @@ from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobStatus, Submission
-from jobs.store.tables import COUNTED_BYTES, jobs
+from jobs.store.tables import COUNTED_BYTES, HAS_ENDED, jobs
 from jobs.tenancy.quotas import QuotaFullError, charge, read_counters, recount
-from scoring.work import work_of_group
 
 JOBS_PER_STEP = 500  # jobs that one transaction cancels
 QUOTA_PAUSE_SECONDS = 1.0
@@ -50,10 +49,8 @@ class NewLine:
 
     @property
     def price(self) -> int:
-        """The tokens that are charged to the quota of its tenant; 0 if it has none."""
-        if self.submission is None or self.submission.quota is None:
-            return 0
-        return work_of_group(len(self.submission.prefix), self.submission.chunks)
+        """The tokens that are charged to the quota of its tenant."""
+        return 0 if self.submission is None else self.submission.price
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +230,7 @@ def cancel_jobs(db: Database, batch: BatchRecord) -> list[str]:
         .where(
             batch_lines.c.batch_id == batch.id,
             batch_lines.c.number >= batch.written_lines,
-            jobs.c.finished_at.is_(None),
+            ~HAS_ENDED,
         )
         .order_by(batch_lines.c.number)
         .limit(JOBS_PER_STEP)

@@ -21,7 +21,7 @@ from sqlalchemy import (
     or_,
 )
 
-from jobs.store.tables import Seconds, metadata
+from jobs.store.tables import HAS_ENDED, Seconds, jobs, metadata, partial_index
 
 SCORE, LIKELIHOOD, RERANK = "/v1/score", "/v1/likelihood", "/v1/rerank"
 ENDPOINTS = (SCORE, LIKELIHOOD, RERANK)
@@ -97,13 +97,8 @@ OPEN = or_(
 )
 """SQL condition: the batch has not ended."""
 NEXT_STEP_INDEX = "ix_file_batches_next_step_at"
-Index(NEXT_STEP_INDEX, file_batches.c.next_step_at, postgresql_where=OPEN, sqlite_where=OPEN)
-Index(
-    "ix_file_batches_remove_at",
-    file_batches.c.remove_at,
-    postgresql_where=file_batches.c.remove_at.is_not(None),
-    sqlite_where=file_batches.c.remove_at.is_not(None),
-)
+partial_index(NEXT_STEP_INDEX, file_batches.c.next_step_at, where=OPEN)
+partial_index("ix_file_batches_remove_at", file_batches.c.remove_at, where=file_batches.c.remove_at.is_not(None))
 
 batch_lines = Table(
     "batch_lines",
@@ -118,17 +113,13 @@ batch_lines = Table(
     Column("ranking", JSON(none_as_null=True)),  # of a line that ranks: what its answer needs beside the scores
     Column("answer_bytes", BigInteger, nullable=False, server_default="0"),  # that are written of it, at most
 )
-Index(
+partial_index(
     "uq_batch_lines_custom_id",
     batch_lines.c.batch_id,
     batch_lines.c.custom_id,
     unique=True,
-    postgresql_where=batch_lines.c.custom_id.is_not(None),
-    sqlite_where=batch_lines.c.custom_id.is_not(None),
+    where=batch_lines.c.custom_id.is_not(None),
 )
-Index(
-    "ix_batch_lines_job_id",
-    batch_lines.c.job_id,
-    postgresql_where=batch_lines.c.job_id.is_not(None),
-    sqlite_where=batch_lines.c.job_id.is_not(None),
-)
+partial_index("ix_batch_lines_job_id", batch_lines.c.job_id, where=batch_lines.c.job_id.is_not(None))
+LINE_HAS_ENDED = or_(jobs.c.id.is_(None), HAS_ENDED)
+"""SQL condition beside an outer join of ``jobs``: the job of the line has ended, or the line has none."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Row, func, or_, select, update
+from sqlalchemy import Row, func, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
-from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
+from jobs.file_batches.tables import LINE_HAS_ENDED, BatchStatus, batch_lines, file_batches
 from jobs.files.receiving import append_parts, store_new_file
 from jobs.files.tables import FileState, Purpose, files
 from jobs.queue.read import results_of
@@ -69,7 +69,7 @@ def ended_lines(db: Database, batch: BatchRecord) -> tuple[list[EndedLine], bool
                 *jobs.c["total_items", "prompt_tokens", "options"],
                 (func.length(jobs.c.label_token_ids) / TOKEN_BYTES).label("labels"),
                 (func.length(jobs.c.item_labels) / TOKEN_BYTES).label("item_labels"),
-                or_(jobs.c.id.is_(None), jobs.c.finished_at.is_not(None)).label("has_ended"),
+                LINE_HAS_ENDED.label("has_ended"),
             )
             .outerjoin(jobs, jobs.c.id == batch_lines.c.job_id)
             .where(batch_lines.c.batch_id == batch.id, batch_lines.c.number >= batch.written_lines)

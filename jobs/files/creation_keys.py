@@ -12,15 +12,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, bindparam, delete, select, update
 
 from jobs.files.tables import creation_keys
+from jobs.queue.idempotency import check_earlier
 from jobs.store.clock import NOW
 from jobs.store.database import Transaction
 from jobs.store.tables import Seconds
 from jobs.store.upsert import insert
-from scoring.error_codes import ErrorCode, RequestError
-from scoring.quoting import quote
-
-UNKNOWN_BODY = ""  # the body hash of a key whose first request is still being received
-IN_PROGRESS_RETRY_SECONDS = 5.0
 
 
 class CreationKey(NamedTuple):
@@ -42,22 +38,8 @@ def take_creation_key(tx: Transaction, wanted: CreationKey) -> Row[Any] | None:
     if tx.scalar(_TAKE, values) is not None:
         return None
     earlier = tx.execute(_FIND, values).one()
-    if earlier.body_hash == UNKNOWN_BODY:
-        raise RequestError(
-            ErrorCode.IDEMPOTENCY_IN_PROGRESS,
-            f"the first request with the Idempotency-Key {quote(wanted.key)} is still being received",
-            retry_after=IN_PROGRESS_RETRY_SECONDS,
-        )
-    if wanted.body_hash != UNKNOWN_BODY:
-        check_same_body(wanted.key, earlier.body_hash, wanted.body_hash)
+    check_earlier(wanted.key, wanted.body_hash, earlier.body_hash)
     return earlier
-
-
-def check_same_body(key: str, earlier: str, now: str) -> None:
-    """Raise RequestError IDEMPOTENCY_KEY_REUSED unless two requests with a key have the same hash."""
-    if earlier != now:
-        message = f"the Idempotency-Key {quote(key)} was used for another request: take a new one"
-        raise RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
 
 
 def set_body_hash(tx: Transaction, made_id: str, body_hash: str) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, insert, select, update
 
-from jobs.files.creation_keys import UNKNOWN_BODY, CreationKey, remove_creation_keys, set_body_hash, take_creation_key
+from jobs.files.creation_keys import CreationKey, remove_creation_keys, set_body_hash, take_creation_key
 from jobs.files.reading import FileRecord, file_record
 from jobs.files.tables import FileState, Purpose, file_parts, files
+from jobs.queue.idempotency import UNKNOWN_BODY
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_file_id

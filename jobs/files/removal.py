@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, delete, exists, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, exists, select, update
 
 from jobs.files.creation_keys import remove_creation_keys
 from jobs.files.reading import find_file
@@ -10,12 +10,12 @@ from jobs.files.receiving import give_up_file
 from jobs.files.tables import FileState, creation_keys, file_parts, files
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
+from jobs.store.free_rows import free_rows, remove_free_rows
 from scoring.error_codes import ErrorCode, RequestError
 
 FILES_PER_STEP = 100
 PARTS_PER_STEP = 64
 """The parts that one transaction removes: 16 MiB."""
-KEYS_PER_STEP = 500
 STEPS = 10  # most steps of one sweep; the next sweep does the rest
 
 
@@ -55,15 +55,7 @@ def sweep_files(db: Database, in_use: ColumnElement[bool]) -> bool:
             remove_unless_in_use(tx, files.c.id.in_(expired) & (files.c.expires_at <= NOW), in_use)
     may_be_more = all(remove_files(db) for _ in range(STEPS))
     with db.write() as tx:
-        over = tx.execute(
-            select(creation_keys.c.tenant, creation_keys.c.key)
-            .where(creation_keys.c.expires_at <= NOW)
-            .limit(KEYS_PER_STEP)
-            .with_for_update(skip_locked=True)
-        ).all()
-        if over:
-            keys = tuple_(creation_keys.c.tenant, creation_keys.c.key)
-            tx.execute(delete(creation_keys).where(keys.in_([tuple(row) for row in over])))
+        remove_free_rows(tx, tuple(creation_keys.primary_key), creation_keys.c.expires_at <= NOW)
     return may_be_more
 
 
@@ -90,15 +82,10 @@ def remove_files(db: Database, *which: ColumnElement[bool]) -> int:
     if not _any_to_remove(db, *which):
         return 0
     with db.write(slow=True) as tx:
-        file_ids = list(
-            tx.scalars(
-                select(files.c.id)
-                .where(files.c.remove_at <= NOW, *which)
-                .order_by(files.c.remove_at)
-                .limit(FILES_PER_STEP)
-                .with_for_update(skip_locked=True)
-            )
-        )
+        gone = (files.c.remove_at <= NOW, *which)
+        file_ids = [
+            row.id for row in free_rows(tx, (files.c.id,), *gone, limit=FILES_PER_STEP, order_by=files.c.remove_at)
+        ]
         if not file_ids:
             return 0
         parts = tx.execute(

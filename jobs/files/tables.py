@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, String, Table
 
-from jobs.store.tables import Seconds, metadata
+from jobs.store.tables import Seconds, metadata, partial_index
 
 
 class FileState(StrEnum):
@@ -46,12 +46,7 @@ files = Table(
 )
 Index("ix_files_tenant_id", files.c.tenant, files.c.id)
 for _column in (files.c.received_at, files.c.expires_at, files.c.remove_at):
-    Index(
-        f"ix_files_{_column.name}",
-        _column,
-        postgresql_where=_column.is_not(None),
-        sqlite_where=_column.is_not(None),
-    )
+    partial_index(f"ix_files_{_column.name}", _column, where=_column.is_not(None))
 
 file_parts = Table(
     "file_parts",

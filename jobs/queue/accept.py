@@ -16,13 +16,12 @@ import structlog
 
 from jobs.queue.ending import end_jobs
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
-from jobs.queue.new_jobs import NewJob, fits_at_once, store_at_once, store_jobs
+from jobs.queue.new_jobs import NewJob, store_alone, store_jobs
 from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import Accepted, JobStatus, Origin, Submission
 from jobs.tenancy.quotas import QuotaFullError, charge, check_size, read_counters, within_quota
 from scoring.error_codes import RequestError
-from scoring.work import work_of_group
 
 GROUP_LOCK_SECONDS = 0.25
 """How long a group waits for a row that another transaction holds, such as the key of a job that is being stored. Most
@@ -108,10 +107,7 @@ class _Member:
 
     @cached_property
     def price(self) -> int:
-        """The tokens that are charged to the quota of its tenant; 0 if it has none."""
-        if self.submission.quota is None:
-            return 0
-        return work_of_group(len(self.submission.prefix), self.submission.chunks)
+        return self.submission.price
 
 
 def _with_different_keys(members: Iterable[_Member]) -> list[_Member]:
@@ -147,11 +143,9 @@ def _try_to_commit(db: Database, members: Sequence[_Member], *, alone: bool) -> 
     durable = any(member.submission.origin is Origin.JOB for member in members)
     lock_seconds = None if alone else GROUP_LOCK_SECONDS
     plain = _new_jobs(members) if all(member.is_plain for member in members) else []
-    if not db.is_sqlite and plain and fits_at_once(plain):
-        with db.without_transaction() as tx:
-            stored = store_at_once(tx, plain, durable=durable, lock_seconds=lock_seconds)
-        if stored or not alone:
-            return [Accepted(one.job_id, replayed=False) if one.job_id in stored else None for one in members]
+    stored = store_alone(db, plain, durable=durable, lock_seconds=lock_seconds) if plain else None
+    if stored or (stored is not None and not alone):
+        return [Accepted(one.job_id, replayed=False) if one.job_id in stored else None for one in members]
     with db.write(durable=durable, lock_seconds=lock_seconds) as tx:
         if alone:  # A job that was accepted earlier is found whether or not there is room.
             outcomes = _take_keys(tx, members)
@@ -179,7 +173,7 @@ def _take_keys(tx: Transaction, members: Sequence[_Member]) -> dict[str, Outcome
     outcomes: dict[str, Outcome] = {}
     for job_id, earlier in take_keys(tx, list(wanted.values())).items():
         try:
-            check_earlier(wanted[job_id], earlier)
+            check_earlier(wanted[job_id].key, wanted[job_id].body_hash, earlier.body_hash)
             outcomes[job_id] = Accepted(earlier.job_id, replayed=True)
         except RequestError as error:
             outcomes[job_id] = error

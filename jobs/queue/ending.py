@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, or_, select, update
 
 from jobs.queue.read import job_record
 from jobs.queue.removal import remove_jobs
@@ -13,7 +13,7 @@ from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobError, JobRecord, JobStatus, Origin
-from jobs.store.tables import ChunkState, Seconds, chunks, idempotency_keys, jobs
+from jobs.store.tables import CLAIMED, HAS_ENDED, STAGED, WAITING, ChunkState, Seconds, chunks, idempotency_keys, jobs
 from jobs.tenancy.ownership import find_job
 from jobs.webhooks.outbox import store_deliveries
 from jobs.webhooks.tables import webhook_deliveries
@@ -53,10 +53,9 @@ def end_jobs(
     if not silently:
         store_deliveries(tx, rows, status)
     if ended and status is not JobStatus.SUCCEEDED:
-        unfinished = chunks.c.state.in_([ChunkState.STAGED.value, ChunkState.WAITING.value, ChunkState.CLAIMED.value])
         tx.execute(
             update(chunks)
-            .where(chunks.c.job_id.in_(ended), unfinished)
+            .where(chunks.c.job_id.in_(ended), or_(STAGED, WAITING, CLAIMED))
             .values(state=ChunkState.DROPPED.value, batch_id=None)
         )
     return ended
@@ -87,7 +86,7 @@ FOR_DELIVERIES = jobs.c["id", "tenant", "webhook", "finished_at", "remove_at", "
 
 _END = (
     update(jobs)
-    .where(is_one_of(jobs.c.id, "job_ids"), jobs.c.finished_at.is_(None))
+    .where(is_one_of(jobs.c.id, "job_ids"), ~HAS_ENDED)
     .values(
         status=bindparam("to_status"),
         error_code=bindparam("to_code"),

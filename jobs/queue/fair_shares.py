@@ -18,7 +18,7 @@ lock, and skips flows that are locked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import (
     CTE,
@@ -38,11 +38,8 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
 
-from jobs.store.database import Transaction
+from jobs.store.database import BY_CODE_POINTS, Transaction
 from jobs.store.lists import is_one_of, numbers_by_name
 from jobs.store.tables import WAITING, chunks, flows, tenants
 from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
@@ -101,18 +98,6 @@ def next_flows(tx: Transaction, model: str, *, interactive: bool, limit: int) ->
     return list(tx.scalars(_NEXT[interactive], {"model": model, "limit": limit}))
 
 
-class _ByCodePoints(FunctionElement[str]):
-    """Orders texts as Python does. PostgreSQL orders them by the rules of a language, SQLite by their code points."""
-
-    inherit_cache = True
-
-
-@compiles(_ByCodePoints)
-def _compile_by_code_points(element: _ByCodePoints, compiler: SQLCompiler, **options: Any) -> str:
-    column = compiler.process(element.clauses, **options)
-    return f'{column} COLLATE "C"' if compiler.dialect.name == "postgresql" else column
-
-
 _TOKENS = numbers_by_name("tokens")
 _OF_CLASS: ColumnElement[bool] = bindparam("of_class", type_=Boolean)
 
@@ -135,7 +120,7 @@ def charging(
         select(flows.c.tenant, (cast(charged.c.value, Float(53)) / func.coalesce(weight, 1.0)).label("time"))
         .join(charged, charged.c.key == flows.c.tenant)
         .where(*of_class, *if_taken)
-        .order_by(_ByCodePoints(flows.c.tenant))
+        .order_by(flows.c.tenant.collate(BY_CODE_POINTS))
         .with_for_update(of=flows, key_share=True)
         .cte("charged")
     )

@@ -56,17 +56,13 @@ def finish(
     if not by_id:
         return Finished((), 0)
     values = {"chunk_ids": list(by_id), "of_batch": batch_id, **retention(db.settings)}
-    if durable or db.is_sqlite:
-        with db.write() as tx:
-            done = _store(tx, values, by_id, provenances)
-            for row in done:
-                given = len(by_id[row.chunk_id].scores)
-                if given != row.item_count:
-                    raise ValueError(f"chunk {row.chunk_id} has {row.item_count} items, scored were {given}")
-            store_deliveries(tx, _ended(done).values(), JobStatus.SUCCEEDED)
-    else:
-        with db.without_transaction() as tx:
-            done = _FINISH_QUICKLY.rows(tx, {**values, **_scores_rows(by_id.values(), provenances)})
+    with db.write() if durable else db.without_transaction() as tx:
+        done = _store(tx, values, by_id, provenances, durable=durable)
+        for row in done:
+            given = len(by_id[row.chunk_id].scores)
+            if given != row.item_count:
+                raise ValueError(f"chunk {row.chunk_id} has {row.item_count} items, scored were {given}")
+        store_deliveries(tx, _ended(done).values(), JobStatus.SUCCEEDED)
     ended = _ended(done)
     return Finished(
         tuple(ended),
@@ -85,7 +81,12 @@ def _ended(done: Iterable[Row[Any]]) -> dict[str, Row[Any]]:
 
 
 def _store(
-    tx: Transaction, values: Mapping[str, Any], scored: Mapping[int, ScoredChunk], provenances: Mapping[int, int]
+    tx: Transaction,
+    values: Mapping[str, Any],
+    scored: Mapping[int, ScoredChunk],
+    provenances: Mapping[int, int],
+    *,
+    durable: bool,
 ) -> Sequence[Row[Any]]:
     """Store the scores of the chunks that the batch holds, and subtract these chunks from the counters of their jobs.
 
@@ -93,7 +94,8 @@ def _store(
     transactions finish the last two chunks of a job, the second one waits for the first and then counts down to zero.
     """
     if not tx.is_sqlite:
-        return _FINISH.rows(tx, {**values, **_scores_rows(scored.values(), provenances)})
+        statement = _FINISH if durable else _FINISH_QUICKLY
+        return statement.rows(tx, {**values, **_scores_rows(scored.values(), provenances)})
     # SQLite can't change several tables in one statement.
     done = list(tx.scalars(_UPDATE_DONE, values))
     if not done:

@@ -14,13 +14,13 @@ from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, literal_co
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.records import Idempotency
-from jobs.store.tables import Seconds, idempotency_keys, jobs
+from jobs.store.tables import HAS_ENDED, Seconds, idempotency_keys, jobs
 from jobs.store.upsert import FindByKey, insert
 from jobs.tenancy.ownership import VISIBLE
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import quote
 
-UNKNOWN_BODY = ""  # stored as the body hash with the Idempotency-Key of an upload that is still being received
+UNKNOWN_BODY = ""  # stored as the body hash with the Idempotency-Key of what is still being received
 IN_PROGRESS_RETRY_SECONDS = 5.0
 
 
@@ -66,29 +66,25 @@ def take_key(tx: Transaction, wanted: WantedKey) -> Row[Any] | None:
     """Reserve a key, or return its row if another job has it. Raises RequestError as :func:`check_earlier` does."""
     earlier = take_keys(tx, [wanted]).get(wanted.job_id)
     if earlier is not None:
-        check_earlier(wanted, earlier)
+        check_earlier(wanted.key, wanted.body_hash, earlier.body_hash)
     return earlier
 
 
-def check_earlier(wanted: WantedKey, earlier: Row[Any]) -> None:
-    """Raise an error unless the job that has a key may be the answer to the request that wants it.
+def check_earlier(key: str, body_hash: str, earlier: str) -> None:
+    """Raise an error unless what an earlier request with this key has made may be the answer to a request.
 
+    body_hash, earlier: of the bodies of the request and of the earlier one; UNKNOWN_BODY while it is being received.
     Raises RequestError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_PROGRESS.
     """
-    if earlier.body_hash == UNKNOWN_BODY:
+    if earlier == UNKNOWN_BODY:
         raise RequestError(
             ErrorCode.IDEMPOTENCY_IN_PROGRESS,
-            f"the first request with the Idempotency-Key {quote(wanted.key)} is still being received",
+            f"the first request with the Idempotency-Key {quote(key)} is still being received",
             retry_after=IN_PROGRESS_RETRY_SECONDS,
         )
-    if wanted.body_hash not in (UNKNOWN_BODY, earlier.body_hash):
-        raise key_reused(wanted.key)
-
-
-def key_reused(key: str) -> RequestError:
-    """Return the error for a key that was used with a different body."""
-    message = f"the Idempotency-Key {quote(key)} was used for another request: take a new one"
-    return RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
+    if body_hash not in (UNKNOWN_BODY, earlier):
+        message = f"the Idempotency-Key {quote(key)} was used for another request: take a new one"
+        raise RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
 
 
 def remove_keys(tx: Transaction, job_ids: Sequence[str]) -> None:
@@ -108,7 +104,7 @@ def remove_keys(tx: Transaction, job_ids: Sequence[str]) -> None:
 _ITS_JOB: ColumnElement[str] = literal_column("idempotency_keys.job_id")
 _ITS_BODY: ColumnElement[str] = literal_column("idempotency_keys.body_hash")
 # The key of an upload that failed is free again.
-_FAILED = (_ITS_BODY == UNKNOWN_BODY) & jobs.c.finished_at.is_not(None)
+_FAILED = (_ITS_BODY == UNKNOWN_BODY) & HAS_ENDED
 _GONE = select(jobs.c.id).where(jobs.c.id == _ITS_JOB, or_(~VISIBLE, _FAILED)).exists()
 _VALUES = insert(idempotency_keys).values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
 # One statement, because each key must be freed and taken before the next one is locked.

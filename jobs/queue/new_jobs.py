@@ -16,7 +16,7 @@ from sqlalchemy import insert, select, text
 from jobs.queue.fair_shares import START, Flow, open_flows
 from jobs.store.clock import NOW, UNIX_SECONDS
 from jobs.store.codec import pack_ids, pack_options
-from jobs.store.database import Transaction
+from jobs.store.database import Database, Transaction
 from jobs.store.hot_statement import HotStatement
 from jobs.store.records import JobStatus, Submission
 from jobs.store.tables import CONTINUED, ChunkState, chunk_inputs, chunks, jobs, prefixes
@@ -48,6 +48,14 @@ def store_jobs(tx: Transaction, new: Sequence[NewJob]) -> None:
         new = [job for job in new if job.id not in stored]
     if new:
         store_by_steps(tx, new)
+
+
+def store_alone(db: Database, new: Sequence[NewJob], *, durable: bool, lock_seconds: float | None) -> set[str] | None:
+    """Do what :func:`store_at_once` does, as a transaction of its own. Return None if that can't be."""
+    if db.is_sqlite or not fits_at_once(new):
+        return None
+    with db.without_transaction() as tx:
+        return store_at_once(tx, new, durable=durable, lock_seconds=lock_seconds)
 
 
 def fits_at_once(new: Iterable[NewJob]) -> bool:
@@ -274,6 +282,21 @@ _INSERT_CHUNKS = insert(chunks).returning(chunks.c.id, chunks.c.job_id, chunks.c
 _INSERT_INPUTS = insert(chunk_inputs)
 _INSERT_JOBS = insert(jobs)
 
+# The columns of new rows, with their values in the statement. All others are null, or are given by the database.
+_LATER = {"started_at", "finished_at", "received_at", "remove_at", "error_code", "error_message"}
+_JOB_VALUES = {column.name: column.name for column in jobs.c if column.name not in _LATER} | {
+    "id": "job.id",
+    "prefix_id": "known.id",
+    "created_at": "now + created_at",
+    "expires_at": "now + expires_at",
+    **{column: f"{name}::json" for name, column in _JSON_COLUMNS.items()},
+}
+_CHUNK_VALUES = {
+    column.name: column.name for column in chunks.c if column.name not in {"id", "batch_id", "batch_limit"}
+} | {
+    "prefix_id": "new_job.prefix_id",
+    "due_at": "created_at + due_at",
+}
 _SQL = f"""
     WITH setting AS (
         SELECT set_config(key, value, true) FROM json_each_text(:settings)
@@ -340,16 +363,7 @@ _SQL = f"""
         UNION ALL SELECT * FROM created
     ),
     new_job AS (
-        INSERT INTO jobs (
-            id, tenant, model, origin, priority, status, prefix_id, total_items, scored_items, remaining_chunks,
-            prompt_tokens, cached_tokens, created_at, expires_at, label_token_ids, options, metadata, warnings,
-            webhook, notice_key, item_labels, traceparent, stored_bytes, ends_durably
-        )
-        SELECT
-            job.id, tenant, model, origin, priority, status, known.id, total_items, scored_items,
-            remaining_chunks, prompt_tokens, cached_tokens, now + created_at, now + expires_at, label_token_ids,
-            opts::json, meta::json, warns::json, hook::json, notice_key,
-            item_labels, traceparent, stored_bytes, ends_durably
+        INSERT INTO jobs ({", ".join(_JOB_VALUES)}) SELECT {", ".join(_JOB_VALUES.values())}
         FROM (
             SELECT (job).*, opts, meta, warns, hook
             FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warns text, hook text)
@@ -364,13 +378,7 @@ _SQL = f"""
         SELECT (chunk).*, rows, more FROM json_to_recordset(:chunks) AS x (chunk chunks, rows bytea, more bytea)
     ),
     new_chunk AS (
-        INSERT INTO chunks (
-            job_id, tenant, model, prefix_id, due_at, state, first_item, item_count, token_count, failures,
-            tokenizer_fingerprint, longest_sequence, highest_token, interactive
-        )
-        SELECT
-            job_id, tenant, model, new_job.prefix_id, created_at + due_at, state, first_item, item_count, token_count,
-            failures, tokenizer_fingerprint, longest_sequence, highest_token, interactive
+        INSERT INTO chunks ({", ".join(_CHUNK_VALUES)}) SELECT {", ".join(_CHUNK_VALUES.values())}
         FROM given JOIN new_job ON new_job.id = job_id
         ORDER BY job_id, first_item
         RETURNING id, job_id, first_item

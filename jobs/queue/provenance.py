@@ -11,7 +11,7 @@ from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.lists import is_one_of
 from jobs.store.provenance import Provenance
-from jobs.store.tables import ChunkState, chunk_scores, chunks, provenances
+from jobs.store.tables import DONE, chunk_scores, chunks, provenances
 from jobs.store.upsert import insert_if_new
 
 
@@ -43,7 +43,7 @@ _FIND = select(*provenances.c["id", "content"]).where(is_one_of(provenances.c.id
 _OF_JOB = (
     select(chunk_scores.c.provenance_id)
     .join(chunks, chunks.c.id == chunk_scores.c.chunk_id)
-    .where(chunks.c.job_id == bindparam("of_job"), chunks.c.state == ChunkState.DONE.value)
+    .where(chunks.c.job_id == bindparam("of_job"), DONE)
     .group_by(chunk_scores.c.provenance_id)
     .order_by(func.min(chunks.c.first_item))
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Row, and_, bindparam, case, func, literal_column, null, select
+from sqlalchemy import Column, ColumnElement, Row, Select, and_, bindparam, case, func, literal_column, null, select
 
 from checkpoints.card import ModelCard
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores, unpack_targets
@@ -17,11 +17,12 @@ from jobs.store.lists import is_one_of
 from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin, ScorePage
 from jobs.store.tables import (
     CONTINUED,
+    DONE,
     FAILED,
+    HAS_ENDED,
     IS_CALL,
     LISTED,
     WAITING,
-    ChunkState,
     chunk_inputs,
     chunk_scores,
     chunks,
@@ -86,7 +87,7 @@ def has_status(status: JobStatus) -> ColumnElement[bool]:
     condition = jobs.c.status == status.value
     if status is JobStatus.FAILED:
         return and_(condition, FAILED)
-    return condition if status.ended else and_(condition, jobs.c.finished_at.is_(None))
+    return condition if status.ended else and_(condition, ~HAS_ENDED)
 
 
 def list_jobs(
@@ -146,27 +147,35 @@ _TARGETS = (
         )
     ).label("continuations"),
 )
+
+
+def _with_scores(condition: ColumnElement[bool], *columns: Column[Any]) -> Select[Any]:
+    """Return a query for jobs, with a row for each chunk that has scores and meets a condition, or one without any."""
+    return (
+        select(
+            *columns,
+            *chunks.c["first_item", "item_count"],
+            *chunk_scores.c["logits", "logprobs", "provenance_id"],
+            *_TARGETS,
+        )
+        .select_from(jobs)
+        .outerjoin(chunks, and_(chunks.c.job_id == jobs.c.id, DONE, condition))
+        .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
+        .order_by(jobs.c.id, chunks.c.first_item)
+    )
+
+
 # The chunk that holds the first item of the page. An index finds it, however many chunks come before it.
-_FIRST = select(func.max(chunks.c.first_item)).where(
+_FIRST_OF_PAGE = select(func.max(chunks.c.first_item)).where(
     chunks.c.job_id == bindparam("of_job"), chunks.c.first_item <= bindparam("offset")
 )
 # One statement sees one moment. As long as the job is visible in it, none of its chunks have been removed. So a job
 # that was deleted after it was read can't be mistaken for a job without scores.
-_PAGE = (
-    select(*chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"], *_TARGETS)
-    .select_from(jobs)
-    .outerjoin(
-        chunks,
-        and_(
-            chunks.c.job_id == jobs.c.id,
-            chunks.c.state == ChunkState.DONE.value,
-            chunks.c.first_item >= _FIRST.scalar_subquery(),
-            chunks.c.first_item < bindparam("stop"),
-        ),
-    )
-    .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
-    .where(jobs.c.id == bindparam("of_job"), VISIBLE)
-    .order_by(chunks.c.first_item)
+_PAGE = _with_scores(
+    and_(chunks.c.first_item >= _FIRST_OF_PAGE.scalar_subquery(), chunks.c.first_item < bindparam("stop"))
+).where(jobs.c.id == bindparam("of_job"), VISIBLE)
+_RESULTS = _with_scores(jobs.c.status == JobStatus.SUCCEEDED.value, *jobs.c).where(
+    is_one_of(jobs.c.id, "job_ids"), VISIBLE
 )
 
 
@@ -223,24 +232,6 @@ def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:
         page = _page(job, of_job, 0, job.total_items) if job.status is JobStatus.SUCCEEDED else None
         found[job_id] = (job, page)
     return found
-
-
-_RESULTS = (
-    select(
-        jobs, *chunks.c["first_item", "item_count"], *chunk_scores.c["logits", "logprobs", "provenance_id"], *_TARGETS
-    )
-    .outerjoin(
-        chunks,
-        and_(
-            chunks.c.job_id == jobs.c.id,
-            chunks.c.state == ChunkState.DONE.value,
-            jobs.c.status == JobStatus.SUCCEEDED.value,
-        ),
-    )
-    .outerjoin(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id)
-    .where(is_one_of(jobs.c.id, "job_ids"), VISIBLE)
-    .order_by(jobs.c.id, chunks.c.first_item)
-)
 
 
 def statuses(db: Database, job_ids: Iterable[str]) -> dict[str, JobStatus]:

@@ -1,4 +1,4 @@
-"""Removing jobs, prefixes and deliveries, a bounded number of rows in each transaction."""
+"""Removing jobs and prefixes, a bounded number of rows in each transaction."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, delete, exists, select, update
 from jobs.queue.idempotency import remove_keys
 from jobs.store.clock import NOW
 from jobs.store.database import Database
+from jobs.store.free_rows import free_rows
 from jobs.store.tables import chunks, jobs, prefixes
-from jobs.webhooks.tables import PENDING, webhook_deliveries
 
 JOBS_PER_STEP = 500
 CHUNKS_PER_STEP = 1_000
@@ -30,15 +30,10 @@ def remove_jobs(db: Database, *which: ColumnElement[bool]) -> Removal:
     marked, and :func:`remove_prefixes` removes those that no other job uses.
     """
     with db.write(slow=True) as tx:
-        job_ids = list(
-            tx.scalars(
-                select(jobs.c.id)
-                .where(jobs.c.remove_at <= NOW, *which)
-                .order_by(jobs.c.remove_at)
-                .limit(JOBS_PER_STEP)
-                .with_for_update(skip_locked=True)
-            )
+        past = free_rows(
+            tx, (jobs.c.id,), jobs.c.remove_at <= NOW, *which, limit=JOBS_PER_STEP, order_by=jobs.c.remove_at
         )
+        job_ids = [row.id for row in past]
         if not job_ids:
             return Removal(0, 0)
         chunk_ids = list(tx.scalars(select(chunks.c.id).where(chunks.c.job_id.in_(job_ids)).limit(CHUNKS_PER_STEP)))
@@ -68,32 +63,9 @@ def remove_prefixes(db: Database) -> int:
     this transaction and stores the prefix again.
     """
     with db.write(slow=True) as tx:
-        marked = list(
-            tx.scalars(
-                select(prefixes.c.id)
-                .where(prefixes.c.maybe_unused)
-                .limit(JOBS_PER_STEP)
-                .with_for_update(skip_locked=True)
-            )
-        )
+        marked = [row.id for row in free_rows(tx, (prefixes.c.id,), prefixes.c.maybe_unused)]
         if marked:
             used = exists().where(jobs.c.prefix_id == prefixes.c.id)
             tx.execute(delete(prefixes).where(prefixes.c.id.in_(marked), ~used))
             tx.execute(update(prefixes).where(prefixes.c.id.in_(marked)).values(maybe_unused=False))
         return len(marked)
-
-
-def remove_deliveries(db: Database) -> int:
-    """Remove some deliveries past their retention, with their attempts. Return how many. Pending deliveries stay."""
-    with db.write(slow=True) as tx:
-        over = list(
-            tx.scalars(
-                select(webhook_deliveries.c.id)
-                .where(webhook_deliveries.c.remove_at <= NOW, ~PENDING)
-                .limit(JOBS_PER_STEP)
-                .with_for_update(skip_locked=True)
-            )
-        )
-        if over:
-            tx.execute(delete(webhook_deliveries).where(webhook_deliveries.c.id.in_(over)))
-        return len(over)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Column, ColumnElement, delete, exists, select, tuple_
+from sqlalchemy import ColumnElement, Table, exists, select
 
 from jobs.queue.ending import end_jobs
 from jobs.queue.lease import return_batch
-from jobs.queue.removal import remove_deliveries, remove_jobs, remove_prefixes
+from jobs.queue.removal import remove_jobs, remove_prefixes
 from jobs.queue.upload import sweep_uploads
 from jobs.queue.worker_registry import seen_within
 from jobs.store.clock import NOW
-from jobs.store.database import Database, Transaction
+from jobs.store.database import Database
+from jobs.store.free_rows import free_rows, remove_free_rows
 from jobs.store.records import JobStatus, Swept
-from jobs.store.tables import CLAIMED, batches, chunks, idempotency_keys, jobs, workers
+from jobs.store.tables import CLAIMED, HAS_ENDED, batches, chunks, idempotency_keys, jobs, workers
 from jobs.webhooks.endpoints import FORGETTABLE
-from jobs.webhooks.tables import webhook_endpoints, webhook_secrets
+from jobs.webhooks.tables import PENDING, webhook_deliveries, webhook_endpoints, webhook_secrets
 
-ROWS_PER_STEP = 500
 STEPS = 20  # most steps of each kind in one sweep; the next sweep does the rest
 LOST_BATCHES = 200  # most batches that one sweep returns, of up to a thousand chunks each
 WORKER_FORGET_SECONDS = 600.0  # a worker not seen for so long is removed; if it comes back, it registers again
@@ -55,12 +53,14 @@ def sweep(db: Database) -> Swept:
     for _ in range(STEPS):
         if not remove_prefixes(db):
             break
-    for _ in range(STEPS):
-        if not remove_deliveries(db):
-            break
-    for _ in range(STEPS):
-        if not _remove_spent_batches(db):
-            break
+    # Deliveries that are still to be sent stay, and batches that hold work or whose lease has not run out.
+    for table, which in (
+        (webhook_deliveries, (webhook_deliveries.c.remove_at <= NOW, ~PENDING)),
+        (batches, (batches.c.lease_until < NOW, ~_HOLDS_WORK)),
+    ):
+        for _ in range(STEPS):
+            if not _remove(db, table, *which):
+                break
     _remove_expired(db)
     return Swept(tuple(ended), frozenset(models), removed)
 
@@ -80,7 +80,7 @@ def _lost_batches(db: Database) -> list[str]:
 def _return_lost_batch(db: Database, batch_id: str) -> Swept:
     """Return the chunks of a lost batch to the queue, unless another sweep does so or its lease was renewed."""
     with db.write(slow=True) as tx:
-        if not _free_rows(tx, (batches.c.id,), batches.c.id == batch_id, batches.c.lease_until < NOW):
+        if not free_rows(tx, (batches.c.id,), batches.c.id == batch_id, batches.c.lease_until < NOW):
             return Swept((), frozenset(), 0)
         held = select(chunks.c.model).where(chunks.c.batch_id == batch_id, CLAIMED).distinct()
         models = frozenset(tx.scalars(held))
@@ -88,16 +88,10 @@ def _return_lost_batch(db: Database, batch_id: str) -> Swept:
     return Swept(returned.job_ids, models, 0)
 
 
-def _remove_spent_batches(db: Database) -> int:
-    """Remove some batches without unfinished chunks whose lease has run out. Return how many."""
-    with db.write(slow=True) as tx:
-        return _remove(tx, (batches.c.id,), batches.c.lease_until < NOW, ~_HOLDS_WORK)
-
-
 def _expire_jobs(db: Database) -> list[str]:
     """End some jobs past their deadline. An upload that is not accepted yet ends silently: nothing was promised."""
     with db.write(slow=True) as tx:
-        late = _free_rows(tx, (jobs.c.id, jobs.c.status), jobs.c.finished_at.is_(None), jobs.c.expires_at <= NOW)
+        late = free_rows(tx, (jobs.c.id, jobs.c.status), ~HAS_ENDED, jobs.c.expires_at <= NOW)
         ended: list[str] = []
         for silently in (False, True):
             which = [row.id for row in late if (row.status == JobStatus.RECEIVING.value) is silently]
@@ -107,22 +101,13 @@ def _expire_jobs(db: Database) -> list[str]:
 
 def _remove_expired(db: Database) -> None:
     """Remove expired idempotency keys, lost workers, old failures of endpoints, and secrets that no longer sign."""
+    _remove(db, idempotency_keys, idempotency_keys.c.expires_at <= NOW)
+    _remove(db, workers, ~seen_within(db, WORKER_FORGET_SECONDS))
+    _remove(db, webhook_endpoints, FORGETTABLE)
+    _remove(db, webhook_secrets, webhook_secrets.c.expires_at <= NOW)
+
+
+def _remove(db: Database, table: Table, *which: ColumnElement[bool]) -> int:
+    """Remove some rows of a table. Return how many."""
     with db.write(slow=True) as tx:
-        _remove(tx, (idempotency_keys.c.tenant, idempotency_keys.c.key), idempotency_keys.c.expires_at <= NOW)
-    with db.write(slow=True) as tx:
-        _remove(tx, (workers.c.id,), ~seen_within(db, WORKER_FORGET_SECONDS))
-    with db.write(slow=True) as tx:
-        _remove(tx, tuple(webhook_endpoints.primary_key), FORGETTABLE)
-        _remove(tx, (webhook_secrets.c.id,), webhook_secrets.c.expires_at <= NOW)
-
-
-def _free_rows(tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool]) -> list[Any]:
-    """Lock some rows that no other transaction has locked, and return their keys. Never waits."""
-    return list(tx.execute(select(*key).where(*which).limit(ROWS_PER_STEP).with_for_update(skip_locked=True)))
-
-
-def _remove(tx: Transaction, key: tuple[Column[Any], ...], *which: ColumnElement[bool]) -> int:
-    rows = _free_rows(tx, key, *which)
-    if rows:
-        tx.execute(delete(key[0].table).where(tuple_(*key).in_([tuple(row) for row in rows])))
-    return len(rows)
+        return remove_free_rows(tx, tuple(table.primary_key), *which)

@@ -26,7 +26,7 @@ from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import JobStatus, Submission, Swept
-from jobs.store.tables import ChunkState, chunks, idempotency_keys, jobs
+from jobs.store.tables import STAGED, ChunkState, chunks, idempotency_keys, jobs
 from jobs.tenancy.ownership import VISIBLE, job_not_found
 from jobs.tenancy.quotas import charge, check_size, within_quota
 from scoring.error_codes import ErrorCode, RequestError
@@ -220,7 +220,7 @@ def _release_step(db: Database, job_id: str, after: int) -> int | None:
             return None
         staged = tx.execute(
             select(chunks.c.id, chunks.c.first_item)
-            .where(chunks.c.job_id == job_id, chunks.c.first_item > after, chunks.c.state == ChunkState.STAGED.value)
+            .where(chunks.c.job_id == job_id, chunks.c.first_item > after, STAGED)
             .order_by(chunks.c.first_item)
             .limit(CHUNKS_PER_STEP)
         ).all()

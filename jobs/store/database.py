@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, CursorResult, Engine, Executable, ScalarResult, create_engine, event, text
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Engine,
+    Executable,
+    ScalarResult,
+    create_engine,
+    event,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -28,6 +39,9 @@ from settings.store import StoreSettings
 
 BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, and for a connection of its pool
 _LOCK_POLL_SECONDS = 0.01
+
+BY_CODE_POINTS = "C"
+"""The collation that orders texts as Python does. By default, PostgreSQL orders them by the rules of a language."""
 
 _WRITABLE = text("""
     SELECT current_setting('transaction_read_only') = 'on' AS only_reads, (
@@ -86,6 +100,11 @@ class Transaction:
     def scalars(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> ScalarResult[Any]:
         """Return the first column of all rows."""
         return self.connection.scalars(statement, parameters)
+
+    def lock(self, number: int, name: str) -> None:
+        """Wait for other transactions that hold the lock of a number and a name. SQLite has one writer at a time."""
+        if not self.is_sqlite:
+            self.execute(select(func.pg_advisory_xact_lock(number, func.hashtext(name))))
 
 
 @dataclass(eq=False)
@@ -149,7 +168,14 @@ class Database:
 
     @contextmanager
     def without_transaction(self, *, writes: bool = True) -> Iterator[Transaction]:
-        """A connection to PostgreSQL on which each statement is a transaction of its own. Raises as :meth:`write`."""
+        """A connection on which each statement is a transaction of its own. Raises as :meth:`write`.
+
+        SQLite, which can't change several tables in one statement, has one transaction for all of them.
+        """
+        if self.is_sqlite:
+            with self.write() as tx:
+                yield tx
+            return
         with self._naming_outages(writes=writes), self.engine.connect() as connection:
             # Set by hand: SQLAlchemy would set and reset the level of isolation, too. The pool takes it back.
             driver: Any = connection.connection.driver_connection
@@ -376,6 +402,7 @@ def _create_private(path: Path) -> None:
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # the driver begins no transaction by itself: _begin_sqlite does
     _use_write_ahead_log(connection)
+    connection.create_collation(BY_CODE_POINTS, lambda one, other: (one > other) - (one < other))
     for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 

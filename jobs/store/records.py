@@ -17,6 +17,7 @@ from scoring.error_codes import ErrorCode
 from scoring.item_labels import ItemLabels
 from scoring.layout import Chunk, Continuations, GroupWork, LabelScores, TargetScores, TokenIds
 from scoring.options import Priority, ScoreOptions
+from scoring.work import work_of_group
 
 
 class JobStatus(StrEnum):
@@ -83,6 +84,11 @@ class Submission:
         items = sum(len(chunk.rows) for chunk in self.chunks)
         if items != self.total_items:
             raise ValueError(f"the chunks hold {items} items, not {self.total_items}")
+
+    @property
+    def price(self) -> int:
+        """The tokens that are charged to the quota of its tenant; 0 if it has none."""
+        return 0 if self.quota is None else work_of_group(len(self.prefix), self.chunks)
 
     @property
     def ends_durably(self) -> bool:

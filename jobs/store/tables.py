@@ -8,12 +8,14 @@ the group key of their chunks.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Float,
     ForeignKey,
     Index,
@@ -49,6 +51,15 @@ CONTINUED = 2**30
 """Is added to the longest sequence of a chunk with continuations. Versions that know none find it too long to claim."""
 
 
+def partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], unique: bool = False) -> None:
+    """Give a table an index of those rows that meet a condition.
+
+    The condition, and that of a query that is to use the index, has literals in place of parameters: a plan that holds
+    for all values of parameters can't use a partial index.
+    """
+    Index(name, *columns, unique=unique, postgresql_where=where, sqlite_where=where)
+
+
 class ChunkState(StrEnum):
     """The state of a chunk."""
 
@@ -72,12 +83,7 @@ prefixes = Table(
     Column("maybe_unused", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("tenant", "tokenizer_fingerprint", "sha256"),
 )
-Index(
-    "ix_prefixes_maybe_unused",
-    prefixes.c.id,
-    postgresql_where=prefixes.c.maybe_unused,
-    sqlite_where=prefixes.c.maybe_unused,
-)
+partial_index("ix_prefixes_maybe_unused", prefixes.c.id, where=prefixes.c.maybe_unused)
 
 jobs = Table(
     "jobs",
@@ -124,43 +130,23 @@ IS_CALL = jobs.c.origin == literal_column("'call'")
 """SQL condition: the job is a call, such as of ``/v1/score``."""
 FAILED = jobs.c.error_code.is_not(None)
 """SQL condition: the job has failed."""
+HAS_ENDED = jobs.c.finished_at.is_not(None)
+"""SQL condition: the job has ended, for whatever reason."""
 COUNTED_BYTES = 4_096
 """The bytes of the smallest job that counts in what its tenant stores. The rows of any job take about as many."""
 COUNTED = jobs.c.stored_bytes >= literal_column(str(COUNTED_BYTES))
 """SQL condition: the job counts in what its tenant stores."""
-Index(
-    "ix_jobs_stored_bytes",
-    jobs.c.tenant,
-    jobs.c.origin,
-    jobs.c.stored_bytes,
-    postgresql_where=COUNTED,
-    sqlite_where=COUNTED,
-)
+partial_index("ix_jobs_stored_bytes", jobs.c.tenant, jobs.c.origin, jobs.c.stored_bytes, where=COUNTED)
 for _name, _condition in {
     "ix_jobs_listed": LISTED,
     "ix_jobs_calls": IS_CALL,
-    "ix_jobs_listed_unfinished": LISTED & jobs.c.finished_at.is_(None),
+    "ix_jobs_listed_unfinished": LISTED & ~HAS_ENDED,
     "ix_jobs_failed": FAILED,
 }.items():
-    Index(_name, jobs.c.tenant, jobs.c.id, postgresql_where=_condition, sqlite_where=_condition)
-Index(
-    "ix_jobs_expires_at",
-    jobs.c.expires_at,
-    postgresql_where=jobs.c.finished_at.is_(None) & jobs.c.expires_at.is_not(None),
-    sqlite_where=jobs.c.finished_at.is_(None) & jobs.c.expires_at.is_not(None),
-)
-Index(
-    "ix_jobs_received_at",
-    jobs.c.received_at,
-    postgresql_where=jobs.c.received_at.is_not(None),
-    sqlite_where=jobs.c.received_at.is_not(None),
-)
-Index(
-    "ix_jobs_remove_at",
-    jobs.c.remove_at,
-    postgresql_where=jobs.c.remove_at.is_not(None),
-    sqlite_where=jobs.c.remove_at.is_not(None),
-)
+    partial_index(_name, jobs.c.tenant, jobs.c.id, where=_condition)
+partial_index("ix_jobs_expires_at", jobs.c.expires_at, where=~HAS_ENDED & jobs.c.expires_at.is_not(None))
+partial_index("ix_jobs_received_at", jobs.c.received_at, where=jobs.c.received_at.is_not(None))
+partial_index("ix_jobs_remove_at", jobs.c.remove_at, where=jobs.c.remove_at.is_not(None))
 
 chunks = Table(
     "chunks",
@@ -193,27 +179,22 @@ chunks = Table(
 # Literals, not parameters: a generic plan does not know the values of parameters, so it can't use a partial index.
 WAITING = chunks.c.state == literal_column(f"'{ChunkState.WAITING.value}'")
 CLAIMED = chunks.c.state == literal_column(f"'{ChunkState.CLAIMED.value}'")
-Index(
-    "ix_chunks_waiting",
-    chunks.c.model,
-    chunks.c.tokenizer_fingerprint,
-    chunks.c.due_at,
-    chunks.c.id,
-    postgresql_where=WAITING,
-    sqlite_where=WAITING,
+STAGED = chunks.c.state == literal_column(f"'{ChunkState.STAGED.value}'")
+DONE = chunks.c.state == literal_column(f"'{ChunkState.DONE.value}'")
+partial_index(
+    "ix_chunks_waiting", chunks.c.model, chunks.c.tokenizer_fingerprint, chunks.c.due_at, chunks.c.id, where=WAITING
 )
 # For a busy worker that searches for interactive chunks, however many others wait.
-Index(
+partial_index(
     "ix_chunks_waiting_interactive",
     chunks.c.model,
     chunks.c.tokenizer_fingerprint,
     chunks.c.due_at,
     chunks.c.id,
-    postgresql_where=WAITING & chunks.c.interactive,
-    sqlite_where=WAITING & chunks.c.interactive,
+    where=WAITING & chunks.c.interactive,
 )
 # For the chunks of one flow: see jobs.queue.fair_shares.
-Index(
+partial_index(
     "ix_chunks_waiting_lane",
     chunks.c.model,
     chunks.c.tenant,
@@ -221,20 +202,13 @@ Index(
     chunks.c.tokenizer_fingerprint,
     chunks.c.due_at,
     chunks.c.id,
-    postgresql_where=WAITING,
-    sqlite_where=WAITING,
+    where=WAITING,
 )
 # For the chunks of one group. A prefix belongs to one tokenizer, so the index needs no tokenizer.
-Index(
-    "ix_chunks_waiting_group",
-    chunks.c.model,
-    chunks.c.prefix_id,
-    chunks.c.due_at,
-    chunks.c.id,
-    postgresql_where=WAITING,
-    sqlite_where=WAITING,
+partial_index(
+    "ix_chunks_waiting_group", chunks.c.model, chunks.c.prefix_id, chunks.c.due_at, chunks.c.id, where=WAITING
 )
-Index("ix_chunks_batch_id", chunks.c.batch_id, postgresql_where=CLAIMED, sqlite_where=CLAIMED)
+partial_index("ix_chunks_batch_id", chunks.c.batch_id, where=CLAIMED)
 Index("ix_chunks_job_id_first_item", chunks.c.job_id, chunks.c.first_item)
 
 flows = Table(

@@ -24,7 +24,7 @@ from sqlalchemy import bindparam, func, select, union_all, update
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.prefix_work import prefix_work
-from jobs.store.tables import CLAIMED, WAITING, ChunkState, chunks, flows, jobs, tenants
+from jobs.store.tables import CLAIMED, STAGED, WAITING, chunks, flows, jobs, tenants
 from scoring.error_codes import ErrorCode, RequestError
 
 MAX_COUNTING_SHARE = 0.02  # share of the time that may be spent on counting, where counting can be delayed
@@ -159,7 +159,7 @@ _CHUNKS = union_all(
     .where(
         jobs.c.received_at.is_not(None),
         jobs.c.tenant == bindparam("of_tenant"),
-        chunks.c.state == ChunkState.STAGED.value,
+        STAGED,
     ),
 ).subquery("unfinished")
 _GROUPS = (

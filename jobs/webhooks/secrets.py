@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, delete, func, or_, select, update
+from sqlalchemy import Row, delete, or_, select, update
 
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
@@ -18,7 +18,7 @@ from jobs.tenancy.changes import Action, record_change
 from jobs.webhooks.tables import webhook_secrets
 
 _LOCK = 0x5C02E5
-"""First key of the PostgreSQL advisory lock that a rotation holds; the second is the hash of the tenant."""
+"""The number of the lock that a rotation holds. Nothing else uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,8 @@ def rotate_secret(
     by: who rotates it; by default the user of this process. Returns the live secrets, as :func:`live_secrets` does.
     """
     with db.write() as tx:
-        if not tx.is_sqlite:
-            # One rotation of a tenant at a time. There may be no row yet to lock instead.
-            tx.execute(select(func.pg_advisory_xact_lock(_LOCK, func.hashtext(tenant))))
+        # One rotation of a tenant at a time. There may be no row yet to lock instead.
+        tx.lock(_LOCK, tenant)
         of_tenant = webhook_secrets.c.tenant == tenant
         tx.execute(delete(webhook_secrets).where(of_tenant, webhook_secrets.c.expires_at.is_not(None)))
         tx.execute(update(webhook_secrets).where(of_tenant).values(expires_at=NOW + overlap_seconds))

@@ -22,7 +22,7 @@ from sqlalchemy import (
     literal_column,
 )
 
-from jobs.store.tables import RowId, Seconds, metadata
+from jobs.store.tables import RowId, Seconds, metadata, partial_index
 
 
 class DeliveryState(StrEnum):
@@ -64,33 +64,25 @@ webhook_deliveries = Table(
 PENDING = webhook_deliveries.c.state == literal_column(f"'{DeliveryState.PENDING.value}'")
 CLAIMED_DELIVERY = webhook_deliveries.c.claim_id.is_not(None)
 # Claims go from tenant to tenant, and from host to host of a tenant: see jobs.webhooks.delivery_order.
-Index(
+partial_index(
     "ix_webhook_deliveries_pending",
     webhook_deliveries.c.tenant,
     webhook_deliveries.c.due_at,
     webhook_deliveries.c.id,
-    postgresql_where=PENDING,
-    sqlite_where=PENDING,
+    where=PENDING,
 )
-Index(
+partial_index(
     "ix_webhook_deliveries_pending_host",
     webhook_deliveries.c.tenant,
     webhook_deliveries.c.host,
     webhook_deliveries.c.due_at,
     webhook_deliveries.c.id,
-    postgresql_where=PENDING,
-    sqlite_where=PENDING,
+    where=PENDING,
 )
-Index(
-    "ix_webhook_deliveries_claimed",
-    webhook_deliveries.c.tenant,
-    webhook_deliveries.c.host,
-    postgresql_where=CLAIMED_DELIVERY,
-    sqlite_where=CLAIMED_DELIVERY,
+partial_index(
+    "ix_webhook_deliveries_claimed", webhook_deliveries.c.tenant, webhook_deliveries.c.host, where=CLAIMED_DELIVERY
 )
-Index(
-    "ix_webhook_deliveries_remove_at", webhook_deliveries.c.remove_at, postgresql_where=~PENDING, sqlite_where=~PENDING
-)
+partial_index("ix_webhook_deliveries_remove_at", webhook_deliveries.c.remove_at, where=~PENDING)
 
 webhook_attempts = Table(
     "webhook_attempts",
@@ -131,11 +123,5 @@ webhook_secrets = Table(
     Column("expires_at", Seconds),
 )
 _CURRENT = webhook_secrets.c.expires_at.is_(None)
-Index(
-    "uq_webhook_secrets_current",
-    webhook_secrets.c.tenant,
-    unique=True,
-    postgresql_where=_CURRENT,
-    sqlite_where=_CURRENT,
-)
+partial_index("uq_webhook_secrets_current", webhook_secrets.c.tenant, unique=True, where=_CURRENT)
 Index("ix_webhook_secrets_tenant", webhook_secrets.c.tenant)

@@ -17,7 +17,6 @@ from api.requests.body import declared_length
 from api.requests.uploads.file_form import FORM_BYTES, FileForm, too_large
 from api.requests.uploads.upload_body import UploadBody
 from api.store import Store
-from jobs.files.creation_keys import check_same_body
 from jobs.files.reading import FileRecord, get_file
 from jobs.files.receiving import (
     EarlierFile,
@@ -29,6 +28,7 @@ from jobs.files.receiving import (
 )
 from jobs.files.removal import remove_files
 from jobs.files.tables import Purpose, files
+from jobs.queue.idempotency import check_earlier
 from jobs.store.database import Database, StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
@@ -89,7 +89,7 @@ class _Receiver:
             body_hash = self._form.body_hash(purpose.value, expires_in)
             if self._earlier is not None:
                 assert self._key is not None
-                check_same_body(self._key, self._earlier.body_hash, body_hash)
+                check_earlier(self._key, body_hash, self._earlier.body_hash)
                 return await self._store.of(self._tenant, get_file, self._earlier.id), True
             await self._stage()
             assert self._file is not None

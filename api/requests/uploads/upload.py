@@ -21,7 +21,7 @@ from api.requests.uploads.upload_body import UploadBody
 from api.requests.uploads.upload_reader import UploadReader
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.service import Service
-from jobs.queue.idempotency import key_reused
+from jobs.queue.idempotency import check_earlier
 from jobs.queue.read import get_job
 from jobs.queue.upload import EarlierUpload, Upload, accept_upload, begin_upload, remove_upload, stage
 from jobs.store.database import StorageUnavailable
@@ -134,9 +134,8 @@ class _Receiver:
     async def _accept(self) -> Accepted:
         body_hash = self._reader.body_hash
         if self._earlier is not None:
-            if self._earlier.body_hash != body_hash:
-                assert self._key is not None
-                raise key_reused(self._key)
+            assert self._key is not None
+            check_earlier(self._key, body_hash, self._earlier.body_hash)
             return Accepted(self._earlier.job_id, replayed=True)
         if self._chunks:
             await self._stage()

@@ -164,7 +164,7 @@ def test_a_lost_batch_is_returned_by_one_sweep_although_thousands_of_older_rows_
 def test_one_sweep_removes_a_bounded_number_of_batches_that_hold_no_work(
     timed_store: Database, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.queue.sweep.ROWS_PER_STEP", 3)
+    monkeypatch.setattr("jobs.store.free_rows.ROWS_PER_STEP", 3)
     monkeypatch.setattr("jobs.queue.sweep.STEPS", 2)
     with timed_store.write() as tx:
         rows = [{"id": f"spent-{n}", "worker_id": "worker", "lease_until": clock.now - 1} for n in range(8)]
