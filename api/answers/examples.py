@@ -37,6 +37,7 @@ _JOB: dict[str, Any] = {
     "created_at": 1785000000.113,
     "started_at": 1785000000.121,
     "finished_at": 1785000000.158,
+    "queued_seconds": 0.008,
     "expires_at": None,
     "usage": _USAGE,
     "metadata": {"run": "7"},

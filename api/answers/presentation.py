@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from api.answers.items.columns import Column, Computed, columns_of
+from api.answers.schemas import Job
 from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
 from jobs.store.provenance import Provenance
@@ -39,6 +40,9 @@ BYTES_PER_ITEM, BYTES_PER_VALUE, BYTES_PER_TARGET = 64, 20, 64
 
 MEDIA_TYPE = "application/json"
 
+_OF_RECORDS = frozenset(name for name in Job.model_fields if hasattr(JobRecord, name))
+"""The fields of a job's answer that are shown as they are stored, unless they are made otherwise."""
+
 
 def encode(value: Any) -> bytes:
     """Encode a value as JSON; infinities and NaN become ``null``."""
@@ -53,27 +57,23 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = None) -> dict[str, Any]:
     """Return the job object, without its scores. provenance: what computed them, if that is to be shown."""
-    shown = {} if provenance is None else {"provenance": show_provenance(provenance)}
-    return {
-        "id": job.id,
+    is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
+    shown: dict[str, Any] = {
         "object": "scoring.job",
-        "kind": "likelihood" if job.options.scoring is Scoring.LIKELIHOOD else "score",
-        "label_scoring": None if job.options.scoring is Scoring.LIKELIHOOD else str(job.options.scoring),
-        "model": job.model,
-        "status": str(job.status),
-        "priority": str(job.priority),
+        "kind": "likelihood" if is_likelihood else "score",
+        "label_scoring": None if is_likelihood else str(job.options.scoring),
         "progress": {"total_items": job.total_items, "scored_items": job.scored_items},
-        "created_at": _rounded(job.created_at),
-        "started_at": _rounded(job.started_at),
-        "finished_at": _rounded(job.finished_at),
-        "expires_at": _rounded(job.expires_at),
         "usage": show_usage(job.prompt_tokens, job.cached_tokens),
-        "metadata": dict(job.metadata),
-        "warnings": list(job.warnings),
         "error": {"code": str(job.error.code), "message": job.error.message} if job.error is not None else None,
         "webhook": {"url": job.webhook.url, "events": list(job.webhook.events)} if job.webhook is not None else None,
-        **shown,
         "urls": job_urls(job.id),
+    }
+    if provenance is not None:
+        shown["provenance"] = show_provenance(provenance)
+    return {
+        name: shown[name] if name in shown else _plain(getattr(job, name))
+        for name in Job.model_fields
+        if name in shown or name in _OF_RECORDS
     }
 
 
@@ -308,6 +308,11 @@ def show_usage(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
         "total_tokens": prompt_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it, with times rounded to milliseconds."""
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _rounded(seconds: float | None) -> float | None:

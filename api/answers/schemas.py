@@ -70,6 +70,10 @@ class Job(Shape):
     created_at: float = Field(description="Unix seconds, as all times here")
     started_at: float | None
     finished_at: float | None
+    queued_seconds: float | None = Field(
+        description="from `created_at` until a worker first took work of it; where none did, until its end, or until "
+        "now on the clock of this server; null while its items are still received"
+    )
     expires_at: float | None
     usage: Usage
     metadata: dict[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -157,6 +158,13 @@ class JobRecord:
     error: JobError | None
     webhook: Webhook | None
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
+
+    @property
+    def queued_seconds(self) -> float | None:
+        """How long it has waited for a worker: until its start, its end or now. None while its items are received."""
+        if self.status is JobStatus.RECEIVING:
+            return None
+        return max(0.0, (self.started_at or self.finished_at or time.time()) - self.created_at)
 
 
 @dataclass(frozen=True, slots=True)

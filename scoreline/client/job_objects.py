@@ -39,6 +39,7 @@ class Job(Short):
     created_at: float  # when it was accepted
     started_at: float | None  # when a worker first took work of it; None: not yet
     finished_at: float | None  # when it ended; None: not yet
+    queued_seconds: float | None  # how long it waited for a worker; None while its items come, and of an old service
     expires_at: float | None  # what is not scored by then is given up
     error: JobFailure | None  # code and message, if it failed
     metadata: Mapping[str, str]  # what the sender attached to it
@@ -64,6 +65,7 @@ class Job(Short):
         return read_fields(
             cls,
             raw,
+            optional=["queued_seconds"],
             kind=kind,
             total_items=raw["progress"]["total_items"],
             scored_items=raw["progress"]["scored_items"],

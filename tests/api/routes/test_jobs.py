@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import httpx2
 import numpy as np
@@ -43,7 +44,7 @@ def test_a_job_is_accepted_scored_and_read(fresh: Fresh, model: TinyModel) -> No
     assert abs(job["created_at"] - before) < 5
     assert job["started_at"] is job["finished_at"] is job["error"] is None
     assert "result" not in job
-    assert api.client.get(job["urls"]["self"]).json() == job
+    assert api.client.get(job["urls"]["self"]).json() == job | {"queued_seconds": ANY}
 
     worker.gate.set()
     done = api.wait(job["id"])
@@ -53,6 +54,25 @@ def test_a_job_is_accepted_scored_and_read(fresh: Fresh, model: TinyModel) -> No
     assert_allclose(done["result"]["scores"], expected, rtol=1e-6)
     assert done["result"]["object"] == "scoring"
     assert done["result"]["usage"] == done["usage"]
+
+
+def test_a_job_says_how_long_it_has_waited_for_a_worker(fresh: Fresh) -> None:
+    api, worker = fresh
+    worker.gate.clear()
+    first, second = (api.submit(**BODY)["id"] for _ in range(2))
+
+    def waited(job_id: str) -> float:
+        seconds: float = api.client.get(f"/v1/jobs/{job_id}").json()["queued_seconds"]
+        return seconds
+
+    eventually(lambda: waited(first) > 0.05, "it goes on waiting")
+    cancelled = api.client.post(f"/v1/jobs/{second}/cancel").json()
+    assert cancelled["queued_seconds"] == pytest.approx(cancelled["finished_at"] - cancelled["created_at"], abs=0.002)
+    worker.gate.set()
+    done = api.wait(first)
+    assert done["queued_seconds"] == pytest.approx(done["started_at"] - done["created_at"], abs=0.002)
+    assert waited(first) == done["queued_seconds"] > 0.05
+    assert waited(second) == cancelled["queued_seconds"]
 
 
 def test_calls_are_listed_where_they_are_asked_for(fresh: Fresh) -> None:
