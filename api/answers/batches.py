@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from api.answers.batch_schemas import Batch, BatchWebhook
+from api.answers.shown import shown
 from jobs.file_batches.reading import BatchProgress, BatchRecord
 from jobs.file_batches.tables import BatchStatus
 from scoring.error_codes import ErrorCode
@@ -16,42 +18,28 @@ def show_batch(batch: BatchRecord, warnings: Sequence[str] = ()) -> dict[str, An
 
     warnings: about the request that created it.
     """
-    ended = {status: batch.ended_at if batch.status is status else None for status in BatchStatus}
-    has_ended = batch.status.ended
-    return {
-        "id": batch.id,
-        "object": "batch",
-        "endpoint": batch.endpoint,
-        "model": batch.model,
-        "errors": None if batch.error_message is None else _errors(batch, batch.error_message),
-        "input_file_id": batch.input_file_id,
-        "completion_window": batch.completion_window,
-        "status": str(batch.status),
-        "output_file_id": batch.output_file_id if has_ended else None,
-        "error_file_id": batch.error_file_id if has_ended else None,
-        "created_at": _seconds(batch.created_at),
-        "in_progress_at": _seconds(batch.in_progress_at),
-        "expires_at": _seconds(batch.expires_at),
-        "finalizing_at": _seconds(batch.finalizing_at),
-        "completed_at": _seconds(ended[BatchStatus.COMPLETED]),
-        "failed_at": _seconds(ended[BatchStatus.FAILED]),
-        "expired_at": _seconds(ended[BatchStatus.EXPIRED]),
-        "cancelling_at": _seconds(batch.cancelling_at),
-        "cancelled_at": _seconds(ended[BatchStatus.CANCELLED]),
-        "request_counts": show_counts(batch),
-        "usage": {
+    ended = {
+        f"{status}_at": None if batch.ended_at is None or batch.status is not status else math.floor(batch.ended_at)
+        for status in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
+    }
+    return shown(
+        Batch,
+        batch,
+        errors=None if batch.error_message is None else _errors(batch, batch.error_message),
+        output_file_id=batch.output_file_id if batch.status.ended else None,
+        error_file_id=batch.error_file_id if batch.status.ended else None,
+        **ended,
+        request_counts=show_counts(batch),
+        usage={
             "input_tokens": batch.prompt_tokens,
             "input_tokens_details": {"cached_tokens": batch.cached_tokens},
             "output_tokens": 0,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": batch.prompt_tokens,
         },
-        "metadata": dict(batch.metadata),
-        "webhook": None
-        if batch.webhook is None
-        else {"url": batch.webhook.url, "events": [str(event) for event in batch.webhook.events]},
+        webhook=None if batch.webhook is None else shown(BatchWebhook, batch.webhook),
         **({"warnings": list(warnings)} if warnings else {}),
-    }
+    )
 
 
 def show_counts(batch: BatchRecord | BatchProgress) -> dict[str, int]:
@@ -69,7 +57,3 @@ def _errors(batch: BatchRecord, message: str) -> dict[str, Any]:
         "line": None,
     }
     return {"object": "list", "data": [error]}
-
-
-def _seconds(time: float | None) -> int | None:
-    return None if time is None else math.floor(time)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from api.answers.file_schemas import File
+from api.answers.shown import shown
 from jobs.files.reading import FileRecord
 
 
 def show_file(file: FileRecord) -> dict[str, Any]:
     """Return the file object."""
-    return {
-        "id": file.id,
-        "object": "file",
-        "bytes": file.bytes,
-        "created_at": math.floor(file.created_at),
-        "expires_at": None if file.expires_at is None else math.floor(file.expires_at),
-        "filename": file.filename,
-        "purpose": str(file.purpose),
-        "status": "processed",
-        "status_details": None,
-    }
+    return shown(File, file, status_details=None)
 
 
 def show_list(objects: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:

@@ -16,14 +16,24 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from api.answers.items.columns import Column, Computed, columns_of
-from api.answers.schemas import Job
+from api.answers.schemas import (
+    Delivery,
+    DeliveryAttempt,
+    DeliveryEndpoint,
+    Job,
+    JobErrorShape,
+    JobWebhook,
+    WebhookSecret,
+)
+from api.answers.server_schemas import ServedTemplate
+from api.answers.shown import shown
 from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
 from jobs.store.provenance import Provenance
 from jobs.store.records import JobRecord, ScorePage, Submission, WorkerRecord
 from jobs.store.signed_result import CallResult
-from jobs.webhooks.delivery_log import DeliveryRecord, LoggedAttempt
-from jobs.webhooks.secrets import WebhookSecret
+from jobs.webhooks.delivery_log import DeliveryRecord
+from jobs.webhooks.secrets import WebhookSecret as SecretRecord
 from public_api.paths import job_urls
 from scoring.layout import Continuations
 from scoring.options import Scoring
@@ -40,9 +50,6 @@ BYTES_PER_ITEM, BYTES_PER_VALUE, BYTES_PER_TARGET = 64, 20, 64
 
 MEDIA_TYPE = "application/json"
 
-_OF_RECORDS = frozenset(name for name in Job.model_fields if hasattr(JobRecord, name))
-"""The fields of a job's answer that are shown as they are stored, unless they are made otherwise."""
-
 
 def encode(value: Any) -> bytes:
     """Encode a value as JSON; infinities and NaN become ``null``."""
@@ -58,23 +65,19 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = None) -> dict[str, Any]:
     """Return the job object, without its scores. provenance: what computed them, if that is to be shown."""
     is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
-    shown: dict[str, Any] = {
-        "object": "scoring.job",
-        "kind": "likelihood" if is_likelihood else "score",
-        "label_scoring": None if is_likelihood else str(job.options.scoring),
-        "progress": {"total_items": job.total_items, "scored_items": job.scored_items},
-        "usage": show_usage(job.prompt_tokens, job.cached_tokens),
-        "error": {"code": str(job.error.code), "message": job.error.message} if job.error is not None else None,
-        "webhook": {"url": job.webhook.url, "events": list(job.webhook.events)} if job.webhook is not None else None,
-        "urls": job_urls(job.id),
-    }
-    if provenance is not None:
-        shown["provenance"] = show_provenance(provenance)
-    return {
-        name: shown[name] if name in shown else _plain(getattr(job, name))
-        for name in Job.model_fields
-        if name in shown or name in _OF_RECORDS
-    }
+    provenance_shown = {} if provenance is None else {"provenance": show_provenance(provenance)}
+    return shown(
+        Job,
+        job,
+        kind="likelihood" if is_likelihood else "score",
+        label_scoring=None if is_likelihood else job.options.scoring,
+        progress={"total_items": job.total_items, "scored_items": job.scored_items},
+        usage=show_usage(job.prompt_tokens, job.cached_tokens),
+        error=None if job.error is None else shown(JobErrorShape, job.error),
+        webhook=None if job.webhook is None else shown(JobWebhook, job.webhook),
+        urls=job_urls(job.id),
+        **provenance_shown,
+    )
 
 
 def show_provenance(provenance: Sequence[Provenance | None]) -> list[dict[str, Any] | None]:
@@ -168,52 +171,21 @@ def encode_lines(page: ScorePage) -> bytes:
 
 def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
     """Return a delivery: an event that was, or will be, sent to a webhook."""
-    endpoint = delivery.endpoint
     is_of_batch = delivery.job_id.startswith("batch_")
-    return {
-        "id": delivery.id,
-        "object": "webhook.delivery",
-        "job_id": None if is_of_batch else delivery.job_id,
-        "batch_id": delivery.job_id if is_of_batch else None,
-        "event": delivery.event,
-        "url": delivery.url,
-        "state": str(delivery.state),
-        "created_at": _rounded(delivery.created_at),
-        "next_attempt_at": _rounded(delivery.next_attempt_at),
-        "attempts": [_attempt(attempt) for attempt in delivery.attempts],
-        "endpoint": {
-            "failing_since": _rounded(endpoint.failing_since) if endpoint is not None else None,
-            "disabled_at": _rounded(endpoint.disabled_at) if endpoint is not None else None,
-        },
-    }
+    never_failed = {"failing_since": None, "disabled_at": None}
+    return shown(
+        Delivery,
+        delivery,
+        job_id=None if is_of_batch else delivery.job_id,
+        batch_id=delivery.job_id if is_of_batch else None,
+        attempts=[shown(DeliveryAttempt, one, outcome=one.reason or "delivered") for one in delivery.attempts],
+        endpoint=never_failed if delivery.endpoint is None else shown(DeliveryEndpoint, delivery.endpoint),
+    )
 
 
-def _attempt(attempt: LoggedAttempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "started_at": _rounded(attempt.started_at),
-        "seconds": _rounded(attempt.seconds),
-        "outcome": attempt.reason or "delivered",
-        "detail": attempt.detail,
-        "status": attempt.status,
-        "response": attempt.response,
-    }
-
-
-def show_secrets(secrets: Sequence[WebhookSecret]) -> dict[str, Any]:
+def show_secrets(secrets: Sequence[SecretRecord]) -> dict[str, Any]:
     """Return the secrets that webhooks are signed with."""
-    return {
-        "object": "list",
-        "data": [
-            {
-                "object": "webhook.secret",
-                "secret": secret.secret,
-                "created_at": _rounded(secret.created_at),
-                "expires_at": _rounded(secret.expires_at),
-            }
-            for secret in secrets
-        ],
-    }
+    return {"object": "list", "data": [shown(WebhookSecret, secret) for secret in secrets]}
 
 
 def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
@@ -228,12 +200,7 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
         "delimiter": card.delimiter,
         "template": templates.default.name,
         "templates": [
-            {
-                "name": name,
-                "labels": list(template.labels),
-                "relevance": str(template.relevance),
-                "digest": template.digest,
-            }
+            shown(ServedTemplate, template, name=name, relevance=str(template.relevance))
             for name, template in templates.by_name.items()
         ],
         "live_workers": len(workers),
@@ -308,13 +275,3 @@ def show_usage(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
         "total_tokens": prompt_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, with times rounded to milliseconds."""
-    return round(value, 3) if isinstance(value, float) else value
-
-
-def _rounded(seconds: float | None) -> float | None:
-    """Round a time to milliseconds."""
-    return round(seconds, 3) if seconds is not None else None

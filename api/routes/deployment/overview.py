@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response
-from api.answers.server_schemas import Overview
+from api.answers.server_schemas import Overview, OverviewWorker
+from api.answers.shown import shown
 from api.principal import WithReadScope
 from api.service import Service, ServiceOf
 from jobs.queue.statistics import TenantWork
@@ -44,13 +45,7 @@ def _look(service: Service, tenant: str) -> dict[str, Any]:
         "max_model_len": service.reading.card.context_length,
         "template": service.reading.templates.default.name,
         "workers": [
-            {
-                "device": worker.device,
-                "dtype": worker.dtype,
-                "started_at": round(worker.started_at, 3),
-                "last_seen": round(worker.last_seen, 3),
-                "tokens_per_second": worker.tokens_per_second,
-            }
+            shown(OverviewWorker, worker, tokens_per_second=worker.tokens_per_second)
             for worker in compatibility.matching
         ],
         "waiting": {
