@@ -32,12 +32,12 @@ from model.head_runner import HeadRunner
 from model.lookahead import Lookahead
 from model.packed_sequence import pack_sequences
 from model.phases import OnPhase, watched
+from model.platform_forward import make_forward
 from model.platforms import Platform
 from model.prefixes.cache import PrefixCache
 from model.prefixes.pool import PoolShape
 from model.rows import Row, item_rows, whole
 from model.score_buffer import Floats, ScoreBuffer, TargetBuffer, buffer_of
-from model.served import served
 from model.work.planned import PlannedGroup, WorkPlanner
 from scoring.layout import Continuations, GroupWork, ScoredChunk, TokenIds
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
@@ -92,7 +92,7 @@ class Engine:
             memory,
             platform.pool_head_dim(dtype, decoder.config.head_dim),
         )
-        self._forward, self._known_answers = served(decoder, platform, buckets, pool, attention)
+        self._forward, self._known_answers = make_forward(decoder, platform, buckets, pool, attention)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
         self.dtype: str = dtype.name
@@ -265,7 +265,7 @@ class Engine:
             if not self._keeps_prefixes:
                 self.prefix_cache.clear()
             # Behind the work, so that nobody waits for the lines.
-            _tell(plans)
+            _log_plans(plans)
         shared = self.prefix_cache.shared_tokens > shared_before
         estimated = self._calibrate(calibration, plans, computed, stopwatch.seconds, shared=shared)
         log.info(
@@ -293,7 +293,7 @@ class Engine:
 
     @property
     def measured_estimate_ratio(self) -> float | None:
-        """The same; None before enough work was compared, and while programs are compiled beside it."""
+        """That ratio; None before enough work was compared, and while programs are compiled beside it."""
         return None if self._is_compiling else self._calibration.measured_ratio
 
     def _calibrate(
@@ -353,7 +353,7 @@ def _prefill_or_extend(step: StepOutput | None) -> str:
     return "extend" if step is None or step[0] else "prefill"
 
 
-def _tell(plans: Sequence[PlannedGroup]) -> None:
+def _log_plans(plans: Sequence[PlannedGroup]) -> None:
     """Log how the groups were computed."""
     counts: dict[Choice, list[int]] = defaultdict(list)
     for part in (part for planned in plans for part in planned.parts):

@@ -30,7 +30,7 @@ D = TypeVar("D")
 log = structlog.stdlib.get_logger("engine")
 
 
-class InTurn:
+class SerializedProgram:
     """A program of several chips.
 
     Where two threads call programs, all chips must begin them in the same order: else some wait in one program, and the
@@ -78,7 +78,7 @@ class ExecutableTable(Generic[D]):
         try:
             executable = self._compile(key)
             if self._turn is not None:
-                executable = cast("jax.stages.Compiled", InTurn(executable, self._turn))
+                executable = cast("jax.stages.Compiled", SerializedProgram(executable, self._turn))
             self._check(key, executable)
             future.set_result(executable)
         except BaseException as error:

@@ -11,7 +11,7 @@ import numpy as np
 from model.buckets import label_bucket
 from model.forward import Forward
 from model.rows import Row
-from model.score_buffer import Floats, Places, ScoreBuffer, TargetBuffer
+from model.score_buffer import Floats, ScoreBuffer, TargetBuffer, TargetNumbers
 from scoring.layout import Head, ScoredChunk, TokenIds
 
 FLUSH_TOKENS = 2_048
@@ -109,8 +109,8 @@ def _target_tokens(row: Row) -> TokenIds:
     return row.buffer.continuations.tokens[row.places]
 
 
-def _ranges(firsts: Places, counts: Places) -> Places:
+def _ranges(firsts: TargetNumbers, counts: TargetNumbers) -> TargetNumbers:
     """Return the numbers of several ranges, one after another."""
     stops = np.cumsum(counts)
-    found: Places = np.arange(int(counts.sum())) + np.repeat(firsts - (stops - counts), counts)
+    found: TargetNumbers = np.arange(int(counts.sum())) + np.repeat(firsts - (stops - counts), counts)
     return found

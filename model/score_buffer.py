@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scoring.layout import ChunkWork, Continuations, LabelScores, ScoredChunk
 
 Floats = npt.NDArray[np.float32]
-Places = npt.NDArray[np.int64]  # numbers of targets among those of a chunk
+TargetNumbers = npt.NDArray[np.int64]  # numbers of targets among those of a chunk
 
 
 class EngineError(Exception):
@@ -35,7 +35,7 @@ class ScoreBuffer:
         shape = (len(chunk.rows), len(chunk.label_token_ids))
         return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
 
-    def write(self, indices: Places, outputs: Sequence[Floats]) -> None:
+    def write(self, indices: TargetNumbers, outputs: Sequence[Floats]) -> None:
         """Enter the scores of some rows, [rows, M] each: logits and log-probabilities."""
         for buffer, output in zip((self.logits, self.logprobs), outputs, strict=True):
             buffer[indices] = output
@@ -66,7 +66,7 @@ class TargetBuffer:
         count = len(continuations.tokens)
         return cls(chunk, continuations, np.empty(count, np.float32), np.empty(count, np.bool_), count)
 
-    def write(self, places: Places, logprobs: Floats, greedy: npt.NDArray[np.bool_]) -> None:
+    def write(self, places: TargetNumbers, logprobs: Floats, greedy: npt.NDArray[np.bool_]) -> None:
         """Enter some targets, arrays of one shape."""
         self.logprobs[places] = logprobs
         self.greedy[places] = greedy

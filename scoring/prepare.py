@@ -102,7 +102,7 @@ class Preparation:
         self.prefix = self._query.prefix
         self._targets = targets_of(request, card, tokenizer, limits, self._query, stop_if_unwanted)
         if self._targets is not None:
-            self.label_token_ids = _places_of_labels(request, self._targets.columns)
+            self.label_token_ids = _label_columns(request, self._targets.columns)
         self.repeated_characters = self._query.repeated_characters  # of the query, with each item
         self.warnings = _warnings(request, card, wanted)
         self.is_text = isinstance(request.query, str)  # so the items must be texts, too
@@ -226,7 +226,7 @@ class Preparation:
         return found
 
 
-def _places_of_labels(request: ScoreRequest, columns: int) -> tuple[int, ...]:
+def _label_columns(request: ScoreRequest, columns: int) -> tuple[int, ...]:
     """Return what stands for labels of any number of tokens where others have their ids: the place of the first such.
 
     So there are as many as labels, and a label that is named twice can be recognised.

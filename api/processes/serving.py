@@ -48,7 +48,7 @@ def serve_alone(starting: Starting | None) -> int:
 
 
 def serve_with_siblings(siblings: Siblings, sockets: Sequence[socket.socket]) -> int:
-    """The same, as one of several processes, on sockets that are bound already."""
+    """Serve the API as one of several processes, on sockets that are bound already."""
     return _serve(siblings, sockets, None)
 
 

@@ -24,8 +24,10 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 """Numbers of glibc's <malloc.h>."""
 
 
-def keep_little_memory() -> bool:
-    """Have glibc do so, from now on and for all threads. Returns False with another C library, which is left alone.
+def limit_heaps() -> bool:
+    """Have glibc keep few heaps and give large blocks back, from now on and for all threads.
+
+    Returns False with another C library, which is left alone.
 
     Without this, glibc raises the size from which on a block is memory of its own, up to 32 MiB, whenever it frees a
     larger block. Then the bodies of clients lie between small blocks in heaps, and what they took stays there. It would

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.server.connection import Connection
-from api.server.heap import keep_little_memory
+from api.server.heap import limit_heaps
 from api.server.starting import Starting
 from api.service import Service
 
@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
         libuv accepts one connection of each listening socket in a turn, and a turn in which others are served may take
         milliseconds. So each socket is listened to several times.
         """
-        keep_little_memory()
+        limit_heaps()
         sys.setswitchinterval(SWITCH_SECONDS)
         await super().startup(sockets)
         if self._starting is not None:

@@ -53,8 +53,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Wish:
-    """Whether somebody still wants the result of a thread's work."""
+class _Caller:
+    """Whoever wants the result of a thread's work, and may give it up."""
 
     def __init__(self) -> None:
         self._given_up = False
@@ -111,14 +111,16 @@ class BodyReader:
 
     async def _in_thread(self, request: Request, tenant: str, read: Callable[[ReadingContext], T]) -> T:
         """Return what ``read`` returns, in a thread and in the tenant's turn."""
-        wish = _Wish()
+        caller = _Caller()
         try:
-            with _watched(request, wish.give_up):
+            with _watched(request, caller.give_up):
                 async with self._threads.text_turn(tenant):
-                    wish.check()
-                    return await self._threads.text(read, replace(self._reading_in_thread, stop_if_unwanted=wish.check))
+                    caller.check()
+                    return await self._threads.text(
+                        read, replace(self._reading_in_thread, stop_if_unwanted=caller.check)
+                    )
         finally:
-            wish.give_up()
+            caller.give_up()
 
 
 def _time_limit(seconds: float) -> StopIfUnwanted:

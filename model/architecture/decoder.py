@@ -52,7 +52,7 @@ class Norm(nnx.Module):
 
     @property
     def of_heads(self) -> HeadNorm:
-        """The same, where it norms the heads of queries or keys."""
+        """This norm, where it norms the heads of queries or keys."""
         return HeadNorm(self.weight[...], self.epsilon)
 
 

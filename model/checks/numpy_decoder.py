@@ -68,7 +68,7 @@ class ServedDecoder(Protocol):
 
     @property
     def head_as_rows(self) -> bool:
-        """The same for the kernel of the head."""
+        """Whether the kernel of the head is [vocabulary, width]; otherwise [width, vocabulary]."""
 
     @property
     def head(self) -> tuple[Array, Array]:

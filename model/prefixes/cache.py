@@ -101,7 +101,7 @@ class PrefixCache:
         """Return whether a query is there as a whole."""
         self.blocks.expire()
         found = [self.blocks.find(key) for key in keys_of(owner, tokens, self._pool.segment_tokens)]
-        return all(found) and found[-1] is not None and found[-1].hidden is not None
+        return bool(found) and all(found) and found[-1] is not None and found[-1].hidden is not None
 
     def drop(self, owner: str, tokens: TokenIds) -> None:
         """Remove what is kept of a query, unless something in use has it."""

@@ -58,7 +58,6 @@ class Prefix:
         self.hidden: Floats | None = None  # once it was obtained: the final hidden state of its last token, [width]
         self.shared: int | None = None  # how many of its tokens had been computed before; None until that is known
         self.is_complete = False  # whether it was obtained, and still has its blocks
-        self.uncounted = 0  # tokens of steps that were not yielded
         self._pool = pool
         self._keys = keys
         self._base = base
@@ -89,7 +88,7 @@ class Prefix:
         """
         if self.found():
             return
-        self.uncounted = 0
+        without_pause = 0  # tokens of the steps behind which there was no pause
         self.begin()
         while not self.is_computed:
             if not self.is_lost:
@@ -97,10 +96,10 @@ class Prefix:
                 continue
             self.begin()
             while not self.is_computed:
-                self.uncounted += self._step()
+                without_pause += self._step()
         self.complete()
-        if self.uncounted:
-            yield self.uncounted
+        if without_pause:
+            yield without_pause
 
     def found(self) -> bool:
         """Return whether it is complete, or becomes so because all of its segments are found."""

@@ -290,7 +290,7 @@ def _are_branches(planner: Planner, begins: Indices, kept: Indices, targets: Ind
     if not shares.all():
         one_each = estimator.row((own + tails)[~shares], begins[~shares])
         rows[~shares] = one_each.times(labels[~shares]).seconds
-    branch = estimator.beside(own, begins) + estimator.behind(labels * tails, kept)
+    branch = estimator.as_prefixes(own, begins) + estimator.behind_prefixes(labels * tails, kept)
     found: Mask = (branch.seconds < rows)[kind_of]
     return found
 

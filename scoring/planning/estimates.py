@@ -204,10 +204,10 @@ class Estimator:
         within = lengths <= step
         if within.all():
             return shares
-        long = self.beside(lengths, prefixes)
+        long = self.as_prefixes(lengths, prefixes)
         return Estimates(np.where(within, shares.tokens, long.tokens), np.where(within, shares.seconds, long.seconds))
 
-    def beside(self, lengths: Indices, prefixes: Indices) -> Estimates:
+    def as_prefixes(self, lengths: Indices, prefixes: Indices) -> Estimates:
         """Estimate sequences that are computed as prefixes of their own, on the whole steps of other prefixes."""
         step, tile = self.shapes.step_tokens, self.shapes.tile_tokens
         shared = prefixes // step * step
@@ -216,7 +216,7 @@ class Estimator:
             return self.long(own, shared)
         return self._steps(np.full_like(own, step), shared, own).times(-(-own // tile) * tile / step)
 
-    def behind(self, tokens: Indices, prefixes: Indices) -> Estimates:
+    def behind_prefixes(self, tokens: Indices, prefixes: Indices) -> Estimates:
         """Estimate so many tokens of labels behind prefixes that have no other items."""
         step, tile = self.shapes.step_tokens, self.shapes.tile_tokens
         if not tile:

@@ -116,7 +116,7 @@ def estimate(estimator: Estimator, cut: Cut) -> Estimate:
         of_choice = np.flatnonzero(cut.choice_of[branches.items] == number)
         behind = np.bincount(rows.branches[rows.branches >= 0], rows.tails[rows.branches >= 0], len(branches))
         begins, ends = branches.begins[of_choice], branches.ends[of_choice]
-        total += estimator.beside(ends - begins, begins).sum()
-        total += estimator.behind(behind[of_choice].astype(np.int64), ends).sum()
+        total += estimator.as_prefixes(ends - begins, begins).sum()
+        total += estimator.behind_prefixes(behind[of_choice].astype(np.int64), ends).sum()
         total += estimator.heads(int(rows.reads[mine].sum()) + len(of_choice))
     return total

@@ -46,7 +46,7 @@ async def readyz(request: Request, probes: ProbesOf) -> Response:
 
 @router.get("/health", response_model=Readiness, responses=NOT_READY)
 async def health(request: Request, probes: ProbesOf) -> Response:
-    """The same as `/readyz`, at the path that is usual with other servers."""
+    """Answer as `/readyz` does, at the path that is usual with other servers."""
     return await readyz(request, probes)
 
 

@@ -15,7 +15,7 @@ PROGRAM = """
 from pathlib import Path
 from threading import Thread
 
-from api.server.heap import keep_little_memory
+from api.server.heap import limit_heaps
 
 
 def resident():
@@ -34,7 +34,7 @@ def hold_bodies():
             kept.append(bytearray(3_000))
 
 
-assert keep_little_memory()
+assert limit_heaps()
 before = resident()
 for _ in range(3):
     thread = Thread(target=hold_bodies)
@@ -61,7 +61,7 @@ heap.LOOK_SECONDS = 0.01
 
 
 async def main():
-    heap.keep_little_memory()
+    heap.limit_heaps()
     giving = asyncio.create_task(heap.keep_giving_back())
     await asyncio.sleep(0)
     before = heap.resident_bytes()
@@ -89,9 +89,9 @@ import ctypes
 import re
 from threading import Barrier, Thread
 
-from api.server.heap import keep_little_memory
+from api.server.heap import limit_heaps
 
-assert keep_little_memory()
+assert limit_heaps()
 together = Barrier(40)
 
 

@@ -21,7 +21,7 @@ from model.whole_steps.full_steps import full_steps
 from model.whole_steps.shape import StepShape
 
 
-def served(
+def make_forward(
     decoder: Decoder, platform: Platform, buckets: Buckets, pool: PoolShape, attention: Attention | None = None
 ) -> tuple[Forward, ModelChecks[Any]]:
     """Return the forward pass of a decoder, and the checks of its programs.
