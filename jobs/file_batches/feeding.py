@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
@@ -22,7 +23,7 @@ from jobs.store.identifiers import new_job_id
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobStatus, Submission
 from jobs.store.tables import COUNTED_BYTES, HAS_ENDED, jobs
-from jobs.tenancy.quotas import QuotaFullError, charge, read_counters, recount
+from jobs.tenancy.quotas import QuotaFullError, charge_all, have_room, recount
 
 JOBS_PER_STEP = 500  # jobs that one transaction cancels
 QUOTA_PAUSE_SECONDS = 1.0
@@ -46,11 +47,6 @@ class NewLine:
         """What the tenant stores more because of it: its answer, and a job with its scores."""
         of_job = 0 if self.submission is None else self.submission.stored_bytes
         return self.answer_bytes + (of_job if of_job >= COUNTED_BYTES else 0)
-
-    @property
-    def price(self) -> int:
-        """The tokens that are charged to the quota of its tenant."""
-        return 0 if self.submission is None else self.submission.price
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +129,6 @@ def _feed(
             tx.execute(insert(batch_lines), [_row(batch.id, line, new.get(line.number)) for line in fitting])
         if new:
             store_jobs(tx, list(new.values()))
-            if empty := [job.id for job in new.values() if not job.submission.chunks]:
-                end_jobs(tx, empty, JobStatus.SUCCEEDED)
         tx.execute(
             update(file_batches)
             .where(file_batches.c.id == batch.id)
@@ -146,13 +140,10 @@ def _feed(
                 is_late=is_late or file_batches.c.is_late,
             )
         )
-        price = sum(line.price for line in fitting)
-        if price:
-            quota = next(line.submission.quota for line in fitting if line.submission is not None)
-            assert quota is not None
-            charge(tx, batch.tenant, quota, price)
+        submissions = tuple(job.submission for job in new.values())
+        charge_all(tx, submissions)
         stored = sum(line.stored_bytes for line in fitting)
-        return Fed(tuple(job.submission for job in new.values()), stored)
+        return Fed(submissions, stored)
 
 
 def say_why_it_waits(db: Database, batch: BatchRecord, reason: str) -> None:
@@ -207,17 +198,9 @@ _TAKEN = select(batch_lines.c.custom_id).where(
 
 def _with_room(tx: Transaction, tenant: str, lines: Sequence[NewLine]) -> list[NewLine]:
     """Return the first lines, as many as the quota of the tenant has room for. Raises QuotaFullError if it has none."""
-    quotas = [line.submission.quota for line in lines if line.submission is not None]
-    if not quotas or quotas[0] is None:
-        return list(lines)
-    room = quotas[0] - read_counters(tx, {tenant}).get(tenant, quotas[0])
-    fitting: list[NewLine] = []
-    for line in lines:
-        room -= line.price
-        if room < 0 and line.price:
-            break
-        fitting.append(line)
-    if not fitting:
+    found = iter(have_room(tx, [line.submission for line in lines if line.submission is not None]))
+    fitting = list(takewhile(lambda line: line.submission is None or next(found), lines))
+    if lines and not fitting:
         raise QuotaFullError(tenant)
     return fitting
 

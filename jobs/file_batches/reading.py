@@ -16,9 +16,9 @@ from jobs.store.database import Database, Transaction
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobRecord, JobStatus
 from jobs.store.tables import jobs
-from jobs.store.webhook_events import Webhook
+from jobs.store.webhook_events import BatchEvent, Webhook
 from jobs.tenancy.ownership import owned
-from jobs.webhooks.outbox import unpack_batch_webhook
+from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode, RequestError
 
 VISIBLE_BATCH = or_(file_batches.c.remove_at.is_(None), file_batches.c.remove_at > NOW)
@@ -69,9 +69,10 @@ class BatchRecord:
 
 def batch_record(row: Row[Any]) -> BatchRecord:
     """Return a row of the table as a record."""
-    values: dict[str, Any] = {name: getattr(row, name) for name in BatchRecord.__slots__}
+    values = row._asdict()
     return BatchRecord(
-        **values | {"status": BatchStatus(row.status), "webhook": unpack_batch_webhook(row.webhook)},
+        **{name: values[name] for name in BatchRecord.__slots__}
+        | {"status": BatchStatus(row.status), "webhook": unpack_webhook(row.webhook, BatchEvent)},
     )
 
 

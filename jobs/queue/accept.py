@@ -6,21 +6,18 @@ order: Idempotency-Keys, prefixes, flows, tenants. Of each kind they are locked 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from itertools import compress
 
 import structlog
 
-from jobs.queue.ending import end_jobs
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
 from jobs.queue.new_jobs import NewJob, store_alone, store_jobs
 from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
-from jobs.store.records import Accepted, JobStatus, Origin, Submission
-from jobs.tenancy.quotas import QuotaFullError, charge, check_size, read_counters, within_quota
+from jobs.store.records import Accepted, Origin, Submission
+from jobs.tenancy.quotas import QuotaFullError, charge_all, check_size, have_room, within_quota
 from scoring.error_codes import RequestError
 
 GROUP_LOCK_SECONDS = 0.25
@@ -46,7 +43,7 @@ def accept(db: Database, submission: Submission) -> Accepted:
     """
 
     def attempt() -> Accepted:
-        [outcome] = _commit(db, [_Member(submission)], alone=True)
+        [outcome] = _commit(db, [NewJob(new_job_id(), submission)], alone=True)
         if not isinstance(outcome, Accepted):
             assert outcome is not None, "alone, a job has room or raises"
             raise outcome
@@ -62,15 +59,17 @@ def accept_group(db: Database, submissions: Sequence[Submission]) -> list[Outcom
     seems full, if an earlier one of the group has the same Idempotency-Key, or if the transaction failed or waited for
     another one, so that it is not known whose fault that was. Raises StorageUnavailable.
     """
-    members = [_Member(submission) for submission in submissions]
+    members = [NewJob(new_job_id(), submission) for submission in submissions]
     outcomes: dict[str, Outcome] = {}
     group = _with_different_keys(members)
     while group:
         try:
-            outcomes = {member.job_id: outcome for member, outcome in zip(group, _commit(db, group), strict=True)}
+            outcomes = {member.id: outcome for member, outcome in zip(group, _commit(db, group), strict=True)}
             break
         except QuotaFullError as full:  # Somebody else has used the room that there seemed to be.
-            group = [member for member in group if not (member.price and member.submission.tenant == full.tenant)]
+            group = [
+                member for member in group if not (member.submission.price and member.submission.tenant == full.tenant)
+            ]
         except StorageUnavailable:
             raise
         except LockedError:  # Who waits longer does so by himself.
@@ -80,42 +79,15 @@ def accept_group(db: Database, submissions: Sequence[Submission]) -> list[Outcom
                 return [error]
             log.warning("a group could not be accepted, so its jobs are accepted one by one", error=str(error))
             break
-    return [outcomes.get(member.job_id) for member in members]
+    return [outcomes.get(member.id) for member in members]
 
 
-@dataclass(eq=False)
-class _Member:
-    """A submission that is about to become a job."""
-
-    submission: Submission
-
-    def __post_init__(self) -> None:
-        self.job_id = new_job_id()
-
-    @property
-    def key(self) -> WantedKey | None:
-        idempotency = self.submission.idempotency
-        if idempotency is None:
-            return None
-        return WantedKey(self.submission.tenant, idempotency.key, idempotency.body_hash, self.job_id)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it takes no more than to store it: no key, no quota, and no end because it has no items."""
-        submission = self.submission
-        return submission.idempotency is None and submission.quota is None and len(submission.chunks) > 0
-
-    @cached_property
-    def price(self) -> int:
-        return self.submission.price
-
-
-def _with_different_keys(members: Iterable[_Member]) -> list[_Member]:
+def _with_different_keys(members: Iterable[NewJob]) -> list[NewJob]:
     """Return the members without a key, and the first one with each key."""
     seen: set[tuple[str, str]] = set()
     different = []
     for member in members:
-        key = member.key
+        key = _key(member)
         if key is not None:
             if key[:2] in seen:
                 continue
@@ -124,7 +96,7 @@ def _with_different_keys(members: Iterable[_Member]) -> list[_Member]:
     return different
 
 
-def _commit(db: Database, members: Sequence[_Member], *, alone: bool = False) -> list[Outcome]:
+def _commit(db: Database, members: Sequence[NewJob], *, alone: bool = False) -> list[Outcome]:
     """Store members in one transaction, which is tried again at once if a deadlock ends it.
 
     The outcome of a member without room in its quota is None. alone: there is one member. It may wait for others that
@@ -137,39 +109,50 @@ def _commit(db: Database, members: Sequence[_Member], *, alone: bool = False) ->
     return _try_to_commit(db, members, alone=alone)
 
 
-def _try_to_commit(db: Database, members: Sequence[_Member], *, alone: bool) -> list[Outcome]:
+def _try_to_commit(db: Database, members: Sequence[NewJob], *, alone: bool) -> list[Outcome]:
     outcomes: dict[str, Outcome] = {}
     # The client of a call has been promised nothing yet, so the work can start before its job is on disk.
     durable = any(member.submission.origin is Origin.JOB for member in members)
     lock_seconds = None if alone else GROUP_LOCK_SECONDS
-    plain = _new_jobs(members) if all(member.is_plain for member in members) else []
-    stored = store_alone(db, plain, durable=durable, lock_seconds=lock_seconds) if plain else None
+    is_plain = all(map(_is_plain, members))
+    stored = store_alone(db, members, durable=durable, lock_seconds=lock_seconds) if is_plain else None
     if stored or (stored is not None and not alone):
-        return [Accepted(one.job_id, replayed=False) if one.job_id in stored else None for one in members]
+        return [Accepted(one.id, replayed=False) if one.id in stored else None for one in members]
     with db.write(durable=durable, lock_seconds=lock_seconds) as tx:
         if alone:  # A job that was accepted earlier is found whether or not there is room.
             outcomes = _take_keys(tx, members)
-            new = _with_room(tx, [member for member in members if member.job_id not in outcomes], alone=True)
+            new = [member for member in members if member.id not in outcomes]
+            for member in new:
+                check_size(member.submission.quota, member.submission.price)
+            if len(_with_room(tx, new)) < len(new):
+                raise QuotaFullError(new[0].submission.tenant)
         else:  # No key is taken for a member without room.
             roomy = _with_room(tx, members)
             outcomes = _take_keys(tx, roomy)
-            new = [member for member in roomy if member.job_id not in outcomes]
+            new = [member for member in roomy if member.id not in outcomes]
         if new:
-            store_jobs(tx, _new_jobs(new))
-            if empty := [member.job_id for member in new if not member.submission.chunks]:
-                end_jobs(tx, empty, JobStatus.SUCCEEDED)
-            _charge(tx, new, waits=alone)
-            outcomes |= {member.job_id: Accepted(member.job_id, replayed=False) for member in new}
-    return [outcomes.get(member.job_id) for member in members]
+            store_jobs(tx, new)
+            charge_all(tx, [member.submission for member in new], waits=alone)
+            outcomes |= {member.id: Accepted(member.id, replayed=False) for member in new}
+    return [outcomes.get(member.id) for member in members]
 
 
-def _new_jobs(members: Iterable[_Member]) -> list[NewJob]:
-    return [NewJob(member.job_id, member.submission) for member in members]
+def _is_plain(job: NewJob) -> bool:
+    """Whether it takes no more than to store the job: no key, no quota, and no end because it has no items."""
+    submission = job.submission
+    return submission.idempotency is None and submission.quota is None and len(submission.chunks) > 0
 
 
-def _take_keys(tx: Transaction, members: Sequence[_Member]) -> dict[str, Outcome]:
+def _key(job: NewJob) -> WantedKey | None:
+    idempotency = job.submission.idempotency
+    if idempotency is None:
+        return None
+    return WantedKey(job.submission.tenant, idempotency.key, idempotency.body_hash, job.id)
+
+
+def _take_keys(tx: Transaction, members: Sequence[NewJob]) -> dict[str, Outcome]:
     """Reserve the Idempotency-Keys of members. Return the outcomes of those whose key another job has."""
-    wanted = {key.job_id: key for member in members if (key := member.key) is not None}
+    wanted = {key.job_id: key for member in members if (key := _key(member)) is not None}
     outcomes: dict[str, Outcome] = {}
     for job_id, earlier in take_keys(tx, list(wanted.values())).items():
         try:
@@ -180,38 +163,5 @@ def _take_keys(tx: Transaction, members: Sequence[_Member]) -> dict[str, Outcome
     return outcomes
 
 
-def _with_room(tx: Transaction, members: Sequence[_Member], *, alone: bool = False) -> list[_Member]:
-    """Return the members for which the quotas of their tenants have room, each after those before it.
-
-    alone: raise QuotaFullError for a member without room, or RequestError REQUEST_TOO_LARGE.
-    """
-    counters = read_counters(tx, {member.submission.tenant for member in members if member.price})
-    with_room = []
-    for member in members:
-        submission = member.submission
-        if member.price:
-            assert submission.quota is not None
-            if alone:
-                check_size(submission.quota, member.price)
-            waiting = counters.get(submission.tenant, submission.quota) + member.price
-            if waiting > submission.quota and alone:
-                raise QuotaFullError(submission.tenant)
-            if waiting > submission.quota:
-                continue
-            counters[submission.tenant] = waiting
-        with_room.append(member)
-    return with_room
-
-
-def _charge(tx: Transaction, members: Sequence[_Member], *, waits: bool) -> None:
-    """Charge tenants with members that are stored."""
-    prices: Counter[str] = Counter()
-    quotas: dict[str, int] = {}
-    for member in members:
-        if member.price:
-            tenant, quota = member.submission.tenant, member.submission.quota
-            assert quota is not None
-            prices[tenant] += member.price
-            quotas[tenant] = min(quota, quotas.get(tenant, quota))
-    for tenant in sorted(prices):
-        charge(tx, tenant, quotas[tenant], prices[tenant], waits=waits)
+def _with_room(tx: Transaction, members: Sequence[NewJob]) -> list[NewJob]:
+    return list(compress(members, have_room(tx, [member.submission for member in members])))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import insert, select, text
 
+from jobs.queue.ending import end_jobs
 from jobs.queue.fair_shares import START, Flow, open_flows
 from jobs.store.clock import NOW, UNIX_SECONDS
 from jobs.store.codec import pack_ids, pack_options
@@ -42,12 +43,15 @@ class NewJob(NamedTuple):
 
 
 def store_jobs(tx: Transaction, new: Sequence[NewJob]) -> None:
-    """Store jobs with their prefixes and chunks, and open their flows."""
+    """Store jobs with their prefixes and chunks, and open their flows. One without items has succeeded with that."""
+    empty = [job.id for job in new if not job.submission.chunks]
     if not tx.is_sqlite and fits_at_once(new):  # SQLite can't change several tables in one statement.
         stored = store_at_once(tx, new)
         new = [job for job in new if job.id not in stored]
     if new:
         store_by_steps(tx, new)
+    if empty:
+        end_jobs(tx, empty, JobStatus.SUCCEEDED)
 
 
 def store_alone(db: Database, new: Sequence[NewJob], *, durable: bool, lock_seconds: float | None) -> set[str] | None:
@@ -71,16 +75,9 @@ def _bytes(submission: Submission) -> int:
 def store_by_steps(tx: Transaction, new: Sequence[NewJob]) -> None:
     """Do the same with a statement for each table."""
     prefix_ids, now = store_prefixes(tx, [job.submission for job in new])
-    rows: list[dict[str, Any]] = []
-    chunks_of_all: list[NewChunk] = []
-    for job, prefix_id in zip(new, prefix_ids, strict=True):
-        submission = job.submission
-        row = job_row(submission, job.id, prefix_id, now)
-        rows.append(row)
-        due = due_at(tx.settings, submission.priority, now, row["expires_at"])
-        chunks_of_all += chunks_to_store(submission, submission.chunks, job.id, prefix_id, due, ChunkState.WAITING)
+    rows, of_jobs = _rows(tx.settings, new, prefix_ids, now)
     tx.execute(_INSERT_JOBS, rows)
-    store_chunks(tx, chunks_of_all)
+    store_chunks(tx, of_jobs)
     open_flows(tx, _flows_of(new))
 
 
@@ -96,32 +93,39 @@ def store_at_once(
     packed = [_prefix(tx.settings, job.submission) for job in new]
     wanted = sorted(set(packed))
     places = {prefix.key: place for place, prefix in enumerate(wanted)}
-    job_rows: list[dict[str, Any]] = []
-    chunk_rows: list[dict[str, Any]] = []
-    for job, prefix in zip(new, packed, strict=True):
-        submission, place = job.submission, places[prefix.key]
-        # The statement finds the id of the prefix by its place, and adds the time of the database to all times.
-        row = job_row(submission, job.id, place, now=0.0)
-        due = due_at(tx.settings, submission.priority, 0.0, row["expires_at"])
-        # As texts, so that PostgreSQL stores them as they are, without looking into them.
-        texts = {name: row.pop(column) for name, column in _JSON_COLUMNS.items()}
-        job_rows.append({"job": row} | {name: None if one is None else json.dumps(one) for name, one in texts.items()})
-        of_job = chunks_to_store(submission, submission.chunks, job.id, place, due, ChunkState.WAITING)
-        chunk_rows += [
-            {"chunk": chunk.row, "rows": chunk.inputs["rows"], "more": chunk.inputs["continuations"]}
-            for chunk in of_job
-        ]
+    # The statement finds the id of a prefix by its place, and adds the time of the database to all times.
+    rows, of_jobs = _rows(tx.settings, new, [places[prefix.key] for prefix in packed], 0.0)
     settings = {} if durable else {"synchronous_commit": "off"}
     if lock_seconds is not None:
         settings["lock_timeout"] = f"{round(1000 * lock_seconds)}ms"
     given = {
         "settings": settings,
         "prefixes": [prefix._asdict() | {"place": places[prefix.key]} for prefix in wanted],
-        "jobs": job_rows,
-        "chunks": chunk_rows,
+        "jobs": [_as_texts(row) for row in rows],
+        "chunks": [{"chunk": chunk.row, **chunk.inputs} for chunk in of_jobs],
         "flows": [flow._asdict() | {"place": place} for place, flow in enumerate(sorted(_flows_of(new)))],
     }
     return {job_id for (job_id,) in STORE.rows(tx, {name: _JSON.encode(value) for name, value in given.items()})}
+
+
+def _rows(
+    settings: StoreSettings, new: Sequence[NewJob], prefix_ids: Sequence[int], now: float
+) -> tuple[list[dict[str, Any]], list[NewChunk]]:
+    """Return the rows of jobs that are accepted now, and their chunks."""
+    rows: list[dict[str, Any]] = []
+    of_jobs: list[NewChunk] = []
+    for (job_id, submission), prefix_id in zip(new, prefix_ids, strict=True):
+        row = job_row(submission, job_id, prefix_id, now)
+        due = due_at(settings, submission.priority, now, row["expires_at"])
+        rows.append(row)
+        of_jobs += chunks_to_store(submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
+    return rows, of_jobs
+
+
+def _as_texts(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a job with its JSON as texts, which PostgreSQL stores as they are, without a look into them."""
+    texts = {name: row.pop(column) for name, column in _JSON_COLUMNS.items()}
+    return {"job": row} | {name: None if one is None else json.dumps(one) for name, one in texts.items()}
 
 
 _JSON_COLUMNS = {"opts": "options", "meta": "metadata", "warns": "warnings", "hook": "webhook"}
@@ -373,9 +377,10 @@ _SQL = f"""
         WHERE remaining_chunks = 0 OR (model, tenant, priority = 'interactive') IN (SELECT * FROM open_flow)
         RETURNING id, prefix_id, created_at
     ),
-    -- A chunk as it is given, with its rows beside it, and with more where it has continuations.
+    -- A chunk as it is given, with its inputs beside it.
     given AS (
-        SELECT (chunk).*, rows, more FROM json_to_recordset(:chunks) AS x (chunk chunks, rows bytea, more bytea)
+        SELECT (chunk).*, rows, continuations
+        FROM json_to_recordset(:chunks) AS x (chunk chunks, rows bytea, continuations bytea)
     ),
     new_chunk AS (
         INSERT INTO chunks ({", ".join(_CHUNK_VALUES)}) SELECT {", ".join(_CHUNK_VALUES.values())}
@@ -385,7 +390,7 @@ _SQL = f"""
     ),
     new_input AS (
         INSERT INTO chunk_inputs (chunk_id, rows, continuations)
-        SELECT new_chunk.id, rows, more FROM new_chunk JOIN given USING (job_id, first_item)
+        SELECT new_chunk.id, rows, continuations FROM new_chunk JOIN given USING (job_id, first_item)
     )
     SELECT id FROM new_job
 """

@@ -42,34 +42,21 @@ PAGE_TOKENS = 2**19
 HIDDEN_TOKENS = 2**21
 """The same, if a page needs the scores of single tokens, but does not show them: then they are only in arrays."""
 
-IDS_PER_QUERY = 5_000  # both databases take about 32,000 parameters in a statement
-
 
 def job_record(row: Row[Any]) -> JobRecord:
     """Return a row of the jobs table as a record."""
-    return JobRecord(
-        id=row.id,
-        tenant=row.tenant,
-        model=row.model,
-        status=JobStatus(row.status),
-        origin=Origin(row.origin),
-        priority=Priority(row.priority),
-        total_items=row.total_items,
-        scored_items=row.scored_items,
-        prompt_tokens=row.prompt_tokens,
-        cached_tokens=row.cached_tokens,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        expires_at=row.expires_at,
-        options=unpack_options(row.options),
-        label_token_ids=tuple(unpack_ids(row.label_token_ids).tolist()),
-        metadata=row.metadata,
-        warnings=tuple(row.warnings),
-        error=JobError(ErrorCode(row.error_code), row.error_message) if row.error_code else None,
-        webhook=unpack_webhook(row.webhook),
-        item_labels=None if row.item_labels is None else ItemLabels.from_bytes(row.item_labels),
-    )
+    values = row._asdict() | {
+        "status": JobStatus(row.status),
+        "origin": Origin(row.origin),
+        "priority": Priority(row.priority),
+        "options": unpack_options(row.options),
+        "label_token_ids": tuple(unpack_ids(row.label_token_ids).tolist()),
+        "warnings": tuple(row.warnings),
+        "error": JobError(ErrorCode(row.error_code), row.error_message) if row.error_code else None,
+        "webhook": unpack_webhook(row.webhook),
+        "item_labels": None if row.item_labels is None else ItemLabels.from_bytes(row.item_labels),
+    }
+    return JobRecord(**{name: values[name] for name in JobRecord.__slots__})
 
 
 def get_job(db: Database, tenant: str, job_id: str) -> JobRecord:
@@ -234,17 +221,6 @@ def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:
     return found
 
 
-def statuses(db: Database, job_ids: Iterable[str]) -> dict[str, JobStatus]:
-    """Return the statuses of jobs by id, whichever tenants own them. Removed jobs are left out."""
-    ids = list(job_ids)
-    found: dict[str, JobStatus] = {}
-    for start in range(0, len(ids), IDS_PER_QUERY):
-        query = select(jobs.c.id, jobs.c.status).where(jobs.c.id.in_(ids[start : start + IDS_PER_QUERY]), VISIBLE)
-        with db.read() as tx:
-            found |= {row.id: JobStatus(row.status) for row in tx.execute(query)}
-    return found
-
-
 class Progress(NamedTuple):
     """How far a job has come."""
 
@@ -259,10 +235,12 @@ def progress_of(db: Database, job_ids: Collection[str]) -> dict[str, Progress]:
     """Return the progress of jobs by id, whichever tenants own them, in one statement. Removed jobs are left out."""
     with db.read() as tx:
         rows = tx.execute(_PROGRESS, {"job_ids": list(job_ids)})
-        return {
-            row.id: Progress(row.id, row.tenant, JobStatus(row.status), row.total_items, row.scored_items)
-            for row in rows
-        }
+        return {row.id: Progress(**row._asdict() | {"status": JobStatus(row.status)}) for row in rows}
+
+
+def statuses(db: Database, job_ids: Collection[str]) -> dict[str, JobStatus]:
+    """Return the statuses of jobs by id, as :func:`progress_of` does."""
+    return {job_id: progress.status for job_id, progress in progress_of(db, job_ids).items()}
 
 
 def jobs_of(db: Database, job_ids: Collection[str]) -> dict[str, JobRecord]:
@@ -273,7 +251,7 @@ def jobs_of(db: Database, job_ids: Collection[str]) -> dict[str, JobRecord]:
 
 _OF_JOBS = (is_one_of(jobs.c.id, "job_ids"), VISIBLE)
 _JOBS = select(jobs).where(*_OF_JOBS)
-_PROGRESS = select(*jobs.c["id", "tenant", "status", "total_items", "scored_items"]).where(*_OF_JOBS)
+_PROGRESS = select(*jobs.c[Progress._fields]).where(*_OF_JOBS)
 
 
 CLAIMABLE = and_(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
+from typing import Any
+
 from sqlalchemy import ColumnElement, delete, select, update
 
 from checkpoints.card import ModelCard
@@ -14,25 +17,10 @@ from jobs.store.upsert import insert
 
 def register(db: Database, worker: WorkerRecord) -> None:
     """Register a worker, or register it again."""
-    row = {
-        "model": worker.card.name,
-        "context_length": worker.card.context_length,
-        "vocabulary": worker.card.vocabulary,
-        "tokenizer_fingerprint": worker.card.tokenizer_fingerprint,
-        "delimiter": worker.card.delimiter,
-        "weights_fingerprint": worker.weights_fingerprint,
-        "device": worker.device,
-        "dtype": worker.dtype,
-        "started_at": NOW,
-        "last_seen": NOW,
-        "tokens_per_second": worker.tokens_per_second,
-        "planning": worker.planning,
-        "estimate_ratio": worker.estimate_ratio,
-    }
+    values = asdict(worker) | asdict(worker.card) | {"model": worker.card.name, "started_at": NOW, "last_seen": NOW}
+    row = {column.name: values[column.name] for column in workers.c}
     with db.write() as tx:
-        tx.execute(
-            insert(workers).values(id=worker.id, **row).on_conflict_do_update(index_elements=[workers.c.id], set_=row)
-        )
+        tx.execute(insert(workers).values(row).on_conflict_do_update(index_elements=[workers.c.id], set_=row))
 
 
 def touch(
@@ -71,18 +59,9 @@ def live_workers(db: Database, fresh_seconds: float) -> list[WorkerRecord]:
         rows = tx.execute(
             select(workers).where(seen_within(db, fresh_seconds)).order_by(workers.c.started_at, workers.c.id)
         ).all()
-    return [
-        WorkerRecord(
-            id=row.id,
-            card=ModelCard(row.model, row.context_length, row.vocabulary, row.tokenizer_fingerprint, row.delimiter),
-            weights_fingerprint=row.weights_fingerprint,
-            device=row.device,
-            dtype=row.dtype,
-            started_at=row.started_at,
-            last_seen=row.last_seen,
-            tokens_per_second=row.tokens_per_second,
-            planning=row.planning,
-            estimate_ratio=row.estimate_ratio,
-        )
-        for row in rows
-    ]
+    return [_record(row._asdict()) for row in rows]
+
+
+def _record(row: dict[str, Any]) -> WorkerRecord:
+    card = {field.name: row.pop(field.name) for field in fields(ModelCard)[1:]}
+    return WorkerRecord(card=ModelCard(row.pop("model"), **card), **row)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from sqlalchemy import bindparam, func, select, union_all, update
@@ -24,6 +25,7 @@ from sqlalchemy import bindparam, func, select, union_all, update
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.prefix_work import prefix_work
+from jobs.store.records import Submission
 from jobs.store.tables import CLAIMED, STAGED, WAITING, chunks, flows, jobs, tenants
 from scoring.error_codes import ErrorCode, RequestError
 
@@ -55,9 +57,35 @@ def charge(tx: Transaction, tenant: str, quota: int, tokens: int, *, waits: bool
         raise QuotaFullError(tenant)
 
 
-def check_size(quota: int, tokens: int) -> None:
+def have_room(tx: Transaction, wanted: Sequence[Submission]) -> list[bool]:
+    """Return for each submission whether the quota of its tenant has room for it and all those before it that fit."""
+    counters = read_counters(tx, {one.tenant for one in wanted if one.price})
+    found = []
+    for one in wanted:
+        fits = True
+        if one.quota is not None and (price := one.price):
+            waiting = counters.get(one.tenant, one.quota) + price
+            fits = waiting <= one.quota
+            counters[one.tenant] = waiting if fits else waiting - price
+        found.append(fits)
+    return found
+
+
+def charge_all(tx: Transaction, accepted: Collection[Submission], *, waits: bool = True) -> None:
+    """Charge tenants with submissions that are stored: see :func:`charge`."""
+    prices: Counter[str] = Counter()
+    quotas: dict[str, int] = {}
+    for one in accepted:
+        if one.quota is not None and (price := one.price):
+            prices[one.tenant] += price
+            quotas[one.tenant] = min(one.quota, quotas.get(one.tenant, one.quota))
+    for tenant in sorted(prices):
+        charge(tx, tenant, quotas[tenant], prices[tenant], waits=waits)
+
+
+def check_size(quota: int | None, tokens: int) -> None:
     """Raise RequestError REQUEST_TOO_LARGE for a job that is larger than the whole quota."""
-    if tokens > quota:
+    if quota is not None and tokens > quota:
         message = f"this is {tokens} tokens of work, and this tenant's quota is {quota}"
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message)
 

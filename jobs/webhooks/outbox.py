@@ -22,18 +22,9 @@ def pack_webhook(webhook: Webhook | None) -> dict[str, Any] | None:
     return None if webhook is None else {"url": webhook.url, "host": webhook.host, "events": list(webhook.events)}
 
 
-def unpack_webhook(stored: dict[str, Any] | None) -> Webhook | None:
-    """The inverse of :func:`pack_webhook`, for a job."""
-    if stored is None:
-        return None
-    return Webhook(stored["url"], stored["host"], tuple(map(Event, stored["events"])))
-
-
-def unpack_batch_webhook(stored: dict[str, Any] | None) -> Webhook | None:
-    """The inverse of :func:`pack_webhook`, for a batch of a file."""
-    if stored is None:
-        return None
-    return Webhook(stored["url"], stored["host"], tuple(map(BatchEvent, stored["events"])))
+def unpack_webhook(stored: dict[str, Any] | None, event: type[Event] | type[BatchEvent] = Event) -> Webhook | None:
+    """The inverse of :func:`pack_webhook`. event: whether it is of a job or of a batch of a file."""
+    return None if stored is None else Webhook(stored["url"], stored["host"], tuple(map(event, stored["events"])))
 
 
 def store_deliveries(tx: Transaction, ended: Iterable[Row[Any]], status: JobStatus) -> None:
