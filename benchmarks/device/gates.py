@@ -107,7 +107,7 @@ def _isolation(engine: Engine, checkpoint: str, dtype: DType) -> Iterator[tuple[
 
     for algorithm, options in ALGORITHMS.items():
         with planned_by(options):
-            engine.prefix_cache.drop("known")
+            engine.prefix_cache.drop("known", prefix)
             first = score(items)
             yield f"{algorithm}: once more, now with the query in the cache", largest(score(items), first), 0.0
             others = score([*items[:-1], changed])

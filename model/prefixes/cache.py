@@ -49,17 +49,18 @@ class PrefixCache:
         size = forward.shapes.step_tokens if forward.prefixes == 1 else forward.block_tokens
         self._pool = Pool(forward, self.blocks, lookahead, size, self._take_from_others)
         self._in_use: list[Prefix] = []
-        self._prefills = self._hits = 0
+        self._prefills = self._shared = self._hits = 0
         self.shared_tokens = 0  # of queries that were not found, and of whose beginning these were
 
     def counts(self) -> dict[str, int]:
-        """Return how many queries were computed and how many were found, and how many segments were removed.
+        """Return how many queries were computed, of how many of them the beginning was there, and how many were found.
 
-        Evictions are for want of blocks, expirations after the timeout.
+        Segments are removed for want of blocks (evictions) and after the timeout (expirations).
         """
         blocks = self.blocks
         return {
             "prefills": self._prefills,
+            "shared": self._shared,
             "hits": self._hits,
             "evictions": blocks.evictions,
             "expirations": blocks.expirations,
@@ -79,6 +80,7 @@ class PrefixCache:
                 self._hits += 1
             elif prefix.shared is not None:
                 self._prefills += 1
+                self._shared += prefix.shared > 0
                 self.shared_tokens += prefix.shared
 
     def sequence(

@@ -52,7 +52,7 @@ def test_prefills_hits_and_evictions_are_counted(checkpoint: Callable[[str], Pat
     engine = load(checkpoint, prefix_cache_bytes=2 * BLOCK_BYTES)
     for length in (50, 50, 60, 50, 70, 60):
         logits(engine, group(length, length))
-    assert engine.prefix_cache.counts() == {"prefills": 4, "hits": 2, "evictions": 3, "expirations": 0}
+    assert engine.prefix_cache.counts() == {"prefills": 4, "shared": 0, "hits": 2, "evictions": 3, "expirations": 0}
 
 
 def test_an_unused_prefix_expires(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_an_unused_prefix_expires(checkpoint: Callable[[str], Path], monkeypatch
         now += seconds
         expected = logits(engine, group(50, 1))
     np.testing.assert_array_equal(logits(engine, group(50, 1)), expected)
-    counted = {"prefills": 2, "hits": 3, "evictions": 0, "expirations": 1}
+    counted = {"prefills": 2, "shared": 0, "hits": 3, "evictions": 0, "expirations": 1}
     with capture_logs() as logs:
         logits(engine, group(50, 1))
     (told,) = [entry for entry in logs if entry["event"] == "computed"]

@@ -75,6 +75,8 @@ def test_a_hundred_queries_of_five_jobs_compute_their_common_beginning_once(load
         with engines.counted(engine) as computed:
             found |= score(engine, [groups[number].work("key", number) for number in job])
         tokens += sum(computed)
+    counts = engine.prefix_cache.counts()
+    assert (counts["prefills"], counts["shared"], counts["hits"]) == (100, 99, 0)
     items = sum(len(item.tokens) for group in groups for item in group.items)
     distinct = AT_BOUNDARIES + 100 * (COMMON + OWN - AT_BOUNDARIES) + items
     assert tokens == distinct
