@@ -1,4 +1,12 @@
-"""The paths of jobs and of batches, and of what belongs to them."""
+"""The paths of calls, of jobs and of batches, and of what belongs to them."""
+
+from typing import Literal, get_args
+
+CallPath = Literal["/v1/score", "/v1/likelihood", "/v1/rerank"]
+"""The path of each kind of call. The lines of a batch may be requests to them, too."""
+
+CALL_PATHS: tuple[str, ...] = get_args(CallPath)
+SCORE, LIKELIHOOD, RERANK = CALL_PATHS
 
 
 def job_path(job_id: str) -> str:

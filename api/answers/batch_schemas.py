@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field
 
 from api.answers.items.request_schemas import BatchEvent
 from api.answers.items.result_schemas import Shape
-
-Endpoint = Literal["/v1/score", "/v1/likelihood", "/v1/rerank"]
+from public_api.paths import CallPath
 
 
 class BatchWebhookBody(BaseModel):
@@ -25,7 +24,7 @@ class BatchBody(BaseModel):
     """The body of `POST /v1/batches`."""
 
     input_file_id: str = Field(description="a file of JSON lines, uploaded with the purpose `batch`")
-    endpoint: Endpoint = Field(description="to which all lines are requests")
+    endpoint: CallPath = Field(description="to which all lines are requests")
     completion_window: str = Field(
         pattern=r"^[1-9][0-9]{0,7}[smhd]$", description="such as `24h`: after this, what is not scored yet is given up"
     )
@@ -81,7 +80,7 @@ class Batch(Shape):
 
     id: str
     object: Literal["batch"] = "batch"
-    endpoint: Endpoint
+    endpoint: CallPath
     model: str
     errors: BatchErrors | None = Field(
         description="why the file could not be read as lines, if the batch failed; while its further lines wait for "

@@ -7,15 +7,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from api.answers.batch_schemas import BatchBody
 from api.answers.examples import ANSWERS
-from api.answers.file_schemas import FileBody
-from api.answers.items.request_schemas import JobBody, JobSetBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
-from api.answers.reranking_schemas import RerankBody
-from api.answers.schemas import ErrorEnvelope, TokenizeBody
+from api.answers.schemas import ErrorEnvelope
 
 DESCRIPTION = """\
 Scores candidate items against a query with a causal language model: P(label | query + item), the probability that a
@@ -25,25 +22,26 @@ Failures come as `{"error": {"message", "type", "param", "code"}}`. Every respon
 own where it sent a sane one. With an `Idempotency-Key`, a request that is sent again is the same request.
 """
 
-BODIES = (
-    *(ScoreBody, LikelihoodBody, JobBody, LikelihoodJobBody, JobSetBody),
-    *(RerankBody, TokenizeBody, FileBody, BatchBody),
-)
 _REF = "#/components/schemas/{model}"
 
 
-def json_body(
-    model: type[BaseModel], *examples: dict[str, Any], others: Sequence[type[BaseModel]] = ()
-) -> dict[str, Any]:
-    """Return the ``openapi_extra`` of a route whose body is JSON with the schema of ``model``, or of one of others."""
-    schemas = [{"$ref": _REF.format(model=one.__name__)} for one in (model, *others)]
-    content: dict[str, Any] = {"schema": {"anyOf": schemas} if others else schemas[0]}
-    if examples:
-        content["examples"] = {f"example {n}": {"value": example} for n, example in enumerate(examples, 1)}
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+class BodySchema(dict[str, Any]):
+    """The ``openapi_extra`` of a route: what its body is. Its models are described in the document, too."""
+
+    def __init__(self, media_type: str, models: Sequence[type[BaseModel]], **described: Any) -> None:
+        schemas = [{"$ref": _REF.format(model=one.__name__)} for one in models]
+        content = {"schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0], **described}
+        super().__init__(requestBody={"required": True, "content": {media_type: content}})
+        self.models = models
 
 
-def add_lines_body(extra: dict[str, Any], media_type: str, description: str, example: str) -> dict[str, Any]:
+def json_body(*models: type[BaseModel], examples: Sequence[dict[str, Any]]) -> BodySchema:
+    """Return the ``openapi_extra`` of a route whose body is JSON with the schema of one of these models."""
+    shown = {f"example {n}": {"value": example} for n, example in enumerate(examples, 1)}
+    return BodySchema("application/json", models, examples=shown)
+
+
+def add_lines_body(extra: BodySchema, media_type: str, description: str, example: str) -> BodySchema:
     """Add a body of lines with this media type to the result of :func:`json_body`."""
     lines = {"schema": {"type": "string", "description": description}, "example": example}
     extra["requestBody"]["content"][media_type] = lines
@@ -66,7 +64,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, webhooks=app.webhooks.routes
     )
     schemas = document["components"]["schemas"]
-    bodies = [(model, "validation") for model in (*BODIES, ErrorEnvelope)]
+    described = [route.openapi_extra for route in app.routes if isinstance(route, APIRoute)]
+    models = [ErrorEnvelope, *(model for one in described if isinstance(one, BodySchema) for model in one.models)]
+    bodies = [(model, "validation") for model in models]
     _, definitions = models_json_schema(bodies, ref_template=_REF)  # type: ignore[arg-type]
     schemas.update(definitions["$defs"])
     # FastAPI documents a 422 of its own for each route with parameters, but the routes answer with 400 and an envelope.

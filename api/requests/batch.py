@@ -15,8 +15,8 @@ from api.requests.sender import Sender
 from api.requests.submission import parse_object, read_metadata
 from api.requests.webhook import read_webhook
 from jobs.file_batches.creating import NewBatch
-from jobs.file_batches.tables import ENDPOINTS
 from jobs.store.webhook_events import BatchEvent
+from public_api.paths import CALL_PATHS
 from scoring.error_codes import ErrorCode, RequestError
 
 ROUTE = "POST /v1/batches"
@@ -33,8 +33,8 @@ def read_batch(reading: ReadingContext, data: bytes, sender: Sender) -> tuple[Ne
     file_id, endpoint = body.get("input_file_id"), body.get("endpoint")
     if not isinstance(file_id, str):
         raise _invalid("input_file_id must be the id of a file", "input_file_id")
-    if endpoint not in ENDPOINTS:
-        raise _invalid(f"endpoint must be one of {', '.join(ENDPOINTS)}", "endpoint")
+    if endpoint not in CALL_PATHS:
+        raise _invalid(f"endpoint must be one of {', '.join(CALL_PATHS)}", "endpoint")
     assert isinstance(endpoint, str)
     window, seconds = _window(body, reading.limits.max_completion_window_seconds)
     wanted = NewBatch(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
 from api.requests import dialects
 from api.requests.dialects import Refused
+from public_api import paths
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.request import ScoreRequest, parse_likelihood_request, parse_score_request
 from scoring.templates.template import Template
@@ -24,9 +25,9 @@ class Kind:
     parse: Callable[[Mapping[str, object], Mapping[str, Template]], ScoreRequest]
 
 
-SCORE = Kind("/v1/score", ScoreBody.model_fields, JobBody.model_fields, dialects.SCORE, parse_score_request)
+SCORE = Kind(paths.SCORE, ScoreBody.model_fields, JobBody.model_fields, dialects.SCORE, parse_score_request)
 LIKELIHOOD = Kind(
-    "/v1/likelihood",
+    paths.LIKELIHOOD,
     LikelihoodBody.model_fields,
     LikelihoodJobBody.model_fields,
     dialects.LIKELIHOOD,

@@ -19,12 +19,13 @@ from api.requests.submission import (
     submission_of,
 )
 from jobs.store.records import Idempotency, Origin
+from public_api import paths
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
 from scoring.templates.asked import find_template, wording_by
 
-RERANK = {"/v1/rerank": True, "/v2/rerank": False, "/rerank": True}
+RERANK = {paths.RERANK: True, "/v2/rerank": False, "/rerank": True}
 """The paths of rankings, and whether each returns documents unless told otherwise."""
 
 

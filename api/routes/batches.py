@@ -56,7 +56,7 @@ router = APIRouter(tags=["files and batches"])
         ErrorCode.IDEMPOTENCY_KEY_REUSED,
         ErrorCode.STORAGE_UNAVAILABLE,
     ),
-    openapi_extra=json_body(BatchBody, EXAMPLE),
+    openapi_extra=json_body(BatchBody, examples=[EXAMPLE]),
 )
 async def create(
     request: Request,

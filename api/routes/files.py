@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from api.answers.error_responses import secured
-from api.answers.file_schemas import DeletedFile, File, FileList
+from api.answers.file_schemas import DeletedFile, File, FileBody, FileList
 from api.answers.files import show_file, show_list
+from api.answers.openapi import BodySchema
 from api.answers.presentation import json_response
 from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope
@@ -33,20 +34,14 @@ MAX_LIMIT = 10_000
 
 CONTENT = "application/octet-stream"
 
-FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {"$ref": "#/components/schemas/FileBody"},
-                "example": '--line\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-                '--line\r\nContent-Disposition: form-data; name="file"; filename="lines.jsonl"\r\n\r\n'
-                '{"custom_id": "a", "method": "POST", "url": "/v1/score", "body": {"query": "Review: ", "items": '
-                '["A lovely room."], "labels": [" positive", " negative"]}}\r\n--line--\r\n',
-            }
-        },
-    }
-}
+FORM = BodySchema(
+    "multipart/form-data",
+    [FileBody],
+    example='--line\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    '--line\r\nContent-Disposition: form-data; name="file"; filename="lines.jsonl"\r\n\r\n'
+    '{"custom_id": "a", "method": "POST", "url": "/v1/score", "body": {"query": "Review: ", "items": '
+    '["A lovely room."], "labels": [" positive", " negative"]}}\r\n--line--\r\n',
+)
 
 router = APIRouter(tags=["files and batches"])
 

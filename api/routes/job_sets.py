@@ -51,7 +51,7 @@ Found = tuple[JobRecord, ScorePage | None, Shown | None]
         202: {"description": "what each job was answered, in their order: one with a `status_code` of 202 is stored"},
         **secured(*SCORING_ERRORS),
     },
-    openapi_extra=json_body(JobSetBody, {"jobs": [EXAMPLE | {"idempotency_key": "row-1"}]}),
+    openapi_extra=json_body(JobSetBody, examples=[{"jobs": [EXAMPLE | {"idempotency_key": "row-1"}]}]),
 )
 async def submit_set(
     request: Request, service: ServiceOf, principal: WithScoreScope, handling: Handling = None

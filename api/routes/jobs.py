@@ -116,9 +116,11 @@ async def _reads_lines(request: Request) -> None:
     openapi_extra=add_lines_body(
         json_body(
             JobBody,
-            EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"},
-            {"kind": "likelihood", "query": "The capital of France is", "items": [" Paris"]},
-            others=[LikelihoodJobBody],
+            LikelihoodJobBody,
+            examples=[
+                EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"},
+                {"kind": "likelihood", "query": "The capital of France is", "items": [" Paris"]},
+            ],
         ),
         JSON_LINES,
         LINES,

@@ -26,7 +26,7 @@ EXAMPLE = {"query": "The capital of France is", "items": [" Paris", " a city in 
     LIKELIHOOD.path,
     response_model=LikelihoodResponse,
     responses=secured(*CALL_ERRORS),
-    openapi_extra=json_body(LikelihoodBody, EXAMPLE),
+    openapi_extra=json_body(LikelihoodBody, examples=[EXAMPLE]),
 )
 async def likelihood(
     request: Request,

@@ -51,5 +51,5 @@ for _path in RERANK:
         methods=["POST"],
         response_model=RerankResponse,
         responses=secured(*CALL_ERRORS),
-        openapi_extra=json_body(RerankBody, EXAMPLE),
+        openapi_extra=json_body(RerankBody, examples=[EXAMPLE]),
     )

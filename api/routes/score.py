@@ -104,7 +104,7 @@ EXAMPLE = {
     SCORE.path,
     response_model=ScoreResponse,
     responses=secured(*CALL_ERRORS),
-    openapi_extra=json_body(ScoreBody, EXAMPLE),
+    openapi_extra=json_body(ScoreBody, examples=[EXAMPLE]),
 )
 async def score(
     request: Request,
@@ -232,7 +232,7 @@ async def _wait(request: Request, service: Service, call: Call, accepted: Accept
         if job.status.ended or is_over:
             service.metrics.count_ended(job.id, job.status)
             return _Read(job, page, waited.outcome)
-        service.waiters.has_not_ended(job_id)  # The notice was wrong.
+        service.waiters.keep_waiting_for(job_id)  # The notice was wrong.
 
 
 def _result_in_notice(call: Call, accepted: Accepted, text: str | None) -> CallResult | None:

@@ -31,7 +31,7 @@ router = APIRouter(tags=["models"])
         ErrorCode.REQUEST_TOO_LARGE,
         ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ),
-    openapi_extra=json_body(TokenizeBody, {"text": " Paris"}),
+    openapi_extra=json_body(TokenizeBody, examples=[{"text": " Paris"}]),
 )
 async def tokenize(
     request: Request, service: ServiceOf, principal: WithScoreScope, handling: Handling = None

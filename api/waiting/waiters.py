@@ -70,7 +70,7 @@ class Waiters:
             if len(self._early) > MAX_EARLY_RESULTS:
                 del self._early[next(iter(self._early))]
 
-    def has_not_ended(self, job_id: str) -> None:
+    def keep_waiting_for(self, job_id: str) -> None:
         """Let later requests wait for a job that has turned out not to have ended, whatever a notice said."""
         self._ended.remove(job_id)
         self._early.pop(job_id, None)

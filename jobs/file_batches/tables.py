@@ -23,10 +23,6 @@ from sqlalchemy import (
 
 from jobs.store.tables import HAS_ENDED, Seconds, jobs, metadata, partial_index
 
-SCORE, LIKELIHOOD, RERANK = "/v1/score", "/v1/likelihood", "/v1/rerank"
-ENDPOINTS = (SCORE, LIKELIHOOD, RERANK)
-"""What the lines of a batch may be requests to."""
-
 MAX_CUSTOM_ID = 512  # characters
 
 

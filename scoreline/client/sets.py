@@ -30,7 +30,7 @@ SUBMITTED_AT_ONCE = 2
 """Sets that are being submitted at the same time."""
 
 ALONE_AT_ONCE = 32
-"""The same of jobs that are sent, or waited for, alone."""
+"""Jobs that are sent, or waited for, alone at the same time."""
 
 T = TypeVar("T")
 Outcome = Job | ScorelineError | None

@@ -159,7 +159,7 @@ class DeliveryLoop:
     def _send_and_record(self, delivery: ClaimedDelivery, lease_until: float, span: Span | None) -> None:
         attempt = self._attempt(delivery, lease_until, span)
         if span is not None:
-            _tell(span, attempt)
+            _set_outcome(span, attempt)
         if attempt.reason == BUSY:
             # Nothing was sent, so this does not count as an attempt.
             self._retry_while_claimed(lease_until, lambda: give_back(self._database, delivery, BUSY_SECONDS))
@@ -229,7 +229,7 @@ class DeliveryLoop:
                 time.sleep(RETRY_SECONDS)
 
 
-def _tell(span: Span, attempt: Attempt) -> None:
+def _set_outcome(span: Span, attempt: Attempt) -> None:
     """Say in a span what came of an attempt."""
     if attempt.status is not None:
         span.set({"http.response.status_code": attempt.status})

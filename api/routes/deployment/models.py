@@ -23,7 +23,7 @@ router = APIRouter(tags=["models"])
 @router.get("/v1/models", response_model=ModelList, responses=secured())
 async def list_models(service: ServiceOf, principal: WithReadScope) -> Response:
     """The served model. Without live workers it still takes jobs; they wait."""
-    return json_response({"object": "list", "data": [await _served(service, principal)]})
+    return json_response({"object": "list", "data": [await _model_and_workers(service, principal)]})
 
 
 @router.get("/v1/models/{model_id:path}", response_model=Model, responses=secured(ErrorCode.MODEL_NOT_FOUND))
@@ -32,10 +32,10 @@ async def retrieve_model(model_id: str, service: ServiceOf, principal: WithReadS
     model_id = unquote(model_id)  # Paths are compared as they were sent, and a name may hold a slash.
     if not service.reading.serves(model_id):
         raise model_not_found(model_id)
-    return json_response(await _served(service, principal))
+    return json_response(await _model_and_workers(service, principal))
 
 
-async def _served(service: Service, principal: Principal) -> dict[str, Any]:
+async def _model_and_workers(service: Service, principal: Principal) -> dict[str, Any]:
     """Return the served model. All callers of a process share one look at its workers a second."""
     compatibility = await service.threads.sql_of(principal.tenant, service.acceptance.compatibility.shared)
     return show_model(service.reading.card, service.reading.templates, compatibility.matching)

@@ -38,10 +38,10 @@ def claimed_jobs(rows: Iterable[Row[Any]]) -> tuple[ClaimedJob, ...]:
 
 
 def _group_work(rows: Sequence[Row[Any]]) -> GroupWork:
-    bearer = next(row for row in rows if row.tokens is not None)
+    with_prefix = next(row for row in rows if row.tokens is not None)
     return GroupWork(
-        owner=f"{bearer.owner}:{bearer.tokenizer_fingerprint}",
-        prefix=unpack_ids(bearer.tokens),
+        owner=f"{with_prefix.owner}:{with_prefix.tokenizer_fingerprint}",
+        prefix=unpack_ids(with_prefix.tokens),
         chunks=tuple(
             ChunkWork(
                 id=row.id,

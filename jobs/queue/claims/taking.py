@@ -79,7 +79,7 @@ def _starting(taken: CTE) -> Update:
 def _loading(taken: CTE, waiting: CTE | None = None) -> Select[Any]:
     """Return a query for the inputs of chunks that were taken. waiting: return a row for each of these chunks."""
     # A prefix may be long, so it is read with one chunk of its group only.
-    bearers = select(func.min(taken.c.id)).group_by(taken.c.prefix_id)
+    first_of_each_prefix = select(func.min(taken.c.id)).group_by(taken.c.prefix_id)
     return (
         select(
             *((taken.c.id,) if waiting is None else waiting.c),
@@ -92,7 +92,7 @@ def _loading(taken: CTE, waiting: CTE | None = None) -> Select[Any]:
         .select_from(taken if waiting is None else waiting.outerjoin(taken, taken.c.id == waiting.c.id))
         .outerjoin(chunk_inputs, chunk_inputs.c.chunk_id == taken.c.id)
         .outerjoin(jobs, jobs.c.id == taken.c.job_id)
-        .outerjoin(prefixes, and_(prefixes.c.id == taken.c.prefix_id, taken.c.id.in_(bearers)))
+        .outerjoin(prefixes, and_(prefixes.c.id == taken.c.prefix_id, taken.c.id.in_(first_of_each_prefix)))
     )
 
 

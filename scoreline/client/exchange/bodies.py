@@ -101,7 +101,7 @@ class PackedLines:
         yield from self._end()
 
     async def async_content(self) -> AsyncIterator[bytes]:
-        """Yield the same."""
+        """Yield the pieces of the body, for a client that awaits."""
         for packed in self._made_before():
             yield packed
         if isinstance(self._items, AsyncIterator):

@@ -18,7 +18,7 @@ WAIT_SECONDS = 30
 """Time that the service may hold one request, after which the client asks again."""
 
 SHOWN_WAIT_SECONDS = 1
-"""The same if the caller wants to see the progress."""
+"""Time that it may hold a request whose caller wants to see the progress."""
 
 
 def wait(

@@ -72,7 +72,7 @@ def test_few_results_that_nobody_waits_for_are_kept() -> None:
         waiters = Waiters(EndedJobs())
         for n in range(MAX_EARLY_RESULTS + 1):
             waiters.on_ended(str(n), "result")
-        waiters.has_not_ended("2")
+        waiters.keep_waiting_for("2")
         waiters.on_ended("2")
         return [await waiters.wait(job_id, LONG) for job_id in ("0", "1", "2")]
 
@@ -83,7 +83,7 @@ def test_a_job_that_has_not_ended_after_all_is_waited_for_again() -> None:
     async def wait() -> Waited:
         waiters = Waiters(EndedJobs())
         waiters.on_ended("a")
-        waiters.has_not_ended("a")
+        waiters.keep_waiting_for("a")
         return await waiters.wait("a", 0.01)
 
     assert asyncio.run(wait()) == TIMED_OUT
