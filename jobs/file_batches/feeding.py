@@ -16,7 +16,8 @@ from sqlalchemy import bindparam, insert, select, update
 from jobs.file_batches.reading import BatchRecord
 from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
 from jobs.queue.ending import end_jobs, lock_jobs
-from jobs.queue.new_jobs import NewJob, store_jobs
+from jobs.queue.new_jobs import NewJob
+from jobs.queue.storing import store_jobs
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, exists, or_, select
+from sqlalchemy import Row, exists, select
 
 from jobs.file_batches.tables import OPEN, BatchStatus, batch_lines, file_batches
 from jobs.files.tables import files
 from jobs.queue.read import LISTED_COLUMNS, has_status, job_record
-from jobs.store.clock import NOW
+from jobs.store.clock import is_to_come
 from jobs.store.database import Database, Transaction
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobRecord, JobStatus
@@ -21,7 +21,7 @@ from jobs.tenancy.ownership import owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode, RequestError
 
-VISIBLE_BATCH = or_(file_batches.c.remove_at.is_(None), file_batches.c.remove_at > NOW)
+VISIBLE_BATCH = is_to_come(file_batches.c.remove_at)
 """SQL condition: the retention of the batch is not over."""
 
 FILE_IN_USE = exists().where(file_batches.c.input_file_id == files.c.id, OPEN)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select
 
 from jobs.files.tables import FileState, Purpose, file_parts, files
-from jobs.store.clock import NOW
+from jobs.store.clock import is_to_come
 from jobs.store.database import Database, Transaction
 from scoring.error_codes import ErrorCode, RequestError
 
 VISIBLE_FILE = and_(
     files.c.state == FileState.READY.value,
     files.c.remove_at.is_(None),
-    or_(files.c.expires_at.is_(None), files.c.expires_at > NOW),
+    is_to_come(files.c.expires_at),
 )
 """SQL condition: the file is complete, and is neither deleted nor expired."""
 

@@ -13,7 +13,8 @@ from itertools import compress
 import structlog
 
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
-from jobs.queue.new_jobs import NewJob, store_alone, store_jobs
+from jobs.queue.new_jobs import NewJob
+from jobs.queue.storing import store_alone, store_jobs
 from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
 from jobs.store.records import Accepted, Origin, Submission

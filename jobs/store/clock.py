@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float
+from sqlalchemy import Column, ColumnElement, Float, or_
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -38,3 +38,8 @@ def _compile_now(_element: _DatabaseNow, compiler: SQLCompiler, **_options: Any)
 
 NOW: ColumnElement[float] = _DatabaseNow()
 """Unix seconds when the statement runs, as an SQL expression. A statement that uses it can be a constant."""
+
+
+def is_to_come(time: Column[float]) -> ColumnElement[bool]:
+    """Return the SQL condition that a time has not come yet, or never comes."""
+    return or_(time.is_(None), time > NOW)

@@ -16,7 +16,7 @@ from hashlib import sha256
 
 from sqlalchemy import ColumnElement, bindparam, exists, insert, or_, select, update
 
-from jobs.store.clock import NOW
+from jobs.store.clock import NOW, is_to_come
 from jobs.store.database import Database, Transaction
 from jobs.store.tables import api_keys, tenants
 from jobs.tenancy.changes import Action, record_change
@@ -187,7 +187,7 @@ def record_use(db: Database, key_ids: Iterable[str]) -> None:
             tx.execute(update(api_keys).where(api_keys.c.id.in_(free)).values(last_used_at=NOW))
 
 
-_USABLE = api_keys.c.revoked_at.is_(None) & or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > NOW)
+_USABLE = api_keys.c.revoked_at.is_(None) & is_to_come(api_keys.c.expires_at)
 _LISTED = api_keys.c["id", "tenant", "name", "scopes", "created_at", "expires_at", "revoked_at", "last_used_at"]
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, select
 
-from jobs.store.clock import NOW
+from jobs.store.clock import is_to_come
 from jobs.store.database import Transaction
 from jobs.store.tables import jobs
 from scoring.error_codes import ErrorCode, RequestError
 
-VISIBLE = or_(jobs.c.remove_at.is_(None), jobs.c.remove_at > NOW)
+VISIBLE = is_to_come(jobs.c.remove_at)
 """SQL condition: the retention of the job is not over. Its rows may exist for a while afterwards."""
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, delete, or_, select, update
+from sqlalchemy import Row, delete, select, update
 
-from jobs.store.clock import NOW
+from jobs.store.clock import NOW, is_to_come
 from jobs.store.database import Database, Transaction
 from jobs.store.upsert import insert_if_new
 from jobs.tenancy.changes import Action, record_change
@@ -72,10 +72,7 @@ def _read_live(tx: Transaction, tenant: str) -> list[WebhookSecret]:
     rows: list[Row[Any]] = list(
         tx.execute(
             select(webhook_secrets)
-            .where(
-                webhook_secrets.c.tenant == tenant,
-                or_(webhook_secrets.c.expires_at.is_(None), webhook_secrets.c.expires_at > NOW),
-            )
+            .where(webhook_secrets.c.tenant == tenant, is_to_come(webhook_secrets.c.expires_at))
             .order_by(webhook_secrets.c.id.desc())
         )
     )

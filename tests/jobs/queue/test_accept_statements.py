@@ -14,7 +14,8 @@ from jobs.invariants import find_violations
 from jobs.queue.accept import Outcome, accept, accept_group
 from jobs.queue.claims.taking import _take_all
 from jobs.queue.finish import _FINISH, _FINISH_QUICKLY
-from jobs.queue.new_jobs import MAX_AT_ONCE_BYTES, STORE, NewJob, store_at_once, store_by_steps
+from jobs.queue.new_jobs import NewJob, store_by_steps
+from jobs.queue.storing import MAX_AT_ONCE_BYTES, STORE, store_at_once
 from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.hot_statement import HotStatement
