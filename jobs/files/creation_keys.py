@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, bindparam, delete, select, update
+from sqlalchemy import Row, bindparam, delete, select
 
 from jobs.files.tables import creation_keys
-from jobs.queue.idempotency import check_earlier
-from jobs.store.clock import NOW
+from jobs.queue.idempotency import check_earlier, taking
 from jobs.store.database import Transaction
-from jobs.store.tables import Seconds
-from jobs.store.upsert import insert
 
 
 class CreationKey(NamedTuple):
@@ -42,26 +39,12 @@ def take_creation_key(tx: Transaction, wanted: CreationKey) -> Row[Any] | None:
     return earlier
 
 
-def set_body_hash(tx: Transaction, made_id: str, body_hash: str) -> None:
-    """Store the hash of a body that has arrived as a whole. Its key, if it has one, is valid from now on."""
-    tx.execute(
-        update(creation_keys)
-        .where(creation_keys.c.made_id == made_id)
-        .values(body_hash=body_hash, expires_at=NOW + tx.settings.idempotency_seconds)
-    )
-
-
 def remove_creation_keys(tx: Transaction, made_ids: Sequence[str]) -> None:
     """Remove the keys of files or batches that are removed or given up."""
     tx.execute(delete(creation_keys).where(creation_keys.c.made_id.in_(made_ids)))
 
 
-_VALUES = insert(creation_keys).values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
-_TAKE = _VALUES.on_conflict_do_update(
-    index_elements=list(creation_keys.primary_key),
-    set_={name: _VALUES.excluded[name] for name in ("body_hash", "made_id", "expires_at")},
-    where=creation_keys.c.expires_at <= NOW,
-).returning(creation_keys.c.made_id)
+_TAKE = taking(creation_keys.c.made_id)
 _FIND = select(creation_keys).where(
     creation_keys.c.tenant == bindparam("tenant"), creation_keys.c.key == bindparam("key")
 )

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, insert, select, update
 
-from jobs.files.creation_keys import CreationKey, remove_creation_keys, set_body_hash, take_creation_key
+from jobs.files.creation_keys import CreationKey, remove_creation_keys, take_creation_key
 from jobs.files.reading import FileRecord, file_record
-from jobs.files.tables import FileState, Purpose, file_parts, files
-from jobs.queue.idempotency import UNKNOWN_BODY
+from jobs.files.tables import FileState, Purpose, creation_keys, file_parts, files
+from jobs.queue.idempotency import UNKNOWN_BODY, set_body_hash
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_file_id
@@ -141,7 +141,7 @@ def accept_file(
         ).one_or_none()
         if row is None:
             raise _given_up()
-        set_body_hash(tx, file.id, body_hash)
+        set_body_hash(tx, creation_keys.c.made_id, file.id, body_hash)
         return file_record(row)
 
 

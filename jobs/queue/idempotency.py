@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, literal_column, or_, select
+from sqlalchemy import Column, ColumnElement, Row, bindparam, delete, exists, literal_column, or_, select, update
+from sqlalchemy.sql.dml import ReturningInsert
 
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
@@ -87,6 +88,27 @@ def check_earlier(key: str, body_hash: str, earlier: str) -> None:
         raise RequestError(ErrorCode.IDEMPOTENCY_KEY_REUSED, message)
 
 
+def taking(made: Column[str], *is_free: ColumnElement[bool]) -> ReturningInsert[Any]:
+    """Return a statement that takes a key, unless another request has it, and returns the id of what is made with it.
+
+    It is one statement, because each key must be freed and taken before the next one is locked. made: the column of the
+    ids. is_free: further conditions on which a key is free that another request has taken.
+    """
+    keys = made.table
+    values = insert(keys).values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
+    return values.on_conflict_do_update(
+        index_elements=list(keys.primary_key),
+        set_={name: values.excluded[name] for name in ("body_hash", made.name, "expires_at")},
+        where=or_(keys.c.expires_at <= NOW, *is_free),
+    ).returning(made)
+
+
+def set_body_hash(tx: Transaction, made: Column[str], made_id: str, body_hash: str) -> None:
+    """Store the hash of a body that has arrived as a whole. Its key, if it has one, is valid from now on."""
+    values = {"body_hash": body_hash, "expires_at": NOW + tx.settings.idempotency_seconds}
+    tx.execute(update(made.table).where(made == made_id).values(values))
+
+
 def remove_keys(tx: Transaction, job_ids: Sequence[str]) -> None:
     """Remove the keys of jobs that are about to be removed, in the order in which keys are taken.
 
@@ -106,13 +128,7 @@ _ITS_BODY: ColumnElement[str] = literal_column("idempotency_keys.body_hash")
 # The key of an upload that failed is free again.
 _FAILED = (_ITS_BODY == UNKNOWN_BODY) & HAS_ENDED
 _GONE = select(jobs.c.id).where(jobs.c.id == _ITS_JOB, or_(~VISIBLE, _FAILED)).exists()
-_VALUES = insert(idempotency_keys).values(expires_at=NOW + bindparam("valid_seconds", type_=Seconds))
-# One statement, because each key must be freed and taken before the next one is locked.
-_TAKE = _VALUES.on_conflict_do_update(
-    index_elements=list(idempotency_keys.primary_key),
-    set_={name: _VALUES.excluded[name] for name in ("body_hash", "job_id", "expires_at")},
-    where=or_(idempotency_keys.c.expires_at <= NOW, _GONE),
-).returning(idempotency_keys.c.job_id)
+_TAKE = taking(idempotency_keys.c.job_id, _GONE)
 _FIND = FindByKey(select(idempotency_keys), tuple(idempotency_keys.primary_key))
 _OF_JOB = idempotency_keys.c["tenant", "key", "job_id"]
 # With the job: while this waits for the lock of a key, another job may take the key, and then keeps it.

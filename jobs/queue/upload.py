@@ -19,7 +19,7 @@ from sqlalchemy import func, insert, select, update
 
 from jobs.queue.ending import end_jobs, lock_jobs
 from jobs.queue.fair_shares import Flow, open_flows
-from jobs.queue.idempotency import UNKNOWN_BODY, WantedKey, take_key
+from jobs.queue.idempotency import UNKNOWN_BODY, WantedKey, set_body_hash, take_key
 from jobs.queue.new_jobs import chunks_to_store, due_at, job_row, store_chunks, store_prefixes
 from jobs.queue.removal import remove_jobs
 from jobs.store.clock import NOW
@@ -138,20 +138,15 @@ def accept_upload(db: Database, upload: Upload, body_hash: str) -> None:
     Raises RequestError as :func:`stage` does.
     """
     with db.write() as tx:
-        now = tx.execute(select(NOW)).scalar_one()
         remaining = tx.scalar(
             update(jobs)
             .where(jobs.c.id == upload.job_id, jobs.c.status == JobStatus.RECEIVING.value)
-            .values(status=JobStatus.QUEUED.value, received_at=now)
+            .values(status=JobStatus.QUEUED.value, received_at=NOW)
             .returning(jobs.c.remaining_chunks)
         )
         if remaining is None:
             raise _ended(tx, upload.job_id)
-        tx.execute(
-            update(idempotency_keys)
-            .where(idempotency_keys.c.job_id == upload.job_id)
-            .values(body_hash=body_hash, expires_at=now + db.settings.idempotency_seconds)
-        )
+        set_body_hash(tx, idempotency_keys.c.job_id, upload.job_id, body_hash)
         if remaining == 0:
             end_jobs(tx, [upload.job_id], JobStatus.SUCCEEDED)
     release_chunks(db, upload.job_id)
