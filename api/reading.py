@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from checkpoints.card import ModelCard
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote
 from scoring.request import ScoreRequest
 from scoring.templates.known import KnownTemplates
@@ -48,7 +48,7 @@ class ReadingContext:
         if name is None:
             return
         if not isinstance(name, str):
-            raise RequestError(ErrorCode.INVALID_REQUEST, "model must be a string", param="model")
+            raise invalid("model must be a string", "model")
         if not self.serves(name):
             raise model_not_found(name)
 

@@ -80,3 +80,8 @@ class RequestError(Exception):
         self.retry_after = retry_after  # seconds, if trying again may help
         self.limit = limit  # name of the setting whose limit the request exceeds, if that is what is wrong
         self.job_id = job_id  # of the job whose end, or whose time, the error is about
+
+
+def invalid(message: str, param: str | None = None) -> RequestError:
+    """Return the error of a request that is not formed as it should be. param: the path of the wrong value."""
+    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, TypeVar, cast
 
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Normalization, ScoreOptions, Scoring
 from scoring.templates.asked import TEMPLATE_FIELDS, find_template, wording_of
 from scoring.templates.template import Template
@@ -115,9 +115,7 @@ def parse_likelihood_request(body: Mapping[str, object]) -> ScoreRequest:
 def check_text(text: str, param: str) -> None:
     """Raise :class:`RequestError` for text with a lone surrogate, which can't be encoded as UTF-8."""
     if not _is_encodable(text):
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"{param} holds a lone surrogate, which is not valid Unicode text", param=param
-        )
+        raise invalid(f"{param} holds a lone surrogate, which is not valid Unicode text", param)
 
 
 def _parse_query(query: object) -> str | list[int]:
@@ -129,14 +127,14 @@ def _parse_query(query: object) -> str | list[int]:
     if isinstance(query, list):
         _check_ids(query, "query")
         return query
-    raise _invalid("query must be a string or a list of token ids", "query")
+    raise invalid("query must be a string or a list of token ids", "query")
 
 
 def parse_query_text(query: object) -> str:
     """Return a query that must be a text. Raises :class:`RequestError`."""
     text = None if isinstance(query, list) else _parse_query(query)
     if not isinstance(text, str):
-        raise _invalid("query must be a string", "query")
+        raise invalid("query must be a string", "query")
     return text
 
 
@@ -150,7 +148,7 @@ def _parse_items(items: object, *, text: bool) -> list[str] | list[list[int]]:
             raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param="items")
         return [items]
     if not isinstance(items, list):
-        raise _invalid("items must be a list of strings or a list of lists of token ids", "items")
+        raise invalid("items must be a list of strings or a list of lists of token ids", "items")
     if items and _is_number(items[0]):
         _check_ids(items, "items")
         if text:
@@ -188,7 +186,7 @@ def _check_item_shapes(items: list[object], first: int) -> None:
         elif isinstance(item, list):
             _check_ids(item, f"items[{n}]")
         else:
-            raise _invalid(f"items[{n}] must be a string or a list of token ids", f"items[{n}]")
+            raise invalid(f"items[{n}] must be a string or a list of token ids", f"items[{n}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +213,7 @@ def _parse_any_labels(given: Mapping[str, object], *, items: int) -> _Labels:
             message = f'{name} needs label_scoring: "sequence"; by default, a label is one token'
             raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param=name)
     if ids is not None and texts is not None:
-        raise _invalid("give either label_token_ids or labels, not both", "labels")
+        raise invalid("give either label_token_ids or labels, not both", "labels")
     for field, lists in (("label_token_ids", ids), ("labels", texts)):
         if _is_list_of_lists(lists):
             return _Labels(of_items=_parse_labels_for_each_item(cast("list[object]", lists), field, items=items))
@@ -233,7 +231,7 @@ def _parse_label_sequences(ids: object, texts: object, sequences: object, normal
         )
         raise _bad_label(message, "labels")
     if texts is not None and sequences is not None:
-        raise _invalid("give either label_token_sequences or labels, not both", "labels")
+        raise invalid("give either label_token_sequences or labels, not both", "labels")
     if texts is not None:
         labels = _parse_text_labels(texts)
         for n, label in enumerate(labels):
@@ -271,7 +269,7 @@ def _parse_choice(value: object, name: str, allowed: Sequence[Choice]) -> Choice
         return allowed[0]
     found = [one for one in allowed if one == value]
     if not isinstance(value, str) or not found:
-        raise _invalid(f"{name} must be one of {', '.join(allowed)}", name)
+        raise invalid(f"{name} must be one of {', '.join(allowed)}", name)
     return found[0]
 
 
@@ -299,12 +297,12 @@ def _parse_labels(
 
 def _parse_text_labels(labels: object) -> tuple[str, ...]:
     if not isinstance(labels, list):
-        raise _invalid("labels must be a list of strings", "labels")
+        raise invalid("labels must be a list of strings", "labels")
     if not labels:
         raise RequestError(ErrorCode.EMPTY_LABEL_TOKEN_IDS, "labels must name at least one label", param="labels")
     for n, label in enumerate(labels):
         if not isinstance(label, str):
-            raise _invalid(f"labels[{n}] must be a string", f"labels[{n}]")
+            raise invalid(f"labels[{n}] must be a string", f"labels[{n}]")
         check_text(label, f"labels[{n}]")
     return tuple(labels)
 
@@ -344,7 +342,7 @@ def _parse_temperature(value: object, *, apply_softmax: bool, **_: bool) -> floa
     if value is None:
         return 1.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TEMPERATURE:
-        raise _invalid(f"temperature must be a number above 0 and at most {MAX_TEMPERATURE:g}", "temperature")
+        raise invalid(f"temperature must be a number above 0 and at most {MAX_TEMPERATURE:g}", "temperature")
     if value != 1 and not apply_softmax:
         message = "a temperature other than 1 needs apply_softmax: without it, scores are the model's own probabilities"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="temperature")
@@ -356,7 +354,7 @@ def parse_flag(value: object, name: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise _invalid(f"{name} must be true or false", name)
+        raise invalid(f"{name} must be true or false", name)
     return value
 
 
@@ -365,7 +363,7 @@ def _check_ids(values: list[object], where: str) -> None:
     if set(map(type, values)) <= {int}:
         return
     n = next(n for n, value in enumerate(values) if type(value) is not int)
-    raise _invalid(f"{where}[{n}] must be an integer token id", f"{where}[{n}]")
+    raise invalid(f"{where}[{n}] must be an integer token id", f"{where}[{n}]")
 
 
 def _is_number(value: object) -> bool:
@@ -380,10 +378,6 @@ def _is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _invalid(message: str, param: str) -> RequestError:
-    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)
 
 
 def _bad_label(message: str, param: str) -> RequestError:

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from api.answers.examples import JOB_ID
 from api.answers.schemas import ErrorEnvelope
 from jobs.store.database import NotMigratedError, StorageUnavailable
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 
 STATUS: dict[ErrorCode, int] = dict.fromkeys(ErrorCode, 400) | {
     ErrorCode.INVALID_API_KEY: 401,
@@ -177,7 +177,7 @@ async def _on_invalid_parameter(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return error_response(RequestError(ErrorCode.INVALID_REQUEST, f"{name}: {first['msg']}", param=name))
+    return error_response(invalid(f"{name}: {first['msg']}", name))
 
 
 async def _on_framework_error(request: Request, error: Exception) -> Response:

@@ -18,7 +18,7 @@ from api.text_process.process import ReaderKilledError
 from jobs.file_batches.feeding import Fed, NewLine, feed, say_why_it_waits
 from jobs.file_batches.reading import BatchRecord
 from jobs.tenancy.tenants import Tenant, find_tenant
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 
 PAUSE_SECONDS = 5.0
 """How long a batch waits while there is no room for its jobs, unless an error says otherwise."""
@@ -206,7 +206,7 @@ def _fitting(lines: Sequence[NewLine], room: int) -> list[NewLine]:
 
 def _refuse_repeated(batch: BatchRecord, line: NewLine) -> bytes:
     message = "an earlier line of the file has the same custom_id"
-    error = RequestError(ErrorCode.INVALID_REQUEST, message, param="custom_id")
+    error = invalid(message, "custom_id")
     return encode_refusal(batch.id, line.number, line.custom_id, error)
 
 

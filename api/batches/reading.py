@@ -23,7 +23,7 @@ from api.requests.sender import Sender
 from jobs.file_batches.tables import MAX_CUSTOM_ID
 from jobs.store.records import Origin, Submission
 from jobs.tenancy.quotas import check_size
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Priority
 from scoring.quoting import quote
 from scoring.templates.relevance import Formula, Relevance
@@ -115,7 +115,7 @@ def _read(
         check_containers(content, what)
         value = parse_json(content, what)
         if not isinstance(value, dict):
-            raise _invalid(f"{what} must be a JSON object")
+            raise invalid(f"{what} must be a JSON object")
         custom_id = _custom_id(value)
         body = _body(value, endpoint)
         submission, ranking = _request(reading, body, principal, endpoint, line)
@@ -134,25 +134,24 @@ def _read(
 
 def _custom_id(value: object) -> str | None:
     if not isinstance(value, dict) or value.get("custom_id") is None:
-        raise _invalid("custom_id is required", "custom_id")
+        raise invalid("custom_id is required", "custom_id")
     custom_id = value["custom_id"]
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID or "\0" in custom_id:
-        message = f"custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters, none of them NUL"
-        raise _invalid(message, "custom_id")
+        raise invalid(f"custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters, none of them NUL", "custom_id")
     custom_id.encode()  # a lone surrogate can't be stored
     return custom_id
 
 
 def _body(value: Mapping[str, object], endpoint: str) -> Mapping[str, object]:
     if value.get("method") != "POST":
-        raise _invalid('method must be "POST"', "method")
+        raise invalid('method must be "POST"', "method")
     url = value.get("url")
     if url != endpoint:
         given = quote(url) if isinstance(url, str) else "another value"
-        raise _invalid(f"url must be the endpoint of the batch, {endpoint}, not {given}", "url")
+        raise invalid(f"url must be the endpoint of the batch, {endpoint}, not {given}", "url")
     body = value.get("body")
     if not isinstance(body, dict):
-        raise _invalid("body must be a JSON object", "body")
+        raise invalid("body must be a JSON object", "body")
     return body
 
 
@@ -190,7 +189,3 @@ def _check_quota(submission: Submission) -> None:
     if submission.quota is None:
         return
     check_size(submission.quota, work_of_group(len(submission.prefix), submission.chunks))
-
-
-def _invalid(message: str, param: str | None = None) -> RequestError:
-    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)

@@ -17,7 +17,7 @@ from api.callers.authentication import Principal
 from api.events.shown_state import P, ShownState
 from api.waiting.departure import Departure, departure_of
 from api.waiting.following import Followed, Following
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import RequestError, invalid
 from settings.api import ApiSettings
 
 
@@ -52,7 +52,7 @@ def event_schema(*names: str) -> dict[str, Any]:
 def invalid_event_id() -> RequestError:
     """Return the error for a ``Last-Event-ID`` that no event of the stream has."""
     message = "Last-Event-ID must be the id of an event of this stream"
-    return RequestError(ErrorCode.INVALID_REQUEST, message, param="Last-Event-ID")
+    return invalid(message, "Last-Event-ID")
 
 
 async def is_stream(request: Request) -> None:

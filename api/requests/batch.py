@@ -17,7 +17,7 @@ from api.requests.webhook import read_webhook
 from jobs.file_batches.creating import NewBatch
 from jobs.store.webhook_events import BatchEvent
 from public_api.paths import CALL_PATHS
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import invalid
 
 ROUTE = "POST /v1/batches"
 
@@ -32,9 +32,9 @@ def read_batch(reading: ReadingContext, data: bytes, sender: Sender) -> tuple[Ne
     idempotency = idempotency_of(sender.idempotency_key, ROUTE, data)
     file_id, endpoint = body.get("input_file_id"), body.get("endpoint")
     if not isinstance(file_id, str):
-        raise _invalid("input_file_id must be the id of a file", "input_file_id")
+        raise invalid("input_file_id must be the id of a file", "input_file_id")
     if endpoint not in CALL_PATHS:
-        raise _invalid(f"endpoint must be one of {', '.join(CALL_PATHS)}", "endpoint")
+        raise invalid(f"endpoint must be one of {', '.join(CALL_PATHS)}", "endpoint")
     assert isinstance(endpoint, str)
     window, seconds = _window(body, reading.limits.max_completion_window_seconds)
     wanted = NewBatch(
@@ -57,9 +57,5 @@ def _window(body: Mapping[str, object], most: int) -> tuple[str, float]:
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if found is None or seconds > most:
         message = f"completion_window must be a time of at most {most} seconds, such as 24h, 90m or 7d"
-        raise _invalid(message, "completion_window")
+        raise invalid(message, "completion_window")
     return found[0], float(seconds)
-
-
-def _invalid(message: str, param: str) -> RequestError:
-    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)

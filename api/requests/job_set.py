@@ -16,7 +16,7 @@ from api.requests.idempotency import KEY_PATTERN, idempotency_of
 from api.requests.sender import Sender
 from api.requests.submission import JOBS, job_of, parse_object
 from jobs.store.records import Submission
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import QUOTED_CHARACTERS, quote_name
 
 MAX_JOBS = 64
@@ -41,7 +41,7 @@ def read_job_set(reading: ReadingContext, data: bytes, sender: Sender) -> list[R
         raise RequestError(ErrorCode.UNKNOWN_PARAMETER, message, param=unknown[:QUOTED_CHARACTERS])
     jobs = body.get("jobs")
     if not isinstance(jobs, list) or not jobs:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "jobs must be a list of one job or more", param="jobs")
+        raise invalid("jobs must be a list of one job or more", "jobs")
     if len(jobs) > MAX_JOBS:
         message = f"a set has {MAX_JOBS} jobs at most: send {len(jobs)} as several sets, or as a file to /v1/batches"
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="jobs")
@@ -76,12 +76,11 @@ def _check_room(size: int, seconds: float) -> None:
 
 def _read(reading: ReadingContext, job: object, sender: Sender) -> Submission:
     if not isinstance(job, dict):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "a job must be a JSON object")
+        raise invalid("a job must be a JSON object")
     body = {name: value for name, value in job.items() if name != "idempotency_key"}
     key = job.get("idempotency_key")
     if key is not None and not (isinstance(key, str) and re.fullmatch(KEY_PATTERN, key)):
-        message = "idempotency_key must be a string of 1 to 255 printable ASCII characters"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="idempotency_key")
+        raise invalid("idempotency_key must be a string of 1 to 255 printable ASCII characters", "idempotency_key")
     # The bytes that Python makes of a body, so that its own client may send a job in a set, and again alone.
     idempotency = idempotency_of(key, JOBS, json.dumps(body).encode()) if key is not None else None
     wanted = job_of(reading, body, sender, idempotency)

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 
 MAX_DEPTH = 64
 """The deepest nesting of lists and objects that is accepted; a scoring request needs three levels."""
@@ -46,16 +46,15 @@ def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
     except UnicodeDecodeError as error:
         raise RequestError(ErrorCode.INVALID_JSON, f"{what} is not valid JSON: {error}", param=place or None) from None
     except RecursionError:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"{what} {_TOO_DEEP}", param=place or None) from None
+        raise invalid(f"{what} {_TOO_DEEP}", place or None) from None
     except _RefusedError as error:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"{what} {error}", param=place or None) from None
+        raise invalid(f"{what} {error}", place or None) from None
     except ValueError:  # Python limits integers to 4,300 digits, because parsing takes quadratic time.
         message = f"{what} holds an integer with too many digits"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param=place or None) from None
+        raise invalid(message, place or None) from None
     # Only an escape can produce a lone surrogate in a decoded body, so most bodies need no search.
     if _SURROGATE_ESCAPE.search(data) and (path := _path_of_lone_surrogate(value, place)) is not None:
-        message = f"{path or what} holds a lone surrogate, which is not valid Unicode text"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param=path or None)
+        raise invalid(f"{path or what} holds a lone surrogate, which is not valid Unicode text", path or None)
     return value
 
 
@@ -69,8 +68,7 @@ def check_containers(line: bytes, what: str, place: str = "") -> None:
     # The brackets may be in texts. What is left of a line here is its quotation marks and brackets.
     marks = line.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NO_MARKS).replace(b'""', b"")
     if sum(map(len, marks.split(b'"')[::2])) > MAX_CONTAINERS:
-        message = f"{what} holds more than {MAX_CONTAINERS} lists and objects"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param=place or None)
+        raise invalid(f"{what} holds more than {MAX_CONTAINERS} lists and objects", place or None)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -9,7 +9,7 @@ from api.answers.items.request_schemas import JobBody, LikelihoodBody, Likelihoo
 from api.requests import dialects
 from api.requests.dialects import Refused
 from public_api import paths
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import invalid
 from scoring.request import ScoreRequest, parse_likelihood_request, parse_score_request
 from scoring.templates.template import Template
 
@@ -44,5 +44,5 @@ def kind_of(body: Mapping[str, object]) -> Kind:
     if name is None:
         return SCORE
     if not isinstance(name, str) or name not in KINDS:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"kind must be one of {', '.join(KINDS)}", param="kind")
+        raise invalid(f"kind must be one of {', '.join(KINDS)}", "kind")
     return KINDS[name]

@@ -20,7 +20,7 @@ from api.requests.submission import (
 )
 from jobs.store.records import Idempotency, Origin
 from public_api import paths
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
 from scoring.templates.asked import find_template, wording_by
@@ -45,12 +45,12 @@ def ranking_of(
     top_n, most_tokens = _count(body, "top_n"), _count(body, "max_tokens_per_doc")
     returned = body.get("return_documents")
     if not isinstance(returned, bool | None):
-        raise _invalid("return_documents must be true or false", "return_documents")
+        raise invalid("return_documents must be true or false", "return_documents")
     reading.check_model(body.get("model"))
     query, documents = parse_query_text(body.get("query")), documents_of(body.get("documents"))
     instruction = body.get("instruction")
     if not isinstance(instruction, str | None):
-        raise _invalid("instruction must be a string", "instruction")
+        raise invalid("instruction must be a string", "instruction")
     template = find_template(body, reading.templates.by_name) or reading.templates.default
     wording = wording_by(template, instruction)
     options = ScoreOptions(
@@ -83,12 +83,12 @@ def documents_of(value: object) -> list[str]:
     if value is None:
         raise RequestError(ErrorCode.MISSING_ITEMS, "documents is required", param="documents")
     if not isinstance(value, list):
-        raise _invalid("documents must be a list of texts, or of objects with a text", "documents")
+        raise invalid("documents must be a list of texts, or of objects with a text", "documents")
     texts: list[str] = []
     for n, document in enumerate(value):
         text = document.get("text") if isinstance(document, Mapping) else document
         if not isinstance(text, str):
-            raise _invalid(f"documents[{n}] must be a text, or an object with a text", f"documents[{n}]")
+            raise invalid(f"documents[{n}] must be a text, or an object with a text", f"documents[{n}]")
         check_text(text, f"documents[{n}]")
         texts.append(text)
     return texts
@@ -122,9 +122,5 @@ def _count(body: Mapping[str, object], name: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int or value < 1:
-        raise _invalid(f"{name} must be an integer of at least 1", name)
+        raise invalid(f"{name} must be an integer of at least 1", name)
     return value
-
-
-def _invalid(message: str, param: str) -> RequestError:
-    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)

@@ -20,7 +20,7 @@ from api.requests.webhook import read_webhook
 from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.webhook_events import Webhook
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.limits import Limit, Limits
 from scoring.options import Priority
 from scoring.prepare import Preparation, PreparedRequest, prepare
@@ -62,7 +62,7 @@ def parse_object(data: bytes) -> Mapping[str, object]:
     """Return the JSON object in a body. Raises RequestError."""
     body = parse_json(data)
     if not isinstance(body, dict):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "the body must be a JSON object")
+        raise invalid("the body must be a JSON object")
     return body
 
 
@@ -92,7 +92,7 @@ def job_of(
 def read_upload(reading: ReadingContext, body: Mapping[str, object], sender: Sender) -> tuple[Submission, Preparation]:
     """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError."""
     if body.get("items") is not None:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "items come behind the first line, one a line", param="items")
+        raise invalid("items come behind the first line, one a line", "items")
     if parse_flag(body.get("dry_run"), "dry_run"):
         message = "a dry run takes one JSON body; JSON lines would have to be stored"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")
@@ -225,7 +225,7 @@ def one_of(body: Mapping[str, object], name: str, allowed: Collection[str]) -> s
     if value is None:
         return None
     if not isinstance(value, str) or value not in allowed:
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} must be one of {', '.join(allowed)}", param=name)
+        raise invalid(f"{name} must be one of {', '.join(allowed)}", name)
     return value
 
 
@@ -235,9 +235,7 @@ def seconds_of(body: Mapping[str, object], name: str, maximum: float) -> float |
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= maximum:
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"{name} must be a number of seconds above 0 and at most {maximum:g}", param=name
-        )
+        raise invalid(f"{name} must be a number of seconds above 0 and at most {maximum:g}", name)
     return float(value)
 
 
@@ -247,16 +245,13 @@ def read_metadata(body: Mapping[str, object]) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or len(value) > MAX_METADATA:
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"metadata must be an object of at most {MAX_METADATA} strings", param="metadata"
-        )
+        raise invalid(f"metadata must be an object of at most {MAX_METADATA} strings", "metadata")
     for name, text in value.items():
         if not _storable(name, MAX_METADATA_KEY):
-            message = f"names in metadata have at most {MAX_METADATA_KEY} characters, none of them NUL"
-            raise RequestError(ErrorCode.INVALID_REQUEST, message, param="metadata")
+            raise invalid(f"names in metadata have at most {MAX_METADATA_KEY} characters, none of them NUL", "metadata")
         if not _storable(text, MAX_METADATA_VALUE):
             message = f"values in metadata are strings of at most {MAX_METADATA_VALUE} characters, none of them NUL"
-            raise RequestError(ErrorCode.INVALID_REQUEST, message, param=f"metadata.{name}")
+            raise invalid(message, f"metadata.{name}")
     return value
 
 

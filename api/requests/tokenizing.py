@@ -8,7 +8,7 @@ from api.reading import ReadingContext
 from api.requests.fields import check_fields
 from api.requests.sender import Sender
 from api.requests.submission import parse_object
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import invalid
 from scoring.limits import Limit, check_characters
 
 
@@ -19,14 +19,12 @@ def tokenize_text(reading: ReadingContext, data: bytes, sender: Sender) -> bytes
     reading.check_model(body.get("model"))
     text = body.get("text")
     if not isinstance(text, str):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "text must be a string", param="text")
+        raise invalid("text must be a string", "text")
     most = reading.limits.max_tokenize_characters
     check_characters(text, Limit("max_tokenize_characters", most), "text")
     add_special_tokens = body.get("add_special_tokens")
     if not isinstance(add_special_tokens, bool | None):
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, "add_special_tokens must be true or false", param="add_special_tokens"
-        )
+        raise invalid("add_special_tokens must be true or false", "add_special_tokens")
     ids = reading.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
     return encode(
         {

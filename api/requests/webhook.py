@@ -9,7 +9,7 @@ from jobs.store.database import Database
 from jobs.store.records import Submission
 from jobs.store.webhook_events import BatchEvent, Event, Webhook
 from jobs.webhooks.endpoints import find_endpoint
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote_name
 from webhooks.addresses import AddressRules, ForbiddenUrl, check_url
 
@@ -27,10 +27,10 @@ def read_webhook(
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "webhook must be an object with a url", param="webhook")
+        raise invalid("webhook must be an object with a url", "webhook")
     url = value.get("url")
     if not isinstance(url, str):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "webhook.url must be a string", param="webhook.url")
+        raise invalid("webhook.url must be a string", "webhook.url")
     try:
         target = check_url(url, rules)
     except ForbiddenUrl as forbidden:
@@ -46,12 +46,10 @@ def _events(value: object, known: type[Event] | type[BatchEvent]) -> tuple[Event
         return tuple(known)
     names = ", ".join(known)
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        message = f"webhook.events must be a list of at least one of {names}"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="webhook.events")
+        raise invalid(f"webhook.events must be a list of at least one of {names}", "webhook.events")
     for place, name in enumerate(value):
         if name not in set(known):
-            message = f"there is no event {quote_name(name)}; there are {names}"
-            raise RequestError(ErrorCode.INVALID_REQUEST, message, param=f"webhook.events[{place}]")
+            raise invalid(f"there is no event {quote_name(name)}; there are {names}", f"webhook.events[{place}]")
     return tuple(event for event in known if event in value)
 
 

@@ -33,7 +33,7 @@ from jobs.queue.read import jobs_of, most_items, progress_of, results_of
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 
 MAX_ID_CHARACTERS = 68
 
@@ -63,8 +63,7 @@ async def submit_set(
     header is for a job that is sent alone.
     """
     if request.headers.get("idempotency-key") is not None:
-        message = "a set has no Idempotency-Key: give each of its jobs an idempotency_key"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="Idempotency-Key")
+        raise invalid("a set has no Idempotency-Key: give each of its jobs an idempotency_key", "Idempotency-Key")
     sender = Sender(principal, is_strict=is_strict(request, handling))
     async with received_body(request, service.reading.limits) as data:
         read = await service.bodies.read(request, principal.tenant, read_job_set, data, sender)
@@ -105,10 +104,9 @@ async def read_set(
     """
     job_ids = ids.split(",")
     if len(job_ids) > MAX_JOBS:
-        message = f"a set has {MAX_JOBS} jobs at most, not {len(job_ids)}"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="ids")
+        raise invalid(f"a set has {MAX_JOBS} jobs at most, not {len(job_ids)}", "ids")
     if len(set(job_ids)) < len(job_ids):
-        raise RequestError(ErrorCode.INVALID_REQUEST, "each job of a set is named once", param="ids")
+        raise invalid("each job of a set is named once", "ids")
     wait = preferred_wait(request.headers.getlist("prefer")) if prefer is not None else None
     headers = {"Preference-Applied": f"wait={wait}"} if wait is not None else {}
     if wait:

@@ -50,7 +50,7 @@ from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from public_api.paths import job_path
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 
 POLL_SECONDS = 1
 """The ``Retry-After`` of an accepted job: when the client should read it."""
@@ -174,7 +174,7 @@ async def list_(
 ) -> Response:
     """List jobs, newest first. Those of a batch are listed in the order of its lines, and only if it is asked for."""
     if batch is not None and calls:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "a list is of a batch or of calls, not of both", param="calls")
+        raise invalid("a list is of a batch or of calls, not of both", "calls")
     wanted = JobStatus(status) if status is not None else None
     read = partial(list_jobs, calls=calls) if batch is None else partial(list_jobs_of_batch, batch_id=batch)
     # One job more than the limit shows whether there are more.

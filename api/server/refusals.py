@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from api.answers.error_responses import error_response
 from api.request_id import HEADER
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from settings.limits import LimitSettings
 
 MAX_PARAMETERS = 256
@@ -82,7 +82,7 @@ def starting() -> RequestError:
 
 def invalid_http(reason: str) -> RequestError:
     """Return the error for bytes that are no HTTP request. reason: the parser's, which quotes nothing."""
-    return RequestError(ErrorCode.INVALID_REQUEST, f"this is not a valid HTTP/1.1 request: {reason}")
+    return invalid(f"this is not a valid HTTP/1.1 request: {reason}")
 
 
 def encode(error: RequestError, request_id: str, default_headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote
 from scoring.templates.known import require_fit
 from scoring.templates.template import Template
@@ -50,9 +50,7 @@ def wording_of(
     named = [name for name, value in given.items() if value is not None]
     instruction = _text(body, "instruction")
     if template is not None and named:
-        raise RequestError(
-            ErrorCode.INVALID_REQUEST, f"give either template or {' and '.join(named)}, not both", param=named[0]
-        )
+        raise invalid(f"give either template or {' and '.join(named)}, not both", named[0])
     if template is None and not named:
         if instruction is not None:
             raise invalid_template("an instruction needs a template with a place for it", "instruction")
@@ -107,5 +105,5 @@ def _pieces(text: str | None, name: str, place: Place, allowed: Sequence[Place] 
 def _text(body: Mapping[str, object], name: str) -> str | None:
     value = body.get(name)
     if not isinstance(value, str | None):
-        raise RequestError(ErrorCode.INVALID_REQUEST, f"{name} must be a string", param=name)
+        raise invalid(f"{name} must be a string", name)
     return value

@@ -10,7 +10,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from api.requests.idempotency import body_hasher
 from jobs.files.tables import MAX_FILENAME
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote_name
 from settings.limits import LimitSettings
 
@@ -71,7 +71,7 @@ class FileForm:
         try:
             self._parser.write(data)
         except MultipartParseError as error:
-            raise _invalid(f"the body is not a valid form: {error}") from None
+            raise invalid(f"the body is not a valid form: {error}") from None
         content = b"".join(self._content)
         self._hasher.update(content)
         self.bytes += len(content)
@@ -82,9 +82,9 @@ class FileForm:
     def finish(self) -> int:
         """Check that the form has ended and has a file. Return 1 if the last line has no line end, else 0."""
         if not self._ended:
-            raise _invalid("the form is cut off: its last boundary is missing")
+            raise invalid("the form is cut off: its last boundary is missing")
         if self.filename is None:
-            raise _invalid("the form has no file", "file")
+            raise invalid("the form has no file", "file")
         return self._counted(self._lines.finish())
 
     def body_hash(self, *fields: object) -> str:
@@ -102,7 +102,7 @@ class FileForm:
     def _on_part_begin(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise _invalid(f"a form may have {MAX_PARTS} parts at most")
+            raise invalid(f"a form may have {MAX_PARTS} parts at most")
         self._headers, self._header_bytes, self._part = {}, 0, _Part()
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
@@ -114,7 +114,7 @@ class FileForm:
     def _counted_header(self, piece: bytes) -> bytes:
         self._header_bytes += len(piece)
         if self._header_bytes > MAX_HEADER_BYTES:
-            raise _invalid(f"the headers of a part of the form may have {MAX_HEADER_BYTES} bytes at most")
+            raise invalid(f"the headers of a part of the form may have {MAX_HEADER_BYTES} bytes at most")
         return piece
 
     def _on_header_end(self) -> None:
@@ -126,12 +126,12 @@ class FileForm:
         kind, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if kind != b"form-data" or not name:
-            raise _invalid("a part of the form has no name")
+            raise invalid("a part of the form has no name")
         self._part = _Part(name, is_file=name == "file")
         if not self._part.is_file:
             return
         if self.filename is not None:
-            raise _invalid("the form has two files; send one at a time", "file")
+            raise invalid("the form has two files; send one at a time", "file")
         self.filename = _filename(options.get(b"filename", b""))
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
@@ -141,7 +141,7 @@ class FileForm:
         self._part.value += data[start:end]
         if len(self._part.value) > MAX_FIELD_BYTES:
             name = self._part.name
-            raise _invalid(f"{quote_name(name)} may have {MAX_FIELD_BYTES} bytes at most", name[:64])
+            raise invalid(f"{quote_name(name)} may have {MAX_FIELD_BYTES} bytes at most", name[:64])
 
     def _on_part_end(self) -> None:
         if not self._part.is_file:
@@ -192,9 +192,5 @@ def too_large(limits: LimitSettings) -> RequestError:
 def _filename(given: bytes) -> str:
     name = given.decode("utf-8", "replace").rpartition("/")[2].rpartition("\\")[2]
     if len(name) > MAX_FILENAME or "\0" in name:
-        raise _invalid(f"the name of a file has at most {MAX_FILENAME} characters, none of them NUL", "file")
+        raise invalid(f"the name of a file has at most {MAX_FILENAME} characters, none of them NUL", "file")
     return name or "file.jsonl"
-
-
-def _invalid(message: str, param: str | None = None) -> RequestError:
-    return RequestError(ErrorCode.INVALID_REQUEST, message, param=param)

@@ -30,7 +30,7 @@ from jobs.files.removal import remove_files
 from jobs.files.tables import Purpose, files
 from jobs.queue.idempotency import check_earlier
 from jobs.store.database import Database, StorageUnavailable
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from settings.limits import LimitSettings
 
 STAGE_BYTES = 2**20
@@ -167,7 +167,7 @@ def _boundary(content_type: str) -> bytes:
         message = "send a file as `Content-Type: multipart/form-data`, with the fields `purpose` and `file`"
         raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, message)
     if not 0 < len(boundary) <= MAX_BOUNDARY:
-        raise RequestError(ErrorCode.INVALID_REQUEST, "the media type of a form has a boundary of 1 to 200 characters")
+        raise invalid("the media type of a form has a boundary of 1 to 200 characters")
     return boundary
 
 
@@ -175,9 +175,9 @@ def _purpose(fields: dict[str, str], *, is_complete: bool) -> Purpose:
     """Check the purpose as soon as it is known."""
     given = fields.get("purpose")
     if given is None and is_complete:
-        raise RequestError(ErrorCode.INVALID_REQUEST, 'purpose is required: "batch"', param="purpose")
+        raise invalid('purpose is required: "batch"', "purpose")
     if given not in (None, Purpose.BATCH.value):
-        raise RequestError(ErrorCode.INVALID_REQUEST, 'purpose must be "batch"', param="purpose")
+        raise invalid('purpose must be "batch"', "purpose")
     return Purpose.BATCH
 
 
@@ -187,10 +187,8 @@ def _expires_in(fields: dict[str, str], most: float) -> float:
     if anchor is None and given is None:
         return most
     if anchor != "created_at":
-        message = 'expires_after.anchor must be "created_at"'
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="expires_after.anchor")
+        raise invalid('expires_after.anchor must be "created_at"', "expires_after.anchor")
     seconds = int(given) if given is not None and re.fullmatch(r"[0-9]{1,12}", given) else 0
     if not 1 <= seconds <= most:
-        message = f"expires_after.seconds must be a whole number from 1 to {most:g}"
-        raise RequestError(ErrorCode.INVALID_REQUEST, message, param="expires_after.seconds")
+        raise invalid(f"expires_after.seconds must be a whole number from 1 to {most:g}", "expires_after.seconds")
     return float(seconds)

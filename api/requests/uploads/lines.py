@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from api.requests.body import too_large
 from api.requests.idempotency import body_hasher
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from settings.limits import LimitSettings
 
 STEP_BYTES = 2**18
@@ -82,7 +82,7 @@ class LineReader:
     def finish(self) -> list[tuple[int, bytes]]:
         """Return the last line if no line end follows it."""
         if self._gzip is not None and not self._gzip.eof:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "the gzip body is cut off")
+            raise invalid("the gzip body is cut off")
         return list(self._cut(b"\n")) if self._rest else []
 
     def _uncompressed(self, part: bytes) -> Iterator[bytes]:
@@ -97,7 +97,7 @@ class LineReader:
                 try:
                     data = self._gzip.decompress(rest, STEP_BYTES)
                 except zlib.error as error:
-                    raise RequestError(ErrorCode.INVALID_REQUEST, f"the body is not valid gzip: {error}") from None
+                    raise invalid(f"the body is not valid gzip: {error}") from None
                 rest = self._gzip.unused_data if self._gzip.eof else self._gzip.unconsumed_tail
                 self._check_ratio(self._bytes + len(data))
                 yield data
