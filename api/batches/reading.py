@@ -118,7 +118,12 @@ def _read(
             raise invalid(f"{what} must be a JSON object")
         custom_id = _custom_id(value)
         body = _body(value, endpoint)
-        submission, ranking = _request(reading, body, principal, endpoint, line)
+        call = CALLS[endpoint](reading, body, Sender(principal), None)
+        # It has the time of its batch, so that its own timeout does not apply.
+        submission = replace(
+            call.submission, origin=Origin.LINE, priority=Priority.BULK, expires_in=None, notice_key=None
+        )
+        ranking = None if call.ranking is None else _packed(call.ranking, line)
         _check_quota(submission)
         answer_bytes = most_bytes(submission, ranking)
         check_stored_bytes(submission.stored_bytes + answer_bytes, reading.limits.max_stored_bytes_per_tenant)
@@ -153,20 +158,6 @@ def _body(value: Mapping[str, object], endpoint: str) -> Mapping[str, object]:
     if not isinstance(body, dict):
         raise invalid("body must be a JSON object", "body")
     return body
-
-
-def _request(
-    reading: ReadingContext,
-    body: Mapping[str, object],
-    principal: Principal,
-    endpoint: str,
-    line: InputLine,
-) -> tuple[Submission, Mapping[str, Any] | None]:
-    """Return the job of a request, and what its answer needs beside the scores."""
-    call = CALLS[endpoint](reading, body, Sender(principal), None)
-    # It has the time of its batch, so that its own timeout does not apply.
-    submission = replace(call.submission, origin=Origin.LINE, priority=Priority.BULK, expires_in=None, notice_key=None)
-    return submission, None if call.ranking is None else _packed(call.ranking, line)
 
 
 def _packed(ranking: Ranking, line: InputLine) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overlo
 import httpx2
 
 from scoreline.client import mapping
-from scoreline.client.connection import connection_settings, request_settings, unreachable
+from scoreline.client.connection import Connected, request_settings, unreachable
 from scoreline.client.errors import ScorelineError
 from scoreline.client.exchange.flow import (
     Answer,
@@ -67,30 +67,13 @@ def _iterating(flow: Callable[Concatenate[Service, P], Iteration[T]]) -> Callabl
     return explained(method, flow, RETURNED)
 
 
-class Client:
+class Client(Connected):
     """A connection to a running service. Every method raises :class:`ScorelineError` if it fails.
 
     It may be used by several threads at once.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        api_key: str | None = None,
-        timeout: float = 30.0,
-        retry_seconds: float = 60.0,
-        outage_seconds: float = 300.0,
-    ) -> None:
-        """Make a client. It connects when it is first used.
-
-        url: None: the environment variable ``SCORELINE_URL``, or else http://127.0.0.1:8000. api_key: None: the
-        environment variable ``SCORELINE_API_KEY``; empty: no key.
-        timeout: seconds in which an answer comes that does not wait for scores. retry_seconds: for how long a request
-        is repeated that was refused for now or got no answer; 0: never. outage_seconds: the same for ``wait``, ``map``
-        and other operations that take long anyway, once the service was reached.
-        """
-        self._settings, self._service = connection_settings(url, api_key, timeout, retry_seconds, outage_seconds)
+    def _open(self) -> None:
         self._http = httpx2.Client(**self._settings)
 
     def __enter__(self) -> Client:

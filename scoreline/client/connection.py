@@ -42,6 +42,34 @@ def connection_settings(
     return settings, Service(address, timeout, retry_seconds, outage_seconds)
 
 
+class Connected:
+    """A client as a connection to a service."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        retry_seconds: float = 60.0,
+        outage_seconds: float = 300.0,
+    ) -> None:
+        """Make a client. It connects when it is first used.
+
+        url: None: the environment variable ``SCORELINE_URL``, or else http://127.0.0.1:8000. api_key: None: the
+        environment variable ``SCORELINE_API_KEY``; empty: no key.
+        timeout: seconds in which an answer comes that does not wait for scores. retry_seconds: for how long a request
+        is repeated that was refused for now or got no answer; 0: never. outage_seconds: the same for ``wait``, ``map``
+        and other operations that take long anyway, once the service was reached.
+        """
+        self._settings, self._service = connection_settings(url, api_key, timeout, retry_seconds, outage_seconds)
+        self._open()
+
+    def _open(self) -> None:
+        """Make the HTTP client, by the settings."""
+        raise NotImplementedError
+
+
 def _is_loopback(host: str) -> bool:
     """Whether a host is the machine of this process."""
     try:
