@@ -18,6 +18,7 @@ from scoreline.client.exchange.flow import Flow, Give, Iteration, Request, sleep
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.job_objects import Delivery
 from scoreline.client.operations.files import FileOrId, Lines
+from scoreline.client.operations.jobs import deliveries_at, redelivered
 from scoreline.client.operations.scoring import given
 from scoreline.client.progress import shown
 from scoreline.client.tables import NOTHING_ASKED, Asked, index_of
@@ -226,17 +227,12 @@ def batch_results(service: Service, batch: BatchOrId) -> Iteration[BatchResult]:
 
 def batch_deliveries(service: Service, batch: BatchOrId) -> Flow[list[Delivery]]:
     """Return what was sent, or is to be sent, to a batch's webhook: nothing before the batch has ended."""
-
-    def read(raw: Mapping[str, Any]) -> list[Delivery]:
-        return [Delivery.read(one) for one in raw["data"]]
-
-    return (yield from send(service, Request("GET", batch_path(batch, "/deliveries"), read)))
+    return (yield from deliveries_at(service, batch_path(batch, "/deliveries")))
 
 
 def redeliver_batch(service: Service, batch: BatchOrId, delivery_id: str) -> Flow[Delivery]:
     """Send a delivery of a batch again now, whatever its state."""
-    path = batch_path(batch, f"/deliveries/{quote(delivery_id, safe='')}/redeliver")
-    return (yield from send(service, Request("POST", path, Delivery.read, is_repeatable=False)))
+    return (yield from redelivered(service, batch_path(batch, "/deliveries"), delivery_id))
 
 
 def _as_it_is(raw: Any) -> Any:

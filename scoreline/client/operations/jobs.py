@@ -106,6 +106,16 @@ def page_of_items(
     return page["data"], following if page["has_more"] else None
 
 
+def lines_of(service: Service, job: JobOrId) -> Flow[list[Mapping[str, Any]]]:
+    """Return the lines of all items of a job."""
+    lines: list[Mapping[str, Any]] = []
+    offset: int | None = 0
+    while offset is not None:
+        page, offset = yield from page_of_items(service, job, offset, PAGE_ITEMS)
+        lines += page
+    return lines
+
+
 def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
     """Return all scores of a job that has succeeded, however many items it has.
 
@@ -120,11 +130,7 @@ def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
     check_succeeded(found)
     if found.result is not None:
         return found.result
-    lines: list[Mapping[str, Any]] = []
-    offset: int | None = 0
-    while offset is not None:
-        page, offset = yield from page_of_items(service, job, offset, PAGE_ITEMS)
-        lines += page
+    lines = yield from lines_of(service, job)
     columns = {
         name: [line[name] for line in lines] if lines and lines[0].get(name) is not None else None
         for name in ("logprobs", "logits", "label_mass", "relevance")
@@ -207,18 +213,23 @@ def delete(service: Service, job: JobOrId) -> Flow[None]:
 
 def deliveries(service: Service, job: JobOrId) -> Flow[list[Delivery]]:
     """Return what was sent, or is to be sent, to a job's webhook: nothing before the job has ended."""
-    request = Request("GET", job_path(job, "/deliveries"), _deliveries)
-    return (yield from send(service, request))
+    return (yield from deliveries_at(service, job_path(job, "/deliveries")))
 
 
 def redeliver(service: Service, job: JobOrId, delivery_id: str) -> Flow[Delivery]:
     """Send a delivery again now, whatever its state."""
-    path = job_path(job, f"/deliveries/{quote(delivery_id, safe='')}/redeliver")
+    return (yield from redelivered(service, job_path(job, "/deliveries"), delivery_id))
+
+
+def deliveries_at(service: Service, path: str) -> Flow[list[Delivery]]:
+    """Return the deliveries of a job or a batch. path: where they are."""
+    return (yield from send(service, Request("GET", path, lambda raw: [Delivery.read(one) for one in raw["data"]])))
+
+
+def redelivered(service: Service, path: str, delivery_id: str) -> Flow[Delivery]:
+    """Send a delivery of a job or a batch again. path: where all of them are."""
+    path = f"{path}/{quote(delivery_id, safe='')}/redeliver"
     return (yield from send(service, Request("POST", path, Delivery.read, is_repeatable=False)))
-
-
-def _deliveries(raw: Mapping[str, Any]) -> list[Delivery]:
-    return [Delivery.read(one) for one in raw["data"]]
 
 
 def _check_kind(of_likelihoods: bool) -> None:

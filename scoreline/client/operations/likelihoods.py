@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
 from scoreline.client.exchange.bodies import JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.job_objects import DryRun, Job
-from scoreline.client.operations.jobs import PAGE_ITEMS, JobOrId, check_succeeded, get, page_of_items, raw_of_result
+from scoreline.client.operations.jobs import (
+    PAGE_ITEMS,
+    JobOrId,
+    check_succeeded,
+    get,
+    lines_of,
+    page_of_items,
+    raw_of_result,
+)
 from scoreline.client.operations.scoring import SLACK_SECONDS, check_items, fields_of, remembered
 from scoreline.client.operations.submitting import submitted
 from scoreline.client.options import Items, LikelihoodJobOptions, LikelihoodOptions, Priority, Query, StreamedItems
@@ -123,7 +130,8 @@ def likelihoods(service: Service, job: JobOrId, *, page_items: int = PAGE_ITEMS)
     """
     offset: int | None = 0
     while offset is not None:
-        lines, offset = yield from _page(service, job, offset, page_items)
+        lines, offset = yield from page_of_items(service, job, offset, page_items)
+        _check_kind(bool(lines) and "logprob" not in lines[0])
         for line in lines:
             yield Give(ItemLikelihood.read(line))
 
@@ -140,26 +148,13 @@ def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
     check_succeeded(found)
     if found.likelihoods is not None:
         return found.likelihoods
-    lines: list[Mapping[str, Any]] = []
-    offset: int | None = 0
-    while offset is not None:
-        page, offset = yield from _page(service, job, offset, PAGE_ITEMS)
-        lines += page
+    lines = yield from lines_of(service, job)
     raw = {
         **raw_of_result(found),
         **{name: [line[name] for line in lines] for name in ("logprob", "num_tokens", "is_greedy")},
         **{name: [line[name] for line in lines] for name in ("token_logprobs", "tokens") if lines and name in lines[0]},
     }
     return LikelihoodResult.read(raw, found.asked)
-
-
-def _page(
-    service: Service, job: JobOrId, offset: int, page_items: int
-) -> Flow[tuple[list[Mapping[str, Any]], int | None]]:
-    """Do what :func:`page_of_items` does, for a job of likelihoods alone."""
-    lines, following = yield from page_of_items(service, job, offset, page_items)
-    _check_kind(bool(lines) and "logprob" not in lines[0])
-    return lines, following
 
 
 def _check_kind(of_scores: bool) -> None:
