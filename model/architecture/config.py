@@ -163,9 +163,25 @@ def _without_window(family: Family) -> dict[str, object]:
     return {} if family.default_window is None else {"sliding_window": None}
 
 
+_CHANGES_OF_NUMBERS = {
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "query_pre_attn_scalar": None,
+    "attention_multiplier": None,
+    "hidden_activation": "silu",
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "logit_scale": 1.0,
+}
+"""Fields with which Gemma, Granite and Cohere change numbers on their way, and the values that change none."""
+
+
 def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family) -> None:
     fields.require("architectures", [family.architecture])
     fields.require("hidden_act", "silu")
+    for field, unchanged in _CHANGES_OF_NUMBERS.items():
+        fields.require(field, unchanged)
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)

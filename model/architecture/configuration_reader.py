@@ -66,7 +66,8 @@ class ConfigurationReader:
     def require(self, name: str, only: object) -> None:
         """Raise unless the field is absent or has the only value that is implemented."""
         if name in self and self.values[name] != only:
-            raise UnsupportedModelError(f"{self.named(name)} {self.values[name]!r} is not implemented, only {only!r}")
+            implemented = "" if only is None else f", only {only!r}"
+            raise UnsupportedModelError(f"{self.named(name)} {self.values[name]!r} is not implemented{implemented}")
 
     def _present(self, name: str, default: object) -> Any:
         value = self.values.get(name)
