@@ -10,6 +10,7 @@ from api.requests.sender import Sender
 from api.requests.submission import parse_object
 from scoring.error_codes import invalid
 from scoring.limits import Limit, check_characters
+from scoring.request import parse_flag
 
 
 def tokenize_text(reading: ReadingContext, data: bytes, sender: Sender) -> bytes:
@@ -22,10 +23,8 @@ def tokenize_text(reading: ReadingContext, data: bytes, sender: Sender) -> bytes
         raise invalid("text must be a string", "text")
     most = reading.limits.max_tokenize_characters
     check_characters(text, Limit("max_tokenize_characters", most), "text")
-    add_special_tokens = body.get("add_special_tokens")
-    if not isinstance(add_special_tokens, bool | None):
-        raise invalid("add_special_tokens must be true or false", "add_special_tokens")
-    ids = reading.tokenizer.encode(text, add_special_tokens=bool(add_special_tokens))
+    add_special_tokens = parse_flag(body.get("add_special_tokens"), "add_special_tokens")
+    ids = reading.tokenizer.encode(text, add_special_tokens=add_special_tokens)
     return encode(
         {
             "model": reading.card.name,
