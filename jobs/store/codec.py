@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from scoring.layout import TargetScores, TokenIds
-from scoring.options import Normalization, ScoreOptions, Scoring
+from scoring.options import ScoreOptions
 
 _IDS = np.dtype("<i4")
 TOKEN_BYTES = _IDS.itemsize
 _SCORES = np.dtype("<f4")
 _DEFAULTS = asdict(ScoreOptions())
-_ENUMS: Mapping[str, Callable[[str], StrEnum]] = {"scoring": Scoring, "label_normalization": Normalization}
+_ENUMS = {name: type(default) for name, default in _DEFAULTS.items() if isinstance(default, StrEnum)}
 SCORE_BYTES = _SCORES.itemsize
 
 
