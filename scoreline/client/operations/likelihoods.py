@@ -6,7 +6,7 @@ from typing import Any, Literal, Unpack
 
 from scoreline.client.exchange.bodies import JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
-from scoreline.client.exchange.sending import Service, idempotency, send
+from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import DryRun, Job
 from scoreline.client.operations.jobs import (
     PAGE_ITEMS,
@@ -17,7 +17,7 @@ from scoreline.client.operations.jobs import (
     page_of_items,
     raw_of_result,
 )
-from scoreline.client.operations.scoring import SLACK_SECONDS, check_items, fields_of, remembered
+from scoreline.client.operations.scoring import call, check_items, fields_of, remembered
 from scoreline.client.operations.submitting import submitted
 from scoreline.client.options import Items, LikelihoodJobOptions, LikelihoodOptions, Priority, Query, StreamedItems
 from scoreline.client.results import ItemLikelihood, LikelihoodResult
@@ -48,14 +48,7 @@ def likelihood(
     """
     body = fields_of(locals())
     asked = remembered(items)
-    request = Request(
-        "POST",
-        "/v1/likelihood",
-        lambda raw: LikelihoodResult.read(raw, asked),
-        headers=idempotency(idempotency_key),
-        body=JsonBody(body),
-        seconds=timeout + SLACK_SECONDS,
-    )
+    request = call("/v1/likelihood", lambda raw: LikelihoodResult.read(raw, asked), body, timeout, idempotency_key)
     return (yield from send(service, request))
 
 

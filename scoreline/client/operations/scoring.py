@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Unpack
 
 from scoreline.client.errors import InvalidRequest
 from scoreline.client.exchange.bodies import JsonBody, check_column, check_is_list, plain
@@ -12,6 +12,8 @@ from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.options import Column, Items, Query, ScoreOptions
 from scoreline.client.results import Model, Ranking, ScoreResult
 from scoreline.client.tables import Asked, index_of
+
+T = TypeVar("T")
 
 SLACK_SECONDS = 15.0
 """Time that an answer may take beyond the time that the service was asked to wait."""
@@ -51,14 +53,7 @@ def score(
     """
     body = fields_of(locals())
     asked = remembered(items, options)
-    request = Request(
-        "POST",
-        "/v1/score",
-        lambda raw: ScoreResult.read(raw, asked),
-        headers=idempotency(idempotency_key),
-        body=JsonBody(body),
-        seconds=timeout + SLACK_SECONDS,
-    )
+    request = call("/v1/score", lambda raw: ScoreResult.read(raw, asked), body, timeout, idempotency_key)
     return (yield from send(service, request))
 
 
@@ -94,14 +89,8 @@ def rerank(
     """
     body = fields_of(locals(), "return_documents")
     asked = remembered(documents, field="documents")
-    request = Request(
-        "POST",
-        "/v1/rerank",
-        lambda raw: Ranking.read(raw, asked),
-        headers=idempotency(idempotency_key),
-        body=JsonBody(body | {"return_documents": return_documents}),  # The service has another default.
-        seconds=timeout + SLACK_SECONDS,
-    )
+    body |= {"return_documents": return_documents}  # The service has another default.
+    request = call("/v1/rerank", lambda raw: Ranking.read(raw, asked), body, timeout, idempotency_key)
     return (yield from send(service, request))
 
 
@@ -132,6 +121,14 @@ def tokenize(
         return tokens
 
     return (yield from send(service, Request("POST", "/v1/tokenize", read, body=body)))
+
+
+def call(
+    path: str, read: Callable[[Any], T], body: Mapping[str, object], timeout: float, key: str | None
+) -> Request[T]:
+    """Return the request of a call, whose answer takes as long as the service was asked to wait, and a little more."""
+    headers, seconds = idempotency(key), timeout + SLACK_SECONDS
+    return Request("POST", path, read, headers=headers, body=JsonBody(body), seconds=seconds)
 
 
 def fields_of(arguments: Mapping[str, object], *left_out: str) -> dict[str, object]:
