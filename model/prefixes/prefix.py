@@ -65,8 +65,7 @@ class Prefix:
         self._read = read
         self._segments: list[Segment] = []  # that it holds; none before it begins, and after it has lost its blocks
         self._done = 0  # tokens that are computed, or whose computation is dispatched
-        self._states: Array | None = None
-        self._index = 0  # of the last token's state
+        self._last: tuple[Array, int] | None = None  # the states of its last step, and the number of the last token's
         self._taken = 0  # tokens that are read whose states were taken
         self._untaken: list[tuple[range, Computed]] = []  # steps, and which of the tokens that are read are theirs
 
@@ -152,12 +151,13 @@ class Prefix:
         """Take notice of a step that may hold the last one of the pieces."""
         for index, piece in enumerate(step):
             if piece.table is self.table and piece.start + len(piece.tokens) == len(self.tokens):
-                self._states, self._index, self._done = computed.states, index, len(self.tokens)
+                self._last, self._done = (computed.states, index), len(self.tokens)
 
     def complete(self) -> None:
         """Wait for the state of its last token. Have the sequence found from now on, if it is kept."""
-        assert self._states is not None
-        self.hidden, self._states = np.asarray(self._states)[self._index], None
+        assert self._last is not None
+        (states, number), self._last = self._last, None
+        self.hidden = np.asarray(states)[number]
         self._segments[-1].hidden = self.hidden
         if self._keys:
             self._segments = self._pool.blocks.add(self._segments)
@@ -214,11 +214,11 @@ class Prefix:
         first_read = length - self._read
         read = max(0, stop - max(start, first_read))
         piece = Extension(self.tokens[start:stop], start, None, self.table, blocks, read)
-        before, self._done = self._states, stop
+        before, self._done = self._last, stop
         computed = forward.run([piece])
-        self._states = computed.states
+        self._last = computed.states, 0
         if read and self._read > 1:
             self._untaken.append((range(stop - read - first_read, stop - first_read), computed))
-        awaited = before if self._pool.lookahead.allowed() else computed.states
+        awaited = before if self._pool.lookahead.allowed() else self._last
         jax.block_until_ready(awaited)  # type: ignore[no-untyped-call]
         return computed.tokens

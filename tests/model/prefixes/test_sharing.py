@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from tests.model.geometries import STEP, VOCABULARY, Group, Item
 from tests.model.whole_steps.conftest import WHOLE_STEPS
 
 CONFIG = EVERY["untied"]
+BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * STEP * 4
+CROWDED_BLOCKS = 8
 COMMON, OWN = 300, 100
 """Tokens that the queries have in common, and of each alone."""
 AT_BOUNDARIES = COMMON // STEP * STEP
@@ -31,16 +34,10 @@ Load = Callable[..., Engine]
 def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
     platform: Platform | None = request.param
 
-    def loaded(*, cache: bool = True) -> Engine:
+    def loaded(*, cache: bool = True, **settings: int) -> Engine:
         steps = STEP if platform is None else 2 * STEP
-        return engines.load(
-            checkpoint("untied"),
-            "float32",
-            "prefill_extend",
-            platform,
-            step_tokens=steps,
-            enable_scoring_cache=cache,
-        )
+        directory, kept = checkpoint("untied"), {"enable_scoring_cache": cache}
+        return engines.load(directory, "float32", "prefill_extend", platform, step_tokens=steps, **kept, **settings)
 
     return loaded
 
@@ -119,7 +116,7 @@ def related(draw: st.DrawFn) -> list[Group]:
         base = draw(st.sampled_from(prefixes))
         place = draw(st.one_of(st.integers(0, len(base)), st.sampled_from([0, len(base), len(base) // STEP * STEP])))
         own = drawn(seed, draw(st.sampled_from([1, 5, STEP - 1, STEP, STEP + 1, 3 * STEP, 4 * STEP + 9])))
-        prefixes.append(base[:place] + own)
+        prefixes.append((base[:place] + own)[: (CROWDED_BLOCKS - 1) * STEP])
     return [Group(prefix, (Item((number,)), Item(()), Item((1, 2, 3), 1))) for number, prefix in enumerate(prefixes)]
 
 
@@ -127,6 +124,12 @@ def related(draw: st.DrawFn) -> list[Group]:
 def both(load: Load) -> tuple[Engine, Engine]:
     """An engine that keeps prefixes, and one that does not."""
     return load(), load(cache=False)
+
+
+@pytest.fixture(scope="module")
+def crowded(load: Load) -> Engine:
+    """An engine whose pool has as many blocks as one sequence of the greatest length takes."""
+    return load(context=CROWDED_BLOCKS * STEP, prefix_cache_bytes=CROWDED_BLOCKS * BLOCK_BYTES)
 
 
 @settings(deadline=None, max_examples=40)
@@ -150,11 +153,30 @@ def test_related_queries_score_as_alone_and_their_usage_is_what_was_computed(
     assert prompts - sum(chunk.cached_tokens for chunk in found.values()) <= tokens
 
 
+@settings(deadline=None, max_examples=30)
+@given(outer=related(), inner=related(), place=st.integers(0, 12))
+def test_related_queries_that_preempt_one_another_in_a_small_pool_score_as_alone(
+    both: tuple[Engine, Engine], crowded: Engine, outer: list[Group], inner: list[Group], place: int
+) -> None:
+    found, steps = dict[int, ScoredChunk](), count()
+
+    def preempt() -> None:
+        if next(steps) == place:
+            found.update(score(crowded, [one.work("key", 100 + number) for number, one in enumerate(inner)]))
+
+    work = [one.work("key", number) for number, one in enumerate(outer)]
+    found |= {chunk.id: chunk for chunk in crowded.score(work, preempt)}
+    for first, groups in ((0, outer), (100, inner)):
+        for number, logits in enumerate(alone(both[1], groups), first):
+            if number in found:
+                np.testing.assert_array_equal(found[number].scores.logits, logits)
+    assert crowded.prefix_cache.blocks.used <= CROWDED_BLOCKS
+
+
 def test_the_beginning_stays_longer_than_what_is_behind_it(checkpoint: Callable[[str], Path]) -> None:
     """A pool of three steps: the beginning, and what two queries have behind it. Others evict that first."""
-    block = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * STEP * 4
     engine = engines.load(
-        checkpoint("untied"), "float32", "prefill_extend", step_tokens=STEP, prefix_cache_bytes=3 * block
+        checkpoint("untied"), "float32", "prefill_extend", step_tokens=STEP, prefix_cache_bytes=3 * BLOCK_BYTES
     )
     computed_of_each = []
     for beginning, seed in ((0, 1), (0, 2), (0, 3), (0, 2), (0, 1), (9, 4), (0, 5)):

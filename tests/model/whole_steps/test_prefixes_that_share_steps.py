@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,25 @@ def test_work_of_several_queries_that_preempts_other_work_scores_as_alone(load: 
     for scores in found:
         np.testing.assert_array_equal(scores, expected)
     assert engine.prefix_cache.blocks.used <= 10
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_queries_that_are_computed_together_and_preempted_score_as_alone_now_and_later(load: Load, place: int) -> None:
+    """The preempting work takes the whole pool. Empty items are read where a query ends, and the cache keeps that."""
+    engine, roomy = load(10), load()
+    outer = [group(seed, 2 * BLOCK + 9, (0, 3)) for seed in (5, 6, 7)]
+    inner = group(8, 9 * BLOCK, (0, 4))
+    expected, steps, found = [logits(roomy, one) for one in outer], count(), list[np.ndarray]()
+
+    def preempt() -> None:
+        if next(steps) == place:
+            found.append(logits(engine, inner))
+
+    work = [one.work("key", number) for number, one in enumerate(outer)]
+    scored = {one.id: one.scores.logits for one in engine.score(work, preempt)}
+    np.testing.assert_array_equal([scored[number] for number in range(3)], expected)
+    np.testing.assert_array_equal(found, [logits(roomy, inner)] * len(found))
+    np.testing.assert_array_equal([logits(engine, one) for one in outer], expected)
 
 
 def test_branches_take_no_room_from_the_queries_of_their_step(load: Load) -> None:
