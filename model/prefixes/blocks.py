@@ -75,7 +75,7 @@ class Blocks:
         return Segment(key, tuple(heapq.heappop(self._free) for _ in range(count)))
 
     def release(self, segment: Segment) -> None:
-        """Take notice that one holder less has a segment. It stays where it can be found, for as long as it may.
+        """Note that a sequence has a segment no longer. If it can be found, it stays until it is evicted or expires.
 
         Who releases several releases the last one of a sequence first, so that beginnings are the most recently used.
         """
@@ -121,7 +121,7 @@ class Blocks:
         self.expirations += len(expired)
 
     def make_room(self, blocks: int) -> bool:
-        """Evict segments that would take the used blocks past the budget. Returns whether so many are free."""
+        """Make room for so many blocks more within the budget, by eviction. Returns whether the pool has as many free."""
         while self.used + blocks > self.shape.budget and self.evict():
             pass
         return self.free >= blocks

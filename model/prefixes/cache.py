@@ -24,7 +24,7 @@ from model.forward import Forward
 from model.lookahead import Lookahead
 from model.prefixes.blocks import Blocks, Segment, keys_of
 from model.prefixes.pool import PoolShape
-from model.prefixes.prefix import Pool, Prefix
+from model.prefixes.prefix import PoolContext, Prefix
 from scoring.layout import TokenIds
 
 log = structlog.stdlib.get_logger("engine")
@@ -47,15 +47,15 @@ class PrefixCache:
         self._forward = forward
         self.blocks = Blocks(shape, timeout, clock)
         size = forward.shapes.step_tokens if forward.prefixes == 1 else forward.block_tokens
-        self._pool = Pool(forward, self.blocks, lookahead, size, self._take_from_others)
+        self._pool = PoolContext(forward, self.blocks, lookahead, size, self._take_from_others)
         self._in_use: list[Prefix] = []
         self._prefills = self._shared = self._hits = 0
         self.shared_tokens = 0  # of queries that were not found, and of whose beginning these were
 
     def counts(self) -> dict[str, int]:
-        """Return how many queries were computed, of how many of them the beginning was there, and how many were found.
+        """Return how many queries were computed, how many of these behind a shared beginning, and how many were found.
 
-        Segments are removed for want of blocks (evictions) and after the timeout (expirations).
+        Evictions are segments that were removed for want of blocks, expirations those that were not used for too long.
         """
         blocks = self.blocks
         return {
@@ -116,7 +116,7 @@ class PrefixCache:
 
     @property
     def budget_tokens(self) -> int:
-        """Tokens of sequences, padded to blocks, that can be in use together."""
+        """Tokens of sequences, padded to blocks, that the budget has room for."""
         return self.blocks.shape.budget * self._forward.block_tokens
 
     def obtain(self, prefixes: Sequence[Prefix]) -> Iterator[int]:
@@ -127,6 +127,7 @@ class PrefixCache:
         """
         missing = [prefix for prefix in prefixes if not prefix.found()]
         if len(missing) > 1:
+            # A segment may be shared before it is computed, because no step runs once a sequence has lost its blocks.
             computing = dict[bytes, Segment]()
             for prefix in missing:
                 prefix.begin(computing)

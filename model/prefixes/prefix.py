@@ -19,8 +19,8 @@ NOTHING_COMPUTED: Mapping[bytes, Segment] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pool:
-    """What all sequences need that are computed into the blocks of a pool."""
+class PoolContext:
+    """What all sequences need that are computed into the blocks of one pool."""
 
     forward: Forward
     blocks: Blocks
@@ -40,7 +40,7 @@ class Prefix:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: PoolContext,
         tokens: TokenIds,
         keys: Sequence[bytes] = (),
         *,
@@ -56,7 +56,7 @@ class Prefix:
         self.table: TokenIds = np.zeros(pool.blocks.shape.longest, np.int32)
         """Its blocks in order, int32 [longest], and padding behind them. It is always the same array."""
         self.hidden: Floats | None = None  # once it was obtained: the final hidden state of its last token, [width]
-        self.shared: int | None = None  # how many of its tokens had been computed before; None until that is known
+        self.shared: int | None = None  # how many of its tokens others compute; None until that is known
         self.is_complete = False  # whether it was obtained, and still has its blocks
         self._pool = pool
         self._keys = keys
@@ -71,12 +71,12 @@ class Prefix:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has no blocks."""
+        """Whether it has no blocks: none yet, or none any more."""
         return not self._segments
 
     @property
     def is_computed(self) -> bool:
-        """Whether all of its tokens are computed, and it has its blocks."""
+        """Whether the steps of all of its tokens are dispatched, and it has its blocks."""
         return not self.is_lost and self._done == len(self.tokens)
 
     def obtain(self) -> Iterator[int]:
@@ -112,7 +112,7 @@ class Prefix:
         return True
 
     def begin(self, computing: Mapping[bytes, Segment] = NOTHING_COMPUTED) -> None:
-        """Take its blocks. computing: segments that are computed together with it, before its own."""
+        """Take its blocks. computing: segments that others compute in the same steps as its own, or in steps before."""
         blocks, size = self._pool.blocks, self._pool.segment_tokens
         if self._base is not None:
             self._hold(self._base.beginning(self._common))
@@ -130,7 +130,7 @@ class Prefix:
         self._write_table()
 
     def beginning(self, tokens: int) -> list[Segment]:
-        """Return the segments of so many of its first tokens, none if it is not complete. They end with a segment."""
+        """Return the segments of so many of its first tokens, which are whole segments; none if it is not complete."""
         return self._segments[: tokens // self._pool.segment_tokens] if self.is_complete else []
 
     @property
@@ -194,6 +194,7 @@ class Prefix:
         return found
 
     def _hold(self, segments: list[Segment]) -> None:
+        assert self.is_lost
         for segment in segments:
             segment.holders += 1
         self._segments = segments
