@@ -121,7 +121,7 @@ class Blocks:
         self.expirations += len(expired)
 
     def make_room(self, blocks: int) -> bool:
-        """Make room for so many blocks more within the budget, by eviction. Returns whether the pool has as many free."""
+        """Make room for so many blocks more within the budget, by eviction. Returns whether the pool has them."""
         while self.used + blocks > self.shape.budget and self.evict():
             pass
         return self.free >= blocks
