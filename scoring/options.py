@@ -63,6 +63,11 @@ class ScoreOptions:
         return self.scoring is Scoring.LIKELIHOOD or self.label_normalization is not Normalization.NONE
 
     @property
+    def numbers_shown(self) -> int:
+        """How many numbers an answer shows for each label of an item. What it shows for an item alone counts apart."""
+        return 1 + self.return_logprobs + self.return_logits
+
+    @property
     def head(self) -> Head:
         """The head that has the bits of the scores: see :class:`scoring.layout.Head`."""
         needs_vocabulary = self.has_continuations or self.label_mass or self.return_logprobs or not self.apply_softmax

@@ -43,7 +43,7 @@ def most_bytes(submission: Submission, ranking: Mapping[str, Any] | None) -> int
     else:
         of_items = submission.item_labels
         shown = items * len(submission.label_token_ids) if of_items is None else len(of_items.columns)
-        numbers = (1 + options.return_logprobs + options.return_logits) * shown
+        numbers = options.numbers_shown * shown
     return LINE_BYTES + RESULT_BYTES * items + NUMBER_BYTES * numbers
 
 

@@ -136,8 +136,8 @@ class ScoredJob:
 def expected_bytes(job: JobRecord | Submission, items: int, targets: int = 0) -> int:
     """Return about how many bytes an answer with the scores of some items, and of their targets, will have."""
     options = job.options
-    columns = 1 + options.return_logprobs + options.return_logits
-    return items * (BYTES_PER_ITEM + BYTES_PER_VALUE * columns * len(job.label_token_ids)) + BYTES_PER_TARGET * targets
+    of_item = BYTES_PER_ITEM + BYTES_PER_VALUE * options.numbers_shown * len(job.label_token_ids)
+    return items * of_item + BYTES_PER_TARGET * targets
 
 
 def encode_scoring(scored: ScoredJob) -> bytes:

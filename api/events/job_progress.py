@@ -55,12 +55,11 @@ def read_part(db: Database, tenant: str, job_id: str, offset: int) -> ScorePart:
     StorageUnavailable.
     """
     job = get_job(db, tenant, job_id)
-    columns = 1 + job.options.return_logprobs + job.options.return_logits
     labels = len(job.label_token_ids)
     if job.item_labels is not None:
         # An item may have the same label many times.
         labels = max(labels, int(job.item_labels.counts.max(initial=0)))
-    limit = max(1, min(PART_ITEMS, PART_VALUES // (columns * max(1, labels))))
+    limit = max(1, min(PART_ITEMS, PART_VALUES // (job.options.numbers_shown * max(1, labels))))
     whole = scores_of(db, job, offset, most_items(job, limit))
     page = _with_few_tokens(whole)
     if len(page.indices) < len(whole.indices):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from api.answers.batch_schemas import BatchBody
 from api.reading import ReadingContext
-from api.requests import dialects
+from api.requests import refused_fields
 from api.requests.fields import check_fields
 from api.requests.file_id import checked_file_id
 from api.requests.idempotency import idempotency_of
@@ -28,7 +28,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 def read_batch(reading: ReadingContext, data: bytes, sender: Sender) -> tuple[NewBatch, tuple[str, ...]]:
     """Return the batch in a body, and warnings about unknown fields. Raises RequestError."""
     body = parse_object(data)
-    warnings = check_fields(body, BatchBody.model_fields, dialects.BATCH, strict=sender.is_strict)
+    warnings = check_fields(body, BatchBody.model_fields, refused_fields.BATCH, strict=sender.is_strict)
     idempotency = idempotency_of(sender.idempotency_key, ROUTE, data)
     file_id, endpoint = body.get("input_file_id"), body.get("endpoint")
     if not isinstance(file_id, str):

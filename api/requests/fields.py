@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from api.requests.dialects import Refused, refuse
+from api.requests.refused_fields import Refused, refuse
 from api.requests.webhook import unknown_webhook_fields
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import QUOTED_CHARACTERS, QUOTED_PIECES, quote_name

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
-from api.requests import dialects
-from api.requests.dialects import Refused
+from api.requests import refused_fields
+from api.requests.refused_fields import Refused
 from public_api import paths
 from scoring.error_codes import invalid
 from scoring.request import ScoreRequest, parse_likelihood_request, parse_score_request
@@ -25,12 +25,12 @@ class Kind:
     parse: Callable[[Mapping[str, object], Mapping[str, Template]], ScoreRequest]
 
 
-SCORE = Kind(paths.SCORE, ScoreBody.model_fields, JobBody.model_fields, dialects.SCORE, parse_score_request)
+SCORE = Kind(paths.SCORE, ScoreBody.model_fields, JobBody.model_fields, refused_fields.SCORE, parse_score_request)
 LIKELIHOOD = Kind(
     paths.LIKELIHOOD,
     LikelihoodBody.model_fields,
     LikelihoodJobBody.model_fields,
-    dialects.LIKELIHOOD,
+    refused_fields.LIKELIHOOD,
     lambda body, _: parse_likelihood_request(body),
 )
 

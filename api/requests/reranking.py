@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from api.answers.reranking import Ranking
 from api.answers.reranking_schemas import RerankBody
 from api.reading import ReadingContext
-from api.requests import dialects
+from api.requests import refused_fields
 from api.requests.fields import check_fields
 from api.requests.sender import Sender
 from api.requests.submission import (
@@ -40,7 +40,7 @@ def ranking_of(
 
     returns_documents: whether the documents are returned if the body does not say.
     """
-    unknown = check_fields(body, RerankBody.model_fields, dialects.RERANK, strict=sender.is_strict)
+    unknown = check_fields(body, RerankBody.model_fields, refused_fields.RERANK, strict=sender.is_strict)
     timeout = call_timeout(reading, body)
     top_n, most_tokens = _count(body, "top_n"), _count(body, "max_tokens_per_doc")
     returned = body.get("return_documents")

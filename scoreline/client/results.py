@@ -42,6 +42,10 @@ class Provenance:
         return [None if one is None else cls(**{name: one[name] for name in cls.__slots__}) for one in entries]
 
 
+OPTIONAL_COLUMNS = ("logprobs", "logits", "label_mass", "relevance")
+"""What an answer may have for each item beside its scores."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class ScoreResult(tables.Short):
     """The scores of a request: a row per item and a column per label, in the order of the request."""
@@ -68,7 +72,7 @@ class ScoreResult(tables.Short):
         return read_fields(
             cls,
             raw,
-            optional=("logprobs", "logits", "label_mass", "relevance"),
+            optional=OPTIONAL_COLUMNS,
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),

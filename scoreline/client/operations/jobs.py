@@ -11,7 +11,7 @@ from scoreline.client.errors import Conflict, JobCancelled, JobEnded, JobExpired
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
 from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import Delivery, Job, JobStatus
-from scoreline.client.results import ItemScores, ScoreResult
+from scoreline.client.results import OPTIONAL_COLUMNS, ItemScores, ScoreResult
 from scoreline.client.tables import NOTHING_ASKED
 
 PAGE_ITEMS = 1_000
@@ -133,7 +133,7 @@ def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
     lines = yield from lines_of(service, job)
     columns = {
         name: [line[name] for line in lines] if lines and lines[0].get(name) is not None else None
-        for name in ("logprobs", "logits", "label_mass", "relevance")
+        for name in OPTIONAL_COLUMNS
     }
     raw = {**raw_of_result(found), "scores": [line["scores"] for line in lines], **columns}
     raw["warnings"] = [*found.warnings, *_doubts_of(found, lines)]
