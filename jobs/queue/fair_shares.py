@@ -39,8 +39,9 @@ from sqlalchemy import (
     update,
 )
 
-from jobs.store.database import BY_CODE_POINTS, Transaction
+from jobs.store.database import Transaction
 from jobs.store.lists import is_one_of, numbers_by_name
+from jobs.store.sqlite import BY_CODE_POINTS
 from jobs.store.tables import WAITING, chunks, flows, tenants
 from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 

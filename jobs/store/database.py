@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import psycopg
@@ -20,8 +17,6 @@ from sqlalchemy import (
     Engine,
     Executable,
     ScalarResult,
-    create_engine,
-    event,
     func,
     select,
     text,
@@ -31,17 +26,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.outages import Outages
-from jobs.store.postgresql import WatchedConnection, is_outage, open_engine, server_timeout
+from jobs.store import postgresql, sqlite
+from jobs.store.postgresql import WatchedConnection, is_outage, server_timeout
 from jobs.store.revisions import TOO_OLD, is_too_old, known_revisions, schema_head, schema_revision
 from jobs.store.tables import metadata
 from settings.errors.mistakes import setting_error
 from settings.store import StoreSettings
-
-BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, and for a connection of its pool
-_LOCK_POLL_SECONDS = 0.01
-
-BY_CODE_POINTS = "C"
-"""The collation that orders texts as Python does. By default, PostgreSQL orders them by the rules of a language."""
 
 _WRITABLE = text("""
     SELECT current_setting('transaction_read_only') = 'on' AS only_reads, (
@@ -126,24 +116,16 @@ class Database:
         Raises SettingError for a URL that can't be read or names an unsupported store.
         """
         url = _read_url(settings.database_url)
-        if url.get_backend_name() == "postgresql":
-            return cls(open_engine(url, settings), settings)
-        engine = create_engine(
-            url, connect_args={"timeout": BUSY_SECONDS}, pool_timeout=BUSY_SECONDS, hide_parameters=True
-        )
-        if path := _sqlite_path(url):
-            event.listen(engine, "do_connect", partial(_require_file, path))
-        event.listen(engine, "connect", _configure_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return cls(engine, settings)
+        is_sqlite = url.get_backend_name() == "sqlite"
+        return cls(sqlite.open_engine(url) if is_sqlite else postgresql.open_engine(url, settings), settings)
 
     def create_file(self) -> None:
         """Create the file of a SQLite store and its folder, if they are missing. Raises OSError.
 
         Nothing else creates them, so a command that was given a wrong path leaves nothing there.
         """
-        if self.is_sqlite and (path := _sqlite_path(self.engine.url)):
-            _create_private(path)
+        if self.is_sqlite and (path := sqlite.path_of(self.engine.url)):
+            sqlite.create_private(path)
 
     @property
     def is_sqlite(self) -> bool:
@@ -310,7 +292,7 @@ class _Turn:
         self._locked = False  # whether the last writer waited for SQLite's lock in vain
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(timeout=0 if self._locked else BUSY_SECONDS):
+        if not self._lock.acquire(timeout=0 if self._locked else sqlite.BUSY_SECONDS):
             raise StorageUnavailable("the database stays locked")
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -332,16 +314,6 @@ def _read_url(text: str) -> URL:
     if url.get_backend_name() == "sqlite" and (not url.database or url.database == ":memory:"):
         raise setting_error("database_url", text, "it must name a file, since several processes share it; add a path")
     return url
-
-
-def _sqlite_path(url: URL) -> Path | None:
-    """Return the path of a SQLite file; None for a ``file:`` URI, whose path only SQLite can read."""
-    return None if url.query.get("uri") or url.database is None else Path(url.database)
-
-
-def _require_file(path: Path, *_: object) -> None:
-    if not path.exists():  # SQLite would make it
-        raise sqlite3.OperationalError("there is no such file")
 
 
 def _is_about_schema(error: BaseException | None) -> bool:
@@ -387,41 +359,3 @@ def _leave_out_details(error: DBAPIError) -> None:
     for one in (error, error.orig):
         if one is not None:
             one.args = tuple(str(argument).partition("\n")[0] for argument in one.args)
-
-
-def _create_private(path: Path) -> None:
-    """Create a database file and its folder for this user only, if they are missing: it holds inputs and secrets.
-
-    SQLite gives the files that it makes beside a database the permissions of the database.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(OSError):  # SQLite says what is wrong when it opens the file
-        os.close(os.open(path, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600))
-
-
-def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # the driver begins no transaction by itself: _begin_sqlite does
-    _use_write_ahead_log(connection)
-    connection.create_collation(BY_CODE_POINTS, lambda one, other: (one > other) - (one < other))
-    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    # This pragma does not wait for the lock by itself. Without the loop, it fails if several processes open a new file.
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_LOCK_POLL_SECONDS)
-        else:
-            return
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A deferred transaction that begins to write may fail at once, whatever the timeout. Writers begin as writers.
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

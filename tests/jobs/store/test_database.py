@@ -180,7 +180,7 @@ def test_a_lock_timeout_of_the_database_is_not_used(postgres_store: Database) ->
 
 
 def test_a_store_that_stays_locked_is_unavailable(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.store.database.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("jobs.store.sqlite.BUSY_SECONDS", 0.05)
     store = Database.open(StoreSettings(database_url=sqlite_url))
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

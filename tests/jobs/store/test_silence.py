@@ -181,7 +181,7 @@ def slow(store: Database) -> None:
 def test_threads_do_not_wait_for_a_locked_sqlite_one_after_the_other(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.store.database.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("jobs.store.sqlite.BUSY_SECONDS", 0.2)
     store = Database.open(StoreSettings(database_url=sqlite_url))
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
