@@ -80,6 +80,7 @@ def test_named_workloads_have_the_sizes_in_their_names() -> None:
         "2000x5000x20": "2000 x (5000 of 20)",
         "ragged": "2000 x (200 of 1 to 200)",
         "reranking": "1000 times 300 x (1 of 0)",
+        "few_shot": "20 times 1600 x (4 of 20), 1500 in common",
     }
 
 
