@@ -30,6 +30,11 @@ def reads_the_head_of(plan: str, is_sqlite: bool) -> str:
     return index
 
 
+def choosing(plans: list[str]) -> list[str]:
+    """Return the plans of statements that choose, and not that of PostgreSQL's claim of all that waits: see below."""
+    return [plan for plan in plans if "CTE waiting" not in plan]
+
+
 @quick_on("sqlite")
 def test_claims_read_the_head_of_an_index(store: Database) -> None:
     """No claim may sort the backlog or read past a part of it, however long, nor past that of another tokenizer."""
@@ -43,10 +48,11 @@ def test_claims_read_the_head_of_an_index(store: Database) -> None:
         tx.execute(text("ANALYZE"))
     with plans_of(store, "ORDER BY chunks.due_at") as plans:
         take(store, budget=10_000_000, max_chunks=900)
-        assert len(plans) == 2  # the head and its group: what comes after a full batch is not looked for
+        # The head and its group: what comes after a full batch is not looked for.
+        assert len(choosing(plans)) == 2
         take(store, budget=10_000_000, max_chunks=9_000)
-        assert len(plans) == 5
-    for plan in plans:
+        assert len(choosing(plans)) == 5
+    for plan in choosing(plans):
         assert reads_the_head_of(plan, store.is_sqlite).startswith("ix_chunks_waiting")
 
 
@@ -73,8 +79,9 @@ def test_interactive_work_is_searched_in_an_index_of_its_own(store: Database, in
         assert has_waiting(store, CARD, interactive_only=True) is bool(interactive)
         claim(store, "worker", CARD, 1_000_000, max_chunks=10, interactive_only=True)
     searches = [plan for plan in plans if "tokenizer_fingerprint" in plan]
-    # PostgreSQL has been asked for all that waits before, by a statement of its own: see below.
-    assert len(searches) == (3 if interactive or store.is_sqlite else 1)
+    # PostgreSQL has been asked for all that waits before, by a statement of its own: see below. If it found nothing,
+    # the claim asks only whether anything waits.
+    assert len(searches) == (3 if interactive or store.is_sqlite else 2)
     indexes = [reads_the_head_of(plan, store.is_sqlite) for plan in searches]
     assert set(indexes[:2]) == {"ix_chunks_waiting_interactive"}
     assert not indexes[2:] or indexes[2] in ("ix_chunks_waiting_interactive", "ix_chunks_waiting_lane")
