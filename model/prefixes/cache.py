@@ -125,7 +125,7 @@ class PrefixCache:
         They have to fit into the budget together. Where blocks are taken from any of them, by preempting work or for
         another one of them, those that are not complete are computed one after another.
         """
-        missing = [prefix for prefix in prefixes if not prefix.found()]
+        missing = [prefix for prefix in prefixes if not prefix.find()]
         if len(missing) > 1:
             # A segment may be shared before it is computed, because no step runs once a sequence has lost its blocks.
             computing = dict[bytes, Segment]()

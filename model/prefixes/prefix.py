@@ -55,7 +55,8 @@ class Prefix:
         self.tokens = tokens
         self.table: TokenIds = np.zeros(pool.blocks.shape.longest, np.int32)
         """Its blocks in order, int32 [longest], and padding behind them. It is always the same array."""
-        self.hidden: Floats | None = None  # once it was obtained: the final hidden state of its last token, [width]
+        self.hidden: Floats | None = None
+        """Once it was obtained, the final hidden state of its last token, [width], if only that token is read."""
         self.shared: int | None = None  # how many of its tokens others compute; None until that is known
         self.is_complete = False  # whether it was obtained, and still has its blocks
         self._pool = pool
@@ -85,7 +86,7 @@ class Prefix:
         Once its blocks were taken, it computes the rest without a pause, so that it comes to an end even if it is
         preempted at every pause. Its blocks may be taken again while the last tokens are yielded.
         """
-        if self.found():
+        if self.find():
             return
         without_pause = 0  # tokens of the steps behind which there was no pause
         self.begin()
@@ -100,11 +101,11 @@ class Prefix:
         if without_pause:
             yield without_pause
 
-    def found(self) -> bool:
-        """Return whether it is complete, or becomes so because all of its segments are found."""
+    def find(self) -> bool:
+        """Take all of its segments if they are there. Returns whether it is complete now, or was before."""
         if self.is_complete or not self._keys:
             return self.is_complete
-        found = self._found(self._keys)
+        found = self._segments_of(self._keys)
         if len(found) < len(self._keys) or found[-1].hidden is None:
             return False
         self._hold(found)
@@ -118,7 +119,7 @@ class Prefix:
             self._hold(self._base.beginning(self._common))
         else:
             # The last segment is its own, so that its last token is read.
-            self._hold(self._found(self._keys[:-1], computing))
+            self._hold(self._segments_of(self._keys[:-1], computing))
         self._done = len(self._segments) * size
         of_own = [min(size, len(self.tokens) - start) for start in range(self._done, len(self.tokens), size)]
         counts = [-(-tokens // self._pool.forward.block_tokens) for tokens in of_own]
@@ -181,7 +182,9 @@ class Prefix:
             self._pool.blocks.release(segment)
         self._segments, self.is_complete = [], False
 
-    def _found(self, keys: Sequence[bytes], computing: Mapping[bytes, Segment] = NOTHING_COMPUTED) -> list[Segment]:
+    def _segments_of(
+        self, keys: Sequence[bytes], computing: Mapping[bytes, Segment] = NOTHING_COMPUTED
+    ) -> list[Segment]:
         """Return the segments of its beginning that are there."""
         found = list[Segment]()
         for key in keys:
