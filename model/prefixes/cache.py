@@ -131,7 +131,7 @@ class PrefixCache:
             computing = dict[bytes, Segment]()
             for prefix in missing:
                 prefix.begin(computing)
-                computing = prefix.own | computing
+                computing |= prefix.own
             yield from self._together(missing)
             computed = [prefix for prefix in missing if prefix.is_computed]
             for prefix in missing:
