@@ -32,6 +32,14 @@ class Normalization(StrEnum):
     BYTES = "bytes"  # the number of its bytes in UTF-8
 
 
+class Shape(StrEnum):
+    """What the answer of a job looks like."""
+
+    ITEMS = "items"  # numbers of each item
+    SYSTEMONE = "systemone"  # answers to questions, as TypeSafe's interface writes them
+    DECISIONS = "decisions"  # answers to questions, as OpenAI's interface writes them
+
+
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
     """The options that change a request's output or its sequences."""
@@ -48,6 +56,7 @@ class ScoreOptions:
     label_normalization: Normalization = Normalization.NONE  # only of labels of any number of tokens
     return_token_logprobs: bool = False  # of a likelihood: those of each token
     return_tokens: bool = False  # of a likelihood: their ids
+    shape: Shape = Shape.ITEMS
 
     @property
     def has_continuations(self) -> bool:

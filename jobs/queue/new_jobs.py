@@ -142,6 +142,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "webhook": pack_webhook(submission.webhook),
         "notice_key": submission.notice_key,
         "item_labels": None if submission.item_labels is None else submission.item_labels.to_bytes(),
+        "form": None if submission.form is None else dict(submission.form),
         "traceparent": submission.traceparent,
         "stored_bytes": submission.stored_bytes,
         "ends_durably": submission.ends_durably,

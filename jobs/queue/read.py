@@ -65,8 +65,9 @@ def get_job(db: Database, tenant: str, job_id: str) -> JobRecord:
         return job_record(find_job(tx, tenant, job_id))
 
 
-LISTED_COLUMNS = [null().label(column.name) if column is jobs.c.item_labels else column for column in jobs.c]
-"""The columns of jobs in a list. It shows no scores, and labels for each item may be long."""
+_LONG = (jobs.c.item_labels, jobs.c.form)
+LISTED_COLUMNS = [null().label(column.name) if column in _LONG else column for column in jobs.c]
+"""The columns of jobs in a list. It shows no scores, and what only they need may be long."""
 
 
 def has_status(status: JobStatus) -> ColumnElement[bool]:

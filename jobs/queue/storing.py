@@ -52,8 +52,8 @@ def _fits(store: Database | Transaction, new: Iterable[NewJob]) -> bool:
 
 
 def _bytes(submission: Submission) -> int:
-    labels = 0 if submission.item_labels is None else submission.item_labels.nbytes
-    return int(submission.prefix.nbytes) + labels + sum(chunk.nbytes for chunk in submission.chunks)
+    of_chunks = sum(chunk.nbytes for chunk in submission.chunks)
+    return int(submission.prefix.nbytes) + submission.bytes_beside_tokens + of_chunks
 
 
 def store_at_once(
@@ -89,7 +89,7 @@ def _as_texts(row: dict[str, Any]) -> dict[str, Any]:
     return {"job": row} | {name: None if one is None else json.dumps(one) for name, one in texts.items()}
 
 
-_JSON_COLUMNS = {"opts": "options", "meta": "metadata", "warns": "warnings", "hook": "webhook"}
+_JSON_COLUMNS = {"opts": "options", "meta": "metadata", "warns": "warnings", "hook": "webhook", "frm": "form"}
 
 
 def _encode_bytes(value: bytes) -> str:
@@ -182,8 +182,8 @@ _SQL = f"""
     new_job AS (
         INSERT INTO jobs ({", ".join(_JOB_VALUES)}) SELECT {", ".join(_JOB_VALUES.values())}
         FROM (
-            SELECT (job).*, opts, meta, warns, hook
-            FROM json_to_recordset(:jobs) AS x (job jobs, opts text, meta text, warns text, hook text)
+            SELECT (job).*, {", ".join(_JSON_COLUMNS)}
+            FROM json_to_recordset(:jobs) AS x (job jobs, {", ".join(f"{name} text" for name in _JSON_COLUMNS)})
         ) AS job
         JOIN known ON known.place = job.prefix_id,
         (SELECT {UNIX_SECONDS["postgresql"]} AS now) AS clock

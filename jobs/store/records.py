@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,7 @@ class Submission:
     webhook: Webhook | None = None
     notice_key: bytes | None = field(default=None, repr=False)  # of a call: signs its result in the notice of its end
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
+    form: Mapping[str, Any] | None = None  # as JSON: what the answer needs beside the scores, by options.shape
     traceparent: str | None = None  # of the request, as W3C writes it; None: it is not traced
 
     def __post_init__(self) -> None:
@@ -103,8 +105,13 @@ class Submission:
     @property
     def stored_bytes(self) -> int:
         """The bytes that the job takes in the store once it is scored, apart from the usual ones of any job's rows."""
+        return int(self.prefix.nbytes) + self.bytes_beside_tokens + self.bytes_of(self.chunks)
+
+    @property
+    def bytes_beside_tokens(self) -> int:
+        """The bytes of what belongs to the job as a whole and may be long."""
         labels = 0 if self.item_labels is None else self.item_labels.nbytes
-        return int(self.prefix.nbytes) + labels + self.bytes_of(self.chunks)
+        return labels + (0 if self.form is None else len(json.dumps(self.form)))
 
     def bytes_of(self, chunks: Iterable[Chunk]) -> int:
         """Return the bytes that chunks of the job take once they are scored: those of their tokens and scores."""
@@ -158,6 +165,7 @@ class JobRecord:
     error: JobError | None
     webhook: Webhook | None
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
+    form: Mapping[str, Any] | None = None  # see Submission.form; None in a list, too
 
     @property
     def queued_seconds(self) -> float | None:

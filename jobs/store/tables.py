@@ -118,6 +118,7 @@ jobs = Table(
     # Of a call: signs its result in the notice of its end. Besides this row, only the request that waits knows it.
     Column("notice_key", LargeBinary),
     Column("item_labels", LargeBinary),  # which of the labels each item has; null: all of them
+    Column("form", JSON(none_as_null=True)),  # see Submission.form
     Column("traceparent", String(55)),  # of the request that submitted it, as W3C writes it; null: it is not traced
     Column("stored_bytes", BigInteger, nullable=False, server_default="0"),  # of its tokens, and of all of its scores
     Column("ends_durably", Boolean, nullable=False, server_default=true()),  # see Submission.ends_durably
