@@ -15,8 +15,9 @@ from scoring.layout import Rows, TokenIds
 from scoring.request import ScoreRequest
 from scoring.templates.encoding import Prompt
 from scoring.templates.wording import Wording
+from scoring.tokenizing.row_encoder import QueryTooLongError, check_query_length
 from scoring.tokenizing.text_labels import LabelPlace
-from scoring.tokenizing.tokenization import QueryTooLongError, TextTokenizer, check_query_length
+from scoring.tokenizing.tokenization import TextTokenizer
 from scoring.vocabulary import bad_id, check_range
 
 _EMPTY: TokenIds = np.zeros(0, np.int32)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scoring.templates.wording import Piece, Place, Wording
+from scoring.tokenizing.row_encoder import RowEncoder
 from scoring.tokenizing.text_labels import LabelPlace
-from scoring.tokenizing.tokenization import RowEncoder, TextTokenizer, always_wanted
+from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 
 
 @dataclass(frozen=True, slots=True)

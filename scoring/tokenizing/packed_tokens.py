@@ -1,10 +1,19 @@
-"""Find and cut off the common beginnings of rows of tokens and other tokens. The rows lie end to end in one array."""
+"""Lay rows of tokens end to end in one array, and find and cut off their common beginnings with other tokens."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from scoring.layout import TokenIds
+
+
+def packed(rows: Sequence[Sequence[int]]) -> tuple[TokenIds, TokenIds]:
+    """Return all tokens end to end, int32 [T], and the number of tokens of each row, int32 [N]."""
+    lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+    return np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths
 
 
 def common_prefixes(tokens: TokenIds, lengths: TokenIds, reference: TokenIds) -> TokenIds:

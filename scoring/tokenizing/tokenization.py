@@ -13,8 +13,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -25,19 +23,13 @@ from tokenizers import Encoding, Tokenizer
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Rows, TokenIds
 from scoring.quoting import QUOTED_PIECES, quote, quote_pieces
-from scoring.tokenizing.packed_tokens import common_prefixes, drop_leading
+from scoring.tokenizing.packed_tokens import packed
 from scoring.tokenizing.query_cut import QueryCutter
 from scoring.tokenizing.recent import Recent
+from scoring.tokenizing.row_encoder import RowEncoder, batches, check_query_length
 from scoring.tokenizing.tokenizer_files import fingerprint_of, load_tokenizer, marks_beginnings
 
 T = TypeVar("T")
-
-_NO_TOKENS: TokenIds = np.zeros(0, np.int32)
-
-_BATCH_ROWS = 4_096
-_BATCH_CHARACTERS = 2**14
-"""Limits of one call into the tokenizer, unless a single text is longer. A call takes a few milliseconds, because calls
-of other threads wait for it. So a request that is too large is also refused early."""
 
 _LONG_CHARACTERS = 2**16
 _LONG_TEXT = Lock()
@@ -80,10 +72,11 @@ class TextTokenizer:
         # With a large vocabulary these objects take a hundred megabytes, so no reference to them is kept.
         definition: dict[str, Any] = json.loads(self._backend.to_str())
         self._cutter = QueryCutter.for_tokenizer(definition)
-        self.added_tokens: Mapping[str, int] = {
-            token.content: number for number, token in self._backend.get_added_tokens_decoder().items()
-        }
+        added = self._backend.get_added_tokens_decoder()
+        self.added_tokens: Mapping[str, int] = {token.content: number for number, token in added.items()}
         """The id of each added token, such as ``<|im_start|>``, by its text."""
+        self.special_tokens = frozenset(token.content for token in added.values() if token.special)
+        """Those of the added tokens that the tokenizer calls special."""
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
         self._marks_beginnings = marks_beginnings(definition["normalizer"]) or marks_beginnings(
             definition["pre_tokenizer"]
@@ -176,13 +169,21 @@ class TextTokenizer:
 
     def encode_behind_text(self, text: str) -> list[int]:
         """Return the token ids of ``text`` without the marker that the tokenizer puts at the beginning of a text."""
-        if self._marks_beginnings:
-            # SentencePiece vocabularies have no longer tokens with a line feed, so none merges with the text.
-            before = self.encode(_MARKED, add_special_tokens=False)
-            ids = self.encode(_MARKED + text, add_special_tokens=False)
-            if ids[: len(before)] == before:
-                return ids[len(before) :]
-        return self.encode(text, add_special_tokens=False)
+        return self._encode_all([text], False, behind_text=True)[0]
+
+    def encode_as_text(self, text: str) -> list[int]:
+        """Return the token ids of ``text`` behind other text, in which no added token is looked for."""
+        before = self.encode(_MARKED, add_special_tokens=False)
+        ids = self._encode_without_added_tokens(_MARKED + text)
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+        return self._encode_without_added_tokens(text)
+
+    def _encode_without_added_tokens(self, text: str) -> list[int]:
+        normalizer, pre_tokenizer = self._backend.normalizer, self._backend.pre_tokenizer
+        normal = text if normalizer is None else normalizer.normalize_str(text)
+        words = [normal] if pre_tokenizer is None else [word for word, _ in pre_tokenizer.pre_tokenize_str(normal)]
+        return [token.id for word in words for token in self._backend.model.tokenize(word)]
 
     def encode_rows(self, query: str, items: Sequence[str]) -> tuple[TokenIds, Rows]:
         """Return ``encode(query)`` and, as rows, what ``encode(query + item)`` adds to the shared prefix."""
@@ -195,20 +196,21 @@ class TextTokenizer:
         *,
         before: Sequence[int] = (),
         add_special_tokens: bool = True,
+        behind_text: bool = False,
         longest: int | None = None,
         stop_if_unwanted: Callable[[], None] = always_wanted,
     ) -> RowEncoder:
         """Encode a query, and return the encoder of the items behind it.
 
         before: tokens that stand before the query, and count as a part of it. add_special_tokens: whether the tokenizer
-        puts its special tokens around query and item. longest: the most tokens that the query may have. If it can be
-        cut, it is encoded only until it has more. Raises QueryTooLongError.
+        puts its special tokens around query and item. behind_text: as in :meth:`encode_each`. longest: the most tokens
+        that the query may have. If it can be cut, it is encoded only until it has more. Raises QueryTooLongError.
         """
         return self._recent.result(
             self._owner if len(before) <= _MOST_TOKENS_BEFORE else None,
             query,
-            (*before, add_special_tokens, longest),
-            lambda: self._row_encoder(query, before, add_special_tokens, longest, stop_if_unwanted),
+            (*before, add_special_tokens, behind_text, longest),
+            lambda: self._row_encoder(query, before, add_special_tokens, behind_text, longest, stop_if_unwanted),
         )
 
     def _row_encoder(
@@ -216,14 +218,16 @@ class TextTokenizer:
         query: str,
         before: Sequence[int],
         add_special_tokens: bool,
+        behind_text: bool,
         longest: int | None,
         stop_if_unwanted: Callable[[], None],
     ) -> RowEncoder:
         cut = self._cutter.cut(query)
         if cut is None:
-            ids = np.array([*before, *self.encode(query, add_special_tokens)], np.int32)
+            (own,) = self._encode_all([query], add_special_tokens, behind_text=behind_text)
+            ids = np.array([*before, *own], np.int32)
             check_query_length(len(ids), longest)
-            return RowEncoder(self, ids, len(before), query, add_special_tokens)
+            return RowEncoder(self, ids, len(before), query, add_special_tokens, behind_text)
         leading = self._cutter.leading_ids if add_special_tokens else None
         tokens = [*before, *(leading or ())]
         for ids_of_piece in self._encode_in_pieces(query[:cut], stop_if_unwanted):
@@ -258,33 +262,29 @@ class TextTokenizer:
 
     def encode_items_alone(self, items: Sequence[str], prefix_length: int) -> Iterator[Rows]:
         """Encode each item alone, without special tokens, as a row behind a complete prefix of that length."""
-        for texts in _batches(items, 0):
+        for texts in batches(items):
             tokens, lengths = self.encode_batch(texts, add_special_tokens=False)
             yield Rows(tokens, lengths, np.full(len(texts), prefix_length, np.int32))
 
     def encode_items_first(self, query: str, items: Sequence[str]) -> Iterator[Rows]:
         """Encode ``item + query`` for each item, as rows without a prefix."""
-        for texts in _batches(items, len(query)):
+        for texts in batches(items, len(query)):
             tokens, lengths = self.encode_batch([item + query for item in texts], add_special_tokens=True)
             yield Rows(tokens, lengths, np.zeros(len(texts), np.int32))
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[TokenIds, TokenIds]:
         """Return all tokens end to end, int32 [T], and the number of tokens of each text, int32 [N]."""
-        encoded = self._encode_all(texts, add_special_tokens)
-        lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
-        return np.fromiter(chain.from_iterable(encoded), np.int32, int(lengths.sum())), lengths
+        return packed(self._encode_all(texts, add_special_tokens))
 
-    def encode_each(self, texts: Iterable[str], *, add_special_tokens: bool) -> Iterator[list[int]]:
-        """Yield the tokens of each text. The texts are taken, and encoded, a batch of bounded size at a time."""
-        waiting: list[str] = []
-        characters = 0
-        for text in texts:
-            if waiting and (len(waiting) == _BATCH_ROWS or characters + len(text) > _BATCH_CHARACTERS):
-                yield from self._encode_all(waiting, add_special_tokens)
-                waiting, characters = [], 0
-            waiting.append(text)
-            characters += len(text)
-        yield from self._encode_all(waiting, add_special_tokens)
+    def encode_each(
+        self, texts: Iterable[str], *, add_special_tokens: bool, behind_text: bool = False
+    ) -> Iterator[list[int]]:
+        """Yield the tokens of each text. The texts are taken, and encoded, a batch of bounded size at a time.
+
+        behind_text: whether the texts stand behind others, so that the tokenizer marks no beginning.
+        """
+        for batch in batches(texts):
+            yield from self._encode_all(batch, add_special_tokens, behind_text=behind_text)
 
     def end_behind_cut(self, text: str) -> str | None:
         """Return the end of a text behind its last safe cut, which is encoded alone as within the text; None if none.
@@ -296,12 +296,21 @@ class TextTokenizer:
 
     def beginnings(self, texts: Sequence[str], tokens: int) -> Iterator[str]:
         """Yield each text, or its beginning of so many tokens if it has more. A character is never cut."""
-        for batch in _batches(texts, 0):
+        for batch in batches(texts):
             ends = self._read_each(batch, False, lambda encoding: _end_of(tokens, encoding), offsets=True)
             yield from (text[:end] for text, end in zip(batch, ends, strict=True))
 
-    def _encode_all(self, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+    def _encode_all(
+        self, texts: Sequence[str], add_special_tokens: bool, *, behind_text: bool = False
+    ) -> list[list[int]]:
         """Return the token ids of each text."""
+        if behind_text and self._marks_beginnings:
+            # SentencePiece vocabularies have no longer tokens with a line feed, so none merges with the text.
+            before, *encoded = self._encode_all([_MARKED, *(_MARKED + text for text in texts)], add_special_tokens)
+            return [
+                ids[len(before) :] if ids[: len(before)] == before else self.encode(text, add_special_tokens)
+                for text, ids in zip(texts, encoded, strict=True)
+            ]
         return self._read_each(texts, add_special_tokens, lambda encoding: encoding.ids)
 
     def _read_each(
@@ -320,36 +329,6 @@ class TextTokenizer:
         return self._backend.id_to_token(token) or ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowEncoder:
-    """Turns items into rows behind one query, in batches of bounded size, each computed when it is asked for."""
-
-    tokenizer: TextTokenizer
-    query: TokenIds  # encode(query)
-    stable: int  # how many leading tokens of the query no item can change
-    tail: str  # the end of the query, which is encoded again with every item
-    add_special_tokens: bool  # whether the tokenizer puts its special tokens around the tail and an item
-    after: str = ""  # text that is encoded behind every item
-    suffix: TokenIds = field(default_factory=lambda: _NO_TOKENS)  # tokens at the end of every row
-
-    @property
-    def repeated_characters(self) -> int:
-        """How many characters are encoded with each item besides its own."""
-        return len(self.tail) + len(self.after)
-
-    def __call__(self, items: Sequence[str]) -> Iterator[Rows]:
-        """Encode ``tail + item`` for each item. The rows share the stable tokens, and what else of them agrees."""
-        for texts in _batches(items, self.repeated_characters + len(self.suffix)):
-            joined = [self.tail + item + self.after for item in texts]
-            tokens, lengths = self.tokenizer.encode_batch(joined, add_special_tokens=self.add_special_tokens)
-            if len(self.suffix):
-                ends = np.repeat(np.cumsum(lengths, dtype=np.int64), len(self.suffix))
-                tokens = np.insert(tokens, ends, np.tile(self.suffix, len(lengths)))
-                lengths = lengths + np.int32(len(self.suffix))
-            shared = common_prefixes(tokens, lengths, self.query[self.stable :])
-            yield Rows(drop_leading(tokens, lengths, shared), lengths - shared, shared + np.int32(self.stable))
-
-
 def _end_of(tokens: int, encoding: Encoding) -> int | None:
     """Return where the text of the first tokens ends, or None if there are no more tokens."""
     if len(encoding) <= tokens:
@@ -361,30 +340,3 @@ def _end_of(tokens: int, encoding: Encoding) -> int | None:
 
 def _lock_for(texts: Sequence[str]) -> AbstractContextManager[object]:
     return _LONG_TEXT if len(texts) == 1 and len(texts[0]) > _LONG_CHARACTERS else nullcontext()
-
-
-class QueryTooLongError(Exception):
-    """The query alone is longer than the model's context."""
-
-    def __init__(self, tokens: int) -> None:
-        super().__init__(tokens)
-        self.tokens = tokens  # of the query, as far as it was encoded
-
-
-def check_query_length(tokens: int, longest: int | None) -> None:
-    """Raise QueryTooLongError if the tokens of a query leave no room for it in a context of ``longest`` tokens."""
-    if longest is not None and tokens > longest:
-        raise QueryTooLongError(tokens)
-
-
-def _batches(texts: Sequence[str], overhead: int) -> Iterator[Sequence[str]]:
-    """Split texts into batches within the limits above. ``overhead``: further characters to count for each text."""
-    start = characters = 0
-    for n, text in enumerate(texts):
-        size = len(text) + overhead
-        if n > start and (n - start == _BATCH_ROWS or characters + size > _BATCH_CHARACTERS):
-            yield texts[start:n]
-            start, characters = n, 0
-        characters += size
-    if start < len(texts):
-        yield texts[start:]

@@ -17,7 +17,8 @@ from api.threads import TEXT_THREADS
 from api.turns import Turns
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
-from scoring.tokenizing.tokenization import RowEncoder, TextTokenizer
+from scoring.tokenizing.row_encoder import RowEncoder
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.api.serving import RunningApi, eventually
 
 

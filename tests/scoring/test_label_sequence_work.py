@@ -60,9 +60,9 @@ def test_labels_behind_the_same_end_are_encoded_once(monkeypatch: pytest.MonkeyP
     encoded: list[str] = []
     encode_all = TextTokenizer._encode_all
 
-    def noted(self: TextTokenizer, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+    def noted(self: TextTokenizer, texts: list[str], *options: bool, **others: bool) -> list[list[int]]:
         encoded.extend(texts)
-        return encode_all(self, texts, add_special_tokens)
+        return encode_all(self, texts, *options, **others)
 
     monkeypatch.setattr(TextTokenizer, "_encode_all", noted)
     items = [f" item {n} Answer:" for n in range(500)]

@@ -296,7 +296,7 @@ def test_of_several_errors_the_first_in_the_fixed_order_is_reported(body: dict[s
 def test_indexes_in_errors_count_from_the_first_item_of_the_request_in_every_batch(
     body: dict[str, Any], card: ModelCard, code: str, param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scoring.tokenizing.tokenization._BATCH_ROWS", 2)
+    monkeypatch.setattr("scoring.tokenizing.row_encoder.BATCH_ROWS", 2)
     monkeypatch.setattr("scoring.encoded_query._BATCH_TOKENS", 2)
     limits = replace(LIMITS, tokens=Limit("max_tokens_per_job", 10**6))
     error = refusal(body, card, limits)

@@ -23,7 +23,7 @@ from scoring.limits import Limit, Limits
 from scoring.prepare import Preparation, prepare
 from scoring.quoting import quote, quote_name, quote_pieces
 from scoring.request import parse_score_request
-from scoring.tokenizing import query_cut, tokenization
+from scoring.tokenizing import query_cut, row_encoder, tokenization
 from scoring.tokenizing.packed_tokens import common_prefixes
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.counting import CountingBackend, counted
@@ -223,7 +223,7 @@ def test_with_item_first_the_query_is_charged_to_the_store_for_every_item_before
 
 
 def test_the_tokens_of_items_are_charged_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(row_encoder, "BATCH_CHARACTERS", 100)
     limits = replace(GENEROUS, stored_tokens=Limit("max_stored_tokens_per_job", 1_000))
     error, counter = refused({"query": "the", "items": ["x y z!"] * 10_000}, limits)
     assert error.limit == "max_stored_tokens_per_job"
@@ -300,7 +300,7 @@ def test_behind_a_query_that_is_cut_only_its_end_is_charged() -> None:
 def test_query_and_items_are_joined_in_batches_of_bounded_size(
     item_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 10_000)
+    monkeypatch.setattr(row_encoder, "BATCH_CHARACTERS", 10_000)
     copy, counter = counted(metaspace())
     card = ModelCard("small", 4_096, copy.vocabulary, copy.fingerprint)
     body = LABELS | {"query": WORDS * 20, "items": ["a"] * 200, "item_first": item_first}
@@ -312,7 +312,7 @@ def test_query_and_items_are_joined_in_batches_of_bounded_size(
 def test_the_work_stops_soon_after_nobody_wants_its_result(
     build: Callable[[], TextTokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenization, "_BATCH_ROWS", 5)
+    monkeypatch.setattr(row_encoder, "BATCH_ROWS", 5)
     copy, counter = counted(build())
     card = ModelCard("small", 4_096, copy.vocabulary, copy.fingerprint)
     body = LABELS | {"query": WORDS, "items": ["a"] * 100}

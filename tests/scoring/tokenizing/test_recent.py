@@ -9,7 +9,7 @@ import pytest
 
 from scoring.error_codes import RequestError
 from scoring.tokenizing.recent import MOST_CHARACTERS, MOST_ENTRIES, Recent
-from scoring.tokenizing.tokenization import QueryTooLongError
+from scoring.tokenizing.row_encoder import QueryTooLongError
 from tests.scoring.counting import counted
 from tests.scoring.tokenizing.tokenizers_under_test import qwen2
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from checkpoints.files import CheckpointError
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.tokenizing import tokenization
+from scoring.tokenizing import row_encoder, tokenization
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.tokenizing import tokenizers_under_test as under_test
 
@@ -193,14 +193,14 @@ def test_an_empty_list_of_items_has_no_rows() -> None:
 def test_batch_sizes_do_not_change_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     items = [f" item {n}" * (n % 7) for n in range(200)]
     whole = under_test.gpt2().encode_rows("The answer", items)[1]
-    monkeypatch.setattr(tokenization, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 50)
+    monkeypatch.setattr(row_encoder, "BATCH_ROWS", 7)
+    monkeypatch.setattr(row_encoder, "BATCH_CHARACTERS", 50)
     pieces = under_test.gpt2().encode_rows("The answer", items)[1]
     assert pieces.to_bytes() == whole.to_bytes()
 
 
 def test_rows_are_encoded_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenization, "_BATCH_CHARACTERS", 3400)
+    monkeypatch.setattr(row_encoder, "BATCH_CHARACTERS", 3400)
     for build, sizes in ((under_test.unsplit, [2, 2, 2]), (under_test.qwen2, [6])):
         encode_rows = build().row_encoder("word " * 300)
         assert [len(batch) for batch in encode_rows(["x"] * 6)] == sizes
