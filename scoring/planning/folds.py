@@ -36,7 +36,8 @@ def price(cut: Cut) -> Floats:
     """
     rows, branches, items = cut.rows, cut.branches, len(cut.group)
     of_rows = work(rows.begins.astype(np.float64), (rows.tokens + _computed_again(cut)).astype(np.float64))
-    of_items = np.bincount(rows.items, of_rows, items)
+    # Of no rows at all, NumPy counts in whole numbers, whatever the weights.
+    of_items = np.bincount(rows.items, of_rows, items).astype(np.float64)
     if len(branches):
         lengths = (branches.ends - branches.begins).astype(np.float64)
         of_items += np.bincount(branches.items, work(branches.begins.astype(np.float64), lengths), items)

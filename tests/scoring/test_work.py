@@ -96,3 +96,9 @@ def test_a_likelihood_counts_the_tokens_that_are_computed_for_it() -> None:
 def test_a_likelihood_behind_a_short_query_counts_the_query_with_each_item() -> None:
     rows = Rows.pack([[], []], [10, 10])
     assert work_of(rows, Continuations.pack([[1] * 21, [1] * 31], [10, 10])) == 10 + 20 + 10 + 30
+
+
+def test_a_label_that_merges_with_a_lone_item_counts_what_it_is_read_behind() -> None:
+    """It is read at the end of a branch, and there is no row besides."""
+    rows = Rows.pack([[1] * 9], [14])
+    assert work_of(rows, Continuations.pack([[1]], [22])) == 22
