@@ -153,15 +153,17 @@ class Forward(Protocol):
     def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
         """Compute a packed sequence at its logit positions; dense: with an explicit mask."""
 
-    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
+    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:
         """Return label logits and log-probabilities, float32 [at least n, at least labels], of final states [n, width].
 
-        n: at most ``shapes.head_rows``.
+        n: at most ``shapes.head_rows``. top: the log-probability of the vocabulary's most probable token comes behind
+        them, float32 [at least n, 1].
         """
 
-    def run_target_head(self, hidden: Floats, targets: TokenIds) -> tuple[Array, Array]:
+    def run_target_head(self, hidden: Floats, targets: TokenIds, *, top: bool = False) -> tuple[Array, ...]:
         """Return log-probabilities over the whole vocabulary, and whether no other token is more probable.
 
         hidden: final states [n, width], n at most ``shapes.head_rows``; targets: int32 [n, m], m of each state. Both
-        outputs are [at least n, at least m].
+        outputs are [at least n, at least m]. top: the vocabulary's most probable token, int32, and its log-probability,
+        float32, come behind them, [at least n, 1] each.
         """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import ChunkWork, Continuations, LabelScores, ScoredChunk
+from scoring.layout import ChunkWork, Continuations, LabelScores, ScoredChunk, TopTokens
 
 Floats = npt.NDArray[np.float32]
 TargetNumbers = npt.NDArray[np.int64]  # numbers of targets among those of a chunk
@@ -26,24 +26,27 @@ class ScoreBuffer:
     logits: Floats  # [N, M]
     logprobs: Floats  # [N, M]
     missing: int  # rows without scores so far
+    top_logprobs: Floats | None  # [N]; None: the chunk does not want them
     cached_tokens: int = 0  # see :class:`scoring.layout.ScoredChunk`
     algorithms: set[str] = field(default_factory=set)  # of its rows
 
     @classmethod
     def of(cls, chunk: ChunkWork) -> ScoreBuffer:
         """Return an empty buffer."""
-        shape = (len(chunk.rows), len(chunk.label_token_ids))
-        return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), len(chunk.rows))
+        rows, shape = len(chunk.rows), (len(chunk.rows), len(chunk.label_token_ids))
+        top = np.empty(rows, np.float32) if chunk.top else None
+        return cls(chunk, np.empty(shape, np.float32), np.empty(shape, np.float32), rows, top)
 
-    def write(self, indices: TargetNumbers, outputs: Sequence[Floats]) -> None:
-        """Enter the scores of some rows, [rows, M] each: logits and log-probabilities."""
-        for buffer, output in zip((self.logits, self.logprobs), outputs, strict=True):
-            buffer[indices] = output
+    def write(self, indices: TargetNumbers, logits: Floats, logprobs: Floats, *top: Floats) -> None:
+        """Enter the scores of some rows, [rows, M] each. top: the log-probabilities of the vocabulary, if wanted."""
+        self.logits[indices], self.logprobs[indices] = logits, logprobs
+        if self.top_logprobs is not None:
+            (self.top_logprobs[indices],) = top
         self.missing -= len(indices)
 
     def scored(self) -> ScoredChunk:
         """Return the finished chunk. Raises EngineError for NaN and +inf, so that they are never stored."""
-        scores = LabelScores(self.logits, self.logprobs)
+        scores = LabelScores(self.logits, self.logprobs, self.top_logprobs)
         _check(scores, self.chunk)
         return ScoredChunk(self.chunk.id, scores, self.cached_tokens, tuple(sorted(self.algorithms)))
 
@@ -57,6 +60,7 @@ class TargetBuffer:
     logprobs: Floats  # [T]
     greedy: npt.NDArray[np.bool_]  # [T]: whether no token is more probable
     missing: int  # targets without log-probabilities so far
+    top: TopTokens | None  # None: the chunk does not want them
     cached_tokens: int = 0  # see :class:`scoring.layout.ScoredChunk`; an item counts once, however many labels it has
     algorithms: set[str] = field(default_factory=set)  # of its rows
 
@@ -64,12 +68,17 @@ class TargetBuffer:
     def of(cls, chunk: ChunkWork, continuations: Continuations) -> TargetBuffer:
         """Return an empty buffer."""
         count = len(continuations.tokens)
-        return cls(chunk, continuations, np.empty(count, np.float32), np.empty(count, np.bool_), count)
+        top = TopTokens(np.empty(count, np.int32), np.empty(count, np.float32)) if chunk.top else None
+        return cls(chunk, continuations, np.empty(count, np.float32), np.empty(count, np.bool_), count, top)
 
-    def write(self, places: TargetNumbers, logprobs: Floats, greedy: npt.NDArray[np.bool_]) -> None:
-        """Enter some targets, arrays of one shape."""
+    def write(
+        self, places: TargetNumbers, logprobs: Floats, greedy: npt.NDArray[np.bool_], *top: npt.NDArray[Any]
+    ) -> None:
+        """Enter some targets, arrays of one shape. top: the most probable tokens and their scores, if wanted."""
         self.logprobs[places] = logprobs
         self.greedy[places] = greedy
+        if self.top is not None:
+            self.top.ids[places], self.top.logprobs[places] = top
         self.missing -= places.size
 
     def scored(self) -> ScoredChunk:
@@ -81,8 +90,10 @@ class TargetBuffer:
         missed = np.bincount(of_continuation[~self.greedy], minlength=len(lengths))
         scores = LabelScores(values, values)
         _check(scores, self.chunk)
+        if self.top is not None and not (self.top.logprobs < np.inf).all():
+            raise EngineError(f"chunk {self.chunk.id}: the score of a most probable token is NaN or +inf")
         algorithms = tuple(sorted(self.algorithms))
-        return ScoredChunk(self.chunk.id, scores, self.cached_tokens, algorithms, self.logprobs, missed == 0)
+        return ScoredChunk(self.chunk.id, scores, self.cached_tokens, algorithms, self.logprobs, missed == 0, self.top)
 
 
 def buffer_of(chunk: ChunkWork) -> ScoreBuffer | TargetBuffer:

@@ -65,7 +65,8 @@ class ItemLabels:
         def picked(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
             return np.where(table == NO_LABEL, np.float32(-np.inf), np.take_along_axis(values, np.maximum(table, 0), 1))
 
-        return LabelScores(picked(scores.logits), None if scores.logprobs is None else picked(scores.logprobs))
+        logprobs = None if scores.logprobs is None else picked(scores.logprobs)
+        return LabelScores(picked(scores.logits), logprobs, scores.top_logprobs)
 
     def to_bytes(self) -> bytes:
         """Serialise as little-endian int32: N, then counts and columns."""

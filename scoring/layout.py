@@ -258,9 +258,30 @@ class LabelScores:
 
     logits: npt.NDArray[np.float32]  # [N, M]
     logprobs: npt.NDArray[np.float32] | None  # [N, M]: over the whole vocabulary; None: an earlier version kept none
+    top_logprobs: npt.NDArray[np.float32] | None = None  # [N]: of the vocabulary's most probable token; None: not kept
 
     def __len__(self) -> int:
         return len(self.logits)
+
+    @classmethod
+    def join(cls, parts: Sequence[LabelScores]) -> LabelScores:
+        """Concatenate the scores of one or more chunks. What one of them lacks, the whole lacks."""
+        if len(parts) == 1:
+            return parts[0]
+        logprobs = [part.logprobs for part in parts if part.logprobs is not None]
+        tops = [part.top_logprobs for part in parts if part.top_logprobs is not None]
+        return cls(
+            np.concatenate([part.logits for part in parts]),
+            np.concatenate(logprobs) if len(logprobs) == len(parts) else None,
+            np.concatenate(tops) if len(tops) == len(parts) else None,
+        )
+
+    def part(self, rows: slice | npt.NDArray[np.bool_]) -> LabelScores:
+        """Return the scores of some rows."""
+        logprobs, top = self.logprobs, self.top_logprobs
+        return LabelScores(
+            self.logits[rows], None if logprobs is None else logprobs[rows], None if top is None else top[rows]
+        )
 
     def impossible_row(self) -> int | None:
         """Return the first row with NaN or +inf, which no sound model gives; None if there is no such row.
@@ -268,7 +289,8 @@ class LabelScores:
         A logit or a log-probability of -inf is possible.
         """
         impossible = np.zeros(len(self), np.bool_)
-        for values in (self.logits, self.logprobs):
+        top = None if self.top_logprobs is None else self.top_logprobs[:, None]
+        for values in (self.logits, self.logprobs, top):
             if values is not None:
                 impossible |= ~(values < np.inf).all(axis=1)
         return int(impossible.argmax()) if impossible.any() else None
@@ -284,6 +306,7 @@ class ChunkWork:
     head: Head
     continuations: Continuations | None = None  # what is scored behind each row instead of labels of one token
     keep_targets: bool = False  # whether the log-probabilities of single targets are stored with their sums
+    top: bool = False  # whether the most probable token of the vocabulary is wanted at each place that is read
 
     @property
     def columns(self) -> int:
@@ -303,11 +326,39 @@ class GroupWork:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TopTokens:
+    """The most probable token of the vocabulary in the place of each of T targets."""
+
+    ids: TokenIds  # int32 [T]: of equally probable tokens, the lowest id
+    logprobs: npt.NDArray[np.float32]  # [T]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TargetScores:
     """What the engine computed for single targets, and whether they were most probable."""
 
     token_logprobs: npt.NDArray[np.float32]  # [T]: of each target
     greedy: npt.NDArray[np.bool_]  # [N * L]: whether every target of the continuation was a most probable token
+    top: TopTokens | None = None  # None: not kept
+
+    @classmethod
+    def join(cls, parts: Sequence[TargetScores]) -> TargetScores:
+        """Concatenate the scores of any number of chunks. What one of them lacks, the whole lacks."""
+        if len(parts) == 1:
+            return parts[0]
+        tops = [part.top for part in parts if part.top is not None]
+        return cls(
+            np.concatenate([np.zeros(0, np.float32), *(part.token_logprobs for part in parts)]),
+            np.concatenate([np.zeros(0, np.bool_), *(part.greedy for part in parts)]),
+            TopTokens(np.concatenate([top.ids for top in tops]), np.concatenate([top.logprobs for top in tops]))
+            if parts and len(tops) == len(parts)
+            else None,
+        )
+
+    def part(self, targets: slice, continuations: slice) -> TargetScores:
+        """Return the scores of some continuations, and of their targets."""
+        top = None if self.top is None else TopTokens(self.top.ids[targets], self.top.logprobs[targets])
+        return TargetScores(self.token_logprobs[targets], self.greedy[continuations], top)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,10 +373,11 @@ class ScoredChunk:
     # log-probabilities, each divided by its divisor.
     token_logprobs: npt.NDArray[np.float32] | None = None  # [T]: of each target
     greedy: npt.NDArray[np.bool_] | None = None  # [N * L]: whether every target was a most probable token
+    top: TopTokens | None = None  # where the work asks for it
 
     @property
     def targets(self) -> TargetScores | None:
         """The scores of single targets; None without continuations."""
         if self.token_logprobs is None or self.greedy is None:
             return None
-        return TargetScores(self.token_logprobs, self.greedy)
+        return TargetScores(self.token_logprobs, self.greedy, self.top)

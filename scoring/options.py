@@ -57,6 +57,9 @@ class ScoreOptions:
     return_token_logprobs: bool = False  # of a likelihood: those of each token
     return_tokens: bool = False  # of a likelihood: their ids
     shape: Shape = Shape.ITEMS
+    # Keep the vocabulary's most probable token as well: its log-probability for each item with labels of one token, and
+    # its id and log-probability for each target whose score is kept.
+    top: bool = False
 
     @property
     def has_continuations(self) -> bool:

@@ -247,6 +247,7 @@ def _result_in_notice(call: Call, accepted: Accepted, text: str | None) -> CallR
         labels=len(submission.label_token_ids),
         head=submission.options.head,
         targets=_targets_to_show(submission),
+        top=submission.options.top,
     )
 
 

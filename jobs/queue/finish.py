@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from sqlalchemy import (
     CTE,
     ColumnElement,
@@ -24,7 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from jobs.queue.ending import FOR_DELIVERIES, ending_columns, lock_jobs, retention
 from jobs.store.clock import NOW
-from jobs.store.codec import pack_scores, pack_targets
+from jobs.store.codec import pack_places, pack_scores
 from jobs.store.database import Database, Transaction
 from jobs.store.hot_statement import WITHOUT_WAITING_FOR_THE_DISK, HotStatement
 from jobs.store.lists import is_one_of
@@ -117,7 +116,7 @@ def _scores_row(chunk: ScoredChunk, provenances: Mapping[int, int]) -> dict[str,
         "logprobs": None if logprobs is None else pack_scores(logprobs),
         "cached_tokens": chunk.cached_tokens,
         "provenance_id": provenances.get(chunk.id),
-        "targets": None if chunk.targets is None else pack_targets(chunk.targets),
+        "targets": pack_places(chunk.scores, chunk.targets),
     }
 
 
@@ -231,29 +230,11 @@ def _signed_results(
             continue
         parts.sort(key=lambda chunk: chunk.first_item)
         of_job = [scored[part.chunk_id] for part in parts]
-        scores, targets = _joined([chunk.scores for chunk in of_job]), _joined_targets(of_job)
+        scores = LabelScores.join([chunk.scores for chunk in of_job])
+        of_targets = [chunk.targets for chunk in of_job if chunk.targets is not None]
+        targets = TargetScores.join(of_targets) if len(of_targets) == len(of_job) else None
         result = CallResult(job.finished_at, job.cached_tokens, scores, origins.pop(), targets)
         text = sign_result(result, job.notice_key)
         if text is not None:
             results[job_id] = text
     return results
-
-
-def _joined(parts: Sequence[LabelScores]) -> LabelScores:
-    if len(parts) == 1:
-        return parts[0]
-    logprobs = [part.logprobs for part in parts if part.logprobs is not None]
-    return LabelScores(
-        logits=np.concatenate([part.logits for part in parts]),
-        logprobs=np.concatenate(logprobs) if logprobs else None,
-    )
-
-
-def _joined_targets(parts: Sequence[ScoredChunk]) -> TargetScores | None:
-    """Return the scores of the targets of a job; None if they are not kept."""
-    found = [part.targets for part in parts if part.targets is not None]
-    if len(found) < len(parts):
-        return None
-    return TargetScores(
-        np.concatenate([part.token_logprobs for part in found]), np.concatenate([part.greedy for part in found])
-    )

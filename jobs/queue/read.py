@@ -175,12 +175,17 @@ def _page(job: JobRecord, chunk_rows: Iterable[Row[Any]], offset: int, stop: int
     )
     inside = (indices >= offset) & (indices < stop)
     labels = len(job.label_token_ids)
+    keeps_top = job.options.top and not job.options.has_continuations
     scores = LabelScores(
-        logits=unpack_scores([row.logits for row in rows], labels)[inside],
+        logits=unpack_scores([row.logits for row in rows], labels),
         logprobs=None
         if any(row.logprobs is None for row in rows)
-        else unpack_scores([row.logprobs for row in rows], labels)[inside],
-    )
+        else unpack_scores([row.logprobs for row in rows], labels),
+        # A worker of the previous version keeps none.
+        top_logprobs=None
+        if not keeps_top or any(row.targets is None for row in rows)
+        else unpack_scores([row.targets for row in rows], 1)[:, 0],
+    ).part(inside)
     provenances = tuple(dict.fromkeys(row.provenance_id for row in rows))
     continuations, targets = _targets_of(job, rows, inside)
     next_offset = stop if stop < job.total_items else None
@@ -195,15 +200,13 @@ def _targets_of(
         return None, None
     columns = len(job.label_token_ids)
     parts = [Continuations.from_bytes(row.continuations) for row in rows]
-    scored = [unpack_targets(row.targets, len(part)) for row, part in zip(rows, parts, strict=True)]
+    scored = [unpack_targets(row.targets, len(part), len(part.tokens)) for row, part in zip(rows, parts, strict=True)]
     whole = Continuations.join(parts)
     kept = np.flatnonzero(inside)  # consecutive, since the rows of a page are
     start, stop = (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 0)
     first, last = (int(whole.lengths[: place * columns].sum()) for place in (start, stop))
-    nothing = TargetScores(np.zeros(0, np.float32), np.zeros(0, np.bool_))
-    logprobs = np.concatenate([part.token_logprobs for part in (nothing, *scored)])[first:last]
-    greedy = np.concatenate([part.greedy for part in (nothing, *scored)])[start * columns : stop * columns]
-    return whole.of_rows(start, stop, len(inside)), TargetScores(logprobs, greedy)
+    targets = TargetScores.join(scored).part(slice(first, last), slice(start * columns, stop * columns))
+    return whole.of_rows(start, stop, len(inside)), targets
 
 
 def results_of(db: Database, job_ids: Collection[str]) -> dict[str, JobResult]:

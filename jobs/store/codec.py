@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import TargetScores, TokenIds
+from scoring.layout import LabelScores, TargetScores, TokenIds, TopTokens
 from scoring.options import ScoreOptions
 
 _IDS = np.dtype("<i4")
@@ -41,15 +41,28 @@ def unpack_scores(parts: Sequence[bytes], labels: int) -> npt.NDArray[np.float32
     return np.frombuffer(b"".join(parts), _SCORES).reshape(-1, labels)
 
 
-def pack_targets(targets: TargetScores) -> bytes:
-    """Encode scores of single targets: a byte for each continuation, and a little-endian float32 for each target."""
-    return np.ascontiguousarray(targets.greedy, np.uint8).tobytes() + pack_scores(targets.token_logprobs)
+def pack_places(scores: LabelScores, targets: TargetScores | None) -> bytes | None:
+    """Encode what is kept beside logits and log-probabilities; None if that is nothing.
+
+    Of targets, it is a byte for each continuation and a little-endian float32 for each target, and behind them, if
+    they are kept, the ids and log-probabilities of the most probable tokens. Of rows with labels of one token, it is
+    the log-probabilities of the most probable tokens.
+    """
+    if targets is None:
+        return None if scores.top_logprobs is None else pack_scores(scores.top_logprobs)
+    packed = np.ascontiguousarray(targets.greedy, np.uint8).tobytes() + pack_scores(targets.token_logprobs)
+    return packed if targets.top is None else packed + pack_ids(targets.top.ids) + pack_scores(targets.top.logprobs)
 
 
-def unpack_targets(data: bytes, continuations: int) -> TargetScores:
-    """Decode what :func:`pack_targets` encoded of so many continuations."""
+def unpack_targets(data: bytes, continuations: int, targets: int) -> TargetScores:
+    """Decode what :func:`pack_places` encoded of so many continuations and targets. Raises ValueError."""
     greedy = np.frombuffer(data, np.uint8, continuations).astype(np.bool_)
-    return TargetScores(np.frombuffer(data, _SCORES, offset=continuations), greedy)
+    logprobs = np.frombuffer(data, _SCORES, targets, continuations)
+    place = continuations + logprobs.nbytes
+    if targets and place == len(data):
+        return TargetScores(logprobs, greedy)
+    ids = np.frombuffer(data, _IDS, targets, place)
+    return TargetScores(logprobs, greedy, TopTokens(ids, np.frombuffer(data, _SCORES, offset=place + ids.nbytes)))
 
 
 def pack_options(options: ScoreOptions) -> dict[str, bool | float | str]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoints.card import ModelCard
-from jobs.store.codec import SCORE_BYTES
+from jobs.store.codec import SCORE_BYTES, TOKEN_BYTES
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode
 from scoring.item_labels import ItemLabels
@@ -120,7 +120,10 @@ class Submission:
         for chunk in chunks:
             total += chunk.nbytes + each * len(chunk.rows)
             if self.options.needs_targets and chunk.continuations is not None:
-                total += len(chunk.continuations) + SCORE_BYTES * len(chunk.continuations.tokens)
+                of_target = SCORE_BYTES + (TOKEN_BYTES + SCORE_BYTES) * self.options.top
+                total += len(chunk.continuations) + of_target * len(chunk.continuations.tokens)
+            elif self.options.top:
+                total += SCORE_BYTES * len(chunk.rows)
         return total
 
 
@@ -270,17 +273,15 @@ class ScorePage:
         """Return the page with its first rows only."""
         if rows >= len(self.indices):
             return self
-        logprobs, continuations, targets = self.scores.logprobs, self.continuations, self.targets
+        continuations, targets = self.continuations, self.targets
         if continuations is not None and targets is not None:
             continuations = continuations.of_rows(0, rows, len(self.indices))
-            targets = TargetScores(
-                targets.token_logprobs[: len(continuations.tokens)], targets.greedy[: len(continuations)]
-            )
+            targets = targets.part(slice(len(continuations.tokens)), slice(len(continuations)))
         return replace(
             self,
             indices=self.indices[:rows],
             next_offset=int(self.indices[rows]),
-            scores=LabelScores(self.scores.logits[:rows], None if logprobs is None else logprobs[:rows]),
+            scores=self.scores.part(slice(rows)),
             continuations=continuations,
             targets=targets,
         )

@@ -14,7 +14,7 @@ import struct
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 
-from jobs.store.codec import SCORE_BYTES, pack_scores, pack_targets, unpack_scores, unpack_targets
+from jobs.store.codec import SCORE_BYTES, TOKEN_BYTES, pack_places, pack_scores, unpack_scores, unpack_targets
 from scoring.layout import Head, LabelScores, TargetScores
 
 VERSION = 3
@@ -26,7 +26,7 @@ MAX_RESULT_BYTES = 4_096
 
 _HEAD = struct.Struct("<dq?q")
 """The time of the end, the number of cached tokens, and the provenance of all scores, if it is known. Behind it come
-the logits and, if any, the log-probabilities and the scores of single targets."""
+the logits and, if any, the log-probabilities and what :func:`jobs.store.codec.pack_places` gives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +46,7 @@ def sign_result(result: CallResult, key: bytes) -> str | None:
     values = pack_scores(scores.logits)
     if scores.logprobs is not None:
         values += pack_scores(scores.logprobs)
-    if result.targets is not None:
-        values += pack_targets(result.targets)
+    values += pack_places(scores, result.targets) or b""
     if len(values) > MAX_RESULT_BYTES:
         return None
     provenance = result.provenance
@@ -57,12 +56,12 @@ def sign_result(result: CallResult, key: bytes) -> str | None:
 
 
 def verified_result(
-    text: str, key: bytes, *, items: int, labels: int, head: Head, targets: int | None = None
+    text: str, key: bytes, *, items: int, labels: int, head: Head, targets: int | None = None, top: bool = False
 ) -> CallResult | None:
     """Return the result in a text that was signed with this key, or None if there is no such result in it.
 
     items, labels, head: what the call asked for, which the scores must match. targets: the number of targets whose
-    scores its answer needs; None if it needs none.
+    scores its answer needs; None if it needs none. top: whether it needs the most probable tokens.
     """
     signature, _, content = text.partition(" ")
     signed = content.encode(errors="surrogatepass")
@@ -71,19 +70,22 @@ def verified_result(
     found = b64decode(signed)
     finished_at, cached_tokens, is_known, provenance = _HEAD.unpack_from(found)
     size = items * labels * SCORE_BYTES
-    of_targets = None
-    if targets is not None:
-        place = len(found) - items * labels - targets * SCORE_BYTES
-        if place < _HEAD.size:
-            return None
-        found, of_targets = found[:place], unpack_targets(found[place:], items * labels)
-    logits, logprobs = found[_HEAD.size : _HEAD.size + size], found[_HEAD.size + size :]
-    # A worker of the previous version gives no log-probabilities for a softmax.
-    if len(logits) != size or len(logprobs) not in ((size,) if head is Head.LOGPROBS else (0, size)):
+    if targets is None:
+        behind = items * SCORE_BYTES * top
+    else:
+        behind = items * labels + targets * (SCORE_BYTES + (TOKEN_BYTES + SCORE_BYTES) * top)
+    place = len(found) - behind
+    if place < _HEAD.size:
         return None
+    logits, logprobs, of_places = found[_HEAD.size : _HEAD.size + size], found[_HEAD.size + size : place], found[place:]
+    # A worker of the previous version gives no log-probabilities for a softmax, and no most probable tokens.
+    if len(logits) != size or len(logprobs) not in ((size,) if head is Head.LOGPROBS or top else (0, size)):
+        return None
+    of_targets = None if targets is None else unpack_targets(of_places, items * labels, targets)
     scores = LabelScores(
         logits=unpack_scores([logits], labels),
         logprobs=unpack_scores([logprobs], labels) if len(logprobs) == size else None,
+        top_logprobs=unpack_scores([of_places], 1)[:, 0] if top and targets is None else None,
     )
     return CallResult(finished_at, cached_tokens, scores, provenance if is_known else None, of_targets)
 

@@ -237,7 +237,7 @@ chunk_scores = Table(
     Column("logits", LargeBinary, nullable=False),  # float32, little-endian, [items, labels]
     Column("logprobs", LargeBinary),
     Column("cached_tokens", Integer, nullable=False),
-    Column("targets", LargeBinary),  # of single targets, where an answer needs them: see jobs.store.codec.pack_targets
+    Column("targets", LargeBinary),  # of single places, where an answer needs them: see jobs.store.codec.pack_places
     # Null: not known. It is no foreign key, because each finish would lock the one row that all of them refer to.
     Column("provenance_id", BigInteger),
 )

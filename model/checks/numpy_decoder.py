@@ -205,6 +205,7 @@ class OverVocabulary(NamedTuple):
     """What is known of the logits of the whole vocabulary, for T final states."""
 
     log_sum_exp: Floats  # [T, 1]
+    peak: Floats  # the highest logit, [T, 1]
     highest: TokenIds  # the most probable token, int32 [T]
     lead: Floats  # how much higher its logit is than that of any other token, [T]
 
@@ -222,7 +223,7 @@ def over_vocabulary(decoder: ServedDecoder, hidden: Floats) -> OverVocabulary:
         best = np.sort(np.concatenate([peak, second[:, None], logits], axis=1), axis=1)
         highest = np.where(higher[:, 0] > peak[:, 0], first + logits.argmax(axis=1).astype(np.int32), highest)
         peak, second = higher, best[:, -2]
-    return OverVocabulary(peak + np.log(total), highest, peak[:, 0] - second)
+    return OverVocabulary(peak + np.log(total), peak, highest, peak[:, 0] - second)
 
 
 def _head_kernel(decoder: ServedDecoder) -> npt.NDArray[np.generic]:

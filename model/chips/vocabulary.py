@@ -1,7 +1,7 @@
 """The vocabulary as programs see it: whole, or divided among chips.
 
 A program of several chips never has the logits of the whole vocabulary: each chip has those of its own tokens. What
-leaves a chip is one number for each label or target, the log-sum-exp of its logits, and the highest of them.
+leaves a chip is one number for each label or target, the log-sum-exp of its logits, the highest of them, and its token.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from model.architecture.decoder import Embedding
@@ -37,6 +38,9 @@ class Vocabulary(Protocol):
     def highest(self, logits: Array) -> Array:
         """Return the highest logit of the vocabulary, [R, 1]."""
 
+    def most_probable(self, logits: Array) -> Array:
+        """Return the token with the highest logit, int32 [R, 1]; of several such tokens, the lowest id."""
+
 
 @dataclass(frozen=True, slots=True)
 class OnOneChip:
@@ -57,6 +61,10 @@ class OnOneChip:
     def highest(self, logits: Array) -> Array:
         """See :class:`Vocabulary`."""
         return jnp.max(logits, axis=1, keepdims=True)
+
+    def most_probable(self, logits: Array) -> Array:
+        """See :class:`Vocabulary`."""
+        return jnp.argmax(logits, axis=1, keepdims=True).astype(jnp.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,14 @@ class OverChips:
     def highest(self, logits: Array) -> Array:
         """See :class:`Vocabulary`."""
         found: Array = lax.pmax(jnp.max(logits, axis=1, keepdims=True), TENSOR)  # type: ignore[no-untyped-call]
+        return found
+
+    def most_probable(self, logits: Array) -> Array:
+        """See :class:`Vocabulary`. A chip with a lower highest logit offers a number that is no token."""
+        own = jnp.argmax(logits, axis=1, keepdims=True).astype(jnp.int32) + lax.axis_index(TENSOR) * self.own
+        is_highest = jnp.max(logits, axis=1, keepdims=True) == self.highest(logits)
+        offered = jnp.where(is_highest, own, np.iinfo(np.int32).max)
+        found: Array = lax.pmin(offered, TENSOR)  # type: ignore[no-untyped-call]
         return found
 
     def _here(self, ids: Array) -> tuple[Array, Array]:

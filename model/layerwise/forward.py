@@ -143,17 +143,17 @@ class LayerwiseForward:
         (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return Computed(hidden, size)
 
-    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
+    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
-        key = HeadKey.of(head, len(labels))
+        key = HeadKey.of(head, len(labels), top=top)
         outputs: tuple[Array, ...] = self._executables[key](*self._decoder.head, *key.padded(hidden, labels))
         return outputs
 
-    def run_target_head(self, hidden: Floats, targets: TokenIds) -> tuple[Array, Array]:
+    def run_target_head(self, hidden: Floats, targets: TokenIds, *, top: bool = False) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
-        key = TargetHeadKey.of(targets.shape[1])
-        logprobs, greedy = self._executables[key](*self._decoder.head, *key.padded(hidden, targets))
-        return logprobs, greedy
+        key = TargetHeadKey.of(targets.shape[1], top=top)
+        outputs: tuple[Array, ...] = self._executables[key](*self._decoder.head, *key.padded(hidden, targets))
+        return outputs
 
     def _store(self, layer: int, keys: Array, values: Array, blocks: Array | None) -> None:
         if blocks is not None:

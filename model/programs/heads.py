@@ -16,4 +16,6 @@ def first_heads() -> tuple[HeadKey, ...]:
 def rest_of_heads() -> tuple[HeadKey | TargetHeadKey, ...]:
     """Return the heads that are not compiled before serving, up to the largest bucket."""
     heads = (HeadKey.of(head, labels) for labels in LABEL_BUCKETS[1:] for head in Head)
-    return (*map(TargetHeadKey.of, LABEL_BUCKETS), *heads)
+    of_targets = (TargetHeadKey.of(targets, top=True) for targets in LABEL_BUCKETS)
+    of_labels = (HeadKey.of(head, labels, top=True) for labels in LABEL_BUCKETS for head in Head)
+    return (*map(TargetHeadKey.of, LABEL_BUCKETS), *heads, *of_labels, *of_targets)

@@ -37,11 +37,12 @@ class HeadKey:
     head: Head
     rows: int
     labels: int
+    top: bool = False  # whether it gives the log-probability of the most probable token of the vocabulary as well
 
     @classmethod
-    def of(cls, head: Head, labels: int) -> HeadKey:
+    def of(cls, head: Head, labels: int, *, top: bool = False) -> HeadKey:
         """Return the program for a number of labels."""
-        return cls(head, HEAD_ROWS, label_bucket(labels))
+        return cls(head, HEAD_ROWS, label_bucket(labels), top)
 
     def padded(self, hidden: Floats, labels: Sequence[int]) -> tuple[Floats, TokenIds]:
         """Return hidden states [rows, width] and labels [labels] in the program's shapes. Zeros fill the rest."""
@@ -59,9 +60,10 @@ class HeadKey:
             as_rows=decoder.head_as_rows,
             by_tiles=decoder.heads_by_tiles,
             vocabulary=decoder.vocabulary,
+            top=self.top,
         )
         arguments = (*decoder.head, float32(self.rows, decoder.config.width), int32(self.labels))
-        return decoder.source(program, arguments, decoder.head_axes, (WHOLE, WHOLE))
+        return decoder.source(program, arguments, decoder.head_axes, (WHOLE,) * (3 if self.top else 2))
 
     def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
         """See :class:`model.programs.kind.ProgramKey`."""
@@ -70,7 +72,17 @@ class HeadKey:
         logits = numpy_decoder.label_logits(decoder, states, ids)
         arguments = (*decoder.head, states[turns], ids)
         logprobs = logits - decoder.over_vocabulary.log_sum_exp
-        return arguments, (ExpectedOutput(logits[turns]), ExpectedOutput(logprobs[turns]))
+        expected = (ExpectedOutput(logits[turns]), ExpectedOutput(logprobs[turns]))
+        return arguments, (*expected, expected_top(decoder, turns)) if self.top else expected
+
+
+def expected_top(decoder: DecoderParts, turns: TokenIds) -> ExpectedOutput:
+    """Return the log-probabilities of the most probable tokens of the distinct states, of which rows have ``turns``.
+
+    They may be near zero, where their errors are those of the logits.
+    """
+    known = decoder.over_vocabulary
+    return ExpectedOutput((known.peak - known.log_sum_exp)[turns], min_scale=float(np.abs(known.peak).mean()))
 
 
 def lm_head(
@@ -80,11 +92,14 @@ def lm_head(
     as_rows: bool,
     by_tiles: bool = False,
     vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
+    top: bool = False,
 ) -> Program:
     """(norm weight, kernel, hidden [R, width], labels int32 [M]) -> label logits and log-probabilities, float32 [R, M].
 
-    The log-probabilities are over the whole vocabulary. With :attr:`Head.LOGITS`, the logits come from the labels' part
-    of the kernel alone. hidden: before the final norm; kernel: [width, vocabulary], or its transpose with ``as_rows``.
+    With ``top``, the log-probability of the most probable token of the vocabulary comes behind them, [R, 1]. If that is
+    a label, both have the same bits. The log-probabilities are over the whole vocabulary. With :attr:`Head.LOGITS`, the
+    logits come from the labels' part of the kernel alone. hidden: before the final norm; kernel: [width, vocabulary],
+    or its transpose with ``as_rows``.
     by_tiles: columns of the kernel are read as a TPU's memory holds them; else gathered.
     """
 
@@ -92,9 +107,11 @@ def lm_head(
         norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
         logits = project(norm(hidden), kernel, transposed=as_rows)
         label_logits = vocabulary.pick(labels, lambda ids: jnp.take(logits, ids, axis=1))
-        logprobs = label_logits - vocabulary.log_sum_exp(logits)
+        log_sum_exp = vocabulary.log_sum_exp(logits)
+        logprobs = label_logits - log_sum_exp
+        of_vocabulary = (vocabulary.highest(logits) - log_sum_exp,) if top else ()
         if head is Head.LOGPROBS:
-            return label_logits, logprobs
+            return label_logits, logprobs, *of_vocabulary
 
         def of_labels(ids: Array) -> Array:
             if by_tiles and not as_rows:
@@ -102,7 +119,7 @@ def lm_head(
             own = jnp.take(kernel, ids, axis=0 if as_rows else 1)
             return project(norm(hidden), own, transposed=as_rows)
 
-        return vocabulary.pick(labels, of_labels), logprobs
+        return vocabulary.pick(labels, of_labels), logprobs, *of_vocabulary
 
     return program
 

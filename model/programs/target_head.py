@@ -20,6 +20,7 @@ from model.chips.vocabulary import OnOneChip, Vocabulary
 from model.linear import project
 from model.programs.decoder import DecoderParts
 from model.programs.kind import Program, Source, float32, int32
+from model.programs.label_head import expected_top
 from model.score_buffer import Floats
 from scoring.layout import TokenIds
 
@@ -33,11 +34,12 @@ class TargetHeadKey:
 
     rows: int
     targets: int  # of a row
+    top: bool = False  # whether it gives the most probable token of the vocabulary as well
 
     @classmethod
-    def of(cls, targets: int) -> TargetHeadKey:
+    def of(cls, targets: int, *, top: bool = False) -> TargetHeadKey:
         """Return the program for states of so many targets each."""
-        return cls(HEAD_ROWS, label_bucket(targets))
+        return cls(HEAD_ROWS, label_bucket(targets), top)
 
     def padded(self, hidden: Floats, targets: TokenIds) -> tuple[Floats, TokenIds]:
         """Return hidden states [rows, width] and targets [rows, targets] in the program's shapes; zeros fill the rest.
@@ -51,10 +53,10 @@ class TargetHeadKey:
 
     def source(self, decoder: DecoderParts) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
-        program = target_head(decoder.norm, as_rows=decoder.head_as_rows, vocabulary=decoder.vocabulary)
+        program = target_head(decoder.norm, as_rows=decoder.head_as_rows, vocabulary=decoder.vocabulary, top=self.top)
         states = float32(self.rows, decoder.config.width)
         arguments = (*decoder.head, states, int32(self.rows, self.targets))
-        return decoder.source(program, arguments, decoder.head_axes, (WHOLE, WHOLE))
+        return decoder.source(program, arguments, decoder.head_axes, (WHOLE,) * (4 if self.top else 2))
 
     def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
         """Other targets for each of the distinct states, one of which is its most probable token."""
@@ -69,10 +71,15 @@ class TargetHeadKey:
         turns = in_turn(self.rows, HEAD_STATES)
         greedy = (ids == known.highest[:, None])[turns]
         is_clear = np.flatnonzero(clear[turns]).astype(np.int32)
-        return (*decoder.head, states[turns], ids[turns]), (
+        arguments = (*decoder.head, states[turns], ids[turns])
+        expected = (
             ExpectedOutput((logits - known.log_sum_exp)[turns]),
             ExpectedOutput(greedy[is_clear], is_clear, exact=True),
         )
+        if not self.top:
+            return arguments, expected
+        highest = ExpectedOutput(known.highest[turns][is_clear], is_clear, exact=True)
+        return arguments, (*expected, highest, expected_top(decoder, turns))
 
 
 def target_head(
@@ -80,19 +87,25 @@ def target_head(
     *,
     as_rows: bool,
     vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
+    top: bool = False,
 ) -> Program:
     """(norm weight, kernel, hidden [R, width], targets int32 [R, M]) -> log-probabilities, and whether greedy, [R, M].
 
     Each state has targets of its own. The log-probabilities, float32, are over the whole vocabulary, with the same bits
-    as those of :func:`model.programs.label_head.lm_head`. A target is greedy if no token is more probable. hidden and
-    kernel: as there.
+    as those of :func:`model.programs.label_head.lm_head`. A target is greedy if no token is more probable. With
+    ``top``, the most probable token, int32, and its log-probability come behind them, [R, 1] each; if it is a target,
+    both log-probabilities have the same bits. hidden and kernel: as there.
     """
 
     def program(weight: Array, kernel: Array, hidden: Array, targets: Array) -> tuple[Array, ...]:
         norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
         logits = project(norm(hidden), kernel, transposed=as_rows)
         of_targets = vocabulary.pick(targets, lambda ids: jnp.take_along_axis(logits, ids, axis=1))
-        greedy = of_targets >= vocabulary.highest(logits)
-        return of_targets - vocabulary.log_sum_exp(logits), greedy
+        highest = vocabulary.highest(logits)
+        greedy = of_targets >= highest
+        log_sum_exp = vocabulary.log_sum_exp(logits)
+        logprobs = of_targets - log_sum_exp
+        of_vocabulary = (vocabulary.most_probable(logits), highest - log_sum_exp) if top else ()
+        return logprobs, greedy, *of_vocabulary
 
     return program

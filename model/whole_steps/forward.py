@@ -101,14 +101,14 @@ class WholeStepForward:
         (states,) = program(*self._decoder.weights, *sequence.arrays(size, logit_rows))
         return Computed(states, size)
 
-    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int]) -> tuple[Array, ...]:
+    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
-        key = HeadKey.of(head, len(labels))
+        key = HeadKey.of(head, len(labels), top=top)
         outputs: tuple[Array, ...] = self._program(key)(*self._decoder.head, *key.padded(hidden, labels))
         return outputs
 
-    def run_target_head(self, hidden: Floats, targets: TokenIds) -> tuple[Array, Array]:
+    def run_target_head(self, hidden: Floats, targets: TokenIds, *, top: bool = False) -> tuple[Array, ...]:
         """See :class:`model.forward.Forward`."""
-        key = TargetHeadKey.of(targets.shape[1])
-        logprobs, greedy = self._program(key)(*self._decoder.head, *key.padded(hidden, targets))
-        return logprobs, greedy
+        key = TargetHeadKey.of(targets.shape[1], top=top)
+        outputs: tuple[Array, ...] = self._program(key)(*self._decoder.head, *key.padded(hidden, targets))
+        return outputs

@@ -30,7 +30,7 @@ from jobs.queue.worker_registry import register, touch
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
-from scoring.layout import ChunkWork, Continuations, GroupWork, LabelScores, ScoredChunk
+from scoring.layout import ChunkWork, Continuations, GroupWork, LabelScores, ScoredChunk, TopTokens
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
@@ -70,7 +70,8 @@ def score_chunk(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         return _score_continuations(chunk, chunk.continuations, sequences)
     logits = np.stack([tiny_model.logits(sequence)[labels] for sequence in sequences])
     logprobs = np.stack([tiny_model.logprobs(sequence)[labels] for sequence in sequences])
-    scores = LabelScores(logits, logprobs)
+    of_vocabulary = [tiny_model.logprobs(sequence).max() for sequence in sequences]
+    scores = LabelScores(logits, logprobs, np.array(of_vocabulary, np.float32) if chunk.top else None)
     return ScoredChunk(chunk.id, scores, cached_tokens=0)
 
 
@@ -90,6 +91,17 @@ def _score_continuations(chunk: ChunkWork, continuations: Continuations, rows: l
         cached_tokens=0,
         token_logprobs=np.concatenate([np.zeros(0, np.float32), *of_each]) if chunk.keep_targets else None,
         greedy=greedy if chunk.keep_targets else None,
+        top=_top(before, targets) if chunk.keep_targets and chunk.top else None,
+    )
+
+
+def _top(before: list[list[int]], targets: list[list[int]]) -> TopTokens:
+    """The most probable token in the place of each target."""
+    places = [[*one, *own[:n]] for one, own in zip(before, targets, strict=True) for n in range(len(own))]
+    over_vocabulary = [tiny_model.logprobs(place) for place in places]
+    return TopTokens(
+        np.array([one.argmax() for one in over_vocabulary], np.int32),
+        np.array([one.max() for one in over_vocabulary], np.float32),
     )
 
 

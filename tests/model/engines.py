@@ -48,10 +48,16 @@ def unchecked(key: ProgramKey[Any], executable: jax.stages.Compiled) -> None:
 
 
 def chunk(
-    id: int, rows: Sequence[np.ndarray], prefix_end: int, labels: Sequence[int], head: Head = Head.LOGPROBS
+    id: int,
+    rows: Sequence[np.ndarray],
+    prefix_end: int,
+    labels: Sequence[int],
+    head: Head = Head.LOGPROBS,
+    *,
+    top: bool = False,
 ) -> ChunkWork:
     """A chunk whose rows all see ``prefix_end`` tokens of the prefix."""
-    return ChunkWork(id, Rows.pack(rows, [prefix_end] * len(rows)), tuple(labels), head)
+    return ChunkWork(id, Rows.pack(rows, [prefix_end] * len(rows)), tuple(labels), head, top=top)
 
 
 def score(engine: Engine, groups: Sequence[GroupWork]) -> dict[int, LabelScores]:

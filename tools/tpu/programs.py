@@ -110,6 +110,9 @@ class WeightlessEngine:
         return recorder.calls
 
 
+_AND_TOP = ", the most probable token"
+
+
 def _name(key: Key, arguments: Sequence[Any]) -> str:
     match key:
         case ExtendKey(everywhere):
@@ -118,10 +121,10 @@ def _name(key: Key, arguments: Sequence[Any]) -> str:
             return "prefill"
         case PackedKey(tokens, _, dense):
             return f"packed {'dense' if dense else 'segment'}, {tokens} tokens"
-        case HeadKey(head, rows, labels):
-            return f"head of {head}, {rows} rows, {labels} labels"
-        case TargetHeadKey(rows, targets):
-            return f"head of targets, {rows} rows, {targets} targets"
+        case HeadKey(head, rows, labels, top):
+            return f"head of {head}, {rows} rows, {labels} labels{_AND_TOP * top}"
+        case TargetHeadKey(rows, targets, top):
+            return f"head of targets, {rows} rows, {targets} targets{_AND_TOP * top}"
     return str(key)
 
 

@@ -90,7 +90,7 @@ class ScoreCommitter:
             raise ValueError(f"chunk {scored.id} has {items} items with {labels} labels, scored were {found}")
         self._phases.scored(scored.id)
         if scored.id not in self._keep_targets and scored.token_logprobs is not None:
-            scored = replace(scored, token_logprobs=None, greedy=None)
+            scored = replace(scored, token_logprobs=None, greedy=None, top=None)
         with self._changed:
             self._scored.append(scored)
 

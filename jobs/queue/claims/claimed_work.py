@@ -57,10 +57,12 @@ def _what_is_scored(row: Row[Any]) -> dict[str, Any]:
     """Return what is computed for the rows of a chunk, as fields of its work."""
     options = unpack_options(row.options)
     if row.continuations is None:
-        return {"label_token_ids": tuple(unpack_ids(row.label_token_ids).tolist()), "head": options.head}
+        labels = tuple(unpack_ids(row.label_token_ids).tolist())
+        return {"label_token_ids": labels, "head": options.head, "top": options.top}
     return {
         "label_token_ids": (),
         "head": options.head,
         "continuations": Continuations.from_bytes(row.continuations),
         "keep_targets": options.needs_targets,
+        "top": options.top,
     }

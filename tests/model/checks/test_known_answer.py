@@ -33,6 +33,7 @@ from model.layerwise.self_attention import SelfAttentionKey
 from model.layerwise.store import StoreKey
 from model.layerwise.warm_up import Key, core, rest
 from model.programs.label_head import HeadKey
+from model.programs.target_head import TargetHeadKey
 from scoring.layout import Head
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, tensors, write
@@ -182,6 +183,19 @@ FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
     "another label": (HeadKey(Head.LOGITS, 128, 8), with_arguments(_later(3))),
     "logits as log-probabilities": (HeadKey(Head.LOGPROBS, 128, 8), with_outputs(lambda outputs: outputs[:1] * 2)),
     "only logits": (HeadKey(Head.LOGPROBS, 128, 64), with_outputs(lambda outputs: outputs[:1])),
+    "no most probable token": (HeadKey(Head.LOGITS, 128, 8, top=True), with_outputs(lambda outputs: outputs[:2])),
+    "a label's log-probability as the highest": (
+        HeadKey(Head.LOGPROBS, 128, 8, top=True),
+        with_outputs(lambda outputs: [*outputs[:2], outputs[1][:, :1]]),
+    ),
+    "another token as the most probable one": (
+        TargetHeadKey(128, 8, top=True),
+        with_outputs(lambda outputs: [*outputs[:2], outputs[2] + 1, outputs[3]]),
+    ),
+    "the log-probability of another token": (
+        TargetHeadKey(128, 64, top=True),
+        with_outputs(lambda outputs: [*outputs[:3], outputs[0][:, :1]]),
+    ),
 }
 
 

@@ -70,6 +70,11 @@ class Case:
             found.append((whole[:kept], np.array(label.tokens, np.int32)))
         return found
 
+    def with_top(self, owner: str = "case", id: int = 0) -> GroupWork:
+        """The same, with the most probable token in the place of each target."""
+        work = self.work(owner, id)
+        return replace(work, chunks=tuple(replace(chunk, top=True) for chunk in work.chunks))
+
     def first(self, labels: int) -> Case:
         """The first item alone, with its first labels alone."""
         return Case(self.prefix, self.items[:1], (self.labels[0][:labels],))
@@ -81,6 +86,7 @@ class Expected:
 
     logprobs: np.ndarray  # float32 [T]
     lead: np.ndarray  # by how much the target's logit leads those of all other tokens, or trails: float32 [T]
+    highest: np.ndarray | None = None  # the log-probability of the most probable token in each place: float32 [T]
 
 
 class Oracle:
@@ -92,7 +98,7 @@ class Oracle:
 
     def expected(self, case: Case) -> Expected:
         """Log-probabilities of all targets of a case."""
-        logprobs, leads = list[np.ndarray](), list[np.ndarray]()
+        logprobs, leads, highest = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
         for kept, targets in case.sequences():
             if not len(targets):
                 continue
@@ -106,8 +112,10 @@ class Oracle:
             others = logits.copy()
             others[at] = -np.inf
             leads.append(logits[at] - others.max(axis=1))
-            logprobs.append(logits[at] - numpy_decoder.over_vocabulary(self._decoder, states).log_sum_exp[:, 0])
-        return Expected(np.concatenate([np.zeros(0), *logprobs]), np.concatenate([np.zeros(0), *leads]))
+            log_sum_exp = numpy_decoder.over_vocabulary(self._decoder, states).log_sum_exp[:, 0]
+            logprobs.append(logits[at] - log_sum_exp)
+            highest.append(logits.max(axis=1) - log_sum_exp)
+        return Expected(*(np.concatenate([np.zeros(0), *values]) for values in (logprobs, leads, highest)))
 
 
 def assert_scored(found: ScoredChunk, case: Case, expected: Expected, tolerance: float) -> None:

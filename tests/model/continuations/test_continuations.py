@@ -17,13 +17,14 @@ from model.forward import AttentionRows
 from model.layerwise import forward as layerwise_forward
 from model.layerwise import steps
 from model.layerwise.forward import LayerwiseForward
-from model.score_buffer import EngineError
+from model.score_buffer import EngineError, TargetBuffer
 from model.work import layout
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows, ScoredChunk
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.planning.cut import together_in_rows
 from tests.model import engines
 from tests.model.continuations.cases import (
+    CLEAR_LEAD,
     Case,
     Label,
     Oracle,
@@ -205,6 +206,45 @@ def test_nothing_else_changes_a_bit_of_a_likelihood(load: Load, case: Case) -> N
     assert np.array_equal(bits(scored(engine, wanted.first(1))), alone), "whether the query is cached"
 
 
+@pytest.mark.parametrize("kind", [lambda case: case, likelihood])
+@quickly
+@given(case=cases())
+def test_the_most_probable_tokens_are_those_of_numpy_and_change_no_bit(
+    kind: Callable[[Case], Case], load: Load, oracle: Oracle, case: Case
+) -> None:
+    engine, wanted = load(), kind(case)
+    expected = oracle.expected(wanted)
+    (found,) = engine.score([wanted.with_top()], lambda: None)
+    assert_scored(found, wanted, expected, FLOAT32_LOGPROBS)
+    assert np.array_equal(bits(found), bits(scored(engine, wanted)))
+    assert found.top is not None
+    assert expected.highest is not None
+    np.testing.assert_allclose(found.top.logprobs, expected.highest, rtol=0, atol=FLOAT32_LOGPROBS)
+    targets = np.array([token for labels in wanted.labels for label in labels for token in label.tokens], np.int32)
+    clear = np.abs(expected.lead) > CLEAR_LEAD
+    assert np.array_equal((found.top.ids == targets)[clear], (expected.lead > 0)[clear])
+    is_target = found.top.ids == targets
+    assert np.array_equal(bits(found)[is_target], found.top.logprobs.view(np.int32)[is_target])
+    strangers = [FEW.with_top("other", 1), FEW.work("plain", 2), wanted.with_top()]
+    among = {one.id: one for one in engine.score(strangers, lambda: None)}[0].top
+    assert among is not None
+    assert among.ids.tobytes() == found.top.ids.tobytes(), "among others"
+    assert among.logprobs.tobytes() == found.top.logprobs.tobytes(), "among others"
+
+
+def test_a_logit_that_no_sound_model_gives_is_refused_with_its_token(load: Load) -> None:
+    """An infinite logit of another token leaves the target a log-probability that is possible."""
+    (chunk,) = FEW.with_top().chunks
+    assert chunk.continuations is not None
+    buffer = TargetBuffer.of(chunk, chunk.continuations)
+    count = len(chunk.continuations.tokens)
+    nothing = np.full(count, -np.inf, np.float32)
+    top = np.zeros(count, np.int32), np.full(count, np.nan, np.float32)
+    buffer.write(np.arange(count), nothing, np.zeros(count, np.bool_), *top)
+    with pytest.raises(EngineError, match="most probable token is NaN"):
+        buffer.scored()
+
+
 @quickly
 @given(case=cases(most_items=2, most_labels=3))
 def test_a_label_of_one_token_has_the_bits_that_it_has_by_default(load: Load, case: Case) -> None:
@@ -236,8 +276,8 @@ def planted(change: Callable[[pytest.MonkeyPatch], None], load: Load, oracle: Or
 def target_off_by_one(patches: pytest.MonkeyPatch) -> None:
     run = LayerwiseForward.run_target_head
 
-    def off(self: LayerwiseForward, hidden: np.ndarray, targets: np.ndarray) -> Any:
-        return run(self, hidden, np.roll(targets, 1, axis=0))
+    def off(self: LayerwiseForward, hidden: np.ndarray, targets: np.ndarray, *, top: bool) -> Any:
+        return run(self, hidden, np.roll(targets, 1, axis=0), top=top)
 
     patches.setattr(LayerwiseForward, "run_target_head", off)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model.engine import Engine
-from scoring.layout import GroupWork, Head
+from scoring.layout import ChunkWork, GroupWork, Head
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, sequences, tensors, write
 from tests.model.engines import DType, chunk, score
@@ -48,11 +48,32 @@ def _bits(engine: Engine, groups: list[GroupWork]) -> np.ndarray:
     return np.stack([out for out in (found.logits, found.logprobs) if out is not None]).view(np.int32)
 
 
+def of_vocabulary(engine: Engine, *chunks: ChunkWork) -> np.ndarray:
+    """The log-probabilities of the most probable tokens of the first of these chunks: [N]."""
+    found = score(engine, [GroupWork("g", NO_PREFIX, chunks)])[chunks[0].id].top_logprobs
+    assert found is not None
+    return found
+
+
 def test_a_row_alone_has_the_bits_it_has_among_others(engine: Engine) -> None:
     rows = sequences(CONFIGS["untied"], 3, LENGTHS)
     together = bits(engine, rows)
     for n, row in enumerate(rows):
         assert np.array_equal(bits(engine, [row]), together[:, n : n + 1]), f"{len(row)} tokens"
+
+
+@pytest.mark.parametrize("head", Head)
+def test_the_most_probable_token_depends_on_its_row_alone_and_changes_nothing_else(head: Head, engine: Engine) -> None:
+    rows = sequences(CONFIGS["untied"], 3, LENGTHS)
+    wanted = chunk(0, rows, 0, LABELS, head, top=True)
+    other = chunk(1, rows[::-1], 0, OTHER_LABELS, head, top=True)
+    found = of_vocabulary(engine, wanted, other, chunk(2, rows, 0, LABELS, head))
+    for n, row in enumerate(rows):
+        alone = of_vocabulary(engine, chunk(0, [row], 0, LABELS, head, top=True))
+        assert alone.tobytes() == found[n : n + 1].tobytes(), f"{len(row)} tokens"
+    assert np.array_equal(_bits(engine, [GroupWork("g", NO_PREFIX, (wanted, other))]), bits(engine, rows, head))
+    everything = score(engine, [GroupWork("g", NO_PREFIX, (chunk(0, rows, 0, range(engine.card.vocabulary)),))])[0]
+    assert found.tobytes() == engines.logprobs_of(everything).max(axis=1).tobytes()
 
 
 @pytest.mark.parametrize("head", Head)

@@ -70,3 +70,36 @@ def test_a_target_has_the_bits_that_it_has_as_a_label(as_rows: bool, width: int,
         default = np.asarray(by_labels(*arrays, labels[:count])[1])
         assert np.array_equal(found.view(np.int32), default.view(np.int32)), count
         assert not greedy[found < found.max(axis=1, keepdims=True)].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("width", "vocabulary"), [(96, 300), pytest.param(1_024, 32_768, marks=pytest.mark.slow)])
+def test_the_most_probable_token_changes_no_bit_of_the_other_scores(width: int, vocabulary: int, dtype: str) -> None:
+    """Its own log-probability has the bits that it has as a label, or as a target. Of two such tokens, one is named."""
+    random = np.random.default_rng(0)
+    norm = nnx.graphdef(Norm(width, (), EVERY["untied"], "float32"))
+    kernel = random.standard_normal((width, vocabulary), np.float32)
+    kernel[:, vocabulary - 2] = kernel[:, 5] = 3 * kernel[:, 5]
+    hidden = random.standard_normal((HEAD_ROWS, width), np.float32)
+    arrays = np.ones(width, np.float32), jax.numpy.asarray(kernel.astype(dtype)), hidden
+    every = np.arange(min(vocabulary, 4_096), dtype=np.int32)
+    for head in Head:
+        plain, with_top = (
+            list(map(np.asarray, jax.jit(lm_head(head, norm, as_rows=False, top=top))(*arrays, every)))
+            for top in (False, True)
+        )
+        assert [one.tobytes() for one in with_top[:2]] == [one.tobytes() for one in plain]
+    labels = np.tile(np.arange(300, dtype=np.int32), (HEAD_ROWS, 1))
+    plain, with_top = (
+        list(map(np.asarray, jax.jit(target_head(norm, as_rows=False, top=top))(*arrays, labels)))
+        for top in (False, True)
+    )
+    assert [one.tobytes() for one in with_top[:2]] == [one.tobytes() for one in plain]
+    ids, logprobs = with_top[2:]
+    by_target = np.asarray(jax.jit(target_head(norm, as_rows=False))(*arrays, ids)[0])
+    assert logprobs.tobytes() == by_target.tobytes()
+    assert set(np.flatnonzero(plain[1].all(axis=0)).tolist()) <= {5}
+    assert (ids != vocabulary - 2).all(), "of equally probable tokens, the lowest id is named"
+    assert (ids == 5).any()
+    of_labels = np.asarray(jax.jit(lm_head(Head.LOGPROBS, norm, as_rows=False, top=True))(*arrays, every[:8])[2])
+    assert of_labels.tobytes() == logprobs.tobytes()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -47,8 +48,12 @@ def test_a_layer_has_two_all_reduces_and_nothing_else(key: Key, engine: Loaded) 
     assert all(array.dimensions[-1] == width for _, instruction in exchanges(found) for array in instruction.results)
 
 
-@pytest.mark.parametrize("key", [HeadKey.of(Head.LOGPROBS, 2), HeadKey.of(Head.LOGITS, 2), TargetHeadKey.of(2)])
-def test_heads_exchange_no_rows_of_the_vocabulary(key: Key, engine: Loaded) -> None:
+@pytest.mark.parametrize("top", [False, True])
+@pytest.mark.parametrize(
+    "kind", [partial(HeadKey.of, Head.LOGPROBS), partial(HeadKey.of, Head.LOGITS), TargetHeadKey.of]
+)
+def test_heads_exchange_no_rows_of_the_vocabulary(kind: Callable[..., Key], top: bool, engine: Loaded) -> None:
+    key = kind(2, top=top)
     found = module(engine(NAME, CHIPS), key)
     assert isinstance(key, HeadKey | TargetHeadKey)
     per_row = key.labels if isinstance(key, HeadKey) else key.targets

@@ -74,14 +74,18 @@ def test_heads_score_targets_and_labels_of_all_shards(name: str, chips: int, eng
     everything = np.tile(np.arange(config.vocabulary, dtype=np.int32), (20, 1))
     one, several = (engine(name, count).forward for count in (1, chips))
     for expected, found in zip(
-        one.run_target_head(states, everything), several.run_target_head(states, everything), strict=True
+        one.run_target_head(states, everything, top=True),
+        several.run_target_head(states, everything, top=True),
+        strict=True,
     ):
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=TOLERANCE)
     greedy = np.asarray(several.run_target_head(states, everything)[1])[:20, : config.vocabulary]
     assert (greedy.sum(axis=1) == 1).all(), "one token of all shards is the most probable one"
     labels = [config.vocabulary - 1, 0, config.vocabulary // chips, config.vocabulary // chips - 1]
     for expected, found in zip(
-        one.run_head(Head.LOGITS, states, labels), several.run_head(Head.LOGITS, states, labels), strict=True
+        one.run_head(Head.LOGITS, states, labels, top=True),
+        several.run_head(Head.LOGITS, states, labels, top=True),
+        strict=True,
     ):
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=TOLERANCE)
 
