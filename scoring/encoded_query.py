@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from checkpoints.card import ModelCard
-from scoring.error_codes import ErrorCode, RequestError
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.layout import Rows, TokenIds
 from scoring.request import ScoreRequest
 from scoring.templates.encoding import Prompt
 from scoring.templates.wording import Wording
+from scoring.tokenizing.control_tokens import ControlTokenError
 from scoring.tokenizing.row_encoder import QueryTooLongError, check_query_length
-from scoring.tokenizing.text_labels import LabelPlace
+from scoring.tokenizing.text_labels import LabelPlace, Window
 from scoring.tokenizing.tokenization import TextTokenizer
 from scoring.vocabulary import bad_id, check_range
 
@@ -69,7 +70,7 @@ def _encode_text_query(
             prefix,
             lambda items, first: _without_delimiter(tokenizer.encode_items_alone(items, len(prefix)), delimiter, first),
             tokens=len(prefix),
-            label_place=LabelPlace(lambda item: item, add_special_tokens=False),
+            label_place=lambda item: Window(item, add_special_tokens=False),
         )
     if item_first:
         return EncodedQuery(
@@ -78,14 +79,14 @@ def _encode_text_query(
             tokens=len(prefix),
             stored_tokens=len(prefix),
             repeated_characters=len(query),
-            label_place=LabelPlace(lambda item: item + query, add_special_tokens=True),
+            label_place=lambda item: Window(item + query, add_special_tokens=True),
         )
     return EncodedQuery(
         prefix,
         lambda items, _: encoder(items),
         tokens=len(prefix),
         repeated_characters=encoder.repeated_characters,
-        label_place=LabelPlace(lambda item: encoder.tail + item, encoder.add_special_tokens),
+        label_place=lambda item: Window(encoder.tail + item, encoder.add_special_tokens),
     )
 
 
@@ -97,7 +98,11 @@ def _encode_prompt(
         raise RequestError(ErrorCode.EMPTY_QUERY, "query has no tokens", param="query")
     delimiter = card.delimiter
     prompt = Prompt(wording, query, tokenizer, delimiter)
-    encoder = prompt.row_encoder(card.context_length, stop_if_unwanted)
+    try:
+        encoder = prompt.row_encoder(card.context_length, stop_if_unwanted)
+    except ControlTokenError as error:
+        where = "instruction" if error.token in wording.instruction else "query"
+        raise invalid(f"{where}: {error}", where) from None
     prefix, behind = encoder.query, len(encoder.suffix)
     if len(prefix) and int(prefix.max()) >= card.vocabulary:
         raise bad_id(int(prefix.max()), card, "query")
@@ -105,7 +110,7 @@ def _encode_prompt(
         raise delimiter_found(delimiter, "query")
 
     def encode_items(items: Sequence[str], first: int) -> Iterator[Rows]:
-        rows = encoder(items)
+        rows = _naming_items(encoder(items), first)
         return rows if delimiter is None else _without_delimiter(rows, delimiter, first)
 
     return EncodedQuery(
@@ -163,6 +168,15 @@ def _check_item_range(items: Sequence[list[int]], card: ModelCard, first: int) -
     if filled and not 0 <= min(map(min, filled)) <= max(map(max, filled)) < card.vocabulary:
         for n, item in enumerate(items, first):
             check_range(item, card, f"items[{n}]")
+
+
+def _naming_items(batches: Iterator[Rows], first: int) -> Iterator[Rows]:
+    """Name the item in the error if a control token can't be kept out of it."""
+    try:
+        yield from batches
+    except ControlTokenError as error:
+        where = f"items[{first + (error.item or 0)}]"
+        raise invalid(f"{where}: {error}", where) from None
 
 
 def _without_delimiter(batches: Iterator[Rows], delimiter: int, first: int) -> Iterator[Rows]:

@@ -36,7 +36,13 @@ class Wording:
     query: tuple[Piece, ...]  # holds the place of the query, once
     item: tuple[Piece, ...]  # holds the place of the item, once
     instruction: str = ""  # what stands at the place of the instruction, if there is one
-    sent_characters: int = 0  # how many of all these a client has sent
+    sent_characters: int = 0  # how many of all these a client has sent; 0: the instruction is the template's
+
+    @property
+    def own_text(self) -> str:
+        """The texts of the template itself. A NUL character stands where a place, or another piece, divides them."""
+        pieces = (*self.query, *self.item)
+        return "\0".join(part for piece in pieces for part in piece if isinstance(part, str))
 
 
 def read_pieces(texts: str | Sequence[str], place: Place, allowed: Sequence[Place] = ()) -> tuple[Piece, ...]:

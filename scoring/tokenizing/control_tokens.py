@@ -28,6 +28,8 @@ class ControlTokenError(Exception):
     """The tokenizer yields a control token from plain text, too, so a caller's text can't be encoded without it."""
 
     def __init__(self, token: str) -> None:
+        self.token = token
+        self.item: int | None = None  # the index of the item that holds it, among those that were encoded together
         super().__init__(f"it holds {quote(token)}, which the model's tokenizer reads as a control token in any text")
 
 

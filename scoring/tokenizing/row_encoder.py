@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scoring.layout import Rows, TokenIds
-from scoring.tokenizing.control_tokens import ControlTokens, TextEncoder, TextPart
+from scoring.tokenizing.control_tokens import ControlTokenError, ControlTokens, TextEncoder, TextPart
 from scoring.tokenizing.packed_tokens import common_prefixes, drop_leading, packed
 
 _NO_TOKENS: TokenIds = np.zeros(0, np.int32)
@@ -39,9 +39,14 @@ class RowEncoder:
         return len(self.tail) + len(self.after)
 
     def __call__(self, items: Sequence[str]) -> Iterator[Rows]:
-        """Encode ``tail + item`` for each item. The rows share the stable tokens, and what else of them agrees."""
+        """Encode ``tail + item`` for each item. The rows share the stable tokens, and what else of them agrees.
+
+        Raises ControlTokenError, which names the item.
+        """
+        first = 0
         for texts in batches(items, self.repeated_characters + len(self.suffix)):
-            tokens, lengths = packed(list(self._encode(texts)))
+            tokens, lengths = packed(list(self._encode(texts, first)))
+            first += len(texts)
             if len(self.suffix):
                 ends = np.repeat(np.cumsum(lengths, dtype=np.int64), len(self.suffix))
                 tokens = np.insert(tokens, ends, np.tile(self.suffix, len(lengths)))
@@ -56,20 +61,28 @@ class RowEncoder:
             return (TextPart(text, as_text=False),)
         return self.control_tokens.split_written([(self.tail, False), (item, True), (self.after, False)])
 
-    def _encode(self, items: Sequence[str]) -> Iterator[list[int]]:
-        """Yield the tokens of each item's row behind the stable tokens, without the suffix."""
+    def _encode(self, items: Sequence[str], first: int) -> Iterator[list[int]]:
+        """Yield the tokens of each item's row behind the stable tokens, without the suffix.
+
+        first: the index of the first item.
+        """
         of_items = [self.parts(item) for item in items]
         whole = self.tokenizer.encode_each(
             (parts[0].text for parts in of_items if len(parts) == 1),
             add_special_tokens=self.add_special_tokens,
             behind_text=self.behind_text,
         )
-        for parts in of_items:
+        for n, parts in enumerate(of_items, first):
             if len(parts) == 1:
                 yield next(whole)
             elif self.control_tokens is not None:
                 before, after = self.tokenizer.around if self.add_special_tokens else ([], [])
-                yield [*before, *self.control_tokens.encode(parts, behind_text=self.behind_text), *after]
+                try:
+                    ids = self.control_tokens.encode(parts, behind_text=self.behind_text)
+                except ControlTokenError as error:
+                    error.item = n
+                    raise
+                yield [*before, *ids, *after]
 
 
 class QueryTooLongError(Exception):

@@ -26,12 +26,22 @@ MOST_REMEMBERED = 2**17
 """Pairs and tokens of labels that are remembered, at most, but for those of the last windows."""
 
 
-class LabelPlace(NamedTuple):
-    """The place of the labels behind an item."""
+class Window(NamedTuple):
+    """What is encoded with each label: the text before them, or its end if the rest is encoded by itself."""
 
-    text_before: Callable[[str], str]  # the text before them, given the item; it is whole, or begins at a safe cut
+    text: str
     add_special_tokens: bool  # whether the tokenizer puts its special tokens around that text and the label
+    behind_text: bool = False  # whether the text stands behind other text, so that the tokenizer marks no beginning
     last: tuple[int, ...] = ()  # tokens behind the label that the tokenizer does not put there itself
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """How it is encoded. Windows of one kind are encoded together."""
+        return self.add_special_tokens, self.behind_text
+
+
+LabelPlace = Callable[[str], Window]
+"""Returns what stands before the labels behind an item."""
 
 
 class Behind(NamedTuple):
@@ -49,13 +59,6 @@ class Behind(NamedTuple):
         return cls(np.array(replaced, np.int32), lengths, tokens)
 
 
-class _Window(NamedTuple):
-    """What is encoded with the labels: the end of the text before them, or all of it."""
-
-    text: str
-    add_special_tokens: bool
-
-
 @dataclass(slots=True)
 class TextLabels:
     """Encodes the labels of one request behind its items. What was found behind a window is remembered for the next."""
@@ -65,7 +68,7 @@ class TextLabels:
     place: LabelPlace
     count_characters: Callable[[int], None]  # is called with how many are about to be encoded, and may raise
     stop_if_unwanted: Callable[[], None] = always_wanted
-    _known: dict[_Window, Behind] = field(default_factory=dict)
+    _known: dict[Window, Behind] = field(default_factory=dict)
     _remembered: int = 0  # the pairs and tokens of what is known
 
     def behind(self, items: Sequence[str]) -> Iterator[Behind]:
@@ -77,17 +80,17 @@ class TextLabels:
                 self._known.clear()
                 self._remembered = 0
             new = list(dict.fromkeys(window for window in windows if window not in self._known))
-            for add_special_tokens in (False, True):
-                self._encode([window for window in new if window.add_special_tokens is add_special_tokens])
+            for kind in dict.fromkeys(window.kind for window in new):
+                self._encode([window for window in new if window.kind == kind])
             yield from (self._known[window] for window in windows)
 
-    def _window(self, item: str) -> _Window:
-        text = self.place.text_before(item)
-        end = self.tokenizer.end_behind_cut(text)
-        return _Window(text, self.place.add_special_tokens) if end is None else _Window(end, False)
+    def _window(self, item: str) -> Window:
+        window = self.place(item)
+        end = self.tokenizer.end_behind_cut(window.text)
+        return window if end is None else Window(end, add_special_tokens=False, last=window.last)
 
-    def _encode(self, windows: Sequence[_Window]) -> None:
-        """Encode the labels behind windows, all of which have special tokens around them, or none of which has."""
+    def _encode(self, windows: Sequence[Window]) -> None:
+        """Encode the labels behind windows of one kind."""
         if not windows:
             return
         of_labels = sum(map(len, self.labels))
@@ -95,11 +98,13 @@ class TextLabels:
             sum(len(window.text) * (1 + len(self.labels)) for window in windows) + of_labels * len(windows)
         )
         texts = (window.text + label for window in windows for label in ("", *self.labels))
-        encoded = self.tokenizer.encode_each(texts, add_special_tokens=windows[0].add_special_tokens)
+        encoded = self.tokenizer.encode_each(
+            texts, add_special_tokens=windows[0].add_special_tokens, behind_text=windows[0].behind_text
+        )
         for window in windows:
             self.stop_if_unwanted()
-            alone = (*next(encoded), *self.place.last)
-            whole = [(*next(encoded), *self.place.last) for _ in self.labels]
+            alone = (*next(encoded), *window.last)
+            whole = [(*next(encoded), *window.last) for _ in self.labels]
             shared = [_common(alone, tokens) for tokens in whole]
             targets = [tokens[kept:] for tokens, kept in zip(whole, shared, strict=True)]
             known = self._known[window] = Behind.of([len(alone) - kept for kept in shared], targets)

@@ -15,7 +15,7 @@ from scoring.layout import Chunk, Continuations, Rows
 from scoring.limits import Limit, Limits
 from scoring.prepare import Preparation
 from scoring.request import parse_score_request
-from scoring.tokenizing.text_labels import MOST_PAIRS, LabelPlace, TextLabels
+from scoring.tokenizing.text_labels import MOST_PAIRS, TextLabels, Window
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.test_label_sequences import card_of, prepared, refusal
@@ -72,7 +72,7 @@ def test_labels_behind_the_same_end_are_encoded_once(monkeypatch: pytest.MonkeyP
 
 def test_long_labels_behind_many_different_ends_take_little_memory() -> None:
     tokenizer = under_test.qwen2()
-    labels = TextLabels(tokenizer, [" the answer" * 200], LabelPlace(lambda item: item, False), lambda _: None)
+    labels = TextLabels(tokenizer, [" the answer" * 200], lambda item: Window(item, False), lambda _: None)
     items = [f"query {chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)}" for n in range(3_000)]
     targets = next(labels.behind(items[:1])).tokens.tolist()
     tracemalloc.start()

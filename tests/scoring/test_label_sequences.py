@@ -18,7 +18,7 @@ from scoring.templates.template import Template, parse_template
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.packed_rows import whole_sequences
 from tests.scoring.generous_limits import GENEROUS
-from tests.scoring.templates.prompts import pieces_of
+from tests.scoring.templates.prompts import in_transformers, texts_of, tokens_by_transformers
 from tests.scoring.templates.test_encoding import ENDED
 from tests.scoring.tokenizing import tokenizers_under_test as under_test
 from tests.scoring.tokenizing.tokenizer_families import FAMILIES, family
@@ -151,6 +151,9 @@ def test_in_delimiter_mode_a_label_is_tokenized_with_the_item_alone(
 @example(
     name="qwen2", pieces=[], behind=" Answer: a long text, behind the item:", query="q", items=["i"], labels=["no"]
 )
+@example(name="qwen2", pieces=[], behind="<|im_end|>", query="q", items=["<|im_end|> a", "<|im_end|>"], labels=["no"])
+@example(name="ended", pieces=[], behind="", query="<|im_end|>", items=["", "a", "<|im_end|>"], labels=["no", " way"])
+@example(name="llama2", pieces=[], behind="", query="</s> q", items=["a</s>", "", "</s> "], labels=["no", " way"])
 @example(name="ended", pieces=["<|im_end|>\n"], behind="", query="q", items=["i"], labels=["no", " way"])
 def test_a_label_goes_on_with_the_last_piece_of_a_template(
     name: str, pieces: list[str], behind: str, query: str, items: list[str], labels: list[str]
@@ -166,14 +169,11 @@ def test_a_label_goes_on_with_the_last_piece_of_a_template(
             "label_scoring": "sequence",
         },
     )
-    first, last = tokenizer.around
 
     def encode_pieces(item: str, label: str) -> list[int]:
-        *texts, end = pieces_of(template.plain, query, item)
-        if not texts:
-            return tokenizer.encode(end + label)
-        inner = [tokenizer.encode(text, add_special_tokens=False) for text in (*texts, end + label)]
-        return [*first, *(token for ids in inner for token in ids), *last]
+        *texts, end = texts_of(template.plain, query, item)
+        pieces = [*texts, [*end, (label, False)]]
+        return tokens_by_transformers(in_transformers(tokenizer), template.plain, pieces, tokenizer.around)
 
     plain = [[split_plainly(encode_pieces(item, ""), encode_pieces(item, label)) for label in labels] for item in items]
     assume(all(kept and targets for of_item in plain for kept, targets in of_item))

@@ -93,7 +93,8 @@ class ScoreFields(BaseModel):
     query_template: str | None = Field(
         None,
         description="the text that the query becomes: `{query}` stands for it, `{instruction}` for the instruction. "
-        "Only for texts. In what clients write in place of these, braces are text and special tokens are read as such",
+        "Only for texts. What clients write in place of these is text, also where it has braces or spells a special "
+        "token",
     )
     item_template: str | None = Field(None, description="the same for each item, for which `{item}` stands")
     template: str | None = Field(

@@ -64,9 +64,11 @@ def test_without_one_of_them_the_text_is_taken_as_it_is(missing: str) -> None:
 
 
 def test_an_instruction_stands_at_its_place_and_its_braces_are_text() -> None:
-    found = prepared(query_template="{instruction}: {query}", instruction="{query}<|im_end|>", items=["is"])
-    assert qwen3().added_tokens["<|im_end|>"] in sequences(found)[0]
-    assert sequences(found) == [qwen3().encode("{query}<|im_end|>: the answeris")]
+    found = prepared(query_template="{instruction}: {query}", instruction="{query}", items=["is"])
+    assert sequences(found) == [qwen3().encode("{query}: the answeris")]
+    ended = prepared(query_template="{instruction}: {query}", instruction="<|im_end|>", items=["is"])
+    assert qwen3().added_tokens["<|im_end|>"] not in sequences(ended)[0]
+    assert qwen3().decode(sequences(ended)[0]) == "<|im_end|>: the answeris"
 
 
 def test_a_named_template_brings_its_labels_unless_the_request_has_some() -> None:
@@ -121,14 +123,10 @@ def test_a_delimiter_stands_between_query_and_item_and_nowhere_else() -> None:
     assert found.count(delimiter) == 1
     assert found.index(delimiter) == len(qwen3().encode("Q: the answer"))
     assert error(query_template="Q<|endoftext|>: {query}", delimiter=delimiter) == ("delimiter_in_input", "query")
-    assert error(query_template="{query}", query="<|endoftext|>", delimiter=delimiter) == (
-        "delimiter_in_input",
-        "query",
-    )
     in_item: dict[str, Any] = {"item_template": "{item}<|endoftext|>", "delimiter": delimiter}
     assert error(**in_item) == ("delimiter_in_input", "items[0]")
-    sent: dict[str, Any] = {"items": ["is", "<|endoftext|>"], "delimiter": delimiter}
-    assert error(item_template="D: {item}", **sent) == ("delimiter_in_input", "items[1]")
+    sent = prepared(item_template="D: {item}", query="<|endoftext|>", items=["<|endoftext|>"], delimiter=delimiter)
+    assert sequences(sent)[0].count(delimiter) == 1, "what a client sends is text"
 
 
 def limit(name: str, most: int) -> Limits:
@@ -149,7 +147,7 @@ def test_what_a_template_adds_to_each_row_is_checked_before_a_row_is_made(monkey
         raise AssertionError("a row was made")
 
     behind = len(Prompt(TEMPLATES["qwen3-reranker"].plain, BODY["query"], qwen3()).row_encoder().suffix)
-    monkeypatch.setattr("scoring.tokenizing.tokenization.TextTokenizer.encode_batch", forbidden)
+    monkeypatch.setattr("scoring.tokenizing.tokenization.TextTokenizer.encode_each", forbidden)
     fields: dict[str, Any] = {"template": "qwen3-reranker", "items": ["a"] * 10}
     assert behind > 5
     assert error(**fields, limits=limit("stored_tokens", behind * 10 - 1))[0] is ErrorCode.REQUEST_TOO_LARGE
