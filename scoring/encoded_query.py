@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from scoring.request import ScoreRequest
 from scoring.templates.encoding import Prompt
 from scoring.templates.wording import Wording
 from scoring.tokenizing.control_tokens import ControlTokenError
+from scoring.tokenizing.encoded import EncodedQuery, checked_vocabulary
 from scoring.tokenizing.row_encoder import QueryTooLongError, check_query_length
 from scoring.tokenizing.text_labels import LabelPlace, Window
 from scoring.tokenizing.tokenization import TextTokenizer
@@ -24,21 +23,6 @@ from scoring.vocabulary import bad_id, check_range
 _EMPTY: TokenIds = np.zeros(0, np.int32)
 _BATCH_TOKENS = 2**20
 
-ItemEncoder = Callable[[Sequence[Any], int], Iterator[Rows]]
-"""Turns items of the query's kind into rows, in batches. The number is the index of the first item in the request."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedQuery:
-    """An encoded query, and what it takes with each item."""
-
-    prefix: TokenIds
-    encode_items: ItemEncoder  # the rows are not checked yet
-    tokens: int  # of the query in each sequence
-    stored_tokens: int = 0  # of the query in each row: all of them if there is no prefix that the items share
-    repeated_characters: int = 0  # of the query that are encoded again with each item
-    label_place: LabelPlace | None = None  # where labels of any number of tokens stand; None behind token ids
-
 
 def encode_query(
     request: ScoreRequest, card: ModelCard, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]
@@ -46,6 +30,8 @@ def encode_query(
     """Encode the query of a request. Raises :class:`RequestError`."""
     item_first = request.options.item_first and card.delimiter is None
     try:
+        if request.decision is not None:
+            return request.decision.prompts.encode(card, tokenizer, stop_if_unwanted)
         if isinstance(request.query, str) and request.wording is not None:
             return _encode_prompt(request.query, request.wording, card, tokenizer, stop_if_unwanted)
         if isinstance(request.query, str):
@@ -104,8 +90,7 @@ def _encode_prompt(
         where = "instruction" if error.token in wording.instruction else "query"
         raise invalid(f"{where}: {error}", where) from None
     prefix, behind = encoder.query, len(encoder.suffix)
-    if len(prefix) and int(prefix.max()) >= card.vocabulary:
-        raise bad_id(int(prefix.max()), card, "query")
+    checked_vocabulary(prefix, card, "query")
     if delimiter is not None and np.count_nonzero(prefix == delimiter) > 1:
         raise delimiter_found(delimiter, "query")
 

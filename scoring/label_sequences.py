@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoints.card import ModelCard
-from scoring.encoded_query import EncodedQuery, delimiter_found
+from scoring.encoded_query import delimiter_found
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.labels import labels_field
 from scoring.layout import Continuations, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.options import Normalization, Scoring
 from scoring.request import ScoreRequest
+from scoring.tokenizing.encoded import EncodedQuery
 from scoring.tokenizing.text_labels import MOST_PAIRS, Behind, TextLabels, windows_at_a_time
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 from scoring.vocabulary import bad_id, check_range

@@ -53,6 +53,11 @@ class PreparedRequest:
     warnings: tuple[str, ...]
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
 
+    @property
+    def sequence_lengths(self) -> TokenIds:
+        """int32 [N]: how many tokens the sequence of each item has, prefix included."""
+        return np.concatenate([np.zeros(0, np.int32), *(chunk.rows.sequence_lengths for chunk in self.chunks)])
+
 
 def prepare(
     request: ScoreRequest,
@@ -243,6 +248,8 @@ def _joined(rest: Part, part: Part) -> Part:
 
 
 def _warnings(request: ScoreRequest, card: ModelCard, wanted: AlgorithmSetting) -> tuple[str, ...]:
+    if request.decision is not None:
+        return request.decision.warnings
     if not request.options.item_first:
         return ()
     if card.delimiter is not None:

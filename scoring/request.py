@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, TypeVar, cast
 
+from scoring.decisions.decision import Decision
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Normalization, ScoreOptions, Scoring
 from scoring.templates.asked import TEMPLATE_FIELDS, find_template, wording_of
@@ -53,6 +54,7 @@ class ScoreRequest:
     template: Template | None = None  # that the wording was taken from, if it was
     item_labels: ListsOfLabels | None = None  # labels for each item: as ids, or as texts
     label_token_sequences: tuple[tuple[int, ...], ...] | None = None  # labels of any number of tokens
+    decision: Decision | None = None  # the prompts of a decision, whose texts are the items behind what they share
 
     @property
     def pairs(self) -> int:

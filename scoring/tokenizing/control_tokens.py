@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar, cast
 
 from scoring.quoting import quote
 
-_START, _END = "\U000f0000", "\U000f0001"
+START, END = "\U000f0000", "\U000f0001"
 """Characters for private use. Between them stands a control token that a caller wrote."""
 
 _SEARCHED = 2**16
@@ -88,8 +88,8 @@ class ControlTokens:
     def _mark(self, value: object) -> object:
         match value:
             case str():
-                parts = self.split_written([(value.replace(_START, "").replace(_END, ""), True)])
-                return "".join(_START + part.text + _END if part.as_text else part.text for part in parts)
+                parts = self.split_written([(value.replace(START, "").replace(END, ""), True)])
+                return "".join(START + part.text + END if part.as_text else part.text for part in parts)
             case dict():
                 return {self._mark(name): self._mark(each) for name, each in value.items()}
             case list() | tuple():
@@ -180,4 +180,4 @@ class ControlTokens:
 def _patterns(texts: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return what finds a text, and what finds one between marks or a mark by itself. texts: the longest ones first."""
     one = "|".join(map(re.escape, texts)) or "(?!)"
-    return re.compile(one), re.compile(f"{_START}({one}){_END}|[{_START}{_END}]")
+    return re.compile(one), re.compile(f"{START}({one}){END}|[{START}{END}]")

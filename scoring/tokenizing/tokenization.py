@@ -27,7 +27,7 @@ from scoring.tokenizing.packed_tokens import packed
 from scoring.tokenizing.query_cut import QueryCutter
 from scoring.tokenizing.recent import Recent
 from scoring.tokenizing.row_encoder import RowEncoder, batches, check_query_length
-from scoring.tokenizing.tokenizer_files import fingerprint_of, load_tokenizer, marks_beginnings
+from scoring.tokenizing.tokenizer_files import ChatFormat, fingerprint_of, load_tokenizer, marks_beginnings
 
 T = TypeVar("T")
 
@@ -56,12 +56,15 @@ def always_wanted() -> None:
 class TextTokenizer:
     """A model's tokenizer. It never truncates and never pads, and is safe to use from several threads."""
 
-    def __init__(self, backend: Tokenizer, *, special_tokens_split: bool = False) -> None:
+    def __init__(
+        self, backend: Tokenizer, *, special_tokens_split: bool = False, chat: ChatFormat | None = None
+    ) -> None:
         """Copy ``backend``, since transformers changes its truncation and padding.
 
         special_tokens_split: whether special tokens written out in a text are treated as ordinary text (transformers'
-        ``split_special_tokens``).
+        ``split_special_tokens``). chat: what its files say about chats.
         """
+        self.chat = chat or ChatFormat()
         self._backend = Tokenizer.from_str(backend.to_str())
         self._in_one_thread = False
         self._recent = Recent()
@@ -78,7 +81,7 @@ class TextTokenizer:
         self.special_tokens = frozenset(token.content for token in added.values() if token.special)
         """Those of the added tokens that the tokenizer calls special."""
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
-        self._marks_beginnings = marks_beginnings(definition["normalizer"]) or marks_beginnings(
+        self.marks_beginnings = marks_beginnings(definition["normalizer"]) or marks_beginnings(
             definition["pre_tokenizer"]
         )
         self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -91,8 +94,8 @@ class TextTokenizer:
     @classmethod
     def load(cls, directory: Path | str) -> TextTokenizer:
         """Load the tokenizer in a model directory as transformers does. Raises :class:`CheckpointError`."""
-        backend, special_tokens_split = load_tokenizer(Path(directory))
-        return cls(backend, special_tokens_split=special_tokens_split)
+        backend, special_tokens_split, chat = load_tokenizer(Path(directory))
+        return cls(backend, special_tokens_split=special_tokens_split, chat=chat)
 
     def in_one_thread(self) -> TextTokenizer:
         """Return this tokenizer for a caller that must not wait for others. It keeps the interpreter's lock."""
@@ -304,7 +307,7 @@ class TextTokenizer:
         self, texts: Sequence[str], add_special_tokens: bool, *, behind_text: bool = False
     ) -> list[list[int]]:
         """Return the token ids of each text."""
-        if behind_text and self._marks_beginnings:
+        if behind_text and self.marks_beginnings:
             # SentencePiece vocabularies have no longer tokens with a line feed, so none merges with the text.
             before, *encoded = self._encode_all([_MARKED, *(_MARKED + text for text in texts)], add_special_tokens)
             return [

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,19 @@ from tokenizers import Tokenizer
 from checkpoints.files import CheckpointError, require_directory
 
 
-def load_tokenizer(directory: Path) -> tuple[Tokenizer, bool]:
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """What a tokenizer's files say about chats."""
+
+    template: str | None = None  # in Jinja; None: there is none
+    special_tokens: Mapping[str, str] = field(default_factory=dict)  # such as bos_token, by the names of templates
+
+
+def load_tokenizer(directory: Path) -> tuple[Tokenizer, bool, ChatFormat]:
     """Load the tokenizer in a model directory as transformers does.
 
-    Returns it, and whether special tokens written out in a text are ordinary text. Raises :class:`CheckpointError`.
+    Returns it, whether special tokens written out in a text are ordinary text, and what it says about chats. Raises
+    :class:`CheckpointError`.
     """
     require_directory(directory)
     _require_tokenizer_files(directory)
@@ -44,7 +54,11 @@ def load_tokenizer(directory: Path) -> tuple[Tokenizer, bool]:
             f"the tokenizer of {directory} ({type(tokenizer).__name__}) has no fast form, which is the only one "
             "served: tokenizer_class in tokenizer_config.json must name one that reads tokenizer.json"
         )
-    return tokenizer.backend_tokenizer, bool(tokenizer.split_special_tokens)
+    template = tokenizer.chat_template
+    if isinstance(template, dict):  # several, of which the one with this name is for plain chats
+        template = template.get("default")
+    chat = ChatFormat(template, dict(tokenizer.special_tokens_map))
+    return tokenizer.backend_tokenizer, bool(tokenizer.split_special_tokens), chat
 
 
 def _tokenizer_file(directory: Path) -> Path:

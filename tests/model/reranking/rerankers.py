@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -61,25 +62,29 @@ def pairs() -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((text(9), tuple(text(30) for _ in range(DOCUMENTS_EACH))) for _ in range(QUERIES))
 
 
-def write_checkpoint(directory: Path, name: str) -> Path:
-    """Write a small checkpoint into a folder, with weights that follow from a seed."""
+def write_checkpoint(directory: Path, name: str, texts: Sequence[str] = ()) -> Path:
+    """Write a small checkpoint into a folder, with weights that follow from a seed.
+
+    texts: further ones that its tokenizer learns tokens from.
+    """
     reranker = RERANKERS[name]
     added = [plain("<think>"), plain("</think>")]
-    write(directory, _tokenizer(), reranker.config.family, reranker.tokenizer_class, added, pad_token="<|endoftext|>")
-    config = replace(reranker.config, vocabulary=TextTokenizer.load(directory).vocabulary)
+    config, tokenizer = reranker.config, _tokenizer(texts)
+    write(directory, tokenizer, config.family, reranker.tokenizer_class, added, pad_token="<|endoftext|>")
+    config = replace(config, vocabulary=TextTokenizer.load(directory).vocabulary)
     (directory / "config.json").write_text(json.dumps(config.to_huggingface() | {"dtype": "float32"}))
     save_file(tensors(config, SEED), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 
-def _tokenizer() -> Tokenizer:
+def _tokenizer(texts: Sequence[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = split_by(QWEN2)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(_texts(), trainer)
+    tokenizer.train_from_iterator(chain(_texts(), texts), trainer)
     tokenizer.add_special_tokens([special(token) for token in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
     return tokenizer
 

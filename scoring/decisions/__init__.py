@@ -1,0 +1,1 @@
+"""Decisions: questions about one state, each asked in a prompt of its own."""

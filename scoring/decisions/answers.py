@@ -1,0 +1,132 @@
+"""What is kept of the questions of a decision, and the answers that the scores give them.
+
+The formulas are those of the package ``decision`` of transformers 5.24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scoring.conversion import SMALL_LABEL_MASS, to_scores
+from scoring.decisions.prompts import Asked
+from scoring.decisions.questions import Kind
+from scoring.item_labels import ItemLabels
+from scoring.layout import LabelScores
+from scoring.quoting import quote
+
+
+def form_of(asked: Sequence[Asked], temperatures: Sequence[float], input_tokens: int) -> dict[str, Any]:
+    """Return as JSON what the answers need beside the scores. input_tokens: of all prompts."""
+    return {
+        "input_tokens": input_tokens,
+        "questions": [_form(one, temperature) for one, temperature in zip(asked, temperatures, strict=True)],
+    }
+
+
+def _form(asked: Asked, temperature: float) -> dict[str, Any]:
+    question = asked.question
+    form: dict[str, Any] = {
+        "name": question.name,
+        "kind": question.kind.value,
+        "options": [option.value for option in asked.options],
+    }
+    if question.legend:
+        form["legend"] = list(question.legend)
+    if temperature != 1.0:
+        form["temperature"] = temperature
+    if len(asked.rows.behind) > 1:
+        form["rows"], form["places"] = len(asked.rows.behind), asked.rows.places
+    return form
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a question."""
+
+    name: str | None
+    kind: Kind
+    options: Sequence[str | bool]  # in the order of the prompt; of a scale: the numbers of its levels, from 0
+    probabilities: Sequence[float]  # of each option
+    legend: Sequence[Any]  # of a scale: what each level means
+    label_mass: float  # the share of the whole vocabulary that the labels have
+    argmax_is_label: bool | None  # whether the most probable token is a label, or begins one; None: it is not known
+
+    @property
+    def yes(self) -> float:
+        """The probability of yes."""
+        return self.probabilities[list(self.options).index("true")]
+
+    @property
+    def best(self) -> int:
+        """The index of the most probable option, the first of several."""
+        return int(np.argmax(self.probabilities))
+
+    @property
+    def score(self) -> float:
+        """The mean level of a scale."""
+        return sum(level * share for level, share in enumerate(self.probabilities))
+
+    @property
+    def confidence(self) -> float:
+        """How sure the answer is, between 0 and 1. Of yes or no, the probability itself says it."""
+        count = len(self.probabilities)
+        if count == 1:
+            return 1.0
+        if self.kind is Kind.CHOICE:
+            return max(0.0, (self.probabilities[self.best] - 1 / count) / (1 - 1 / count))
+        distance = sum(share * abs(level - self.best) for level, share in enumerate(self.probabilities))
+        uniform = sum(abs(level - (count - 1) / 2) for level in range(count)) / count
+        return max(0.0, 1 - distance / uniform)
+
+
+def answers_of(form: Mapping[str, Any], scores: LabelScores, item_labels: ItemLabels) -> Iterator[Answer]:
+    """Yield the answer to each question. scores: of all rows. Raises RequestError JOB_FAILED for impossible ones."""
+    picked = item_labels.pick(scores)
+    assert picked.logprobs is not None
+    first = 0
+    for question in form["questions"]:
+        count = len(question["options"])
+        logits, logprobs = picked.logits[first, :count], picked.logprobs[first, :count]
+        places = question.get("places")
+        if places is not None:
+            logits = logprobs = np.array(
+                [sum(picked.logprobs[first + row, place] for row, place in one) for one in places], np.float32
+            )
+        yield Answer(
+            name=question["name"],
+            kind=Kind(question["kind"]),
+            options=question["options"],
+            probabilities=_softmax(logits, question.get("temperature", 1.0)),
+            legend=question.get("legend", ()),
+            label_mass=min(1.0, float(np.exp(logprobs.astype(np.float64)).sum())),
+            argmax_is_label=_leads(scores, picked, first),
+        )
+        first += question.get("rows", 1)
+
+
+def _softmax(logits: npt.NDArray[np.float32], temperature: float) -> list[float]:
+    found: list[float] = to_scores(LabelScores(logits[None], None), True, temperature)[0].tolist()
+    return found
+
+
+def _leads(scores: LabelScores, picked: LabelScores, row: int) -> bool | None:
+    if scores.top_logprobs is None or picked.logprobs is None:
+        return None
+    return bool(picked.logprobs[row].max() >= scores.top_logprobs[row])
+
+
+def warnings_of_answers(answers: Sequence[Answer]) -> list[str]:
+    """Return what the answers give reason to doubt."""
+    small = [answer for answer in answers if answer.label_mass < SMALL_LABEL_MASS]
+    if not small:
+        return []
+    names = ", ".join("without a name" if answer.name is None else quote(answer.name) for answer in small[:3])
+    return [
+        f"the labels have less than {SMALL_LABEL_MASS} of the probability together for {len(small)} of {len(answers)} "
+        f"questions, such as {names}: the prompt is probably not one that the model answers with these labels"
+    ]

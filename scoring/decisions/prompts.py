@@ -1,0 +1,368 @@
+"""The prompts of a decision: one for each question, as transformers' package ``decision`` renders it.
+
+What the prompts of a state have in common is found by rendering questions that are made up here. So where a prompt is
+cut depends on the state and the template alone, never on the other questions, and no question changes another's bits.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from checkpoints.card import ModelCard
+from scoring.decisions.checkpoint import DecisionCheckpoint, LabelRows, Tokens
+from scoring.decisions.questions import Fault, Kind, Option, Question, refuse
+from scoring.decisions.rendering import RenderingError, rendering_of
+from scoring.error_codes import ErrorCode, RequestError, invalid
+from scoring.layout import Rows, TokenIds
+from scoring.tokenizing.control_tokens import END, START, ControlTokenError, ControlTokens
+from scoring.tokenizing.encoded import EncodedQuery, checked_vocabulary
+from scoring.tokenizing.row_encoder import check_query_length
+from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
+
+MARK, SPLIT = "<|mark|>", "<|split|>"
+"""What a decision template writes where an answer is read, and where the text is cut before it is encoded."""
+
+MOST_CHARACTERS = 2**26
+"""The most characters that all prompts of a request may have together, each with its state."""
+
+_SENTINEL = re.compile(rf"(?<!{START})(?:{re.escape(MARK)}|{re.escape(SPLIT)})")
+_SENTINEL_MARK = re.compile(rf"(?<!{START}){re.escape(MARK)}")
+"""A sentinel that the template wrote. Those of a caller are marked as text."""
+
+_MADE_UP = (
+    Question("a", Kind.NOUL, "a", (Option("true", "a"), Option("false", "b"))),
+    Question("b", Kind.CHOICE, "b", (Option("c", "d"), Option("e", "f"))),
+    Question("c", Kind.SCORE, "c", (Option("0", "e"), Option("1", "g"), Option("2", "h")), ("e", "g", "h")),
+)
+"""Questions that begin differently, so that what their prompts have in common is what stands before a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question with the labels that answer it."""
+
+    question: Question
+    options: tuple[Option, ...]  # in the order of the prompt
+    labels: tuple[str, ...]
+    rows: LabelRows
+
+    def shown(self) -> dict[str, Any]:
+        """Return what a template sees of it."""
+        return {
+            "name": self.question.name,
+            "type": self.question.kind.value,
+            "instructions": self.question.instructions,
+            "options": [text_of(option.value) for option in self.options],
+            "labels": list(self.labels),
+            "descriptions": [option.description for option in self.options],
+        }
+
+
+def text_of(value: str | bool) -> str:
+    """Return an option as the prompt has it."""
+    return value if isinstance(value, str) else str(value).lower()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecisionPrompts:
+    """The prompts of one request as texts, in which control tokens of the caller are marked."""
+
+    control: ControlTokens
+    shared: str  # what the prompts about this state begin with; of one prompt for all questions: nothing
+    behind: tuple[str, ...]  # of each row: what follows, up to where its answer is read
+    suffixes: tuple[Tokens, ...]  # of each row: the tokens behind that
+    apart: frozenset[int] = frozenset()  # rows whose text is their whole prompt, which begins otherwise
+    are_one: bool = False  # whether all questions stand in one prompt: then each text follows the one before it
+
+    def encode(self, card: ModelCard, tokenizer: TextTokenizer, stop_if_unwanted: Callable[[], None]) -> EncodedQuery:
+        """Encode what the prompts share, and return what encodes the rows. Raises RequestError, QueryTooLongError."""
+        if self.are_one:
+            return self._one(card, tokenizer)
+        *before, last = self._pieces(self.shared)
+        ids = self._encode(before, tokenizer)
+        if tokenizer.marks_beginnings and before:
+            return self._whole_prompts(ids, last, card, tokenizer)
+        encoder = tokenizer.row_encoder(
+            last.text,
+            before=ids,
+            add_special_tokens=False,
+            longest=card.context_length,
+            stop_if_unwanted=stop_if_unwanted,
+        )
+
+        def encode_items(items: Sequence[str], first: int) -> Iterator[Rows]:
+            for start, texts in self._runs(items, first):
+                if start in self.apart:
+                    yield from self._apart(encoder.query, texts, tokenizer, start)
+                    continue
+                pieces = [self._pieces(text) for text in texts]
+                done = 0
+                for rows in encoder([of_row[0].text for of_row in pieces]):
+                    tails = self._tails(pieces[done : done + len(rows)], tokenizer, start + done)
+                    yield _extended(rows, tails)
+                    done += len(rows)
+
+        return EncodedQuery(
+            checked_vocabulary(encoder.query, card, "state"),
+            encode_items,
+            tokens=len(encoder.query),
+            repeated_characters=encoder.repeated_characters,
+        )
+
+    def _whole_prompts(
+        self, before: list[int], last: _Piece, card: ModelCard, tokenizer: TextTokenizer
+    ) -> EncodedQuery:
+        """Encode each prompt as a whole, for a tokenizer that puts a marker before every text."""
+        prefix = np.array([*before, *self._encode([last], tokenizer)], np.int32)
+
+        def encode_items(items: Sequence[str], first: int) -> Iterator[Rows]:
+            for n, item in enumerate(items, first):
+                yield from self._apart(prefix, [item if n in self.apart else self.shared + item], tokenizer, n)
+
+        repeated = len(self.shared)
+        prefix = checked_vocabulary(prefix, card, "state")
+        return EncodedQuery(prefix, encode_items, tokens=len(prefix), repeated_characters=repeated)
+
+    def _tails(self, pieces: Sequence[list[_Piece]], tokenizer: TextTokenizer, first: int) -> list[list[int]]:
+        """Return the tokens behind the first piece of each row. first: the number of the first row."""
+        return [[*self._encode(of_row[1:], tokenizer), *self.suffixes[n]] for n, of_row in enumerate(pieces, first)]
+
+    def _pieces(self, marked: str, is_behind: bool = False) -> list[_Piece]:
+        """Return the pieces of a marked text, of which the first and the last are the template's, and may be empty.
+
+        is_behind: whether another text stands before it.
+        """
+        found: list[_Piece] = []
+        for part in self.control.split(marked):
+            for text in [part.text] if part.as_text else _SENTINEL.split(part.text):
+                found.append(_Piece(text, part.as_text, is_behind or bool(found)))
+        return [*found, _Piece("", is_behind=True)] if found[-1].as_text else found
+
+    def _encode(self, pieces: Sequence[_Piece], tokenizer: TextTokenizer) -> list[int]:
+        tokens: list[int] = []
+        for piece in pieces:
+            if piece.as_text:
+                tokens += self._as_text(piece.text)
+            elif piece.is_behind:
+                tokens += tokenizer.encode_behind_text(piece.text)
+            else:
+                tokens += tokenizer.encode(piece.text, add_special_tokens=False)
+        return tokens
+
+    def _as_text(self, token: str) -> list[int]:
+        try:
+            return self.control.encode_as_text(token)
+        except ControlTokenError as error:
+            raise invalid(f"the request can't be encoded: {error}", "state") from None
+
+    def _runs(self, items: Sequence[str], first: int) -> Iterator[tuple[int, Sequence[str]]]:
+        """Yield consecutive rows that are encoded alike, with the number of the first of them."""
+        for _, run in groupby(range(first, first + len(items)), lambda n: n in self.apart):
+            rows = list(run)
+            yield rows[0], items[rows[0] - first : rows[-1] + 1 - first]
+
+    def _apart(self, prefix: TokenIds, texts: Sequence[str], tokenizer: TextTokenizer, first: int) -> Iterator[Rows]:
+        """Encode whole prompts as rows behind what they have in common with the prefix. first: the first row."""
+        for n, text in enumerate(texts, first):
+            tokens = self._encode(self._pieces(text), tokenizer)
+            yield _row_behind(prefix, [*tokens, *self.suffixes[n]])
+
+    def _one(self, card: ModelCard, tokenizer: TextTokenizer) -> EncodedQuery:
+        """Encode one prompt, which is the shared beginning of rows that end within it."""
+        tokens: list[int] = []
+        ends = []
+        for n, (text, suffix) in enumerate(zip(self.behind, self.suffixes, strict=True)):
+            if not suffix:
+                tokens += self._encode(self._pieces(text, is_behind=n > 0), tokenizer)
+                check_query_length(len(tokens), card.context_length)
+            ends.append(len(tokens))
+        all_ends = np.array(ends, np.int32)
+
+        def encode_items(items: Sequence[str], first: int) -> Iterator[Rows]:
+            stop = first + len(items)
+            yield Rows.pack(self.suffixes[first:stop], all_ends[first:stop])
+
+        prefix = np.array(tokens, np.int32)
+        return EncodedQuery(checked_vocabulary(prefix, card, "state"), encode_items, tokens=len(prefix))
+
+
+class _Piece(NamedTuple):
+    """A text that is encoded by itself."""
+
+    text: str
+    as_text: bool = False  # whether it is a control token of the caller
+    is_behind: bool = False  # whether another piece stands before it
+
+
+def _row_behind(prefix: TokenIds, sequence: Sequence[int]) -> Rows:
+    """Return a sequence as a row behind what it has in common with the prefix."""
+    tokens = np.array(sequence, np.int32)
+    most = min(len(prefix), len(tokens))
+    differing = np.flatnonzero(prefix[:most] != tokens[:most])
+    end = int(differing[0]) if len(differing) else most
+    return Rows.pack([tokens[end:]], [end])
+
+
+def _extended(rows: Rows, tails: Sequence[Sequence[int]]) -> Rows:
+    """Return rows with further tokens at their ends."""
+    if not any(tails):
+        return rows
+    ends = np.cumsum(rows.lengths)
+    own = [
+        [*rows.tokens[end - length : end].tolist(), *tail]
+        for end, length, tail in zip(ends.tolist(), rows.lengths.tolist(), tails, strict=True)
+    ]
+    return Rows.pack(own, rows.prefix_ends)
+
+
+class PromptWriter:
+    """Writes the prompts of one checkpoint."""
+
+    def __init__(self, checkpoint: DecisionCheckpoint, tokenizer: TextTokenizer) -> None:
+        self._checkpoint = checkpoint
+        self._tokenizer = tokenizer
+        # The reference's own text, so that the prompts are the same.
+        from transformers.decision.template_utils import DECISION_PROMPT
+
+        self._generic = rendering_of(DECISION_PROMPT)
+        self._template = rendering_of(checkpoint.template or checkpoint.chat.template or "")
+        self._control = ControlTokens(tokenizer, self._template.literals, (MARK, SPLIT))
+        made_up = [self._ask(question, "") for question in _MADE_UP]
+        self._made_up = [one.shown() for one in made_up if isinstance(one, Asked)]
+
+    def ask(self, questions: Sequence[Question], paths: Sequence[str]) -> tuple[Asked, ...]:
+        """Return the questions with the labels of the model. Raises one RequestError for all faults."""
+        found: list[Asked] = []
+        faults: list[Fault] = []
+        for question, path in zip(questions, paths, strict=True):
+            asked = self._ask(question, path)
+            if isinstance(asked, Fault):
+                faults.append(asked)
+            else:
+                found.append(asked)
+        refuse(faults)
+        return tuple(found)
+
+    def _ask(self, question: Question, path: str) -> Asked | Fault:
+        labels = self._checkpoint.labels_of(path, question.kind, len(question.options))
+        if isinstance(labels, Fault):
+            return labels
+        rows = self._checkpoint.rows_of(path, question.kind, labels, self._tokenizer)
+        if isinstance(rows, Fault):
+            return rows
+        options = question.options
+        if question.kind is Kind.NOUL and self._checkpoint.noul_options[0] == "false":
+            options = options[::-1]
+        return Asked(question, options, labels, rows)
+
+    @property
+    def asks_all_at_once(self) -> bool:
+        """Whether one prompt has all questions."""
+        return self._checkpoint.template is not None and "questions" in self._template.variables
+
+    def write(
+        self, state: object, asked: Sequence[Asked], stop_if_unwanted: Callable[[], None] = always_wanted
+    ) -> DecisionPrompts:
+        """Return the prompts of a request. Raises RequestError."""
+        shown = [one.shown() for one in asked]
+        if not self._checkpoint.sanitizes:
+            state, shown = _without_sentinels(state), _without_sentinels(shown)
+        elif self._checkpoint.template is not None:
+            state, shown = self._control.mark(state), self._control.mark(shown)
+        try:
+            if self.asks_all_at_once:
+                return self._one_prompt(state, shown, asked)
+            shared = _whole(_common_beginning([self._render(state, [one]) for one in self._made_up]))
+            found = _Rendered()
+            for one, of_one in zip(asked, shown, strict=True):
+                stop_if_unwanted()
+                text = _SENTINEL_MARK.split(self._render(state, [of_one]), 1)[0]
+                found.add(text, shared, one.rows.behind)
+        except RenderingError as error:
+            message = f"the decision template of the model can't be used: {error}"
+            raise RequestError(ErrorCode.INVALID_TEMPLATE, message, param="state") from None
+        return DecisionPrompts(self._control, shared, tuple(found.texts), tuple(found.suffixes), frozenset(found.apart))
+
+    def _one_prompt(self, state: object, shown: list[dict[str, Any]], asked: Sequence[Asked]) -> DecisionPrompts:
+        texts = _SENTINEL_MARK.split(self._render(state, shown))
+        if len(texts) <= len(asked):
+            raise RenderingError(f"it writes {len(texts) - 1} marks for {len(asked)} questions")
+        behind = [
+            text if not suffix else "" for text, one in zip(texts, asked, strict=False) for suffix in one.rows.behind
+        ]
+        suffixes = tuple(suffix for one in asked for suffix in one.rows.behind)
+        return DecisionPrompts(self._control, "", tuple(behind), suffixes, are_one=True)
+
+    def _render(self, state: object, shown: Sequence[Mapping[str, Any]]) -> str:
+        content = ""
+        values: dict[str, Any] = {}
+        if self._checkpoint.template is None:
+            content = self._generic.render({"state": state, "question": shown[0]})
+            if self._checkpoint.sanitizes:
+                content = self._control.mark(content)
+        else:
+            values = {"state": state, "question": shown[0], "questions": shown}
+        return self._template.render(
+            {
+                **self._checkpoint.chat.special_tokens,
+                "messages": [{"role": "user", "content": content}],
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": True,
+                "enable_thinking": False,
+                **values,
+            }
+        )
+
+
+class _Rendered:
+    """The rows of prompts that were rendered one by one."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.suffixes: list[Tokens] = []
+        self.apart: list[int] = []
+        self._characters = 0
+
+    def add(self, text: str, shared: str, suffixes: Sequence[Tokens]) -> None:
+        """Add the rows of a prompt. Raises RequestError if the prompts are too long together."""
+        self._characters += len(text)
+        if self._characters > MOST_CHARACTERS:
+            message = f"the prompts of the questions have more than {MOST_CHARACTERS} characters together"
+            raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="questions", limit="decision_characters")
+        begins = text.startswith(shared)
+        for suffix in suffixes:
+            if not begins:
+                self.apart.append(len(self.texts))
+            self.texts.append(text[len(shared) :] if begins else text)
+            self.suffixes.append(suffix)
+
+
+def _common_beginning(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)  # in between, all texts begin as both do
+    ends = range(len(first) + 1)
+    return first[: bisect_left(ends, True, key=lambda end: not last.startswith(first[:end])) - 1]
+
+
+def _whole(text: str) -> str:
+    """Return a marked text without the beginning of a control token that it ends with."""
+    start = text.rfind(START)
+    return text[:start] if start > text.rfind(END) else text
+
+
+def _without_sentinels(value: Any) -> Any:
+    """Return a value whose texts have no sentinels."""
+    if isinstance(value, str):
+        return value.replace(MARK, "").replace(SPLIT, "")
+    if isinstance(value, list):
+        return [_without_sentinels(one) for one in value]
+    if isinstance(value, dict):
+        return {_without_sentinels(name): _without_sentinels(one) for name, one in value.items()}
+    return value

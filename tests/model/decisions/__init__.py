@@ -1,0 +1,1 @@
+"""Decisions against the package ``decision`` of transformers, on small checkpoints."""

@@ -1,0 +1,1 @@
+"""Questions and prompts of decisions, without a model."""
