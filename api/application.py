@@ -32,6 +32,7 @@ from api.results import Results
 from api.routes import (
     batch_events,
     batches,
+    decisions,
     events,
     files,
     job_items,
@@ -57,6 +58,7 @@ from bell.redis_bell import RedisBell
 from checkpoints.source import Contents, find_checkpoint
 from jobs.invariant_watch import Watch
 from jobs.store.database import Database
+from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.served_checkpoint import ServedCheckpoint
 from scoring.templates.known import KnownTemplates, require_fit
 from scoring.templates.template import Template
@@ -78,6 +80,7 @@ ROUTERS = [
     for module in (
         score,
         likelihood,
+        decisions,
         rerank,
         job_sets,  # before jobs, where the last part of its path would be the id of one
         jobs,
@@ -122,8 +125,9 @@ def create_app(
     an unsupported database, NoKeysError if no request could be authenticated, TemplateError if the template that the
     settings name can't be used.
     """
+    checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION)
     served = ServedCheckpoint.load(
-        find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION),
+        checkpoint,
         name=scoring.model_name,
         delimiter=scoring.multi_item_scoring_delimiter,
         context_length=scoring.context_length,
@@ -138,6 +142,7 @@ def create_app(
         tokenizer=served.tokenizer,
         card=card,
         templates=templates,
+        decisions=DecisionCheckpoint.read(checkpoint.directory, served.tokenizer),
         webhook_rules=AddressRules.from_settings(webhooks),
     )
     database = Database.open(store)

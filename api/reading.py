@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from checkpoints.card import ModelCard
+from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote
 from scoring.request import ScoreRequest
@@ -39,6 +40,7 @@ class ReadingContext:
     tokenizer: TextTokenizer
     card: ModelCard  # of the served model
     templates: KnownTemplates
+    decisions: DecisionCheckpoint  # how the served model is asked for decisions
     webhook_rules: AddressRules  # where webhooks may be sent
     stop_if_unwanted: Callable[[], None] = always_wanted  # called between short steps: what it raises ends the work
     most_pairs: int | None = None  # of an item and a token of a label behind it; None: as many as a request may have

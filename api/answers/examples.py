@@ -171,6 +171,40 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "usage": _USAGE,
         "warnings": [],
     },
+    "SystemOneResponse": {
+        "id": JOB_ID,
+        "model": "demonstration",
+        "answers": {
+            "refund": {"type": "noul", "noul": 0.982},
+            "team": {
+                "type": "choice",
+                "choice": "billing",
+                "confidence": 0.9,
+                "probabilities": {"billing": 0.95, "delivery": 0.05},
+            },
+        },
+        "usage": {"input_tokens": 120, "output_tokens": 0, "cached_tokens": 0},
+        "diagnostics": {
+            "refund": {"label_mass": 0.9999, "argmax_is_label": True},
+            "team": {"label_mass": 0.998, "argmax_is_label": True},
+        },
+        "warnings": [],
+    },
+    "DecisionsResponse": {
+        "id": JOB_ID,
+        "object": "decision",
+        "model": "demonstration",
+        "answers": [{"type": "predicate", "name": None, "probability": 0.982}],
+        "usage": {
+            "input_tokens": 60,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 60,
+        },
+        "diagnostics": [{"label_mass": 0.9999, "argmax_is_label": True}],
+        "warnings": [],
+    },
     "RerankResponse": {
         "id": JOB_ID,
         "object": "list",

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from api.answers.decisions.shown_answers import IS_DECISION, show_decision
 from api.answers.items.columns import Column, Computed, columns_of
 from api.answers.schemas import (
     Delivery,
@@ -65,12 +66,13 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = None) -> dict[str, Any]:
     """Return the job object, without its scores. provenance: what computed them, if that is to be shown."""
     is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
+    is_decision = job.options.shape in IS_DECISION
     provenance_shown = {} if provenance is None else {"provenance": show_provenance(provenance)}
     return shown(
         Job,
         job,
-        kind="likelihood" if is_likelihood else "score",
-        label_scoring=None if is_likelihood else job.options.scoring,
+        kind="decision" if is_decision else "likelihood" if is_likelihood else "score",
+        label_scoring=None if is_likelihood or is_decision else job.options.scoring,
         progress={"total_items": job.total_items, "scored_items": job.scored_items},
         usage=show_usage(job.prompt_tokens, job.cached_tokens),
         error=None if job.error is None else shown(JobErrorShape, job.error),
@@ -141,8 +143,13 @@ def expected_bytes(job: JobRecord | Submission, items: int, targets: int = 0) ->
 
 
 def encode_scoring(scored: ScoredJob) -> bytes:
-    """Return the response of ``/v1/score`` or ``/v1/likelihood``, encoded."""
+    """Return the response of a call, or the result of a job, encoded. Only a ranking is another one."""
     job = scored.job
+    if job.options.shape in IS_DECISION:
+        computed = scored.computed
+        assert computed.item_labels is not None
+        answer = show_decision(job, computed.scores, computed.item_labels, scored.cached_tokens)
+        return encode({"id": scored.id, "model": job.model, **answer, **scored.shown_provenance})
     is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
     return encode_object(
         {

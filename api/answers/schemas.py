@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from api.answers.decisions.schemas import SystemOneResponse
 from api.answers.items.request_schemas import BatchEvent, Event
 from api.answers.items.result_schemas import (
     LikelihoodLine,
@@ -61,8 +62,8 @@ class Job(Shape):
 
     id: str
     object: Literal["scoring.job"] = "scoring.job"
-    kind: Literal["score", "likelihood"] = Field(description="what is wanted of its items")
-    label_scoring: Literal["token", "sequence"] | None = Field(description="null for a likelihood, which has no labels")
+    kind: Literal["score", "likelihood", "decision"] = Field(description="what is wanted of its items")
+    label_scoring: Literal["token", "sequence"] | None = Field(description="null where there are no labels to choose")
     model: str
     status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"]
     priority: Literal["interactive", "normal", "bulk"]
@@ -82,7 +83,7 @@ class Job(Shape):
     webhook: JobWebhook | None
     provenance: ProvenanceList | None = Field(None, description="once it has ended, and not in lists")
     urls: JobUrls
-    result: ScoreResponse | LikelihoodResponse | None = Field(
+    result: ScoreResponse | LikelihoodResponse | SystemOneResponse | None = Field(
         None, description="once the job has succeeded, if it has at most 1,000 items; longer ones are read in pages"
     )
 

@@ -8,7 +8,7 @@ from functools import partial
 from api.reading import ReadingContext
 from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
-from api.requests.kinds import KINDS, Kind
+from api.requests.kinds import DECISIONS, KINDS, Kind
 from api.requests.reranking import RERANK, ranking_of
 from api.requests.sender import Sender
 from api.requests.submission import (
@@ -37,7 +37,7 @@ def call_of(
     kind: Kind, reading: ReadingContext, body: Mapping[str, object], sender: Sender, idempotency: Idempotency | None
 ) -> Call:
     """Return the call of a kind in a body that is parsed. Raises RequestError."""
-    warnings = check_fields(body, kind.call_fields, kind.refused, strict=sender.is_strict)
+    warnings = check_fields(body, kind.call_fields, kind.refused, strict=kind.is_strict or sender.is_strict)
     timeout = call_timeout(reading, body)
     cancel_on_timeout = one_of(body, "on_timeout", ["continue", "cancel"]) == "cancel"
     limits = call_limits(reading)
@@ -50,7 +50,7 @@ def call_of(
 
 
 CALLS: Mapping[str, Callable[[ReadingContext, Mapping[str, object], Sender, Idempotency | None], Call]] = {
-    **{kind.path: partial(call_of, kind) for kind in KINDS.values()},
+    **{kind.path: partial(call_of, kind) for kind in (*KINDS.values(), DECISIONS)},
     **{path: partial(ranking_of, returns_documents) for path, returns_documents in RERANK.items()},
 }
 """What reads a call, by its path."""

@@ -1,17 +1,19 @@
-"""The kinds of work that calls and jobs ask for: scores of labels, or likelihoods of items."""
+"""The kinds of work that calls and jobs ask for: scores of labels, likelihoods of items, or answers to questions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from api.answers.decisions.schemas import DecisionJobBody, DecisionsBody, SystemOneBody
 from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
+from api.reading import ReadingContext
 from api.requests import refused_fields
+from api.requests.decisions import parse_decisions, parse_systemone
 from api.requests.refused_fields import Refused
 from public_api import paths
 from scoring.error_codes import invalid
 from scoring.request import ScoreRequest, parse_likelihood_request, parse_score_request
-from scoring.templates.template import Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +24,30 @@ class Kind:
     call_fields: Collection[str]
     job_fields: Collection[str]
     refused: Mapping[str, Refused]  # the fields of other systems that neither may have
-    parse: Callable[[Mapping[str, object], Mapping[str, Template]], ScoreRequest]
+    parse: Callable[[ReadingContext, Mapping[str, object]], ScoreRequest]
+    is_strict: bool = False  # whether unknown fields are refused, whatever the client wants
 
 
-SCORE = Kind(paths.SCORE, ScoreBody.model_fields, JobBody.model_fields, refused_fields.SCORE, parse_score_request)
+SCORE = Kind(
+    paths.SCORE,
+    ScoreBody.model_fields,
+    JobBody.model_fields,
+    refused_fields.SCORE,
+    lambda reading, body: parse_score_request(body, reading.templates.by_name),
+)
 LIKELIHOOD = Kind(
     paths.LIKELIHOOD,
     LikelihoodBody.model_fields,
     LikelihoodJobBody.model_fields,
     refused_fields.LIKELIHOOD,
-    lambda body, _: parse_likelihood_request(body),
+    lambda _, body: parse_likelihood_request(body),
 )
+SYSTEMONE = Kind(
+    paths.SYSTEMONE, SystemOneBody.model_fields, DecisionJobBody.model_fields, {}, parse_systemone, is_strict=True
+)
+DECISIONS = Kind(paths.DECISIONS, DecisionsBody.model_fields, (), {}, parse_decisions, is_strict=True)
 
-KINDS = {"score": SCORE, "likelihood": LIKELIHOOD}
+KINDS = {"score": SCORE, "likelihood": LIKELIHOOD, "decision": SYSTEMONE}
 """By the name in the body of a job, of which the first is the default."""
 
 

@@ -14,7 +14,7 @@ from api.reading import ReadingContext
 from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
 from api.requests.json_body import parse_json
-from api.requests.kinds import Kind, kind_of
+from api.requests.kinds import SYSTEMONE, Kind, kind_of
 from api.requests.sender import Sender
 from api.requests.webhook import read_webhook
 from jobs.store.identifiers import new_notice_key
@@ -109,6 +109,8 @@ def read_upload(reading: ReadingContext, body: Mapping[str, object], sender: Sen
         ),
     )
     kind = kind_of(body)
+    if kind is SYSTEMONE:
+        raise invalid("a decision has no items: send it as one JSON body", "kind")
     fields = _job_fields(reading, body, kind, sender)
     refuse_labels_for_each_item(body)
     request = parse_request(reading, {**body, "items": []}, kind)
@@ -144,7 +146,7 @@ class Fields:
 
 
 def _job_fields(reading: ReadingContext, body: Mapping[str, object], kind: Kind, sender: Sender) -> Fields:
-    warnings = check_fields(body, kind.job_fields, kind.refused, strict=sender.is_strict)
+    warnings = check_fields(body, kind.job_fields, kind.refused, strict=kind.is_strict or sender.is_strict)
     webhook = read_webhook(body, reading.webhook_rules)
     given = one_of(body, "priority", [str(priority) for priority in Priority])
     expires_in = seconds_of(body, "expires_in", MAX_EXPIRES_IN)
@@ -155,7 +157,7 @@ def _job_fields(reading: ReadingContext, body: Mapping[str, object], kind: Kind,
 def parse_request(reading: ReadingContext, body: Mapping[str, object], kind: Kind) -> ScoreRequest:
     """Return what a body of this kind asks to be scored. Raises RequestError."""
     reading.check_model(body.get("model"))
-    return kind.parse(body, reading.templates.by_name)
+    return kind.parse(reading, body)
 
 
 def submission_of(
@@ -181,6 +183,7 @@ def submission_of(
         expires_in=fields.expires_in,
         metadata=fields.metadata,
         warnings=(*fields.warnings, *prepared.warnings),
+        form=None if request.decision is None else request.decision.form(prepared.sequence_lengths),
         origin=fields.origin,
         idempotency=idempotency,
         tenant=sender.principal.tenant,
@@ -195,7 +198,12 @@ def prepare_request(reading: ReadingContext, sender: Sender, request: ScoreReque
     reading.check_pairs(request)
     wanted = reading.scoring.multi_item_algorithm
     tokenizer = reading.tokenizer.of(sender.principal.tenant)
-    return prepare(request, reading.card, tokenizer, limits, wanted, reading.stop_if_unwanted)
+    try:
+        return prepare(request, reading.card, tokenizer, limits, wanted, reading.stop_if_unwanted)
+    except RequestError as error:
+        if request.decision is None:
+            raise
+        raise request.decision.worded(error) from None
 
 
 def limits_of(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:

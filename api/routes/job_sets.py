@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.answers.error_responses import STATUS, secured, storage_unavailable
-from api.answers.items.request_schemas import JobSetBody
+from api.answers.job_set_schemas import JobSetBody
 from api.answers.job_sets import Answer, encode_set, show_error
 from api.answers.openapi import json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode, encode_job, expected_bytes, json_response, show_job
@@ -194,6 +194,8 @@ def _read(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, Fo
     for job in (jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in jobs):
         service.metrics.count_ended(job.id, job.status)
         share = job.total_items / most_items(job, EMBEDDED_ITEMS)
+        if job.form is not None:
+            share = min(share, 1.0)  # the answer to questions is always shown
         if job.status is JobStatus.SUCCEEDED and share <= room:
             room -= share
             shown.append(job.id)

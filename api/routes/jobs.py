@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
+from api.answers.decisions.schemas import DecisionJobBody
 from api.answers.dry_run import show_dry_run
 from api.answers.error_responses import secured
 from api.answers.items.request_schemas import JobBody, LikelihoodJobBody
@@ -39,13 +40,13 @@ from api.requests.uploads.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.batches import BATCH_ID
 from api.routes.dry_run import dry_run
-from api.routes.score import EXAMPLE, SCORING_ERRORS
+from api.routes.score import EXAMPLE, QUESTION_ERRORS, SCORING_ERRORS
 from api.service import Service, ServiceOf, StoreOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.file_batches.reading import list_jobs_of_batch
 from jobs.queue.ending import cancel, delete
-from jobs.queue.read import get_job, list_jobs, most_items, read_scores
+from jobs.queue.read import get_job, list_jobs, most_embedded, read_scores
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
@@ -107,6 +108,7 @@ async def _reads_lines(request: Request) -> None:
         },
         **secured(
             *SCORING_ERRORS,
+            *QUESTION_ERRORS,
             ErrorCode.WEBHOOK_URL_FORBIDDEN,
             ErrorCode.JOB_NOT_FOUND,
             ErrorCode.JOB_CANCELLED,
@@ -117,6 +119,7 @@ async def _reads_lines(request: Request) -> None:
         json_body(
             JobBody,
             LikelihoodJobBody,
+            DecisionJobBody,
             examples=[
                 EXAMPLE | {"metadata": {"run": "7"}, "priority": "bulk"},
                 {"kind": "likelihood", "query": "The capital of France is", "items": [" Paris"]},
@@ -307,7 +310,7 @@ async def admit_job(service: Service, submission: Submission) -> Submission:
 
 def _read(service: Service, tenant: str, job_id: str) -> tuple[JobRecord, ScorePage | None, Shown | None]:
     job = get_job(service.store.database, tenant, job_id)
-    job, page = service.results.read(job, most_items(job, EMBEDDED_ITEMS))
+    job, page = service.results.read(job, most_embedded(job, EMBEDDED_ITEMS))
     return job, page, service.results.read_provenance(job, page)
 
 

@@ -83,6 +83,16 @@ CALL_ERRORS = (
 )
 """The errors of a call."""
 
+QUESTION_ERRORS = (
+    ErrorCode.MISSING_QUESTIONS,
+    ErrorCode.INVALID_QUESTION,
+    ErrorCode.TOO_MANY_QUESTIONS,
+    ErrorCode.TOO_MANY_OPTIONS,
+    ErrorCode.LABELS_NOT_SINGLE_TOKENS,
+    ErrorCode.IMAGES_NOT_SUPPORTED,
+)
+"""The further errors of questions."""
+
 STOP_RETRY_SECONDS = 1.0
 """The ``Retry-After`` of a server that stops: by then, another one takes requests, or soon will."""
 

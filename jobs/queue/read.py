@@ -106,6 +106,11 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
     return scores_of(db, job, offset, most_items(job, limit))
 
 
+def most_embedded(job: JobRecord, limit: int) -> int:
+    """Return how many items a job may have to be shown with its result. An answer to questions is always shown."""
+    return job.total_items if job.form is not None else most_items(job, limit)
+
+
 def most_items(job: JobRecord, limit: int) -> int:
     """Return how many of ``limit`` items a page may have: fewer, if it needs the tokens of each and they are long."""
     if not job.options.needs_targets:

@@ -9,6 +9,7 @@ import httpx2
 from pydantic import BaseModel
 
 from api.answers.batch_schemas import Batch, BatchList, DeletedBatch
+from api.answers.decisions.schemas import DecisionsResponse, SystemOneResponse
 from api.answers.file_schemas import DeletedFile, File, FileList
 from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
 from api.answers.reranking_schemas import RerankResponse
@@ -51,6 +52,8 @@ LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/score", "body": {"quer
 
 LIKELIHOOD = {"query": "The capital of", "items": [" France is", ""], "return_tokens": True}
 
+DECISION = {"state": "What is in England?", "questions": {"town": {"type": "noul", "instructions": "Is it London?"}}}
+DECISION_OF_OPENAI = {"input": "What is in England?", "questions": [{"type": "predicate", "instructions": "Is it?"}]}
 RANKING = {"query": "The capital of France", "documents": ["Paris", {"text": "London"}]}
 
 
@@ -70,6 +73,8 @@ class Operation:
 OPERATIONS = [
     Operation("post", "/v1/score", 200, ScoreResponse, BODY, Scope.SCORE),
     Operation("post", "/v1/likelihood", 200, LikelihoodResponse, LIKELIHOOD, Scope.SCORE),
+    Operation("post", "/v1/systemone", 200, SystemOneResponse, DECISION, Scope.SCORE),
+    Operation("post", "/v1/decisions", 200, DecisionsResponse, DECISION_OF_OPENAI, Scope.SCORE),
     *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in RERANK),
     Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),

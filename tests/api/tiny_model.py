@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 CONTEXT = 512
 VOCABULARY = 400
 END = "<|end|>"
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}<|end|>{% endfor %}The answer is"
 
 CORPUS = [
     "The capital of France is Paris. The capital of Germany is Berlin. The capital of Japan is Tokyo.",
@@ -42,6 +43,9 @@ def make_model_directory(directory: Path) -> Path:
     tokenizer.save(str(directory / "tokenizer.json"))
     tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    # In this vocabulary, neither "Yes" nor "No" is one token.
+    (directory / "decision.json").write_text(json.dumps({"labels": {"noul": [" yes", " no"]}}))
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",

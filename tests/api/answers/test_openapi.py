@@ -13,6 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import scoreline
+from api.answers.decisions.schemas import DecisionsBody, SystemOneBody
 from api.answers.error_responses import STATUS
 from api.answers.examples import ANSWERS
 from api.answers.items.request_schemas import BatchEvent, Event, JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
@@ -121,6 +122,8 @@ def test_the_documented_examples_of_bodies_are_accepted(api: RunningApi, documen
     shapes: dict[str, Any] = {
         "/v1/score": ScoreBody,
         "/v1/likelihood": LikelihoodBody,
+        "/v1/systemone": SystemOneBody,
+        "/v1/decisions": DecisionsBody,
         "/v1/jobs": LikelihoodJobBody | JobBody,
     }
     for path, shape in shapes.items():

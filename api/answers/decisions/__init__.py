@@ -1,0 +1,1 @@
+"""The answers of decisions: their shapes, and how they are made of scores."""
