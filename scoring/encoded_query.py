@@ -16,7 +16,7 @@ from scoring.templates.wording import Wording
 from scoring.tokenizing.control_tokens import ControlTokenError
 from scoring.tokenizing.encoded import EncodedQuery, checked_vocabulary
 from scoring.tokenizing.row_encoder import QueryTooLongError, check_query_length
-from scoring.tokenizing.text_labels import LabelPlace, Window
+from scoring.tokenizing.text_labels import Window
 from scoring.tokenizing.tokenization import TextTokenizer
 from scoring.vocabulary import bad_id, check_range
 

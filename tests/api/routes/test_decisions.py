@@ -25,7 +25,8 @@ QUESTIONS = {"great": REFUND, "town": TEAM, "bad": URGENCY}
 BODY: Json = {"state": STATE, "questions": QUESTIONS}
 
 
-def decide(api: RunningApi, body: Json = BODY, path: str = "/v1/systemone", **headers: str) -> Json:
+def decide(api: RunningApi, body: Json = BODY, path: str = "/v1/systemone", key: str | None = None) -> Json:
+    headers = {} if key is None else {"Idempotency-Key": key}
     response = api.client.post(path, json=body, headers=headers)
     assert response.status_code == 200, response.text
     answer: Json = response.json()
@@ -195,8 +196,8 @@ def test_a_job_and_the_lines_of_a_batch_give_the_answers_of_a_call(fresh: tuple[
 
 
 def test_the_same_key_and_body_get_the_same_answer_again(api: RunningApi) -> None:
-    first = decide(api, **{"Idempotency-Key": "decision-1"})
-    assert decide(api, **{"Idempotency-Key": "decision-1"}) == first
+    first = decide(api, key="decision-1")
+    assert decide(api, key="decision-1") == first
 
 
 IMAGE = {"type": "image", "data_base64": "aaaa"}
