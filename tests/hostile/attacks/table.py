@@ -8,6 +8,7 @@ from random import Random
 from tests.hostile.attacks.attack import Attack
 from tests.hostile.attacks.bodies import body_attacks, field_attacks
 from tests.hostile.attacks.connections import connection_attacks
+from tests.hostile.attacks.decisions import decision_attacks
 from tests.hostile.attacks.exhausting import exhausting_attacks
 from tests.hostile.attacks.headers import header_attacks
 from tests.hostile.attacks.job_sets import job_set_attacks
@@ -36,6 +37,7 @@ class Table:
             *storing_attacks(document),
             *job_set_attacks(document),
             *known_attacks(document),
+            *decision_attacks(document),
             *exhausting_attacks(document),
         ]
         self.attacks: list[Attack] = [
