@@ -50,7 +50,9 @@ def make_checkpoint(directory: Path, shape: str) -> Path:
     write_checkpoint(directory, "qwen3-reranker", ["Yes", "No"] * 200)
     write(directory, SHAPES[shape], SEED)
     config = directory / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "bfloat16", "eos_token_id": 0}))
+    config.write_text(
+        json.dumps(json.loads(config.read_text()) | {"eos_token_id": 0, "max_position_embeddings": 4_096})
+    )
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return directory
 
@@ -83,15 +85,17 @@ class Requests:
 
 
 @contextmanager
-def _running(command: Sequence[str], port: int, environment: dict[str, str], log: Path) -> Iterator[httpx2.Client]:
-    """Run a server until the block ends. The client is given once it answers a request."""
+def _running(
+    command: Sequence[str], port: int, environment: dict[str, str], log: Path
+) -> Iterator[tuple[httpx2.Client, subprocess.Popen[bytes]]]:
+    """Run a server until the block ends."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=os.environ | environment, stdout=output, stderr=output, start_new_session=True
         )
     try:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_SECONDS, trust_env=False) as client:
-            yield client
+            yield client, process
     finally:
         os.killpg(process.pid, 15)
         try:
@@ -111,13 +115,13 @@ def _answer(client: httpx2.Client, request: dict[str, Any]) -> Answer:
     }
 
 
-def _first_answer(client: httpx2.Client, request: dict[str, Any], log: Path) -> None:
+def _first_answer(client: httpx2.Client, process: subprocess.Popen[bytes], request: dict[str, Any], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
             _answer(client, request)
         except (httpx2.HTTPError, OSError) as error:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or process.poll() is not None:
                 raise SystemExit(f"no answer: {error}\n{log.read_text(errors='replace')[-3000:]}") from None
             time.sleep(1)
         else:
@@ -148,7 +152,7 @@ Command = Callable[[Path, int], tuple[list[str], dict[str, str]]]
 
 def _ours(directory: Path, port: int) -> tuple[list[str], dict[str, str]]:
     data = tempfile.mkdtemp(prefix="decisions-")
-    command = [sys.executable, "-m", "scoreline", "up", "--port", str(port), "--data", data]
+    command = [str(Path(sys.executable).with_name("scoreline")), "up", "--port", str(port), "--data", data]
     return command, {"SCORELINE_MODEL": str(directory), "SCORELINE_MODEL_NAME": "m"}
 
 
@@ -174,8 +178,8 @@ def measure(
     port = free_port()
     arguments, environment = command(directory, port)
     log = Path(tempfile.mkstemp(prefix="decisions-", suffix=".log")[1])
-    with _running(arguments, port, environment, log) as client:
-        _first_answer(client, requests["warm small"][0], log)
+    with _running(arguments, port, environment, log) as (client, process):
+        _first_answer(client, process, requests["warm small"][0], log)
         _rate(client, requests["warm small"], 16)
         _answer(client, requests["warm large"][0])
         seconds, answers = [], []
