@@ -32,6 +32,7 @@ from api.results import Results
 from api.routes import (
     batch_events,
     batches,
+    completions,
     decisions,
     events,
     files,
@@ -81,6 +82,7 @@ ROUTERS = [
         score,
         likelihood,
         decisions,
+        completions,
         rerank,
         job_sets,  # before jobs, where the last part of its path would be the id of one
         jobs,

@@ -2,11 +2,11 @@
 
 from typing import Literal, get_args
 
-CallPath = Literal["/v1/score", "/v1/likelihood", "/v1/rerank", "/v1/systemone", "/v1/decisions"]
+CallPath = Literal["/v1/score", "/v1/likelihood", "/v1/rerank", "/v1/systemone", "/v1/decisions", "/v1/completions"]
 """The path of each kind of call. The lines of a batch may be requests to them, too."""
 
 CALL_PATHS: tuple[str, ...] = get_args(CallPath)
-SCORE, LIKELIHOOD, RERANK, SYSTEMONE, DECISIONS = CALL_PATHS
+SCORE, LIKELIHOOD, RERANK, SYSTEMONE, DECISIONS, COMPLETIONS = CALL_PATHS
 
 
 def job_path(job_id: str) -> str:

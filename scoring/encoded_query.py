@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from checkpoints.card import ModelCard
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.layout import Rows, TokenIds
-from scoring.request import ScoreRequest
+from scoring.request import PromptsRead, ScoreRequest
 from scoring.templates.encoding import Prompt
 from scoring.templates.wording import Wording
 from scoring.tokenizing.control_tokens import ControlTokenError
@@ -29,6 +30,8 @@ def encode_query(
 ) -> EncodedQuery:
     """Encode the query of a request. Raises :class:`RequestError`."""
     item_first = request.options.item_first and card.delimiter is None
+    if request.read is not None:
+        return _behind_nothing(request.read, card, tokenizer)
     try:
         if request.decision is not None:
             return request.decision.prompts.encode(card, tokenizer, stop_if_unwanted)
@@ -43,6 +46,33 @@ def encode_query(
         message = f"{too_long} at least {error.tokens} tokens; the model's context is {card.context_length}"
         param = "items[0]" if request.items else "query"
         raise RequestError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param=param) from None
+
+
+def _behind_nothing(read: PromptsRead, card: ModelCard, tokenizer: TextTokenizer) -> EncodedQuery:
+    """Return what encodes whole prompts, which stand behind no query."""
+
+    def encode_items(items: Sequence[Any], first: int) -> Iterator[Rows]:
+        if items and isinstance(items[0], str):
+            batches = tokenizer.encode_items_first("", items)
+        else:
+            _check_item_range(items, card, first)
+            batches = _pack(items, 0)
+        for rows in batches if card.delimiter is None else _without_delimiter(batches, card.delimiter, first):
+            for n in np.flatnonzero((rows.lengths == 0) | (rows.lengths + read.next > card.context_length)).tolist():
+                raise _unfit_prompt(int(rows.lengths[n]), f"items[{first + n}]", read, card)
+            yield rows
+            first += len(rows)
+
+    return EncodedQuery(_EMPTY, encode_items, tokens=0)
+
+
+def _unfit_prompt(length: int, where: str, read: PromptsRead, card: ModelCard) -> RequestError:
+    """Return the error of a prompt that has no tokens, or too many."""
+    if not length:
+        return RequestError(ErrorCode.EMPTY_QUERY, f"{where} has no tokens", param=where)
+    and_one_more = " and is to be continued by one" if read.next else ""
+    message = f"{where} has {length} tokens{and_one_more}; the model's context is {card.context_length}"
+    return RequestError(ErrorCode.CONTEXT_LENGTH_EXCEEDED, message, param=where)
 
 
 def _encode_text_query(

@@ -15,7 +15,7 @@ from scoring.labels import labels_field
 from scoring.layout import Continuations, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.options import Normalization, Scoring
-from scoring.request import ScoreRequest
+from scoring.request import PromptsRead, ScoreRequest
 from scoring.tokenizing.encoded import EncodedQuery
 from scoring.tokenizing.text_labels import MOST_PAIRS, Behind, TextLabels, windows_at_a_time
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
@@ -55,6 +55,30 @@ class OwnTokens(Targets):
         ones = np.ones(len(rows), np.int32)
         empty = Rows(np.zeros(0, np.int32), np.zeros(len(rows), np.int32), rows.prefix_ends)
         return empty, Continuations(rows.tokens, rows.lengths, rows.prefix_ends, ones)
+
+
+PLACEHOLDER = 0
+"""Stands where the next token of a prompt would, so that the most probable one is read there. Any token will do."""
+
+
+class PromptTokens(Targets):
+    """The targets of whole prompts: their tokens behind the first one, and what stands for the next one."""
+
+    adds_tokens = False
+
+    def __init__(self, read: PromptsRead) -> None:
+        self._read = read
+
+    def behind(self, rows: Rows, items: Sequence[Any], first: int) -> tuple[Rows, Continuations]:
+        tokens, lengths = rows.tokens, rows.lengths
+        if self._read.next:
+            tokens = np.insert(tokens, np.cumsum(lengths), PLACEHOLDER)
+        kept = np.ones(len(rows), np.int32) if self._read.own else lengths
+        whole = lengths + np.int32(self._read.next)
+        place = np.arange(len(tokens)) - np.repeat(np.cumsum(whole) - whole, whole)  # of each token in its prompt
+        is_kept = place < np.repeat(kept, whole)
+        own = Rows(tokens[is_kept], kept, rows.prefix_ends)
+        return own, Continuations(tokens[~is_kept], whole - kept, kept, np.ones(len(rows), np.int32))
 
 
 class LabelSequences(Targets):
@@ -166,7 +190,7 @@ def targets_of(
     """Return what makes the continuations of a request; None if its labels have one token each."""
     match request.options.scoring:
         case Scoring.LIKELIHOOD:
-            return OwnTokens()
+            return OwnTokens() if request.read is None else PromptTokens(request.read)
         case Scoring.SEQUENCE:
             return LabelSequences(request, card, tokenizer, limits, query, stop_if_unwanted)
     return None

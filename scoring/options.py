@@ -38,6 +38,7 @@ class Shape(StrEnum):
     ITEMS = "items"  # numbers of each item
     SYSTEMONE = "systemone"  # answers to questions, as TypeSafe's interface writes them
     DECISIONS = "decisions"  # answers to questions, as OpenAI's interface writes them
+    COMPLETION = "completion"  # prompts and what comes next, as OpenAI's interface writes them
 
 
 @dataclass(frozen=True, slots=True)

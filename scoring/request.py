@@ -39,6 +39,14 @@ _MIXED = "query and items must both be text or both be token ids"
 
 
 @dataclass(frozen=True, slots=True)
+class PromptsRead:
+    """What is read of whole prompts: one of the two at least."""
+
+    own: bool  # the scores of the tokens of each prompt behind its first one
+    next: bool  # the most probable token behind each prompt
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """A well-formed request. Exactly one of the four label fields is set, and none for a likelihood.
 
@@ -55,6 +63,7 @@ class ScoreRequest:
     item_labels: ListsOfLabels | None = None  # labels for each item: as ids, or as texts
     label_token_sequences: tuple[tuple[int, ...], ...] | None = None  # labels of any number of tokens
     decision: Decision | None = None  # the prompts of a decision, whose texts are the items behind what they share
+    read: PromptsRead | None = None  # of a completion, whose items are whole prompts behind nothing
 
     @property
     def pairs(self) -> int:
@@ -112,6 +121,22 @@ def parse_likelihood_request(body: Mapping[str, object]) -> ScoreRequest:
     items = _parse_items(body.get("items"), text=isinstance(query, str))
     flags: dict[str, Any] = {name: parse_flag(body.get(name), name) for name in _LIKELIHOOD_OPTIONS}
     return ScoreRequest(query, items, None, None, ScoreOptions(**flags, scoring=Scoring.LIKELIHOOD))
+
+
+def parse_prompts(prompts: object, read: PromptsRead, options: ScoreOptions) -> ScoreRequest:
+    """Return a request for the scores of whole prompts, which errors call ``items``.
+
+    prompts: a text, token ids, or a list of either. Raises :class:`RequestError`.
+    """
+    text = isinstance(prompts, str) or (isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], str))
+    try:
+        items = _parse_items(prompts, text=text)
+    except RequestError as error:
+        if error.code is not ErrorCode.MIXED_INPUT_TYPES:
+            raise
+        message = f"{error.param} is of another kind than the first one: all must be texts, or all token ids"
+        raise RequestError(error.code, message, param=error.param) from None
+    return ScoreRequest("" if text else [], items, None, None, options, read=read)
 
 
 def check_text(text: str, param: str) -> None:

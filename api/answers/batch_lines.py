@@ -10,12 +10,15 @@ from api.answers.error_responses import STATUS, error_body
 from api.answers.presentation import encode, encode_object
 from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.options import Scoring
+from scoring.options import Scoring, Shape
 
 LINE_BYTES, RESULT_BYTES, NUMBER_BYTES = 1_500, 128, 25
 """What a line takes at most beside its numbers: once, for each item, and for each number of a list. A number has up to
 24 characters.
 """
+
+TOKEN_BYTES = 200
+"""What a token of a completion takes, nearly always at most: three numbers, and its text three times."""
 
 
 def line_id(batch_id: str, number: int) -> str:
@@ -36,6 +39,8 @@ def most_bytes(submission: Submission, ranking: Mapping[str, Any] | None) -> int
     options, items = submission.options, submission.total_items
     if ranking is not None:
         return LINE_BYTES + RESULT_BYTES * items + int(ranking.get("bytes", 0))
+    if options.shape is Shape.COMPLETION:
+        return LINE_BYTES + RESULT_BYTES * items + TOKEN_BYTES * (submission.prompt_tokens + items)
     if options.scoring is Scoring.LIKELIHOOD:
         targets = [chunk.continuations for chunk in submission.chunks if chunk.continuations is not None]
         lists = options.return_token_logprobs + options.return_tokens

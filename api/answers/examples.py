@@ -205,6 +205,27 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "diagnostics": [{"label_mass": 0.9999, "argmax_is_label": True}],
         "warnings": [],
     },
+    "CompletionResponse": {
+        "id": JOB_ID,
+        "object": "text_completion",
+        "created": 1785000000,
+        "model": "demonstration",
+        "choices": [
+            {
+                "index": 0,
+                "text": "The capital",
+                "logprobs": {
+                    "tokens": ["The", " capital"],
+                    "token_logprobs": [None, -4.25],
+                    "top_logprobs": [None, {" capital": -4.25, " first": -2.5}],
+                    "text_offset": [0, 3],
+                },
+                "finish_reason": "length",
+            }
+        ],
+        "usage": _USAGE | {"prompt_tokens": 2, "total_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}},
+        "warnings": [],
+    },
     "RerankResponse": {
         "id": JOB_ID,
         "object": "list",

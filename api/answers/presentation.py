@@ -37,7 +37,7 @@ from jobs.webhooks.delivery_log import DeliveryRecord
 from jobs.webhooks.secrets import WebhookSecret as SecretRecord
 from public_api.paths import job_urls
 from scoring.layout import Continuations
-from scoring.options import Scoring
+from scoring.options import Scoring, Shape
 from scoring.templates.known import KnownTemplates
 
 EMBEDDED_ITEMS = 1_000
@@ -139,7 +139,8 @@ def expected_bytes(job: JobRecord | Submission, items: int, targets: int = 0) ->
     """Return about how many bytes an answer with the scores of some items, and of their targets, will have."""
     options = job.options
     of_item = BYTES_PER_ITEM + BYTES_PER_VALUE * options.numbers_shown * len(job.label_token_ids)
-    return items * of_item + BYTES_PER_TARGET * targets
+    lists = 2 if options.shape is Shape.COMPLETION else 1  # for the most probable token of each place
+    return items * of_item + BYTES_PER_TARGET * lists * targets
 
 
 def encode_scoring(scored: ScoredJob) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from api.answers.batch_lines import encode_answer, encode_refusal, encode_unscored
+from api.answers.completions import encode_completion
 from api.answers.presentation import ScoredJob, encode_scoring
 from api.answers.reranking import Ranking, encode_ranking
 from api.batches.reading import INTERNAL, packed_formula
@@ -21,6 +22,8 @@ from jobs.file_batches.reading import BatchRecord
 from jobs.file_batches.writing import EndedLine, Written
 from jobs.store.records import JobRecord, JobStatus
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.options import Shape
+from scoring.tokenizing.tokenization import TextTokenizer
 
 log = structlog.stdlib.get_logger("api.batches")
 
@@ -31,6 +34,7 @@ class Needed:
 
     inputs: Mapping[int, bytes]  # the lines whose answers hold their documents
     provenances: Mapping[int, Shown]  # of lines that ask for them
+    tokenizer: TextTokenizer  # by which tokens become texts
 
 
 def encode_lines(batch: BatchRecord, lines: Sequence[EndedLine], needed: Needed) -> Written:
@@ -76,6 +80,8 @@ def _answer(batch: BatchRecord, line: EndedLine, needed: Needed) -> tuple[str, b
     if page is None:
         raise _reason(batch, job)
     scored = replace(ScoredJob.read(page), provenance=needed.provenances.get(line.number))
+    if job.options.shape is Shape.COMPLETION:
+        return job.id, encode_completion(scored, needed.tokenizer)
     if line.ranking is None:
         return job.id, encode_scoring(scored)
     documents = None

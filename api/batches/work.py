@@ -211,7 +211,9 @@ class BatchWork:
         if not lines:
             return False
         needed = Needed(
-            await self._of(batch, _inputs_of, batch, lines), await self._of(batch, self._provenances_of, lines)
+            await self._of(batch, _inputs_of, batch, lines),
+            await self._of(batch, self._provenances_of, lines),
+            self._service.reading.tokenizer,
         )
         written = await self._service.threads.text_of(batch.tenant, encode_lines, batch, lines, needed)
         if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from api.reading import ReadingContext
+from api.requests.completions import completion_of
 from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
 from api.requests.kinds import DECISIONS, KINDS, Kind
@@ -23,6 +24,7 @@ from api.requests.submission import (
     submission_of,
 )
 from jobs.store.records import Idempotency, Origin
+from public_api import paths
 from scoring.options import Priority
 
 
@@ -52,5 +54,6 @@ def call_of(
 CALLS: Mapping[str, Callable[[ReadingContext, Mapping[str, object], Sender, Idempotency | None], Call]] = {
     **{kind.path: partial(call_of, kind) for kind in (*KINDS.values(), DECISIONS)},
     **{path: partial(ranking_of, returns_documents) for path, returns_documents in RERANK.items()},
+    paths.COMPLETIONS: completion_of,
 }
 """What reads a call, by its path."""

@@ -29,3 +29,13 @@ def check_fields(
     if len(names) > QUOTED_PIECES:
         warnings.append(f"{len(names) - QUOTED_PIECES} more unknown fields were ignored")
     return tuple(warnings)
+
+
+def with_items_called(name: str, error: RequestError) -> RequestError:
+    """Return an error in the words of a client to whom items are something else. name: its field for them."""
+    if error.param is None or not error.param.startswith("items"):
+        return error
+    param = error.param.replace("items", name, 1)
+    is_named = "[" in param or error.message.startswith(error.param)
+    message = error.message.replace(error.param, param, 1) if is_named else error.message
+    return RequestError(error.code, message, param=param, retry_after=error.retry_after, limit=error.limit)

@@ -20,6 +20,9 @@ class Refused:
 
 
 _QUERY_AND_ITEMS = "send query and items"
+_NO_TEXT = "no text is generated here"
+_NOTHING_DRAWN = "nothing is drawn at random here"
+_UNCHANGED = "probabilities are the model's own"
 _TRUNCATION = "nothing is cut here; split what is too long"
 
 SCORE: Mapping[str, Refused] = {
@@ -81,6 +84,32 @@ RERANK: Mapping[str, Refused] = {
 }
 """The fields that ``/v1/rerank`` refuses."""
 
+COMPLETION: Mapping[str, Refused] = {
+    # OpenAI
+    "n": Refused(_NOTHING_DRAWN, harmless=(1,)),
+    "best_of": Refused(_NOTHING_DRAWN, harmless=(1,)),
+    "stream": Refused("the answer comes as a whole", harmless=(False,)),
+    "stream_options": Refused("the answer comes as a whole"),
+    "stop": Refused(_NO_TEXT, harmless=("", [])),
+    "suffix": Refused(_NO_TEXT, harmless=("",)),
+    "top_p": Refused(_NOTHING_DRAWN, harmless=(1,)),
+    "presence_penalty": Refused(_UNCHANGED, harmless=(0,)),
+    "frequency_penalty": Refused(_UNCHANGED, harmless=(0,)),
+    "logit_bias": Refused(_UNCHANGED, harmless=({},)),
+    # vLLM
+    "top_k": Refused(_NOTHING_DRAWN, harmless=(0, -1)),
+    "min_p": Refused(_NOTHING_DRAWN, harmless=(0,)),
+    "min_tokens": Refused(_NO_TEXT, harmless=(0,)),
+    "repetition_penalty": Refused(_UNCHANGED, harmless=(1,)),
+    "use_beam_search": Refused(_NO_TEXT, harmless=(False,)),
+    "prompt_logprobs": Refused("send echo and logprobs"),
+    "prompt_embeds": Refused("send texts or token ids"),
+    "add_special_tokens": Refused("send token ids to have none", harmless=(True,)),
+    "truncate_prompt_tokens": Refused(_TRUNCATION),
+    "return_tokens_as_token_ids": Refused("tokens are texts", harmless=(False,)),
+    "response_format": Refused(_NO_TEXT),
+}
+"""The fields that ``/v1/completions`` refuses."""
 
 BATCH: Mapping[str, Refused] = {
     # OpenAI

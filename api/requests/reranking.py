@@ -8,7 +8,7 @@ from api.answers.reranking import Ranking
 from api.answers.reranking_schemas import RerankBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
-from api.requests.fields import check_fields
+from api.requests.fields import check_fields, with_items_called
 from api.requests.sender import Sender
 from api.requests.submission import (
     Call,
@@ -70,7 +70,7 @@ def ranking_of(
         request = ScoreRequest(query, items, None, template.labels, options, wording, template)
         prepared = prepare_request(reading, sender, request, limits)
     except RequestError as error:
-        raise _of_documents(error) from None
+        raise with_items_called("documents", error) from None
     # Nobody comes back for a ranking, so a job that is out of time is given up.
     fields = Fields(Origin.CALL, Priority.INTERACTIVE, timeout, {}, warnings=(*unknown, *warnings))
     submission = submission_of(reading, sender, request, prepared, fields, idempotency)
@@ -106,15 +106,6 @@ def _cut(reading: ReadingContext, documents: list[str], most: int | None) -> tup
     if not cut:
         return documents, ()
     return beginnings, (f"{cut} of {len(documents)} documents were cut behind their first {most} tokens",)
-
-
-def _of_documents(error: RequestError) -> RequestError:
-    """Return the error in the words of the client, to whom items are documents."""
-    if error.param is None or not error.param.startswith("items"):
-        return error
-    param = error.param.replace("items", "documents", 1)
-    message = error.message.replace(error.param, param, 1) if "[" in param else error.message
-    return RequestError(error.code, message, param=param, retry_after=error.retry_after, limit=error.limit)
 
 
 def _count(body: Mapping[str, object], name: str) -> int | None:

@@ -7,7 +7,7 @@ and the caller can still read the job after a timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from api.answers.completions import encode_completion
 from api.answers.error_responses import error_response, secured
 from api.answers.items.request_schemas import ScoreBody
 from api.answers.items.result_schemas import ScoreResponse
@@ -40,6 +41,7 @@ from jobs.store.records import Accepted, JobRecord, JobResult, JobStatus, ScoreP
 from jobs.store.signed_result import CallResult, verified_result
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.options import Shape
 
 router = APIRouter(tags=["scoring"])
 
@@ -158,7 +160,7 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
     departure = departure_of(request) if submission.idempotency is None else None
     accepted = await service.acceptance.acceptor.accept(submission, departure)
     headers = REPLAYED if accepted.replayed else {}
-    encode = encode_scoring if call.ranking is None else partial(encode_ranking, ranking=call.ranking)
+    encode = _encoder(service, call)
     read: _Read | None = None
     if submission.total_items == 0 or accepted.replayed:
         read = await service.threads.sql_of(submission.tenant, _result_if_ended, service, call, accepted.job_id)
@@ -182,6 +184,15 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
     return error_response(_reason(read, call), {**headers, "Location": job_path(read.job.id)})
 
 
+def _encoder(service: Service, call: Call) -> Callable[[ScoredJob], bytes]:
+    """Return what makes the answer of a call of its scores."""
+    if call.ranking is not None:
+        return partial(encode_ranking, ranking=call.ranking)
+    if call.submission.options.shape is Shape.COMPLETION:
+        return partial(encode_completion, tokenizer=service.reading.tokenizer)
+    return encode_scoring
+
+
 class _Read(NamedTuple):
     """The job of a call, as it was read when nothing was waited for any more."""
 
@@ -200,6 +211,8 @@ async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids:
 
 def _is_small(call: Call) -> bool:
     """Return whether to encode what a notice can bring takes less than it takes to hand it to a thread."""
+    if call.submission.options.shape is Shape.COMPLETION:  # The text of each token is looked up.
+        return False
     # The notice has the score of each label once, and any number of items may name it any number of times.
     if call.submission.item_labels is not None or call.ranking is None:
         return call.submission.item_labels is None

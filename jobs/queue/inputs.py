@@ -54,7 +54,8 @@ def read_inputs(db: Database, tenant: str, job_id: str, indices: Sequence[int]) 
         job = find_job(tx, tenant, job_id)
         prefix = tx.execute(_PREFIX, {"of_prefix": job.prefix_id}).one()
         scoring = unpack_options(job.options).scoring
-        items = _items(tx, job_id, indices, scoring)
+        # Behind each prompt of a completion, a placeholder stands for the tokens that follow.
+        items = _items(tx, job_id, indices, scoring, (job.form or {}).get("max_tokens", 0))
         match scoring:
             case Scoring.LIKELIHOOD:
                 labels: list[list[int]] = []
@@ -78,13 +79,15 @@ def _labels_behind_first_item(tx: Transaction, job_id: str) -> list[list[int]]:
     return [tokens.tolist() for tokens in np.split(of_first.tokens, np.cumsum(of_first.lengths))[: len(of_first)]]
 
 
-def _items(tx: Transaction, job_id: str, indices: Sequence[int], scoring: Scoring) -> dict[int, ItemTokens]:
+def _items(
+    tx: Transaction, job_id: str, indices: Sequence[int], scoring: Scoring, behind: int
+) -> dict[int, ItemTokens]:
     # An index of the database has the first items of all chunks, so only the chunks with wanted items are read.
     first_items = list(tx.scalars(_FIRST_ITEMS, {"of_job": job_id}))
     places = {index: bisect_right(first_items, index) - 1 for index in indices} if first_items else {}
     firsts = {index: first_items[place] for index, place in places.items()}
     found = tx.execute(_ROWS, {"of_job": job_id, "of_first_items": sorted(set(firsts.values()))}).all()
-    rows = {row.first_item: _rows(row, scoring) for row in found}
+    rows = {row.first_item: _rows(row, scoring, behind) for row in found}
     return {
         index: _item(rows[first], index - first)
         for index, first in firsts.items()
@@ -92,12 +95,15 @@ def _items(tx: Transaction, job_id: str, indices: Sequence[int], scoring: Scorin
     }
 
 
-def _rows(row: Row[Any], scoring: Scoring) -> Rows:
-    """Return the items of a chunk. Those of a likelihood are its targets."""
+def _rows(row: Row[Any], scoring: Scoring, behind: int) -> Rows:
+    """Return the items of a chunk. Those of a likelihood are rows and their targets, but for those behind the items."""
+    rows = Rows.from_bytes(row.rows)
     if scoring is not Scoring.LIKELIHOOD:
-        return Rows.from_bytes(row.rows)
+        return rows
     targets = Continuations.from_bytes(row.continuations)
-    return Rows(targets.tokens, targets.lengths, targets.kept)
+    own, rest = (np.split(part.tokens, np.cumsum(part.lengths)[:-1]) for part in (rows, targets))
+    items = [np.concatenate([one, more[: len(more) - behind]]) for one, more in zip(own, rest, strict=True)]
+    return Rows.pack(items, rows.prefix_ends)
 
 
 def _item(rows: Rows, place: int) -> ItemTokens:

@@ -20,6 +20,7 @@ class BatchResult:
     scores: ScoreResult | None  # of a request to /v1/score that was answered
     likelihoods: LikelihoodResult | None  # of a request to /v1/likelihood that was answered
     ranking: Ranking | None  # of a request to /v1/rerank that was answered
+    completion: Mapping[str, Any] | None  # of a request to /v1/completions: the answer as it came
     error: ScorelineError | None  # why it was not answered
     raw: Mapping[str, Any] = field(repr=False)  # the whole line
 
@@ -27,7 +28,7 @@ class BatchResult:
     def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> BatchResult:
         """Read a line of an output file or of an error file."""
         response, error = raw["response"], raw["error"]
-        scores = likelihoods = ranking = failure = None
+        scores = likelihoods = ranking = completion = failure = None
         if response is None:
             failure = error_for(error["code"], error["message"])
         elif response["status_code"] != 200:
@@ -43,9 +44,11 @@ class BatchResult:
             scores = ScoreResult.read(response["body"], asked)
         elif response["body"]["object"] == "likelihood":
             likelihoods = LikelihoodResult.read(response["body"], asked)
+        elif response["body"]["object"] == "text_completion":
+            completion = response["body"]
         else:
             ranking = Ranking.read(response["body"], asked)
-        return cls(raw["custom_id"], number_of_line(raw), scores, likelihoods, ranking, failure, raw)
+        return cls(raw["custom_id"], number_of_line(raw), scores, likelihoods, ranking, completion, failure, raw)
 
 
 def number_of_line(raw: Mapping[str, Any]) -> int:

@@ -9,6 +9,7 @@ import httpx2
 from pydantic import BaseModel
 
 from api.answers.batch_schemas import Batch, BatchList, DeletedBatch
+from api.answers.completion_schemas import CompletionResponse
 from api.answers.decisions.schemas import DecisionsResponse, SystemOneResponse
 from api.answers.file_schemas import DeletedFile, File, FileList
 from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
@@ -54,6 +55,8 @@ LIKELIHOOD = {"query": "The capital of", "items": [" France is", ""], "return_to
 
 DECISION = {"state": "What is in England?", "questions": {"town": {"type": "noul", "instructions": "Is it London?"}}}
 DECISION_OF_OPENAI = {"input": "What is in England?", "questions": [{"type": "predicate", "instructions": "Is it?"}]}
+COMPLETION = {"prompt": ["Paris", " is"], "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+
 RANKING = {"query": "The capital of France", "documents": ["Paris", {"text": "London"}]}
 
 
@@ -75,6 +78,7 @@ OPERATIONS = [
     Operation("post", "/v1/likelihood", 200, LikelihoodResponse, LIKELIHOOD, Scope.SCORE),
     Operation("post", "/v1/systemone", 200, SystemOneResponse, DECISION, Scope.SCORE),
     Operation("post", "/v1/decisions", 200, DecisionsResponse, DECISION_OF_OPENAI, Scope.SCORE),
+    Operation("post", "/v1/completions", 200, CompletionResponse, COMPLETION, Scope.SCORE),
     *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in RERANK),
     Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),

@@ -18,6 +18,7 @@ SCORE: dict[str, Any] = {
     "label_token_ids": [70, 71],
     "apply_softmax": True,
 }
+COMPLETION: dict[str, Any] = {"prompt": ["London", "Paris is in"], "max_tokens": 0, "echo": True, "logprobs": 0}
 RERANK: dict[str, Any] = {"query": "What is in England", "documents": ["London", "Paris"]}
 
 VALUES: dict[str, Any] = {
@@ -65,6 +66,28 @@ VALUES: dict[str, Any] = {
 }
 """What clients of another system send in a field."""
 
+COMPLETION_VALUES: dict[str, Any] = {
+    "model": "tiny",
+    "prompt": [5, 6, 7],
+    "max_tokens": 0,
+    "echo": True,
+    "logprobs": 1,
+    "temperature": 0.7,
+    "seed": 7,
+    "user": "me",
+    "n": 2,
+    "best_of": 3,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "stop": ["London"],
+    "suffix": "London",
+    "top_p": 0.9,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "logit_bias": {"70": 5},
+}
+"""The same in a field of ``/v1/completions``."""
+
 HARMLESS: dict[str, list[Any]] = {
     "return_pooled_hidden_states": [False],
     "top_k": [0, -1],
@@ -74,6 +97,13 @@ HARMLESS: dict[str, list[Any]] = {
     "raw_scores": [False],
     "truncate": [False],
     "logit_bias": [{}],
+    "n": [1],
+    "best_of": [1],
+    "stream": [False],
+    "stop": ["", []],
+    "suffix": [""],
+    "presence_penalty": [0],
+    "frequency_penalty": [0.0],
 }
 """Values of refused fields that ask for what is done here in any case."""
 
@@ -123,21 +153,28 @@ def target(row: Row) -> tuple[str, str]:
 
 
 def body_of(path: str) -> dict[str, Any]:
+    if path == "/v1/completions":
+        return COMPLETION
     return RERANK if "rerank" in path else SCORE
+
+
+def values_of(path: str) -> dict[str, Any]:
+    return COMPLETION_VALUES if path == "/v1/completions" else VALUES
 
 
 def test_every_row_is_of_a_kind_that_is_tested() -> None:
     assert len(FIELDS) + len(ANSWERS) + len(PATHS) == len(ROWS)
     assert {row.system for row in ROWS} == {"SGLang", "vLLM", "OpenAI", "Cohere", "Jina", "Text Embeddings Inference"}
     assert {row.here for row in FIELDS} == {"the same", "refused", "ignored"}
-    assert {row.name for row in FIELDS} == VALUES.keys()
+    for of_path in (VALUES, COMPLETION_VALUES):
+        assert {row.name for row in FIELDS if values_of(target(row)[1]) is of_path} == of_path.keys()
 
 
 @pytest.mark.parametrize("row", FIELDS, ids=name_of)
 def test_a_field_is_treated_as_the_page_says(api: RunningApi, row: Row) -> None:
     _, path = target(row)
     field = row.name.partition(",")[0]
-    body = body_of(path) | {field: VALUES[row.name]}
+    body = body_of(path) | {field: values_of(path)[row.name]}
     strict = {"Prefer": "handling=strict"}
     answer = api.client.post(path, json=body)
     strictly = api.client.post(path, json=body, headers=strict)

@@ -76,7 +76,7 @@ def test_slow_tokenising_does_not_block_the_event_loop(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
     monkeypatch.setattr(body_reader, "SMALL_BYTES", 0)  # no body is so small that it is read on the event loop
-    _answers_meanwhile(api, monkeypatch, TextTokenizer, ("encode", "row_encoder"), operation, "")
+    _answers_meanwhile(api, monkeypatch, TextTokenizer, ("encode", "row_encoder", "encode_items_first"), operation, "")
 
 
 def _answers_meanwhile(

@@ -73,6 +73,7 @@ def test_accuracies_and_log_likelihoods_are_those_of_the_harness_s_own_model(
     import lm_eval
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
     from lm_eval.tasks import TaskManager
 
     write_tasks(tmp_path)
@@ -94,13 +95,35 @@ def test_accuracies_and_log_likelihoods_are_those_of_the_harness_s_own_model(
         deployment.start_api()
         deployment.start_worker()
         ours = adapter(url=f"http://127.0.0.1:{deployment.port}", api_key=KEY, prefix_token_id=theirs.prefix_token_id)
+        as_openai = LocalCompletionsAPI(
+            base_url=f"http://127.0.0.1:{deployment.port}/v1/completions",
+            model="default",
+            tokenizer=str(MODEL),
+            tokenizer_backend="huggingface",
+            header={"Authorization": f"Bearer {KEY}"},
+            num_concurrent=4,
+            batch_size=3,
+            max_retries=1,
+        )
         (wanted, their_seconds), (found, our_seconds) = evaluated(theirs), evaluated(ours)
+        completed, seconds = evaluated(as_openai)
         short, long = (
             [Instance("loglikelihood_rolling", {}, ("A fern needs light. " * times,), 0)] for times in (100, 300)
         )
         assert ours.loglikelihood_rolling(short) == pytest.approx(theirs.loglikelihood_rolling(short), abs=1e-2)
         # The server's windows are one token shorter, because the last token counts in the context, too.
         assert ours.loglikelihood_rolling(long) == pytest.approx(theirs.loglikelihood_rolling(long), rel=1e-3)
+    check(found, wanted, tolerance=1e-3)
+    check(completed, wanted, tolerance=1e-4)
+    with capsys.disabled():
+        print(
+            f"\n{len(ENDINGS) * QUESTIONS} questions: {our_seconds:.1f} s here, {seconds:.1f} s by completions, "
+            f"{their_seconds:.1f} s with transformers"
+        )
+
+
+def check(found: Any, wanted: Any, *, tolerance: float) -> None:
+    """Compare accuracies, and what was found of every answer."""
     for task in ENDINGS:
         for metric in ("acc,none", "acc_norm,none"):
             assert found["results"][task][metric] == wanted["results"][task][metric]
@@ -109,9 +132,5 @@ def test_accuracies_and_log_likelihoods_are_those_of_the_harness_s_own_model(
             for (logprob, greedy), (wanted_logprob, wanted_greedy) in zip(
                 one["filtered_resps"], other["filtered_resps"], strict=True
             ):
-                assert logprob == pytest.approx(wanted_logprob, abs=1e-3)
+                assert logprob == pytest.approx(wanted_logprob, abs=tolerance)
                 assert greedy == wanted_greedy
-    with capsys.disabled():
-        print(
-            f"\n{len(ENDINGS) * QUESTIONS} questions: {our_seconds:.1f} s here, {their_seconds:.1f} s with transformers"
-        )

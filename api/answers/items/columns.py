@@ -13,7 +13,7 @@ from jobs.store.records import JobRecord, Submission
 from scoring.conversion import check_possible, label_mass, to_scores, warnings_of_scores
 from scoring.item_labels import ItemLabels
 from scoring.layout import Continuations, LabelScores, TargetScores
-from scoring.options import Scoring
+from scoring.options import Scoring, Shape
 from scoring.templates.relevance import Relevance
 
 
@@ -108,6 +108,9 @@ def _of_likelihoods(computed: Computed) -> dict[str, Column]:
     assert continuations is not None
     assert targets is not None
     check_possible(scores)
+    form = computed.job.form
+    if computed.job.options.shape is Shape.COMPLETION and form is not None and form["max_tokens"]:
+        return _of_prompts(continuations, targets)
     columns = {
         "logprob": Column(scores.logprobs[:, 0]),
         "num_tokens": Column(continuations.lengths),
@@ -119,3 +122,18 @@ def _of_likelihoods(computed: Computed) -> dict[str, Column]:
     if computed.job.options.return_tokens:
         columns["tokens"] = Column(continuations.tokens, ends=ends)
     return columns
+
+
+def _of_prompts(continuations: Continuations, targets: TargetScores) -> dict[str, Column]:
+    """Return the likelihoods of prompts behind each of which, as its last target, a placeholder was read."""
+    prompts, lengths = len(continuations), continuations.lengths - 1
+    of_prompt = np.repeat(np.arange(prompts), continuations.lengths)
+    is_own = np.diff(of_prompt, append=prompts) == 0
+    highest = targets.token_logprobs if targets.top is None else targets.top.logprobs
+    missed = np.bincount(of_prompt[is_own & (targets.token_logprobs < highest)], minlength=prompts)
+    sums = np.bincount(of_prompt[is_own], targets.token_logprobs[is_own].astype(np.float64), prompts)
+    return {
+        "logprob": Column(sums.astype(np.float32)),
+        "num_tokens": Column(lengths),
+        "is_greedy": Column(missed == 0),
+    }
