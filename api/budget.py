@@ -127,6 +127,12 @@ class Place:
         self._answer_bytes = 0
         budget.open[Kind.REQUEST].used.add(None, 1)
 
+    @property
+    def tenant(self) -> str:
+        """The tenant whose the request is, once that is known."""
+        assert self._tenant is not None
+        return self._tenant
+
     def belongs_to(self, tenant: str) -> None:
         """Count the request as this tenant's from now on. Raises RequestError OVERLOADED, TOO_MANY_OPEN_REQUESTS."""
         before, share = self._budget.open[Kind.REQUEST], self._budget.open[self.kind]

@@ -64,10 +64,10 @@ class LimitSettings(SettingsSlice):
         65_536, description="the server waits one more second each time this many bytes of the job have come"
     )
     max_gzip_members: PositiveInt = Field(
-        262_144, description="members of a gzip file in which a job is sent as JSON lines, at most"
+        262_144, description="members of a compressed body (frames, if it is zstd), at most"
     )
     max_gzip_ratio: PositiveInt = Field(
-        200, description="unpacked bytes for each byte of such a gzip file, at most; the first 16 MiB are not checked"
+        200, description="unpacked bytes for each byte of a compressed body, at most; the first 16 MiB are not checked"
     )
 
     # Files and batches.

@@ -70,7 +70,7 @@ async def create(
     Each line is `{"custom_id", "method": "POST", "url", "body"}`; `url` is the endpoint of the batch. The answers come
     as files, in the order of the lines. A line that is wrong goes to the error file, and the others are scored.
     """
-    async with received_body(request, service.reading.limits) as data:
+    async with received_body(request, service.reading.limits, service.threads) as data:
         sender = Sender(principal, idempotency_key, is_strict(request, handling))
         wanted, warnings = await service.bodies.read(request, principal.tenant, read_batch, data, sender)
     limits = service.reading.limits

@@ -65,7 +65,7 @@ async def submit_set(
     if request.headers.get("idempotency-key") is not None:
         raise invalid("a set has no Idempotency-Key: give each of its jobs an idempotency_key", "Idempotency-Key")
     sender = Sender(principal, is_strict=is_strict(request, handling))
-    async with received_body(request, service.reading.limits) as data:
+    async with received_body(request, service.reading.limits, service.threads) as data:
         read = await service.bodies.read(request, principal.tenant, read_job_set, data, sender)
     # One after the other, since what the first one is admitted by mostly holds for all.
     admitted = [await _admitted(service, one) for one in read]

@@ -149,7 +149,7 @@ async def submit(
     if place_of(request).kind is Kind.UPLOAD:
         accepted, job = await receive_upload(request, service, sender)
     else:
-        async with received_body(request, service.reading.limits) as data:
+        async with received_body(request, service.reading.limits, service.threads) as data:
             wanted = await service.bodies.read(request, principal.tenant, read_job, data, sender)
             del data
         submission = wanted.submission

@@ -142,7 +142,7 @@ async def answer_call(request: Request, service: Service, sender: Sender, path: 
     The body is released before the wait, which may last for minutes. But documents that are returned are as large as
     the body, so it counts in the budget as long as they are kept.
     """
-    async with received_body(request, service.reading.limits) as data:
+    async with received_body(request, service.reading.limits, service.threads) as data:
         call = await service.bodies.read(request, sender.principal.tenant, read_call, data, sender, path)
         del data
         if call.ranking is not None and call.ranking.documents is not None:

@@ -40,7 +40,7 @@ async def tokenize(
 
     `count` says whether it is one token, which a label must be unless `label_scoring` is `sequence`.
     """
-    async with received_body(request, service.reading.limits) as data:
+    async with received_body(request, service.reading.limits, service.threads) as data:
         sender = Sender(principal, is_strict=is_strict(request, handling))
         answer = await service.bodies.read(request, principal.tenant, tokenize_text, data, sender)
     return json_response(answer)

@@ -1,18 +1,18 @@
-"""Decompress and hash a body while it arrives, and split it into lines, in bounded memory whatever is sent.
+"""Unpack and hash a body while it arrives, and split it into lines, in bounded memory whatever is sent.
 
-A small body may cause much work: gzip makes a thousand bytes of one, a gzip file may consist of millions of empty
-members, and a line may consist of its end alone. So all of these are counted, and each step is bounded in all of them.
+A small body may cause much work: a compressed one may be long (api/requests/decompression.py), and a line may consist
+of its end alone. So all of this is counted, and each step is bounded in all of it.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator
 
 from api.requests.body import too_large
+from api.requests.decompression import PLAIN, Decompressor
 from api.requests.idempotency import body_hasher
-from scoring.error_codes import ErrorCode, RequestError, invalid
+from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 
 STEP_BYTES = 2**18
@@ -21,14 +21,6 @@ STEP_BYTES = 2**18
 STEP_PIECES = 512
 """The calls of the decompressor in a step. Each returns the end of a member, or up to :data:`STEP_BYTES`."""
 
-COMPRESSED_PIECE_BYTES = 2**14
-"""The compressed bytes that the decompressor gets at a time. It copies what it leaves, at the end of each member."""
-
-FREE_BYTES = 2**24
-"""The uncompressed bytes for which the ratio of compression is not checked."""
-
-_GZIP_ONLY = 16 + zlib.MAX_WBITS
-
 _CONTENT = re.compile(rb"[^ \t\r\n]")
 """What a line has unless it is blank."""
 
@@ -36,16 +28,15 @@ _CONTENT = re.compile(rb"[^ \t\r\n]")
 class LineReader:
     """Splits a body into lines. It blocks on the processor, so use it in a thread. Every method raises RequestError.
 
-    gzip: the body is gzip, with one or more members. max_lines: the limit for the number of lines, blank ones
+    encoding: the body's content encoding. max_lines: the limit for the number of lines, blank ones
     included.
     """
 
-    def __init__(self, route: str, limits: LimitSettings, *, gzip: bool, max_lines: int) -> None:
+    def __init__(self, route: str, limits: LimitSettings, *, encoding: str, max_lines: int) -> None:
         self.number = 0  # of lines so far
         self._limits = limits
         self._max_lines = max_lines
-        self._gzip = zlib.decompressobj(_GZIP_ONLY) if gzip else None
-        self._members = 1
+        self._decompressor = None if encoding == PLAIN else Decompressor(encoding, limits, STEP_BYTES)
         self._hasher = body_hasher(route)
         self._received_bytes = 0
         self._bytes = 0  # uncompressed
@@ -81,33 +72,14 @@ class LineReader:
 
     def finish(self) -> list[tuple[int, bytes]]:
         """Return the last line if no line end follows it."""
-        if self._gzip is not None and not self._gzip.eof:
-            raise invalid("the gzip body is cut off")
+        if self._decompressor is not None:
+            self._decompressor.finish()
         return list(self._cut(b"\n")) if self._rest else []
 
     def _uncompressed(self, part: bytes) -> Iterator[bytes]:
-        if self._gzip is None:
-            yield from (part[start : start + STEP_BYTES] for start in range(0, len(part), STEP_BYTES))
-            return
-        for start in range(0, len(part), COMPRESSED_PIECE_BYTES):
-            rest = part[start : start + COMPRESSED_PIECE_BYTES]
-            while rest:
-                if self._gzip.eof:
-                    self._begin_member()
-                try:
-                    data = self._gzip.decompress(rest, STEP_BYTES)
-                except zlib.error as error:
-                    raise invalid(f"the body is not valid gzip: {error}") from None
-                rest = self._gzip.unused_data if self._gzip.eof else self._gzip.unconsumed_tail
-                self._check_ratio(self._bytes + len(data))
-                yield data
-
-    def _begin_member(self) -> None:
-        self._members += 1
-        if self._members > self._limits.max_gzip_members:
-            message = f"the gzip file has more than the {self._limits.max_gzip_members} members that it may have"
-            raise _refused("max_gzip_members", message)
-        self._gzip = zlib.decompressobj(_GZIP_ONLY)
+        if self._decompressor is not None:
+            return self._decompressor.feed(part)
+        return (part[start : start + STEP_BYTES] for start in range(0, len(part), STEP_BYTES))
 
     def _cut(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         # Nothing is done for each blank line: a small file of gzip holds millions of them.
@@ -158,12 +130,6 @@ class LineReader:
     def _check_size(self, size: int) -> None:
         if size > self._limits.max_upload_bytes:
             raise too_large(self._limits, "max_upload_bytes")
-
-    def _check_ratio(self, size: int) -> None:
-        if size > FREE_BYTES + self._limits.max_gzip_ratio * self._received_bytes:
-            ratio = self._limits.max_gzip_ratio
-            message = f"the gzip file unpacks to more than {ratio} times its size: send such lines plain"
-            raise _refused("max_gzip_ratio", message)
 
 
 def _refused(setting: str, message: str) -> RequestError:

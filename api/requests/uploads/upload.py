@@ -26,7 +26,6 @@ from jobs.queue.read import get_job
 from jobs.queue.upload import EarlierUpload, Upload, accept_upload, begin_upload, remove_upload, stage
 from jobs.store.database import StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, Submission
-from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import Chunk
 from telemetry.tracing import current_traceparent
 
@@ -48,10 +47,7 @@ async def receive_upload(request: Request, service: Service, sender: Sender) -> 
     Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
     """
     check_declared_length(request, service.reading.limits, "max_upload_bytes")
-    encoding = content_encoding(request)
-    if encoding not in ("identity", "gzip", "x-gzip"):
-        raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send JSON lines plain or as gzip")
-    reader = UploadReader(service.reading, sender, gzip=encoding != "identity")
+    reader = UploadReader(service.reading, sender, encoding=content_encoding(request))
     body = UploadBody(request, service.reading.limits, service.store.database.settings.upload_timeout_seconds)
     return await _Receiver(service, sender, reader).receive(body)
 

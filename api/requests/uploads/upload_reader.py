@@ -35,7 +35,7 @@ _ITEM = re.compile(r"items\[(\d+)\]")
 class UploadReader:
     """Reads an upload. It blocks on the processor, so use it in a thread. Every method raises RequestError."""
 
-    def __init__(self, reading: ReadingContext, sender: Sender, *, gzip: bool) -> None:
+    def __init__(self, reading: ReadingContext, sender: Sender, *, encoding: str) -> None:
         self.submission: Submission | None = None  # the job without its items, after the first line
         self.hash_only = False  # set it to compute only the hash of the further body
         self._reading = reading
@@ -48,7 +48,7 @@ class UploadReader:
         self._lines = LineReader(
             ROUTE,
             reading.limits,
-            gzip=gzip,
+            encoding=encoding,
             max_lines=LINES_PER_ITEM * reading.scoring.max_items_per_upload + FURTHER_LINES,
         )
 

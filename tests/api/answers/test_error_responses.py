@@ -99,7 +99,8 @@ CASES = [
     Case(
         "another charset", GOOD, E.UNSUPPORTED_MEDIA_TYPE, headers={"content-type": "application/json; charset=utf-16"}
     ),
-    Case("gzip", GOOD, E.UNSUPPORTED_MEDIA_TYPE, headers={"content-encoding": "gzip"}),
+    Case("brotli", GOOD, E.UNSUPPORTED_MEDIA_TYPE, headers={"content-encoding": "br"}),
+    Case("no gzip", GOOD, E.INVALID_REQUEST, says="not valid gzip", headers={"content-encoding": "gzip"}),
     Case("bad key", GOOD, E.INVALID_REQUEST, "Idempotency-Key", headers={"idempotency-key": "k" * 256}),
     Case("empty key", GOOD, E.INVALID_REQUEST, "Idempotency-Key", headers={"idempotency-key": ""}),
 ]

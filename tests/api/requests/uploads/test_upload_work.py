@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
+from api.requests import decompression
+from api.requests.decompression import COMPRESSED_PIECE_BYTES
 from api.requests.uploads import lines
-from api.requests.uploads.lines import COMPRESSED_PIECE_BYTES, STEP_PIECES, LineReader
+from api.requests.uploads.lines import STEP_PIECES, LineReader
 from api.requests.uploads.upload_body import UploadBody
 from jobs.store.tables import chunks
 from scoring.error_codes import ErrorCode, RequestError
@@ -42,7 +44,7 @@ ROUTE = "POST /v1/jobs"
 
 
 def reader(gzip: bool = True, max_lines: int = 100, **limits: Any) -> LineReader:
-    return LineReader(ROUTE, LimitSettings(**limits), gzip=gzip, max_lines=max_lines)
+    return LineReader(ROUTE, LimitSettings(**limits), encoding="gzip" if gzip else "identity", max_lines=max_lines)
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def decompressors(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
-    monkeypatch.setattr("api.requests.uploads.lines.zlib.decompressobj", Counting)
+    monkeypatch.setattr("api.requests.decompression.zlib.decompressobj", Counting)
     return made
 
 
@@ -158,7 +160,7 @@ def test_an_upload_may_have_a_blank_line_behind_each_item(model: TinyModel, sqli
 def test_a_gzip_file_may_not_unpack_to_far_more_than_its_size(
     monkeypatch: pytest.MonkeyPatch, decompressors: list[list[int]]
 ) -> None:
-    monkeypatch.setattr(lines, "FREE_BYTES", 2**18)
+    monkeypatch.setattr(decompression, "FREE_BYTES", 2**18)
     content = FIRST + (b" " * 10_000 + b"\n") * 400
     packed = gzip.compress(content)
     most = 2**18 + 200 * len(packed)
