@@ -65,7 +65,12 @@ class ReadingContext:
 
     def serves(self, name: str) -> bool:
         """Return whether this is a name of the served model."""
-        return name in (self.card.name, DEFAULT_MODEL)
+        return name in self.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the served model."""
+        return self.card.name, DEFAULT_MODEL
 
 
 def model_not_found(name: str) -> RequestError:

@@ -19,6 +19,9 @@ from api.answers.error_responses import error_response, internal_error, noted_of
 
 HEADER = "x-request-id"
 
+OTHER_HEADER = "x-typesafe-request-id"
+"""The header in which TypeSafe's clients look for the id. A request's own id is not read from it."""
+
 _EXTRA_HEADERS = "scoreline.headers"
 """The key of a request's scope under which further headers of its response are kept."""
 
@@ -70,7 +73,7 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(extra_headers | {HEADER: request_id})
+                MutableHeaders(scope=message).update(extra_headers | {HEADER: request_id, OTHER_HEADER: request_id})
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):

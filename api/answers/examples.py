@@ -286,7 +286,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ],
     },
     "Model": _MODEL,
-    "ModelList": {"object": "list", "data": [_MODEL]},
+    "ModelList": {
+        "object": "list",
+        "data": [_MODEL],
+        "models": [
+            {
+                "name": "demonstration",
+                "description": "demonstration: scores items, in 1024 tokens at most",
+                "release_date": "2026-07-25",
+            }
+        ],
+    },
     "Tokens": {"model": "demonstration", "tokens": [311], "pieces": [" yes"], "count": 1, "max_model_len": 1024},
     "Health": {"status": "ok"},
     "Readiness": _READY,

@@ -7,8 +7,10 @@ in float32) and an infinite logit are written as ``null``.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
@@ -213,6 +215,15 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
         ],
         "live_workers": len(workers),
     }
+
+
+def show_models(model: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the list of models for all clients. model: as :func:`show_model` returns it. names: all that it has."""
+    since = datetime.fromtimestamp(model["created"] or time.time(), UTC).date().isoformat()
+    does = "scores items, ranks documents and answers decisions"
+    description = f"{model['id']}: {does}, in {model['max_model_len']} tokens at most"
+    named = [{"name": n, "description": description, "release_date": since} for n in dict.fromkeys(names)]
+    return {"object": "list", "data": [model], "models": named}
 
 
 def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, Any]:

@@ -31,9 +31,18 @@ class Model(Shape):
     live_workers: int = Field(description="workers seen lately that serve just this, with the same tokenizer")
 
 
+class NamedModel(Shape):
+    name: str
+    description: str
+    release_date: str = Field(description="YYYY-MM-DD in UTC: when its oldest live worker started; today without one")
+
+
 class ModelList(Shape):
     object: Literal["list"] = "list"
     data: list[Model]
+    models: list[NamedModel] = Field(
+        description="the same for clients of System One: a name that requests may give, each"
+    )
 
 
 class Health(Shape):

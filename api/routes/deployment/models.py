@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from api.answers.error_responses import secured
-from api.answers.presentation import json_response, show_model
+from api.answers.presentation import json_response, show_model, show_models
 from api.answers.server_schemas import Model, ModelList
 from api.callers.authentication import Principal
 from api.principal import WithReadScope
@@ -23,7 +23,7 @@ router = APIRouter(tags=["models"])
 @router.get("/v1/models", response_model=ModelList, responses=secured())
 async def list_models(service: ServiceOf, principal: WithReadScope) -> Response:
     """The served model. Without live workers it still takes jobs; they wait."""
-    return json_response({"object": "list", "data": [await _model_and_workers(service, principal)]})
+    return json_response(show_models(await _model_and_workers(service, principal), service.reading.names))
 
 
 @router.get("/v1/models/{model_id:path}", response_model=Model, responses=secured(ErrorCode.MODEL_NOT_FOUND))
