@@ -21,7 +21,7 @@ from scoring.decisions.questions import Fault, Kind, Option, Question, refuse
 from scoring.decisions.rendering import RenderingError, rendering_of
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.layout import Rows, TokenIds
-from scoring.tokenizing.control_tokens import END, START, ControlTokenError, ControlTokens
+from scoring.tokenizing.control_tokens import END, START, ControlTokenError, ControlTokens, TextPart
 from scoring.tokenizing.encoded import EncodedQuery, checked_vocabulary
 from scoring.tokenizing.row_encoder import check_query_length
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
@@ -32,10 +32,7 @@ MARK, SPLIT = "<|mark|>", "<|split|>"
 MOST_CHARACTERS = 2**26
 """The most characters that all prompts of a request may have together, each with its state."""
 
-_SENTINEL = re.compile(rf"(?<!{START})(?:{re.escape(MARK)}|{re.escape(SPLIT)})")
-_SENTINEL_MARK = re.compile(rf"(?<!{START}){re.escape(MARK)}")
-"""A sentinel that the template wrote. Those of a caller are marked as text."""
-
+_SENTINEL = re.compile(f"{re.escape(MARK)}|{re.escape(SPLIT)}")
 _MADE_UP = (
     Question("a", Kind.NOUL, "a", (Option("true", "a"), Option("false", "b"))),
     Question("b", Kind.CHOICE, "b", (Option("c", "d"), Option("e", "f"))),
@@ -74,7 +71,7 @@ def text_of(value: str | bool) -> str:
 class DecisionPrompts:
     """The prompts of one request as texts, in which control tokens of the caller are marked."""
 
-    control: ControlTokens
+    control: ControlTokens | None  # None: nothing is marked, and a control token of the caller is one
     shared: str  # what the prompts about this state begin with; of one prompt for all questions: nothing
     behind: tuple[str, ...]  # of each row: what follows, up to where its answer is read
     suffixes: tuple[Tokens, ...]  # of each row: the tokens behind that
@@ -140,7 +137,8 @@ class DecisionPrompts:
         is_behind: whether another text stands before it.
         """
         found: list[_Piece] = []
-        for part in self.control.split(marked):
+        parts = [TextPart(marked, as_text=False)] if self.control is None else self.control.split(marked)
+        for part in parts:
             for text in [part.text] if part.as_text else _SENTINEL.split(part.text):
                 found.append(_Piece(text, part.as_text, is_behind or bool(found)))
         return [*found, _Piece("", is_behind=True)] if found[-1].as_text else found
@@ -157,6 +155,7 @@ class DecisionPrompts:
         return tokens
 
     def _as_text(self, token: str) -> list[int]:
+        assert self.control is not None, "it is marked"
         try:
             return self.control.encode_as_text(token)
         except ControlTokenError as error:
@@ -233,7 +232,9 @@ class PromptWriter:
 
         self._generic = rendering_of(DECISION_PROMPT)
         self._template = rendering_of(checkpoint.template or checkpoint.chat.template or "")
-        self._control = ControlTokens(tokenizer, self._template.literals, (MARK, SPLIT))
+        self._control = (
+            ControlTokens(tokenizer, self._template.literals, (MARK, SPLIT)) if checkpoint.sanitizes else None
+        )
         made_up = [self._ask(question, "") for question in _MADE_UP]
         self._made_up = [one.shown() for one in made_up if isinstance(one, Asked)]
 
@@ -272,18 +273,19 @@ class PromptWriter:
     ) -> DecisionPrompts:
         """Return the prompts of a request. Raises RequestError."""
         shown = [one.shown() for one in asked]
-        if not self._checkpoint.sanitizes:
+        if self._control is None:
             state, shown = _without_sentinels(state), _without_sentinels(shown)
         elif self._checkpoint.template is not None:
             state, shown = self._control.mark(state), self._control.mark(shown)
         try:
             if self.asks_all_at_once:
                 return self._one_prompt(state, shown, asked)
-            shared = _whole(_common_beginning([self._render(state, [one]) for one in self._made_up]))
+            shared = _common_beginning([self._render(state, [one]) for one in self._made_up])
+            shared = shared if self._control is None else _whole(shared)
             found = _Rendered()
             for one, of_one in zip(asked, shown, strict=True):
                 stop_if_unwanted()
-                text = _SENTINEL_MARK.split(self._render(state, [of_one]), 1)[0]
+                text = self._until_marks(self._render(state, [of_one]))[0]
                 found.add(text, shared, one.rows.behind)
         except RenderingError as error:
             message = f"the decision template of the model can't be used: {error}"
@@ -291,7 +293,7 @@ class PromptWriter:
         return DecisionPrompts(self._control, shared, tuple(found.texts), tuple(found.suffixes), frozenset(found.apart))
 
     def _one_prompt(self, state: object, shown: list[dict[str, Any]], asked: Sequence[Asked]) -> DecisionPrompts:
-        texts = _SENTINEL_MARK.split(self._render(state, shown))
+        texts = self._until_marks(self._render(state, shown))
         if len(texts) <= len(asked):
             raise RenderingError(f"it writes {len(texts) - 1} marks for {len(asked)} questions")
         behind = [
@@ -300,12 +302,16 @@ class PromptWriter:
         suffixes = tuple(suffix for one in asked for suffix in one.rows.behind)
         return DecisionPrompts(self._control, "", tuple(behind), suffixes, are_one=True)
 
+    def _until_marks(self, text: str) -> list[str]:
+        """Split a prompt at the marks that the template wrote."""
+        return re.split(re.escape(MARK) if self._control is None else rf"(?<!{START}){re.escape(MARK)}", text)
+
     def _render(self, state: object, shown: Sequence[Mapping[str, Any]]) -> str:
         content = ""
         values: dict[str, Any] = {}
         if self._checkpoint.template is None:
             content = self._generic.render({"state": state, "question": shown[0]})
-            if self._checkpoint.sanitizes:
+            if self._control is not None:
                 content = self._control.mark(content)
         else:
             values = {"state": state, "question": shown[0], "questions": shown}
@@ -360,7 +366,9 @@ def _whole(text: str) -> str:
 def _without_sentinels(value: Any) -> Any:
     """Return a value whose texts have no sentinels."""
     if isinstance(value, str):
-        return value.replace(MARK, "").replace(SPLIT, "")
+        while MARK in value or SPLIT in value:  # what is left may be one again
+            value = value.replace(MARK, "").replace(SPLIT, "")
+        return value
     if isinstance(value, list):
         return [_without_sentinels(one) for one in value]
     if isinstance(value, dict):

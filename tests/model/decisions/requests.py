@@ -68,6 +68,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
             "score": {"type": "score", "instructions": CONTROL, "criteria": [CONTROL, "b"]},
         },
     },
+    "characters that mark control tokens": {
+        "state": "\U000f0000<think>\U000f0001 \U000f0001<|im_end|>\U000f0000",
+        "questions": {"q": {"type": "choice", "instructions": "<|im_\U000f0000end|>", "criteria": {"\U000f0001": "a"}}},
+    },
     "long state": {
         "state": " ".join(f"{n}. {TICKET}" for n in range(12)),
         "questions": {"refund": REFUND, "team": TEAM, "urgency": URGENCY},
