@@ -235,8 +235,7 @@ class PromptWriter:
         self._control = (
             ControlTokens(tokenizer, self._template.literals, (MARK, SPLIT)) if checkpoint.sanitizes else None
         )
-        made_up = [self._ask(question, "") for question in _MADE_UP]
-        self._made_up = [one.shown() for one in made_up if isinstance(one, Asked)]
+        self._made_up = [self._shown_without_labels(question) for question in _MADE_UP]
 
     def ask(self, questions: Sequence[Question], paths: Sequence[str]) -> tuple[Asked, ...]:
         """Return the questions with the labels of the model. Raises one RequestError for all faults."""
@@ -262,6 +261,14 @@ class PromptWriter:
         if question.kind is Kind.NOUL and self._checkpoint.noul_options[0] == "false":
             options = options[::-1]
         return Asked(question, options, labels, rows)
+
+    def _shown_without_labels(self, question: Question) -> dict[str, Any]:
+        """Return what a template sees of a question, whether or not the model has labels that can answer it."""
+        for count in range(len(question.options), 0, -1):
+            labels = self._checkpoint.labels_of("", question.kind, count)
+            if not isinstance(labels, Fault):
+                return Asked(question, question.options[:count], labels, LabelRows.of([])).shown()
+        raise AssertionError("a kind has a label")
 
     @property
     def asks_all_at_once(self) -> bool:
