@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.3.0"
 __all__ = [
+    "Answer",
     "AsyncClient",
     "Batch",
     "BatchCancelled",
@@ -22,8 +23,10 @@ __all__ = [
     "BatchFailed",
     "BatchProgress",
     "BatchResult",
+    "Choice",
     "Client",
     "Conflict",
+    "Decision",
     "Delivery",
     "DryRun",
     "File",
@@ -58,6 +61,7 @@ __all__ = [
     "Ranking",
     "RateLimited",
     "RequestTooLarge",
+    "Scale",
     "ScoreResult",
     "ScorelineError",
     "Template",
@@ -68,6 +72,7 @@ __all__ = [
     "Unreachable",
     "UntrustedWebhook",
     "WebhookEvent",
+    "YesNo",
     "verify_webhook",
 ]
 

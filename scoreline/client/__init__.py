@@ -8,6 +8,7 @@ from scoreline.client.batch_objects import BATCH_ENDED, Batch, File
 from scoreline.client.batch_results import BatchResult
 from scoreline.client.blocking import Client
 from scoreline.client.connection import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
+from scoreline.client.decisions import Answer, Choice, Decision, Scale, YesNo
 from scoreline.client.errors import (
     BatchCancelled,
     BatchEnded,
@@ -59,6 +60,7 @@ __all__ = [
     "ENDED",
     "KEY_VARIABLE",
     "URL_VARIABLE",
+    "Answer",
     "AsyncClient",
     "Batch",
     "BatchCancelled",
@@ -69,8 +71,10 @@ __all__ = [
     "BatchFailed",
     "BatchProgress",
     "BatchResult",
+    "Choice",
     "Client",
     "Conflict",
+    "Decision",
     "Delivery",
     "DryRun",
     "File",
@@ -105,6 +109,7 @@ __all__ = [
     "Ranking",
     "RateLimited",
     "RequestTooLarge",
+    "Scale",
     "ScoreResult",
     "ScorelineError",
     "Template",
@@ -115,6 +120,7 @@ __all__ = [
     "Unreachable",
     "UntrustedWebhook",
     "WebhookEvent",
+    "YesNo",
     "verify_webhook",
 ]
 

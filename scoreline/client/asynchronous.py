@@ -11,6 +11,7 @@ import httpx2
 
 from scoreline.client import mapping
 from scoreline.client.connection import Connected, request_settings, unreachable
+from scoreline.client.decisions import Decision, Questions, State
 from scoreline.client.errors import ScorelineError
 from scoreline.client.exchange.flow import (
     Answer,
@@ -31,13 +32,14 @@ from scoreline.client.exchange.sending import Service
 from scoreline.client.mapping import CONCURRENCY, map_async
 from scoreline.client.methods import checked, explained
 from scoreline.client.operations import batches as batch_operations
+from scoreline.client.operations import decisions as decision_operations
 from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
 from scoreline.client.operations import scoring, submitting, waiting
 from scoreline.client.operations.pairs import Pair
-from scoreline.client.options import MapOptions
+from scoreline.client.options import DecideManyOptions, MapOptions
 from scoreline.client.results import ScoreResult
 
 P = ParamSpec("P")
@@ -103,13 +105,16 @@ class AsyncClient(Connected):
     score = _awaited(scoring.score)
     likelihood = _awaited(likelihood_operations.likelihood)
     rerank = _awaited(scoring.rerank)
+    decide = _awaited(decision_operations.decide)
     models = _awaited(scoring.models)
     tokenize = _awaited(scoring.tokenize)
     submit = _awaited(submitting.submit)
     upload = _awaited(submitting.upload)
     dry_run = _awaited(submitting.dry_run)
     submit_likelihood = _awaited(likelihood_operations.submit_likelihood)
+    submit_decision = _awaited(decision_operations.submit_decision)
     upload_likelihood = _awaited(likelihood_operations.upload_likelihood)
+    dry_run_decision = _awaited(decision_operations.dry_run_decision)
     dry_run_likelihood = _awaited(likelihood_operations.dry_run_likelihood)
     get = _awaited(job_operations.get)
     wait = _awaited(waiting.wait)
@@ -166,6 +171,39 @@ class AsyncClient(Connected):
         return map_async(mapping.map(self._service, pairs, **options), self)
 
     explained(map, mapping.map, RETURNED)
+
+    @overload
+    def decide_many(
+        self,
+        states: Iterable[State] | AsyncIterable[State],
+        questions: Questions,
+        *,
+        return_provenance: bool = False,
+        model: str | None = None,
+        concurrency: int = CONCURRENCY,
+        errors: Literal["raise"] = "raise",
+        **options: Unpack[DecideManyOptions],
+    ) -> AsyncIterator[Decision]: ...
+
+    @overload
+    def decide_many(
+        self,
+        states: Iterable[State] | AsyncIterable[State],
+        questions: Questions,
+        *,
+        return_provenance: bool = False,
+        model: str | None = None,
+        concurrency: int = CONCURRENCY,
+        errors: Literal["yield"],
+        **options: Unpack[DecideManyOptions],
+    ) -> AsyncIterator[Decision | ScorelineError]: ...
+
+    def decide_many(
+        self, states: Iterable[State] | AsyncIterable[State], questions: Questions, **options: Any
+    ) -> AsyncIterator[Any]:
+        return map_async(mapping.decide_many(self._service, states, questions, **options), self)
+
+    explained(decide_many, mapping.decide_many, RETURNED)
 
     async def carry_out(self, flow: Flow[T]) -> T:
         """Carry out the commands of a flow and return its value."""

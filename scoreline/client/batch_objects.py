@@ -15,7 +15,7 @@ BATCH_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 BatchStatus = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 ]
-Endpoint = Literal["/v1/score", "/v1/likelihood", "/v1/rerank", "/v1/completions"]
+Endpoint = Literal["/v1/score", "/v1/likelihood", "/v1/rerank", "/v1/completions", "/v1/systemone", "/v1/decisions"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scoreline.client.decisions import Decision
 from scoreline.client.errors import ScorelineError, error_for
 from scoreline.client.results import LikelihoodResult, Ranking, ScoreResult
 from scoreline.client.tables import NOTHING_ASKED, Asked
@@ -21,6 +22,7 @@ class BatchResult:
     likelihoods: LikelihoodResult | None  # of a request to /v1/likelihood that was answered
     ranking: Ranking | None  # of a request to /v1/rerank that was answered
     completion: Mapping[str, Any] | None  # of a request to /v1/completions: the answer as it came
+    decision: Decision | None  # of a request to /v1/systemone or /v1/decisions that was answered
     error: ScorelineError | None  # why it was not answered
     raw: Mapping[str, Any] = field(repr=False)  # the whole line
 
@@ -28,7 +30,7 @@ class BatchResult:
     def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> BatchResult:
         """Read a line of an output file or of an error file."""
         response, error = raw["response"], raw["error"]
-        scores = likelihoods = ranking = completion = failure = None
+        scores = likelihoods = ranking = completion = decision = failure = None
         if response is None:
             failure = error_for(error["code"], error["message"])
         elif response["status_code"] != 200:
@@ -40,6 +42,8 @@ class BatchResult:
                 param=why.get("param"),
                 request_id=response["request_id"],
             )
+        elif "answers" in response["body"]:
+            decision = Decision.read(response["body"])
         elif response["body"]["object"] == "scoring":
             scores = ScoreResult.read(response["body"], asked)
         elif response["body"]["object"] == "likelihood":
@@ -48,7 +52,8 @@ class BatchResult:
             completion = response["body"]
         else:
             ranking = Ranking.read(response["body"], asked)
-        return cls(raw["custom_id"], number_of_line(raw), scores, likelihoods, ranking, completion, failure, raw)
+        of_kind = (scores, likelihoods, ranking, completion, decision)
+        return cls(raw["custom_id"], number_of_line(raw), *of_kind, failure, raw)
 
 
 def number_of_line(raw: Mapping[str, Any]) -> int:

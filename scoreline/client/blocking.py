@@ -11,6 +11,7 @@ import httpx2
 
 from scoreline.client import mapping
 from scoreline.client.connection import Connected, request_settings, unreachable
+from scoreline.client.decisions import Decision, Questions, State
 from scoreline.client.errors import ScorelineError
 from scoreline.client.exchange.flow import (
     Answer,
@@ -28,16 +29,17 @@ from scoreline.client.exchange.flow import (
     Stream,
 )
 from scoreline.client.exchange.sending import Service
-from scoreline.client.mapping import CONCURRENCY, Mapping, map_blocking
+from scoreline.client.mapping import CONCURRENCY, Mapping, R, map_blocking
 from scoreline.client.methods import checked, explained
 from scoreline.client.operations import batches as batch_operations
+from scoreline.client.operations import decisions as decision_operations
 from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
 from scoreline.client.operations import scoring, submitting, waiting
 from scoreline.client.operations.pairs import Pair
-from scoreline.client.options import MapOptions
+from scoreline.client.options import DecideManyOptions, MapOptions
 from scoreline.client.results import ScoreResult
 
 P = ParamSpec("P")
@@ -89,13 +91,16 @@ class Client(Connected):
     score = _blocking(scoring.score)
     likelihood = _blocking(likelihood_operations.likelihood)
     rerank = _blocking(scoring.rerank)
+    decide = _blocking(decision_operations.decide)
     models = _blocking(scoring.models)
     tokenize = _blocking(scoring.tokenize)
     submit = _blocking(submitting.submit)
     upload = _blocking(submitting.upload)
     dry_run = _blocking(submitting.dry_run)
     submit_likelihood = _blocking(likelihood_operations.submit_likelihood)
+    submit_decision = _blocking(decision_operations.submit_decision)
     upload_likelihood = _blocking(likelihood_operations.upload_likelihood)
+    dry_run_decision = _blocking(decision_operations.dry_run_decision)
     dry_run_likelihood = _blocking(likelihood_operations.dry_run_likelihood)
     get = _blocking(job_operations.get)
     wait = _blocking(waiting.wait)
@@ -153,7 +158,38 @@ class Client(Connected):
 
     explained(map, mapping.map, RETURNED)
 
-    def _mapped(self, wanted: Mapping) -> Iterator[ScoreResult | ScorelineError]:
+    @overload
+    def decide_many(
+        self,
+        states: Iterable[State],
+        questions: Questions,
+        *,
+        return_provenance: bool = False,
+        model: str | None = None,
+        concurrency: int = CONCURRENCY,
+        errors: Literal["raise"] = "raise",
+        **options: Unpack[DecideManyOptions],
+    ) -> Iterator[Decision]: ...
+
+    @overload
+    def decide_many(
+        self,
+        states: Iterable[State],
+        questions: Questions,
+        *,
+        return_provenance: bool = False,
+        model: str | None = None,
+        concurrency: int = CONCURRENCY,
+        errors: Literal["yield"],
+        **options: Unpack[DecideManyOptions],
+    ) -> Iterator[Decision | ScorelineError]: ...
+
+    def decide_many(self, states: Iterable[State], questions: Questions, **options: Any) -> Iterator[Any]:
+        return self._mapped(mapping.decide_many(self._service, states, questions, **options))
+
+    explained(decide_many, mapping.decide_many, RETURNED)
+
+    def _mapped(self, wanted: Mapping[T, R]) -> Iterator[R | ScorelineError]:
         # Whoever imports a client for one call need not wait for asyncio.
         from scoreline.client.asynchronous import AsyncClient
         from scoreline.client.background import Background
@@ -162,7 +198,7 @@ class Client(Connected):
         client = AsyncClient.like(self._settings, self._service)
         with Background(client) as background:
             sets = JobSets(client)
-            yield from map_blocking(wanted, lambda pair, number: background.start(wanted.score(sets, pair, number)))
+            yield from map_blocking(wanted, lambda pair, number: background.start(wanted.carry_out(sets, pair, number)))
 
     def _run(self, flow: Flow[T]) -> T:
         """Carry out the commands of a flow and return its value."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from scoreline.client.decisions import Decision
 from scoreline.client.options import Priority
 from scoreline.client.reading import read_fields
 from scoreline.client.results import LikelihoodResult, Provenance, ScoreResult
@@ -15,7 +16,7 @@ ENDED = frozenset({"succeeded", "failed", "cancelled", "expired"})
 """The final statuses of a job."""
 
 JobStatus = Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"]
-JobKind = Literal["score", "likelihood"]
+JobKind = Literal["score", "likelihood", "decision"]
 
 
 class JobFailure(NamedTuple):
@@ -31,7 +32,7 @@ class Job(Short):
 
     id: str  # by which the job is named in requests
     model: str  # the name of the model that scores it
-    kind: JobKind  # whether it computes scores or likelihoods
+    kind: JobKind  # what it computes: scores, likelihoods or answers
     status: JobStatus  # how far it has come
     priority: Priority  # which jobs it lets pass, and which let it pass
     total_items: int  # how many items it has
@@ -49,6 +50,7 @@ class Job(Short):
     provenance: list[Provenance | None] | None  # what computed its scores, once it has ended
     result: ScoreResult | None  # if it succeeded and has at most 1,000 items; None for likelihoods
     likelihoods: LikelihoodResult | None  # the same of a job of likelihoods
+    decision: Decision | None  # the same of a job of a decision
     asked: Asked = field(repr=False, compare=False)  # what the client remembers of the request, if it sent it itself
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
@@ -75,6 +77,7 @@ class Job(Short):
             provenance=Provenance.read_all(raw),
             result=ScoreResult.read(result, asked) if result and kind == "score" else None,
             likelihoods=LikelihoodResult.read(result, asked) if result and kind == "likelihood" else None,
+            decision=Decision.read(result) if result and kind == "decision" else None,
             asked=asked,
         )
 

@@ -1,19 +1,22 @@
-"""``map``: many pairs under way at a time, whose results come in the order of the pairs."""
+"""``map`` and ``decide_many``: many jobs under way at a time, whose results come in the order of their inputs."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
+from scoreline.client.decisions import Decision, Questions, State, bodies_of
 from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.bodies import check_is_list
+from scoreline.client.exchange.flow import Flow
 from scoreline.client.exchange.sending import Service, idempotency
+from scoreline.client.job_objects import Job
 from scoreline.client.methods import checked
-from scoreline.client.operations.jobs import result
+from scoreline.client.operations.jobs import get, result
 from scoreline.client.operations.pairs import (
     BUSY,
     Pair,
@@ -21,7 +24,7 @@ from scoreline.client.operations.pairs import (
     pair_key,
     pause_of,
 )
-from scoreline.client.options import MapOptions
+from scoreline.client.options import DecideManyOptions, MapOptions
 from scoreline.client.progress import MapProgress, shown
 from scoreline.client.results import ScoreResult
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
     from scoreline.client.sets import Driver, JobSets
 
+T = TypeVar("T")
+R = TypeVar("R", ScoreResult, Decision)
 
 CONCURRENCY = 256
 """How many pairs are under way at a time, if the caller does not say."""
@@ -40,10 +45,12 @@ _OF_THE_WHOLE = {"timeout": None, "idempotency_key": None, "progress": None, "ba
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
-    """What ``map`` was asked to do. It is checked before the first pair is read."""
+class Mapping(Generic[T, R]):
+    """What ``map`` or ``decide_many`` was asked to do. It is checked before the first pair or state is read."""
 
-    pairs: Iterable[Pair] | AsyncIterable[Pair]
+    pairs: Iterable[T] | AsyncIterable[T]  # or states
+    submit: Callable[[JobSets, T, str, dict[str, Any]], Awaitable[Job]]  # a job for one of them, by its key and options
+    read: Callable[[Service, Job], Flow[R]]  # the result of a job that has succeeded
     concurrency: int
     errors: str  # "raise" or "yield"
     options: dict[str, Any]  # of each pair: those of its job
@@ -53,23 +60,21 @@ class Mapping:
     bar: bool
 
     def __post_init__(self) -> None:
-        check_is_list(self.pairs, "gives no pairs of a query and its items")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
         if self.errors not in ("raise", "yield"):
             raise ValueError(f"errors must be 'raise' or 'yield', not {self.errors!r}")
 
-    async def score(self, sets: JobSets, pair: Pair, number: int) -> ScoreResult:
-        """Score the items of one query as a job. Where the service is busy, wait instead of failing."""
+    async def carry_out(self, sets: JobSets, pair: T, number: int) -> R:
+        """Have one pair or state computed as a job. Where the service is busy, wait instead of failing."""
         import asyncio  # Whoever imports a client for one call need not wait for it.
 
-        query, items = pair
         began = time.monotonic()
         key = idempotency(pair_key(self.idempotency_key, number))["Idempotency-Key"]
         refusals = 0
         while True:
             try:
-                job = await sets.submit(query, items, idempotency_key=key, **self.options)
+                job = await self.submit(sets, pair, key, self.options)
                 break
             except BUSY as error:
                 refusals += 1
@@ -79,11 +84,9 @@ class Mapping:
             await asyncio.sleep(pause)
         left = None if self.timeout is None else max(0.0, self.timeout - (time.monotonic() - began))
         ended = await sets.wait(job, job.total_items, left)
-        if ended.result is not None:
-            return ended.result
-        return await sets.driver.carry_out(result(sets.driver.service, ended))
+        return await sets.driver.carry_out(self.read(sets.driver.service, ended))
 
-    def returned(self, result: Callable[[], ScoreResult]) -> ScoreResult | ScorelineError:
+    def returned(self, result: Callable[[], R]) -> R | ScorelineError:
         """Return a result, or the error in its place. Raises it if that is wanted."""
         try:
             return result()
@@ -92,7 +95,7 @@ class Mapping:
                 raise
             return error
 
-    def showing(self) -> AbstractContextManager[Callable[[ScoreResult | ScorelineError], object]]:
+    def showing(self) -> AbstractContextManager[Callable[[R | ScorelineError], object]]:
         """Return what to call with everything that is returned."""
         return _Showing(self)
 
@@ -105,7 +108,7 @@ def map(
     concurrency: int = CONCURRENCY,
     errors: Literal["raise", "yield"] = "raise",
     **options: Unpack[MapOptions],
-) -> Mapping:
+) -> Mapping[Pair, ScoreResult]:
     """Score the items of many queries, and yield the results in the order of the pairs.
 
     Each pair becomes a job, and short ones are sent in sets. At most ``concurrency`` jobs are under way, and no more
@@ -126,16 +129,78 @@ def map(
     [False]
     """
     given: dict[str, Any] = dict(options)
+    check_is_list(pairs, "gives no pairs of a query and its items")
     own = {name: given.pop(name, default) for name, default in _OF_THE_WHOLE.items()}
-    return Mapping(pairs, concurrency, errors, given, **own)
+    return Mapping(pairs, _scored, _scores_of, concurrency, errors, given, **own)
 
 
-class _Showing:
-    def __init__(self, wanted: Mapping) -> None:
+async def _scored(sets: JobSets, pair: Pair, key: str, options: dict[str, Any]) -> Job:
+    query, items = pair
+    return await sets.submit(query, items, idempotency_key=key, **options)
+
+
+def _scores_of(service: Service, job: Job) -> Flow[ScoreResult]:
+    return job.result if job.result is not None else (yield from result(service, job))
+
+
+@checked
+def decide_many(
+    service: Service,
+    states: Iterable[State] | AsyncIterable[State],
+    questions: Questions,
+    *,
+    return_provenance: bool = False,
+    model: str | None = None,
+    concurrency: int = CONCURRENCY,
+    errors: Literal["raise", "yield"] = "raise",
+    **options: Unpack[DecideManyOptions],
+) -> Mapping[State, Decision]:
+    """Ask the same questions about many states, and yield the decisions in the order of the states.
+
+    Each state becomes a job, and the jobs are sent and awaited as those of :meth:`map`.
+
+    states: for an :class:`AsyncClient`, they may come from an asynchronous iterable, too. questions: as those of
+    :meth:`decide`. return_provenance: also return what computed the answers.
+    model: the name of a model; None: the one that is served.
+    concurrency: jobs under way at a time. errors: ``"raise"``: a state that fails ends the iteration; ``"yield"``:
+    its error is yielded in the place of its decision.
+
+    >>> from scoreline import Choice
+    >>> tickets = ["I was charged twice for one order.", "The app crashes when I open it."]
+    >>> route = {"team": Choice("Which team is this for?", ["billing", "technical support", "sales"])}
+    >>> teams = [decision["team"] for decision in client.decide_many(tickets, route)]
+    >>> len(teams), set(teams) <= {"billing", "technical support", "sales"}
+    (2, True)
+    """
+    if isinstance(states, str):
+        raise TypeError("the states are a list; decide() takes one")
+    check_is_list(states, "gives no states")
+    given: dict[str, Any] = {
+        "questions": bodies_of(questions),
+        "model": model,
+        "return_provenance": return_provenance,
+        **options,
+    }
+    own = {name: given.pop(name, default) for name, default in _OF_THE_WHOLE.items()}
+    return Mapping(states, _decided, _decision_of, concurrency, errors, given, **own)
+
+
+async def _decided(sets: JobSets, state: State, key: str, options: dict[str, Any]) -> Job:
+    return await sets.submit_decision(state, idempotency_key=key, **options)
+
+
+def _decision_of(service: Service, job: Job) -> Flow[Decision]:
+    found = job if job.decision is not None else (yield from get(service, job))
+    assert found.decision is not None
+    return found.decision
+
+
+class _Showing(Generic[R]):
+    def __init__(self, wanted: Mapping[Any, R]) -> None:
         self._tally = Tally(len(wanted.pairs) if isinstance(wanted.pairs, Sized) else None)
         self._shown = shown(wanted.progress, "pairs" if wanted.bar else None)
 
-    def __enter__(self) -> Callable[[ScoreResult | ScorelineError], object]:
+    def __enter__(self) -> Callable[[R | ScorelineError], object]:
         show = self._shown.__enter__()
         return lambda found: show(self._tally.add(found)) if show is not None else None
 
@@ -143,19 +208,19 @@ class _Showing:
         self._shown.__exit__(*why)
 
 
-async def map_async(wanted: Mapping, driver: Driver) -> AsyncIterator[ScoreResult | ScorelineError]:
-    """Yield the results of all pairs."""
+async def map_async(wanted: Mapping[T, R], driver: Driver) -> AsyncIterator[R | ScorelineError]:
+    """Yield the results of all pairs or states."""
     import asyncio  # Whoever imports a client for one call need not wait for it.
 
     from scoreline.client.sets import JobSets
 
     sets = JobSets(driver)
-    under_way: deque[asyncio.Task[ScoreResult]] = deque()
+    under_way: deque[asyncio.Task[R]] = deque()
     try:
         with wanted.showing() as show:
             number = 0
             async for pair in _asynchronous(wanted.pairs):
-                under_way.append(asyncio.create_task(wanted.score(sets, pair, number)))
+                under_way.append(asyncio.create_task(wanted.carry_out(sets, pair, number)))
                 number += 1
                 while under_way and (len(under_way) >= wanted.concurrency or under_way[0].done()):
                     await asyncio.wait([under_way[0]])
@@ -172,13 +237,11 @@ async def map_async(wanted: Mapping, driver: Driver) -> AsyncIterator[ScoreResul
         await sets.close()
 
 
-def map_blocking(
-    wanted: Mapping, start: Callable[[Pair, int], Future[ScoreResult]]
-) -> Iterator[ScoreResult | ScorelineError]:
-    """Yield the results of all pairs. start: begins to score a pair in the background."""
+def map_blocking(wanted: Mapping[T, R], start: Callable[[T, int], Future[R]]) -> Iterator[R | ScorelineError]:
+    """Yield the results of all pairs or states. start: begins to have one computed in the background."""
     if not isinstance(wanted.pairs, Iterable):
-        raise TypeError("the pairs of a Client are an iterable; an AsyncClient takes asynchronous ones, too")
-    under_way: deque[Future[ScoreResult]] = deque()
+        raise TypeError("the pairs or states of a Client are an iterable; an AsyncClient takes asynchronous ones, too")
+    under_way: deque[Future[R]] = deque()
     with wanted.showing() as show:
         for number, pair in enumerate(wanted.pairs):
             under_way.append(start(pair, number))
@@ -190,7 +253,7 @@ def map_blocking(
             yield found
 
 
-async def _asynchronous(pairs: Iterable[Pair] | AsyncIterable[Pair]) -> AsyncIterator[Pair]:
+async def _asynchronous(pairs: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     if isinstance(pairs, AsyncIterable):
         async for pair in pairs:
             yield pair

@@ -112,13 +112,12 @@ class LikelihoodJobOptions(LikelihoodOptions, JobOptions, total=False):
     """A job of likelihoods."""
 
 
-class MapOptions(ScoreJobOptions, total=False):
-    """How the pairs are scored, and what holds for the job of each.
+class ManyOptions(TypedDict, total=False):
+    """How many jobs are carried out, one for each pair or state.
 
-    timeout: seconds that a pair may take; None: any time.
-    idempotency_key: makes it safe to run the same ``map`` again: pair number n is sent with the key ``KEY-n``, so what
-    was scored before is not scored again. progress: called with a MapProgress after each pair. bar: show a bar on
-    standard error.
+    timeout: seconds that one may take; None: any time.
+    idempotency_key: makes it safe to run the same again: number n is sent with the key ``KEY-n``, so what was computed
+    before is not computed again. progress: called with a MapProgress after each. bar: show a bar on standard error.
     """
 
     timeout: float | None
@@ -127,5 +126,13 @@ class MapOptions(ScoreJobOptions, total=False):
     bar: bool
 
 
-EXPLAINED = (ScoreOptions, LikelihoodOptions, JobOptions, MapOptions)
+class MapOptions(ScoreJobOptions, ManyOptions, total=False):
+    """Jobs of scores, one for each pair."""
+
+
+class DecideManyOptions(JobOptions, ManyOptions, total=False):
+    """Jobs of decisions, one for each state."""
+
+
+EXPLAINED = (ScoreOptions, LikelihoodOptions, JobOptions, ManyOptions)
 """The kinds of options whose docstrings explain them."""

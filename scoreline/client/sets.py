@@ -10,11 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Any, Generic, Protocol, TypeVar
 
+from scoreline.client.decisions import Questions, State
 from scoreline.client.errors import ScorelineError
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.job_objects import Job
 from scoreline.client.operations import sets as set_operations
+from scoreline.client.operations.decisions import submit_decision
 from scoreline.client.operations.jobs import JobOrId, ended_without_success
 from scoreline.client.operations.submitting import submit
 from scoreline.client.operations.waiting import timed_out, wait
@@ -119,9 +121,21 @@ class JobSets:
     async def submit(self, query: Any, items: Any, *, idempotency_key: str | None = None, **options: Any) -> Job:
         """Do what the client's ``submit`` does."""
         key = idempotency(idempotency_key)["Idempotency-Key"]
-        request = set_operations.request_of(submit(self.driver.service, query, items, idempotency_key=key, **options))
-        body = request.body.content() if request.body is not None else b""
         count = len(items) if isinstance(items, Sized) else SHORT_ITEMS
+        return await self._sent(submit(self.driver.service, query, items, idempotency_key=key, **options), count)
+
+    async def submit_decision(
+        self, state: State, questions: Questions, *, idempotency_key: str | None = None, **options: Any
+    ) -> Job:
+        """Do what the client's ``submit_decision`` does."""
+        key = idempotency(idempotency_key)["Idempotency-Key"]
+        flow = submit_decision(self.driver.service, state, questions, idempotency_key=key, **options)
+        return await self._sent(flow, len(questions))
+
+    async def _sent(self, submitting: Flow[Job], count: int) -> Job:
+        """Submit a job with so many items."""
+        request = set_operations.request_of(submitting)
+        body = request.body.content() if request.body is not None else b""
         if count <= SHORT_ITEMS and isinstance(body, bytes) and len(body) <= SHORT_BYTES:
             outcome = await self._submitted.ask(request, count)
             if outcome is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
+from scoreline.client.decisions import Decision
 from scoreline.client.errors import Overloaded, QuotaExceeded, RateLimited, ScorelineError, Unavailable
 from scoreline.client.exchange.sending import LONGEST_PAUSE_SECONDS
 from scoreline.client.options import Items, Query
@@ -36,13 +37,19 @@ class Tally:
     def __init__(self, total: int | None) -> None:
         self._progress = MapProgress(0, 0, 0, total)
 
-    def add(self, returned: ScoreResult | ScorelineError) -> MapProgress:
+    def add(self, returned: ScoreResult | Decision | ScorelineError) -> MapProgress:
         """Count a result or an error, and return how far it is now."""
         before, failed = self._progress, isinstance(returned, ScorelineError)
         self._progress = dataclasses.replace(
             before,
             pairs=before.pairs + 1,
             failed_pairs=before.failed_pairs + failed,
-            items=before.items + (0 if isinstance(returned, ScorelineError) else len(returned.scores)),
+            items=before.items + _items_of(returned),
         )
         return self._progress
+
+
+def _items_of(returned: ScoreResult | Decision | ScorelineError) -> int:
+    if isinstance(returned, ScorelineError):
+        return 0
+    return len(returned.scores if isinstance(returned, ScoreResult) else returned.answers)

@@ -85,4 +85,4 @@ def _outcome(answer: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Job]
 
 
 def _lacks_result(job: Job) -> bool:
-    return job.status == "succeeded" and job.result is None and job.likelihoods is None
+    return job.status == "succeeded" and job.result is None and job.likelihoods is None and job.decision is None
