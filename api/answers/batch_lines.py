@@ -12,7 +12,7 @@ from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Scoring, Shape
 
-LINE_BYTES, RESULT_BYTES, NUMBER_BYTES = 1_500, 128, 25
+LINE_BYTES, RESULT_BYTES, NUMBER_BYTES = 1_500, 160, 25
 """What a line takes at most beside its numbers: once, for each item, and for each number of a list. A number has up to
 24 characters.
 """

@@ -152,6 +152,23 @@ def _page(entry: dict[str, Any]) -> dict[str, Any]:
     return {"object": "list", "data": [entry], **ends, "has_more": False}
 
 
+_RANKING: dict[str, Any] = {
+    "id": JOB_ID,
+    "object": "list",
+    "model": "demonstration",
+    "results": [
+        {
+            "index": 1,
+            "relevance_score": 0.856,
+            "score": 0.856,
+            "label_mass": 0.9999,
+            "document": {"text": "Water the fern once a week."},
+        }
+    ],
+    "usage": {"prompt_tokens": 45, "total_tokens": 45},
+    "meta": {"billed_units": {"search_units": 1}},
+    "warnings": [],
+}
 ANSWERS: dict[str, dict[str, Any]] = {
     "File": _FILE,
     "FileList": _page(_FILE),
@@ -226,22 +243,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "usage": _USAGE | {"prompt_tokens": 2, "total_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}},
         "warnings": [],
     },
-    "RerankResponse": {
-        "id": JOB_ID,
-        "object": "list",
-        "model": "demonstration",
-        "results": [
-            {
-                "index": 1,
-                "relevance_score": 0.856,
-                "label_mass": 0.9999,
-                "document": {"text": "Water the fern once a week."},
-            }
-        ],
-        "usage": {"prompt_tokens": 45, "total_tokens": 45},
-        "meta": {"billed_units": {"search_units": 1}},
-        "warnings": [],
-    },
+    "RerankResponse": _RANKING,
+    "EitherRanking": _RANKING,
     "Job": _JOB | {"result": _SCORES},
     "DryRun": {
         "object": "scoring.dry_run",

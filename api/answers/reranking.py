@@ -23,18 +23,29 @@ class Ranking:
     top_n: int | None  # how many results are wanted; None: all
     documents: Sequence[str] | None  # as they were sent, if they are to be returned
     formula: str | None  # of the relevance, for a job of an earlier version, which has none
+    is_bare: bool = False  # whether the answer is a list alone, as Text Embeddings Inference gives it
+    raw: bool = False  # whether the scores of such a list are logits where the relevance is a probability
 
 
 def encode_ranking(scored: ScoredJob, ranking: Ranking) -> bytes:
-    """Return the response of ``/v1/rerank``, encoded. The relevance is by the formula that the job was sent with."""
+    """Return the response of a ranking, encoded. The relevance is by the formula that the job was sent with."""
     documents = ranking.documents
     formula, scores = scored.job.options.relevance or ranking.formula, scored.computed.scores
     assert formula is not None
-    values, mass = Relevance.read(formula, scores.logits.shape[1]).of(scores), scored.computed.label_mass
+    values, mass = (
+        Relevance.read(formula, scores.logits.shape[1]).of(scores, raw=ranking.raw),
+        scored.computed.label_mass,
+    )
     assert mass is not None  # the options of the job ask for it
     order = np.argsort(-values, kind="stable")[: ranking.top_n].tolist()
+    if ranking.is_bare:
+        of_texts = (
+            {"index": n, "score": float(values[n])} | ({} if documents is None else {"text": documents[n]})
+            for n in order
+        )
+        return encode_slices(_slices(of_texts))
     results = (
-        {"index": n, "relevance_score": float(values[n]), "label_mass": float(mass[n])}
+        {"index": n, "relevance_score": (score := float(values[n])), "score": score, "label_mass": float(mass[n])}
         | ({} if documents is None else {"document": {"text": documents[n]}})
         for n in order
     )
@@ -59,7 +70,7 @@ def _slices(results: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
     characters = 0
     for result in results:
         found.append(result)
-        characters += len(result.get("document", {}).get("text", ""))
+        characters += len(result.get("document", result).get("text", ""))
         if len(found) == SLICE_RESULTS or characters > SLICE_CHARACTERS:
             yield found
             found, characters = [], 0

@@ -1,10 +1,10 @@
-"""The schemas of ``/v1/rerank`` in the OpenAPI document: what clients of Cohere and of Jina send and read."""
+"""The schemas of rankings in the OpenAPI document: what clients of Cohere, of Jina and of TEI send and read."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 from api.answers.items.result_schemas import ProvenanceList, Shape
 
@@ -38,6 +38,34 @@ class RerankBody(BaseModel):
     )
 
 
+class TextsBody(BaseModel):
+    """The body of `POST /rerank` as clients of Text Embeddings Inference (TEI) send it. It is told by its `texts`."""
+
+    query: str = Field(min_length=1)
+    texts: list[str]
+    raw_scores: bool | None = Field(
+        False, description="scores are logits: where the relevance is a probability p, they are log(p / (1 - p))"
+    )
+    return_text: bool | None = Field(False, description="return the texts, too")
+    truncate: Literal[False] | None = Field(False, description="send `max_tokens_per_doc` to have texts cut")
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = Field(
+        None, description="means nothing without `truncate`"
+    )
+    model: str | None = Field(None, description="as in the other body, like all further fields")
+    instruction: str | None = None
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    template: str | None = None
+    timeout: Annotated[float, Field(gt=0)] | None = None
+
+
+class RankedText(Shape):
+    """A text by its relevance, highest first, ties by index."""
+
+    index: int = Field(description="the text's place in the request")
+    score: float = Field(description="its relevance by the template's formula; with `raw_scores` the logit")
+    text: str | None = Field(None, description="with `return_text`")
+
+
 class RankedDocument(Shape):
     text: str
 
@@ -48,6 +76,7 @@ class RankedResult(Shape):
         description="by the template's formula: by most templates a share or a probability, in [0, 1]; by "
         "`mxbai-rerank-v2` a difference of logits, which may be below 0 and above 1"
     )
+    score: float = Field(description="the same, by the name that some clients read")
     label_mass: float = Field(description="the share of the probability that the template's labels have together")
     document: RankedDocument | None = Field(None, description="as it was sent, if asked for")
 
@@ -76,3 +105,7 @@ class RerankResponse(Shape):
     meta: RerankMeta
     warnings: list[str]
     provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")
+
+
+class EitherRanking(RootModel[RerankResponse | list[RankedText]]):
+    """The answer to a body with `documents`, or the list alone for one with `texts`."""

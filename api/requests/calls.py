@@ -10,7 +10,7 @@ from api.requests.completions import completion_of
 from api.requests.fields import check_fields
 from api.requests.idempotency import idempotency_of
 from api.requests.kinds import DECISIONS, KINDS, Kind
-from api.requests.reranking import RERANK, ranking_of
+from api.requests.reranking import RERANK, TEXTS_PATH, ranking_of, ranking_of_documents_or_texts
 from api.requests.sender import Sender
 from api.requests.submission import (
     Call,
@@ -54,6 +54,7 @@ def call_of(
 CALLS: Mapping[str, Callable[[ReadingContext, Mapping[str, object], Sender, Idempotency | None], Call]] = {
     **{kind.path: partial(call_of, kind) for kind in (*KINDS.values(), DECISIONS)},
     **{path: partial(ranking_of, returns_documents) for path, returns_documents in RERANK.items()},
+    TEXTS_PATH: ranking_of_documents_or_texts,
     paths.COMPLETIONS: completion_of,
 }
 """What reads a call, by its path."""

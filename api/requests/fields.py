@@ -31,11 +31,14 @@ def check_fields(
     return tuple(warnings)
 
 
-def with_items_called(name: str, error: RequestError) -> RequestError:
-    """Return an error in the words of a client to whom items are something else. name: its field for them."""
-    if error.param is None or not error.param.startswith("items"):
+def with_items_called(name: str, error: RequestError, items: str = "items") -> RequestError:
+    """Return an error in the words of a client to whom items are something else. name: its field for them.
+
+    items: what the error calls them.
+    """
+    if error.param is None or not error.param.startswith(items):
         return error
-    param = error.param.replace("items", name, 1)
+    param = error.param.replace(items, name, 1)
     is_named = "[" in param or error.message.startswith(error.param)
     message = error.message.replace(error.param, param, 1) if is_named else error.message
     return RequestError(error.code, message, param=param, retry_after=error.retry_after, limit=error.limit)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from api.answers.reranking import Ranking
-from api.answers.reranking_schemas import RerankBody
+from api.answers.reranking_schemas import RerankBody, TextsBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
 from api.requests.fields import check_fields, with_items_called
@@ -25,8 +26,14 @@ from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
 from scoring.templates.asked import find_template, wording_by
 
-RERANK = {paths.RERANK: True, "/v2/rerank": False, "/rerank": True}
+TEXTS_PATH = "/rerank"
+"""The path that also takes the body of Text Embeddings Inference."""
+
+RERANK = {paths.RERANK: True, "/v2/rerank": False, TEXTS_PATH: True}
 """The paths of rankings, and whether each returns documents unless told otherwise."""
+
+_OF_BOTH = RerankBody.model_fields.keys() & TextsBody.model_fields.keys()
+"""The fields that mean the same in both bodies."""
 
 
 def ranking_of(
@@ -76,6 +83,39 @@ def ranking_of(
     submission = submission_of(reading, sender, request, prepared, fields, idempotency)
     kept = documents if (returns_documents if returned is None else returned) else None
     return Call(submission, timeout, cancel_on_timeout=True, ranking=Ranking(top_n, kept, options.relevance))
+
+
+def ranking_of_documents_or_texts(
+    reading: ReadingContext, body: Mapping[str, object], sender: Sender, idempotency: Idempotency | None
+) -> Call:
+    """Return the ranking in a body of Cohere or of Text Embeddings Inference, which has ``texts``. Raises RequestError.
+
+    The answer to the latter is a list alone, and so it holds no warnings.
+    """
+    if body.get("texts") is None:
+        return ranking_of(True, reading, body, sender, idempotency)
+    check_fields(body, TextsBody.model_fields, refused_fields.TEXTS, strict=sender.is_strict)
+    if body.get("truncation_direction") not in (None, "Left", "Right", "left", "right"):
+        raise invalid('truncation_direction must be "Left" or "Right"', "truncation_direction")
+    raw = parse_flag(body.get("raw_scores"), "raw_scores")
+    translated = {
+        **{name: value for name, value in body.items() if name in _OF_BOTH},
+        "documents": texts_of(body["texts"]),
+        "return_documents": parse_flag(body.get("return_text"), "return_text"),
+    }
+    try:
+        call = ranking_of(False, reading, translated, sender, idempotency)
+    except RequestError as error:
+        raise with_items_called("texts", error, "documents") from None
+    assert call.ranking is not None
+    return replace(call, ranking=replace(call.ranking, is_bare=True, raw=raw))
+
+
+def texts_of(value: object) -> list[str]:
+    """Return the texts of a request. Raises RequestError."""
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise invalid("texts must be a list of texts", "texts")
+    return value
 
 
 def documents_of(value: object) -> list[str]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, softmax
+from scipy.special import expit, logsumexp, softmax
 
 from scoring.conversion import check_possible
 from scoring.layout import LabelScores
@@ -59,15 +59,29 @@ class Relevance:
         text = f"{self.formula}({', '.join(map(str, self.labels))})"
         return f"sigmoid({text})" if self.sigmoid else text
 
-    def of(self, scores: LabelScores) -> npt.NDArray[np.float64]:
+    def of(self, scores: LabelScores, *, raw: bool = False) -> npt.NDArray[np.float64]:
         """Return the relevance of N items, float64 [N], always finite.
 
-        Raises RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing log-probabilities.
+        raw: whether to return the logit, log(p / (1 - p)), of a relevance that is a probability p. Raises RequestError
+        JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing log-probabilities.
         """
         check_possible(scores)
-        value = self._value(scores)
+        value = self._raw(scores) if raw else self._value(scores)
         # Labels whose logits are minus infinity would otherwise make infinities and NaN, which JSON does not have.
-        return np.nan_to_num(expit(value) if self.sigmoid else value, nan=0.0, posinf=_MOST, neginf=-_MOST)
+        return np.nan_to_num(expit(value) if self.sigmoid and not raw else value, nan=0.0, posinf=_MOST, neginf=-_MOST)
+
+    def _raw(self, scores: LabelScores) -> npt.NDArray[np.float64]:
+        """Return the logit of what is a probability, from the logits: a rounded probability of 1 has none."""
+        wanted = self.labels[0]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if self.formula is Formula.SOFTMAX and not self.sigmoid:
+                logits = scores.logits.astype(np.float64)
+                of_label: npt.NDArray[np.float64] = logits[:, wanted] - logsumexp(np.delete(logits, wanted, 1), axis=1)
+                return of_label
+            if self.formula is Formula.PROBABILITY and not self.sigmoid and scores.logprobs is not None:
+                logprob = np.minimum(scores.logprobs[:, wanted].astype(np.float64), 0.0)
+                return logprob - np.log(-np.expm1(logprob))
+        return self._value(scores)
 
     def _value(self, scores: LabelScores) -> npt.NDArray[np.float64]:
         logits = scores.logits.astype(np.float64)

@@ -13,7 +13,7 @@ from api.answers.completion_schemas import CompletionResponse
 from api.answers.decisions.schemas import DecisionsResponse, SystemOneResponse
 from api.answers.file_schemas import DeletedFile, File, FileList
 from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
-from api.answers.reranking_schemas import RerankResponse
+from api.answers.reranking_schemas import EitherRanking, RerankResponse
 from api.answers.schemas import (
     DeletedJob,
     Delivery,
@@ -26,7 +26,7 @@ from api.answers.schemas import (
     WebhookSecretList,
 )
 from api.answers.server_schemas import Health, JobItems, Model, ModelList, Overview, Readiness, Start
-from api.requests.reranking import RERANK
+from api.requests.reranking import RERANK, TEXTS_PATH
 from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi, eventually
 
@@ -79,7 +79,10 @@ OPERATIONS = [
     Operation("post", "/v1/systemone", 200, SystemOneResponse, DECISION, Scope.SCORE),
     Operation("post", "/v1/decisions", 200, DecisionsResponse, DECISION_OF_OPENAI, Scope.SCORE),
     Operation("post", "/v1/completions", 200, CompletionResponse, COMPLETION, Scope.SCORE),
-    *(Operation("post", path, 200, RerankResponse, RANKING, Scope.SCORE) for path in RERANK),
+    *(
+        Operation("post", path, 200, EitherRanking if path == TEXTS_PATH else RerankResponse, RANKING, Scope.SCORE)
+        for path in RERANK
+    ),
     Operation("post", "/v1/jobs", 202, Job, BODY | {"metadata": {"run": "7"}}, Scope.SCORE),
     Operation("get", "/v1/jobs", 200, JobList),
     Operation("post", "/v1/jobs/sets", 202, JobSet, {"jobs": [BODY, BODY | {"query": ""}]}, Scope.SCORE),

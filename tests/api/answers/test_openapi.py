@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 import scoreline
 from api.answers.decisions.schemas import DecisionsBody, SystemOneBody
@@ -18,6 +18,7 @@ from api.answers.error_responses import STATUS
 from api.answers.examples import ANSWERS
 from api.answers.items.request_schemas import BatchEvent, Event, JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
 from api.answers.items.result_schemas import ScoreLine, Shape
+from api.answers.reranking_schemas import EitherRanking
 from api.answers.schemas import ErrorEnvelope
 from api.application import with_routes
 from api.routes.deployment import documentation
@@ -28,7 +29,8 @@ from tests.api.serving import RunningApi
 
 ROOT = Path(__file__).parents[3]
 
-SHAPES: dict[str, type[Shape]] = {shape.__name__: shape for shape in Shape.__subclasses__()}
+_SHAPES: list[type[BaseModel]] = [*Shape.__subclasses__(), EitherRanking]
+SHAPES = {shape.__name__: shape for shape in _SHAPES}
 
 NOT_OF_A_ROUTE = {ErrorCode.METHOD_NOT_ALLOWED, ErrorCode.BATCH_EXPIRED, ErrorCode.BATCH_CANCELLED}
 """Errors that only the framework reports, before a route is reached, and those that stand only in files of batches."""

@@ -183,10 +183,25 @@ def test_relevance_is_what_its_formula_says(text: str, expected: np.ndarray) -> 
     np.testing.assert_allclose(Relevance.read(text, 3).of(SCORES), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("text", ["softmax(2)", "probability(0)", "sigmoid(difference(0, 2))", "sigmoid(logit(0))"])
+def test_the_raw_value_of_a_probability_is_its_logit(text: str) -> None:
+    relevance = Relevance.read(text, 3)
+    np.testing.assert_allclose(expit(relevance.of(SCORES, raw=True)), relevance.of(SCORES), rtol=1e-6)
+
+
+def test_the_raw_value_of_a_share_is_a_difference_of_logits() -> None:
+    sure = LabelScores(np.array([[90.0, -20.0]], np.float32), None)
+    assert Relevance.read("softmax(0)", 2).of(sure) == 1.0
+    assert Relevance.read("softmax(0)", 2).of(sure, raw=True) == 110.0
+    for text in ("difference(1, 0)", "logit(1)"):
+        np.testing.assert_array_equal(Relevance.read(text, 3).of(SCORES, raw=True), Relevance.read(text, 3).of(SCORES))
+
+
+@pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("text", ["softmax(0)", "logit(0)", "difference(0, 1)", "probability(0)"])
-def test_relevance_is_finite_where_no_label_is_possible(text: str) -> None:
+def test_relevance_is_finite_where_no_label_is_possible(text: str, raw: bool) -> None:
     nothing = np.full((1, 2), -np.inf, np.float32)
-    assert np.isfinite(Relevance.read(text, 2).of(LabelScores(nothing, nothing))).all()
+    assert np.isfinite(Relevance.read(text, 2).of(LabelScores(nothing, nothing), raw=raw)).all()
 
 
 def test_relevance_of_impossible_scores_is_an_error() -> None:

@@ -1,0 +1,59 @@
+"""Rankings as clients of Text Embeddings Inference ask for them: ``/rerank`` with ``texts``, answered by a list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import logit
+
+from tests.api.serving import RunningApi
+
+QUERY = "What is in England"
+TEXTS = ["Paris", "London", "London", "emoji 🎉"]
+
+
+def ask(api: RunningApi, **changes: Any) -> Any:
+    return api.client.post("/rerank", json={"query": QUERY, "texts": TEXTS} | changes)
+
+
+def test_texts_are_answered_with_a_list_of_the_same_scores(api: RunningApi) -> None:
+    ours = api.client.post("/rerank", json={"query": QUERY, "documents": TEXTS}).json()["results"]
+    assert [one["score"] for one in ours] == [one["relevance_score"] for one in ours]
+    plain = ask(api, truncate=False, truncation_direction="Right", raw_scores=False)
+    assert plain.json() == [{"index": one["index"], "score": one["score"]} for one in ours]
+    assert ask(api, return_text=True).json() == [
+        {"index": one["index"], "score": one["score"], "text": TEXTS[one["index"]]} for one in ours
+    ]
+    assert ask(api, texts=[]).json() == []
+
+
+@pytest.mark.parametrize("template", ["yes-no", None])
+def test_raw_scores_are_the_logits_of_the_relevance(api: RunningApi, template: str | None) -> None:
+    plain, raw = (ask(api, raw_scores=raw, template=template).json() for raw in (False, True))
+    assert [one["index"] for one in raw] == [one["index"] for one in plain]
+    assert_allclose([one["score"] for one in raw], logit([one["score"] for one in plain]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "param"),
+    [
+        ({"texts": "London"}, "invalid_request", "texts"),
+        ({"texts": ["London", 3]}, "invalid_request", "texts"),
+        ({"texts": ["London", {"text": "Paris"}]}, "invalid_request", "texts"),
+        ({"texts": ["London", "a b" * 9_000]}, "context_length_exceeded", "texts[1]"),
+        ({"query": None}, "missing_query", "query"),
+        ({"raw_scores": "yes"}, "invalid_request", "raw_scores"),
+        ({"return_text": 1}, "invalid_request", "return_text"),
+        ({"truncate": True}, "unsupported_parameter", "truncate"),
+        ({"truncation_direction": "Up"}, "invalid_request", "truncation_direction"),
+        ({"model": "gpt-17"}, "model_not_found", "model"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(api: RunningApi, changes: dict[str, Any], code: str, param: str) -> None:
+    answer = ask(api, **changes)
+    error = answer.json()["error"]
+    assert 400 <= answer.status_code < 500
+    assert (error["code"], error["param"]) == (code, param)
+    assert "documents" not in error["message"]
