@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Annotated, TypeVar, Unpack
 
@@ -24,6 +24,7 @@ from scoreline.commands.options import (
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.failures import failure_of
 from scoreline.runs.beginning import Finished, run
+from scoreline.runs.decisions import StateColumns, read_questions
 from scoreline.runs.display import duration, share, speed
 from scoreline.runs.formats import STANDARD, Format, format_of
 from scoreline.runs.journal import JournalError
@@ -45,10 +46,10 @@ SHOWN_ERRORS = 20  # of a run that writes to standard output, and so has no file
 @with_scoring_options(before="on_too_long")
 def run_command(
     source: Annotated[str, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet; -: standard input.")],
-    item_column: Annotated[str, typer.Option(help="The column of the items.")],
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The same formats; -: standard output.")
     ],
+    item_column: Annotated[str | None, typer.Option(help="The column of the items.")] = None,
     query_column: Annotated[str | None, typer.Option(help="The column of the queries.")] = None,
     query: Annotated[
         str | None, typer.Option(help="The query of all rows, where the file has no column of queries.")
@@ -57,6 +58,17 @@ def run_command(
     label_column: Annotated[
         list[str] | None,
         typer.Option(help="A column of labels, where rows have their own: a label or a list. It may be given again."),
+    ] = None,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Ask these questions about each row instead: a JSON object of questions by their names.",
+        ),
+    ] = None,
+    state_column: Annotated[str | None, typer.Option(help="With --questions: the column that they are about.")] = None,
+    state_columns: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="The same for several columns, which become a JSON object.")
     ] = None,
     on_too_long: Annotated[
         Remedy, typer.Option(help="Rows with more tokens than the model takes: skip leaves their cells empty.")
@@ -93,12 +105,82 @@ def run_command(
     as_json: JsonOption = False,
     **scoring: Unpack[ScoringOptions],
 ) -> None:
-    """Score all rows of a file, and write them with their scores.
+    """Score all rows of a file, and write them with their scores; or ask questions about each, and write the answers.
 
     Every row has an item, and a query of its own or the same as all others. The output has the rows in the same order,
-    with a column more for each label.
+    with a column more for each label. With --questions, a row has a state, and the output a column more for each
+    question, NAME, and one for how sure the answer is, NAME_confidence; of yes or no, NAME is the probability of yes.
     A run that was interrupted, or killed, goes on where it was if the same command is given again.
     """
+    asked = read_questions(questions) if questions is not None else {}
+    columns: Columns | StateColumns
+    if asked:
+        others = {"item_column": item_column, "query_column": query_column, "query": query, "label": label}
+        _refuse_beside_questions({**others, "label_column": label_column, **scoring})
+        columns = _state_columns(state_column, state_columns, scores_empty=empty is Empty.SCORE)
+    else:
+        if state_column is not None or state_columns is not None:
+            raise CommandError(
+                "--state-column and --state-columns belong to --questions, which is missing", ExitCode.USAGE
+            )
+        columns = _columns(item_column, query_column, query, label, label_column, scoring, empty)
+    sent = {f"{one.place}_template": one.sent for one in columns.fillings}
+    source_format = format_of(source, input_format, "--input-format")
+    plan = Plan(
+        source=source,
+        source_format=source_format,
+        target=output,
+        target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
+        columns=columns,
+        labels=tuple(label or ()),
+        options={name: value for name, value in {**scoring, **sent}.items() if value},
+        window=WindowSize(window_rows, WINDOW_CHARACTERS),
+        questions=asked,
+        prefix=column_prefix,
+        on_too_long=on_too_long,
+        on_error=on_error,
+        empty=empty,
+        limit=limit,
+        escape_formulas=escape_formulas,
+        concurrency=concurrency,
+        restart=restart,
+    )
+    if dry_run:
+        _report_trial(plan, _run(plan, url, patience, lambda client: try_out(plan, client)), as_json=as_json)
+        return
+    finished = _run(plan, url, patience, lambda client: run(plan, client, Console(stderr=True)))
+    _report(plan, finished, as_json=as_json)
+
+
+def _state_columns(column: str | None, columns: str | None, *, scores_empty: bool) -> StateColumns:
+    if (column is None) == (columns is None):
+        raise CommandError(
+            "give either --state-column, the column that the questions are about, or --state-columns", ExitCode.USAGE
+        )
+    names = [column] if column is not None else [name.strip() for name in (columns or "").split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise CommandError("--state-columns must be different names with commas between them", ExitCode.USAGE)
+    return StateColumns(tuple(names), is_object=column is None, scores_empty=scores_empty)
+
+
+def _refuse_beside_questions(options: Mapping[str, object]) -> None:
+    given = ["--softmax" if name == "apply_softmax" else f"--{name}" for name, value in options.items() if value]
+    if given:
+        words = ", ".join(given).replace("_", "-")
+        raise CommandError(f"--questions asks about a state, and does not go with {words}", ExitCode.USAGE)
+
+
+def _columns(
+    item_column: str | None,
+    query_column: str | None,
+    query: str | None,
+    label: list[str] | None,
+    label_column: list[str] | None,
+    scoring: ScoringOptions,
+    empty: Empty,
+) -> Columns:
+    if item_column is None:
+        raise CommandError("give --item-column, the column of the items, or --questions", ExitCode.USAGE)
     if (query_column is None) == (query is None):
         raise CommandError(
             "give either --query-column, the column of the queries, or --query, one text for all rows", ExitCode.USAGE
@@ -113,38 +195,8 @@ def run_command(
             "rows of --label-column have no other labels: leave out --label and --template", ExitCode.USAGE
         )
     fillings = read_filling(scoring["query_template"], "query"), read_filling(scoring["item_template"], "item")
-    sent = {f"{one.place}_template": one.sent for one in fillings if one is not None}
-    source_format = format_of(source, input_format, "--input-format")
-    plan = Plan(
-        source=source,
-        source_format=source_format,
-        target=output,
-        target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
-        columns=Columns(
-            query_column,
-            item_column,
-            query or "",
-            *fillings,
-            tuple(label_column or ()),
-            scores_empty=empty is Empty.SCORE,
-        ),
-        labels=tuple(label or ()),
-        options={name: value for name, value in {**scoring, **sent}.items() if value},
-        window=WindowSize(window_rows, WINDOW_CHARACTERS),
-        prefix=column_prefix,
-        on_too_long=on_too_long,
-        on_error=on_error,
-        empty=empty,
-        limit=limit,
-        escape_formulas=escape_formulas,
-        concurrency=concurrency,
-        restart=restart,
-    )
-    if dry_run:
-        _report_trial(_run(plan, url, patience, lambda client: try_out(plan, client)), as_json=as_json)
-        return
-    finished = _run(plan, url, patience, lambda client: run(plan, client, Console(stderr=True)))
-    _report(plan, finished, as_json=as_json)
+    scores_empty = empty is Empty.SCORE
+    return Columns(query_column, item_column, query or "", *fillings, tuple(label_column or ()), scores_empty)
 
 
 def _like_the_input(output: str, source_format: Format) -> Format | None:
@@ -176,14 +228,14 @@ def _run(plan: Plan, url: str, patience: float, what: Callable[[AsyncClient], Aw
         raise CommandError(f"the journal {plan.journal} can't be written: {error}{goes_on}") from None
 
 
-def _report_trial(trial: Trial, *, as_json: bool) -> None:
+def _report_trial(plan: Plan, trial: Trial, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(trial)))
         return
     print(f"{trial.rows:,} rows in {trial.jobs:,} jobs. Nothing is scored or written.")
     print(f"New columns: {', '.join(trial.new_columns)}")
     if trial.first is not None:
-        print("First row: query {!r}, item {!r}".format(*trial.first))
+        print(("First row: state {!r}" if plan.questions else "First row: query {!r}, item {!r}").format(*trial.first))
     time = "" if trial.seconds is None else f", about {duration(trial.seconds)} of scoring"
     print(f"About {trial.prompt_tokens:,.0f} tokens{time}.")
     for count, why in ((trial.empty, "have no text"), (trial.failed, "can't be scored")):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.decisions import StateColumns, answer_columns
 from scoreline.runs.formats import STANDARD, Format, unfinished
 from scoreline.runs.prompts import Columns, check_template
 from scoreline.runs.windows import WindowSize
@@ -43,10 +44,11 @@ class Plan:
     source_format: Format
     target: str  # a file, or - for standard output
     target_format: Format
-    columns: Columns
+    columns: Columns | StateColumns
     labels: tuple[str, ...]
     options: Mapping[str, Any]  # of each job, as the client takes them
     window: WindowSize
+    questions: Mapping[str, Any] = field(default_factory=dict)  # about each row, by their names; empty: it is scored
     prefix: str = ""  # of the names of the new columns
     on_too_long: Remedy = Remedy.FAIL
     on_error: Remedy = Remedy.FAIL
@@ -102,28 +104,32 @@ class Plan:
         """
         return {
             "output format": self.target_format,
-            "query column": self.columns.query,
-            **({"query": self.columns.same_query} if self.columns.query is None else {}),
-            "item column": self.columns.item,
+            **self.columns.fingerprint(),
             "list of labels": list(self.labels),
-            **({"column of labels": list(self.columns.labels)} if self.columns.labels else {}),
+            **({"set of questions": self.questions} if self.questions else {}),
             **{name.replace("_", " "): value for name, value in self.options.items()},
             "column prefix": self.prefix,
-            **{f"{filling.place} template": filling.written for filling in self.columns.fillings},
             **({"escaping of formulas": True} if self.escape_formulas else {}),
             "window": [self.window.rows, self.window.characters],
         }
 
 
 def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list[str]:
-    """Return the names of the columns that the run adds: one for each label, and those that the scores bring along.
+    """Return the names of the columns that the run adds: one for each label or question, and what belongs to them.
 
     labels: of the plan, or of its template. taken: the columns of the input. Raises CommandError.
     """
+    if plan.questions:
+        return _free([plan.prefix + name for name in answer_columns(plan.questions)], taken)
     plain = [label.strip() for label in labels]
     distinct = plain if all(plain) and len(set(plain)) == len(plain) else list(labels)
     names = [plan.prefix + name for name in ((SCORES, BEST_LABEL) if plan.columns.labels else distinct)]
     names += [plan.prefix + LABEL_MASS, *([plan.prefix + RELEVANCE] if plan.has_relevance else [])]
+    return _free(names, taken)
+
+
+def _free(names: list[str], taken: Sequence[str]) -> list[str]:
+    """Return the names of new columns. Raises CommandError if one is taken."""
     for name in names:
         if name in taken or names.count(name) > 1:
             message = f"there would be two columns {name!r}: give the new ones another name, as with --column-prefix p_"

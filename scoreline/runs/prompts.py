@@ -111,6 +111,16 @@ class Columns:
             *((column, f"--{filling.place}-template") for filling in self.fillings for column in filling.columns),
         ]
 
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what must be the same when the run is resumed, by words for a message."""
+        return {
+            "query column": self.query,
+            **({"query": self.same_query} if self.query is None else {}),
+            "item column": self.item,
+            **({"column of labels": list(self.labels)} if self.labels else {}),
+            **{f"{filling.place} template": filling.written for filling in self.fillings},
+        }
+
     def texts(self, row: Row) -> tuple[Text, Text]:
         """Return the query and the item of a row. Raises ValueError, and EmptyTextError for one without text."""
         query = self.same_query if self.query is None else self._text(row, self.query)

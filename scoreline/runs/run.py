@@ -89,9 +89,8 @@ class Run:
             before.rows, before.rows, before.rows, None, before.prompt_tokens, before.shared_tokens
         )
         self._warnings: dict[str, str] = {}  # of the service, by their text without figures
-        self.doubts: Doubts | None = (
-            None if opened.plan.columns.labels else Doubts()
-        )  # about the rows of this process; None if they are no reason for any
+        # About the rows of this process; None if they are no reason for any.
+        self.doubts: Doubts | None = None if opened.plan.columns.labels or opened.plan.questions else Doubts()
 
     @property
     def warnings(self) -> list[str]:

@@ -1,4 +1,7 @@
-"""Have the service score groups of rows: each becomes a job, or several if some of its rows can't be scored."""
+"""Have the service score groups of rows: each becomes a job, or several if some of its rows can't be scored.
+
+Where questions are asked, the rows of a group have the same state, and one job answers for all of them.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from scoreline.client.job_objects import Job
 from scoreline.client.options import TextLabels
 from scoreline.client.sets import JobSets
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
+from scoreline.runs.decisions import answer_cells
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Plan, Remedy
 from scoreline.runs.prompts import Text
@@ -43,7 +47,7 @@ QUOTA_SECONDS = 2.0
 REFUSALS_BEFORE_HALVES = 4
 """After so many refused rows, a group is divided: the service names one wrong row at a time."""
 
-_OF_THE_QUERY = ("query", None)
+_OF_THE_QUERY = ("query", "state", None)
 """Where errors are that concern all rows of a group."""
 
 _OF_EVERY_ROW = frozenset({"empty_query", TOO_LONG, "request_too_large", "delimiter_in_input"})
@@ -110,13 +114,14 @@ class GroupScorer:
                 own_labels = [labels[row] for row in rows] if labels else None
                 job = await self._job(window, query, items, own_labels)
             except RequestTooLarge as error:
-                if len(rows) == 1:
-                    listener.refused(rows[0], _refusal(error))
+                if len(rows) == 1 or self._plan.questions:
+                    for wrong in rows:
+                        listener.refused(wrong, _refusal(error))
                 else:
                     parts += _halves(rows, items)
             except InvalidRequest as error:
                 place = place_of(error, group, len(rows))
-                if place is None and (error.param not in _OF_THE_QUERY or error.code not in _OF_EVERY_ROW):
+                if place is None and not self._concerns_the_rows(error):
                     raise  # The options are wrong, not the rows.
                 for wrong in rows if place is None else rows[place : place + 1]:
                     listener.refused(wrong, _refusal(error))
@@ -132,11 +137,20 @@ class GroupScorer:
                 for row in rows:
                     listener.refused(row, Refusal(str(error), is_too_long=False, exit_code=ExitCode.JOB_FAILED))
             else:
-                for row, cells in zip(rows, self._cells(job, own_labels), strict=True):
+                for row, cells in zip(rows, self._cells(job, len(rows), own_labels), strict=True):
                     listener.scored(row, cells)
                 listener.counted(job, len(rows))
 
-    def _cells(self, job: Job, own_labels: list[list[str]] | None) -> list[Cells]:
+    def _concerns_the_rows(self, error: InvalidRequest) -> bool:
+        """Return whether an error that names no item is one of the rows, and not of the options."""
+        # A state is too long together with a question, which the error names then.
+        return error.code in _OF_EVERY_ROW and (error.param in _OF_THE_QUERY or bool(self._plan.questions))
+
+    def _cells(self, job: Job, count: int, own_labels: list[list[str]] | None) -> list[Cells]:
+        if self._plan.questions:
+            if job.decision is None:
+                raise CommandError(f"the service gave no answers for {job.id}")
+            return [answer_cells(self._plan.questions, job.decision)] * count
         result = job.result
         if result is None or len(result.scores) != job.total_items:
             raise CommandError(f"the service gave no scores for {job.id}")
@@ -153,12 +167,12 @@ class GroupScorer:
             columns.append(values if values is not None else [None] * job.total_items)
         return [list(cells) for cells in zip(*columns, strict=True)]
 
-    async def _job(self, window: int, query: Text, items: list[Text], labels: list[list[str]] | None) -> Job:
+    async def _job(self, window: int, query: Any, items: list[Text], labels: list[list[str]] | None) -> Job:
         """Return a job that has succeeded. It is submitted unless the journal knows it.
 
         labels: of each item, if they have labels of their own.
         """
-        base = self._key(query, items, *([] if labels is None else [labels]))
+        base = self._key(query, [] if self._plan.questions else items, *([] if labels is None else [labels]))
         while True:
             key = f"{base}-{self._journal.attempt(base)}"
             job_id = self._journal.job(key)
@@ -167,7 +181,7 @@ class GroupScorer:
                 self._journal.add_job(key, window, job_id)
             try:
                 with self._under_way(key):
-                    return await self._sets.wait(job_id, len(items))
+                    return await self._sets.wait(job_id, len(self._plan.questions or items))
             except NotFound:
                 # It was deleted, perhaps because the run rested for days.
                 self._journal.begin_attempt(base, key, window)
@@ -177,22 +191,21 @@ class GroupScorer:
             finally:
                 self._job_has_ended.set()
 
-    async def _submitted(self, key: str, query: Text, items: list[Text], own_labels: list[list[str]] | None) -> Job:
+    async def _submitted(self, key: str, query: Any, items: list[Text], own_labels: list[list[str]] | None) -> Job:
+        as_job: dict[str, Any] = {
+            "metadata": {RUN: self._journal.run_name},
+            "priority": "bulk",
+            "idempotency_key": key,
+        }
         # Without labels the template brings its own, and how they are scored.
         labels: TextLabels | None = own_labels or self._plan.labels or None
         while True:
             self._job_has_ended.clear()
             try:
                 with self._under_way(key):
-                    return await self._sets.submit(
-                        query,
-                        items,
-                        labels=labels,
-                        **self._plan.options,
-                        metadata={RUN: self._journal.run_name},
-                        priority="bulk",
-                        idempotency_key=key,
-                    )
+                    if self._plan.questions:
+                        return await self._sets.submit_decision(query, self._plan.questions, **as_job)
+                    return await self._sets.submit(query, items, labels=labels, **self._plan.options, **as_job)
             except QuotaExceeded as error:
                 await self._room_in_quota(error.retry_after or QUOTA_SECONDS)
 

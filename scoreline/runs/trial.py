@@ -32,7 +32,7 @@ class Trial:
     failed: int = 0  # rows that can't be scored for another reason, as far as that is known
     problems: list[str] = field(default_factory=list)  # what is wrong with rows, of the first of them
     new_columns: list[str] = field(default_factory=list)
-    first: tuple[Text, Text] | None = None  # the query and the item of the first row, as they are sent
+    first: tuple[Any, Text] | None = None  # the query, or the state, and the item of the first row, as they are sent
     prompt_tokens: float = 0.0  # estimated
     seconds: float | None = 0.0  # of scoring, estimated; None if nobody knows
     warnings: list[str] = field(default_factory=list)  # of the service
@@ -82,9 +82,13 @@ async def _ask(trial: Trial, groups: list[Group], plan: Plan, client: AsyncClien
     for group in groups:
         labels: Any = group.labels or plan.labels or None
         try:
-            found = await client.dry_run(group.query, group.items, labels=labels, **plan.options, priority="bulk")
+            if plan.questions:
+                found = await client.dry_run_decision(group.query, plan.questions, priority="bulk")
+            else:
+                query: Any = group.query
+                found = await client.dry_run(query, group.items, labels=labels, **plan.options, priority="bulk")
         except InvalidRequest as error:
-            if error.param != "query" and place_of(error, group, len(group.items)) is None:
+            if error.param not in ("query", "state") and place_of(error, group, len(group.items)) is None:
                 raise  # The options are wrong, not the rows.
             trial.problems.append(f"{str(group.query)[:60]!r}: {error}")
             continue

@@ -11,8 +11,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.decisions import StateColumns
 from scoreline.runs.formats import Row, Unreadable
 from scoreline.runs.journal import Journal
 from scoreline.runs.prompts import Columns, EmptyTextError, Text
@@ -40,7 +42,7 @@ class WindowSize:
 class Group:
     """Rows of a window that have the same query."""
 
-    query: Text
+    query: Text | dict[str, Any]  # an object only as the state of a decision
     rows: list[int] = field(default_factory=list)  # their places in the window
     items: list[Text] = field(default_factory=list)
     labels: list[list[str]] = field(default_factory=list)  # of each row, if rows have labels of their own
@@ -63,7 +65,7 @@ class Window:
     unreadable: dict[int, str]  # why a row can't be read, by its place; it has no values
     share_read: float | None  # how much of the file is read with it
 
-    def groups(self, columns: Columns) -> tuple[list[Group], dict[int, str], dict[int, EmptyTextError]]:
+    def groups(self, columns: Columns | StateColumns) -> tuple[list[Group], dict[int, str], dict[int, EmptyTextError]]:
         """Return the rows by their query, what is wrong with rows that can't be scored, and which rows lack a text."""
         groups: dict[str, Group] = {}
         done: list[Group] = []

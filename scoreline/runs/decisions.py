@@ -1,0 +1,96 @@
+"""Runs that ask questions about each row: what of a row is its state, and the columns of the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scoreline.client.decisions import Decision
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.formats import Row
+from scoreline.runs.prompts import EmptyTextError, Filling, Text
+
+_CONFIDENCE = "_confidence"
+_KINDS = ("noul", "choice", "score")
+
+
+@dataclass(frozen=True, slots=True)
+class StateColumns:
+    """Where the state of a row is. It takes the place of the columns of queries and items."""
+
+    columns: tuple[str, ...]
+    is_object: bool  # whether the state is an object with these columns, and not the value of the only one
+    scores_empty: bool = False  # whether a state without a text is asked about like any other
+    labels: tuple[str, ...] = ()
+    fillings: tuple[Filling, ...] = ()
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """All columns that must be there, each with the option that names it."""
+        option = "--state-columns" if self.is_object else "--state-column"
+        return [(column, option) for column in self.columns]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what must be the same when the run is resumed, by words for a message."""
+        return {"state columns" if self.is_object else "state column": list(self.columns)}
+
+    def texts(self, row: Row) -> tuple[Any, Text]:
+        """Return the state of a row, and no item. Raises EmptyTextError for one without text."""
+        state = {column: _json_of(row.get(column)) for column in self.columns}
+        if not self.scores_empty and all(_is_blank(value) for value in state.values()):
+            raise EmptyTextError(self.columns[0])
+        if self.is_object:
+            return state, ""
+        (value,) = state.values()
+        return value if isinstance(value, str | dict | list) else "" if value is None else json.dumps(value), ""
+
+    def labels_of(self, _: Row) -> list[str]:
+        """Return no labels."""
+        return []
+
+
+def _json_of(value: Any) -> Any:
+    """Return a value as JSON can say it: a date of a Parquet file, for example, as a text."""
+    return value if isinstance(value, str) else json.loads(json.dumps(value, default=str))
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def read_questions(name: str) -> dict[str, Any]:
+    """Return the questions of a file: a JSON object with a question by each name. Raises CommandError."""
+    try:
+        found = json.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(f"{name} can't be read: {error.strerror}", ExitCode.USAGE) from None
+    except ValueError as error:
+        raise CommandError(f"{name} is not JSON: {error}", ExitCode.USAGE) from None
+    if not isinstance(found, dict) or not found:
+        raise CommandError(f"{name} must be a JSON object with a question by each name", ExitCode.USAGE)
+    for question, asked in found.items():
+        if not isinstance(asked, dict) or asked.get("type") not in _KINDS:
+            raise CommandError(f"{name}: the type of {question!r} must be one of {', '.join(_KINDS)}", ExitCode.USAGE)
+    return found
+
+
+def answer_columns(questions: Mapping[str, Any]) -> list[str]:
+    """Return the columns of the answers: that of yes or no has the probability, so it needs no confidence."""
+    return [
+        name + ending
+        for name, question in questions.items()
+        for ending in (("",) if question["type"] == "noul" else ("", _CONFIDENCE))
+    ]
+
+
+def answer_cells(questions: Mapping[str, Any], decision: Decision) -> list[Any]:
+    """Return the cells of a row for the columns of the answers."""
+    found = [(decision.answers[name], question["type"]) for name, question in questions.items()]
+    return [
+        cell
+        for answer, kind in found
+        for cell in ((answer.value,) if kind == "noul" else (answer.value, answer.confidence))
+    ]
