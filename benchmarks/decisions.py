@@ -41,6 +41,7 @@ from tests.services import free_port
 
 START_SECONDS = 900.0
 ANSWER_SECONDS = 900.0
+WAIT_SECONDS = 300
 SEED = 7
 
 Answer = dict[str, float]
@@ -223,6 +224,11 @@ def main() -> None:
             # One large request of transformers takes minutes.
             rounds = 1 if name == "transformers" else options.rounds
             of_system = {**requests, "warm large": requests["warm small"]} if name == "transformers" else requests
+            if name == "ours":
+                # Without it, a call that can't be answered within a minute is refused, so that others are in time.
+                of_system = {
+                    kind: [one | {"timeout": WAIT_SECONDS} for one in of_kind] for kind, of_kind in requests.items()
+                }
             found[name] = measure(command, directory, of_system, rounds)
             print(name, found[name][0], file=sys.stderr, flush=True)
     reference = found["ours"][1]
