@@ -2,6 +2,7 @@
 
 import { html, nothing, render } from "./lit-html.js";
 import { batch, batches } from "./batches.js";
+import { decide } from "./decide.js";
 import { keepKey, keyOfTab } from "./interface.js";
 import { job } from "./job.js";
 import { jobs } from "./jobs.js";
@@ -16,9 +17,10 @@ const VIEWS = [
   [/^batches$/, batches],
   [/^batches\/(batch_[0-9A-Za-z-]{1,64})$/, batch],
   [/^rank$/, ranking],
+  [/^decide$/, decide],
   [/^try$/, prompt],
 ];
-const NAVIGATION = [["", "Overview"], ["jobs", "Jobs"], ["batches", "Batches"], ["rank", "Rank"], ["try", "Try a prompt"]];
+const NAVIGATION = [["", "Overview"], ["jobs", "Jobs"], ["batches", "Batches"], ["rank", "Rank"], ["decide", "Decide"], ["try", "Try a prompt"]];
 
 let shown = null; // {title, draw} of the view
 let leaving = new AbortController(); // ends what the view has under way

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 Served = tuple[RunningApi, StandInWorker]
-VIEWS = ("", "jobs", "a job", "batches", "rank", "try")
+VIEWS = ("", "jobs", "a job", "batches", "rank", "decide", "try")
 
 
 def open_view(shown: Tab, view: str, served: Served, model: TinyModel) -> None:
@@ -32,9 +32,10 @@ def open_view(shown: Tab, view: str, served: Served, model: TinyModel) -> None:
         "a job": "Rows 1 to 30 of 30",
         "batches": "A batch is a file",
         "rank": "the best first",
+        "decide": "confidence",
         "try": "tokens are those of the query",
     }
-    if view in ("rank", "try"):
+    if view in ("rank", "decide", "try"):
         page.locator("form button[type=submit]").first.click()
     if view in ("", "jobs"):
         shown.row(job["id"]).wait_for()

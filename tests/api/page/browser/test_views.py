@@ -175,6 +175,38 @@ def test_documents_are_ranked_as_the_interface_ranks_them(shown: Tab, served: Se
     assert page.get_by_label("Query").input_value() == "Where is London?"
 
 
+def test_a_decision_is_shown_as_the_interface_answers_it(shown: Tab, served: Served) -> None:
+    api = served[0]
+    page = shown.open("decide")
+    page.get_by_label("State").fill('{"text": "I saw London."}')
+    page.get_by_role("button", name="Remove question 3").click()
+    page.get_by_role("button", name="Remove question 2").click()
+    page.get_by_role("button", name="Remove question 2").wait_for(state="detached")
+    page.get_by_label("Instructions").fill("Which one?")
+    page.get_by_label("Options").fill("Paris: in France\nLondon\n")
+    page.get_by_role("button", name="Add a question").click()
+    page.get_by_role("button", name="Remove question 2").wait_for()
+    page.get_by_label("Instructions").nth(1).fill("Is it great?")
+    page.get_by_role("button", name="Decide").click()
+    page.get_by_role("heading", name="Answers").wait_for()
+    questions = {
+        "1": {"type": "choice", "instructions": "Which one?", "criteria": {"Paris": "in France", "London": None}},
+        "2": {"type": "noul", "instructions": "Is it great?"},
+    }
+    body = {"state": {"text": "I saw London."}, "questions": questions}
+    answers = api.client.post("/v1/systemone", json=body).json()["answers"]
+    assert shown.texts(".ranking .document") == ["Paris", "London", "yes", "no"]
+    shares = [*answers["1"]["probabilities"].values(), answers["2"]["noul"], 1 - answers["2"]["noul"]]
+    assert [float(text) for text in shown.texts(".ranking .number")] == pytest.approx(shares, rel=0.01)
+    assert shown.texts("h3 .answer") == [
+        f"{answers['1']['choice']}, confidence {answers['1']['confidence']:.3g}",
+        "yes" if answers["2"]["noul"] >= 0.5 else "no",
+    ]
+    page.get_by_role("link", name="Rank", exact=True).click()
+    page.get_by_role("link", name="Decide").click()
+    assert page.get_by_label("Instructions").nth(1).input_value() == "Is it great?"
+
+
 def test_a_prompt_is_shown_as_its_tokens_with_scores_and_label_mass(
     shown: Tab, served: Served, model: TinyModel
 ) -> None:

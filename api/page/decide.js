@@ -1,0 +1,135 @@
+// Ask questions about a state: the probability of each option, and how sure the answer is.
+
+import { html, nothing } from "./lit-html.js";
+import { count, failure, score, warnings } from "./format.js";
+import { call } from "./interface.js";
+
+const KINDS = [["choice", "one of several options"], ["score", "a level of a scale"], ["noul", "yes or no"]];
+
+// What is in the form, also while other views are shown. It begins with an example.
+const kept = {
+  state: "My parcel has not arrived. I want a refund. Please answer today.",
+  questions: [
+    { type: "choice", instructions: "Which department should answer?", options: "billing\ndelivery\nsales" },
+    { type: "score", instructions: "How urgent is it?", options: "can wait\nthis week\ntoday" },
+    { type: "noul", instructions: "Is a refund requested?", options: "" },
+  ],
+};
+
+export function decide({ redraw, signal }) {
+  let answer = null;
+  let asked = null; // the questions of the answer
+  let error = null;
+  let isBusy = false;
+
+  async function ask(event) {
+    event.preventDefault();
+    const questions = structuredClone(kept.questions);
+    const body = { state: stateOf(kept.state), questions: Object.fromEntries(questions.map((one, n) => [`${n + 1}`, questionOf(one)])) };
+    isBusy = true;
+    error = null;
+    redraw();
+    try {
+      answer = await call("/v1/systemone", { method: "POST", body, signal });
+      asked = questions;
+    } catch (news) {
+      if (news.name === "AbortError") return;
+      error = news;
+    }
+    isBusy = false;
+    redraw();
+  }
+
+  const add = () => {
+    kept.questions.push({ type: "noul", instructions: "", options: "" });
+    redraw();
+    requestAnimationFrame(() => document.getElementById(`instructions-${kept.questions.length - 1}`)?.focus());
+  };
+  const remove = (n) => () => {
+    kept.questions.splice(n, 1);
+    redraw();
+  };
+  const change = (n) => ({ target }) => {
+    kept.questions[n][target.name] = target.value;
+    redraw();
+  };
+
+  const draw = () => html`
+    <h1 tabindex="-1">Decide</h1>
+    <p class="dim">Ask questions about a text. Each answer is a probability that is read at one position: nothing is generated.</p>
+    <form @submit=${ask}>
+      <label for="state">State: a text, or a JSON object or list</label>
+      <textarea id="state" rows="4" required .value=${kept.state} @input=${({ target }) => (kept.state = target.value)}></textarea>
+      ${kept.questions.map(field)}
+      <p class="row"><button type="submit" class="main" ?disabled=${isBusy || !kept.questions.length}>${isBusy ? "Deciding …" : "Decide"}</button>
+      <button type="button" @click=${add}>Add a question</button></p>
+    </form>
+    ${failure(error)}
+    <section aria-live="polite" aria-label="Answers">${answer ? result() : nothing}</section>`;
+
+  const field = (one, n) => html`
+    <fieldset @input=${change(n)}>
+      <legend>Question ${n + 1}</legend>
+      <div class="pair">
+        <p><label for="instructions-${n}">Instructions</label>
+        <input id="instructions-${n}" name="instructions" .value=${one.instructions}></p>
+        <p><label for="type-${n}">Answer</label>
+        <select id="type-${n}" name="type" .value=${one.type}>${KINDS.map(([type, words]) => html`<option value=${type} ?selected=${one.type === type}>${words}</option>`)}</select></p>
+      </div>
+      ${one.type === "noul" ? nothing : html`<label for="options-${n}">${one.type === "choice" ? "Options, one on each line: a name, or name: description" : "Levels, one on each line, from the lowest"}</label>
+        <textarea id="options-${n}" name="options" rows="3" required .value=${one.options}></textarea>`}
+      <p class="row"><button type="button" class="quiet" @click=${remove(n)}>Remove question ${n + 1}</button></p>
+    </fieldset>`;
+
+  function result() {
+    return html`
+      <h2>Answers</h2>
+      ${warnings(answer.warnings)}
+      ${asked.map((one, n) => {
+        const found = answer.answers[`${n + 1}`];
+        return html`<h3>${one.instructions || `Question ${n + 1}`} <strong class="answer">${told(found)}</strong></h3>
+          <ol class="ranking">${shares(found).map(([name, share]) => html`<li>
+            <span class="share"><span class="bar" .style=${`width: ${share * 100}%`}></span></span>
+            <span class="number">${score(share)}</span>
+            <span class="document">${name}</span></li>`)}</ol>`;
+      })}
+      <p class="dim">${count(answer.usage.input_tokens)} tokens</p>`;
+  }
+  return { title: "Decide", draw };
+}
+
+/** An object or a list that is written as JSON, or else the text itself. */
+function stateOf(text) {
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === "object" ? value : text;
+  } catch {
+    return text;
+  }
+}
+
+function questionOf({ type, instructions, options }) {
+  const lines = options.split("\n").map((line) => line.trim()).filter((line) => line);
+  const question = { type, instructions };
+  if (type === "score") question.criteria = lines;
+  if (type === "choice") {
+    question.criteria = Object.fromEntries(lines.map((line) => {
+      const [name, ...rest] = line.split(":");
+      return [name.trim(), rest.join(":").trim() || null];
+    }));
+  }
+  return question;
+}
+
+/** The answer in a word, and how sure it is. */
+function told(found) {
+  if (found.type === "noul") return found.noul >= 0.5 ? "yes" : "no";
+  const word = found.type === "choice" ? found.choice : `level ${score(found.score)}`;
+  return `${word}, confidence ${score(found.confidence)}`;
+}
+
+/** The options with their probabilities, in the order of the question. */
+function shares(found) {
+  if (found.type === "noul") return [["yes", found.noul], ["no", 1 - found.noul]];
+  return Object.entries(found.probabilities).map(([option, share]) => [found.legend?.[option] ?? option, share]);
+}
