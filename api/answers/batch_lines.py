@@ -41,12 +41,16 @@ def most_bytes(submission: Submission, ranking: Mapping[str, Any] | None) -> int
         return LINE_BYTES + RESULT_BYTES * items + int(ranking.get("bytes", 0))
     if options.shape is Shape.COMPLETION:
         return LINE_BYTES + RESULT_BYTES * items + TOKEN_BYTES * (submission.prompt_tokens + items)
+    of_items = submission.item_labels
+    if submission.form is not None and of_items is not None:
+        # The names of questions and options stand in the form, too. An answer has a number for each option, and a few.
+        fixed = LINE_BYTES + 2 * submission.bytes_beside_tokens + 2 * RESULT_BYTES * items
+        return fixed + NUMBER_BYTES * len(of_items.columns)
     if options.scoring is Scoring.LIKELIHOOD:
         targets = [chunk.continuations for chunk in submission.chunks if chunk.continuations is not None]
         lists = options.return_token_logprobs + options.return_tokens
         numbers = lists * sum(len(one.tokens) for one in targets)
     else:
-        of_items = submission.item_labels
         shown = items * len(submission.label_token_ids) if of_items is None else len(of_items.columns)
         numbers = options.numbers_shown * shown
     return LINE_BYTES + RESULT_BYTES * items + NUMBER_BYTES * numbers

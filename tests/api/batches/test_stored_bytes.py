@@ -150,6 +150,17 @@ VARIANTS: list[tuple[str, Json]] = [
     ),
     ("/v1/likelihood", {"query": "The", "items": [" capital of France"] * 40, "return_token_logprobs": True}),
     ("/v1/likelihood", {"query": "The", "items": [" capital of France"] * 40, "return_tokens": True}),
+    (
+        "/v1/systemone",
+        {
+            "state": "London",
+            "questions": {
+                "n" * 400: {"type": "score", "criteria": ["a" * 9, {"b": "é" * 9}] * 4},
+                **{f"q{n}": {"type": "choice", "criteria": dict.fromkeys("abcdefghij")} for n in range(20)},
+                **{f"n{n}": {"type": "noul"} for n in range(20)},
+            },
+        },
+    ),
 ]
 
 
@@ -168,7 +179,7 @@ def test_a_line_stores_what_it_is_charged_and_no_more_is_written_than_was_reserv
         written = tx.scalar(select(files.c.bytes).where(files.c.id == batch.output_file_id))
         charged = tx.scalar(select(jobs.c.stored_bytes).where(jobs.c.id == job_id))
         of_job = tx.execute(
-            select(func.length(prefixes.c.tokens), func.length(jobs.c.item_labels))
+            select(func.length(prefixes.c.tokens), func.length(jobs.c.item_labels), func.length(jobs.c.form))
             .join(jobs)
             .where(jobs.c.id == job_id)
         ).one()
