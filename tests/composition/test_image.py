@@ -67,7 +67,8 @@ def pins(name: str) -> dict[str, str]:
     """Return the version of each package that a list of requirements pins."""
     lines = (ROOT / name).read_text().splitlines()
     pinned = [line.removesuffix(" \\") for line in lines if line and not line.startswith(("#", "-r ", " "))]
-    return dict(line.lower().replace("_", "-").split("==") for line in pinned)
+    pairs = (line.split("==") for line in pinned)
+    return {re.sub(r"[-_.]+", "-", package.lower()): version for package, version in pairs}
 
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)

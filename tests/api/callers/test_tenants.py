@@ -27,7 +27,7 @@ from tests.api.tiny_model import TinyModel
 from tests.databases import quick_on
 
 ROOT = Path(__file__).parents[3]
-CHANGING = {"x-request-id", "date"}
+CHANGING = {"x-request-id", "date", "x-typesafe-request-id"}
 """Headers that differ in every response."""
 
 Fresh = tuple[RunningApi, StandInWorker]
