@@ -47,6 +47,8 @@ def to_scores(scores: LabelScores, apply_softmax: bool, temperature: float = 1.0
     reachable = ~np.isneginf(wide).all(axis=1)
     result = np.zeros_like(wide)
     rows = wide[reachable]
+    if not rows.size:  # such as a page behind the last item
+        return result
     # Subtracted first, so that the highest logit stays finite however low the temperature is. A log-probability is a
     # logit minus a number that is the same for all labels, so it would give the same.
     with np.errstate(over="ignore"):

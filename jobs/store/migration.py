@@ -8,7 +8,7 @@ from typing import NamedTuple
 from alembic import command
 from sqlalchemy import text
 
-from jobs.store.database import Database, LockedError, StorageUnavailable
+from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable
 from jobs.store.revisions import TOO_OLD, alembic_config, is_too_old, known_revisions, schema_revision
 
 _LOCK = 0x5C02E11E
@@ -36,8 +36,9 @@ def migrate(database: Database) -> Migrated:
     """Create or upgrade the schema in one transaction. Several processes may call this at once; they take turns.
 
     A change of a table waits for all who use the table, such as a backup, and all others wait behind it. So it waits
-    for a moment only, and the migration begins again, until ``long_statement_seconds`` have passed. The file of a
-    SQLite store is created if it is missing. Raises UnknownSchemaError, StorageUnavailable, OSError.
+    for a moment only, and the migration begins again, until ``long_statement_seconds`` have passed. It also begins
+    again if it and others wait for each other. The file of a SQLite store is created if it is missing. Raises
+    UnknownSchemaError, StorageUnavailable, OSError.
     """
     database.create_file()
     most = database.settings.long_statement_seconds
@@ -45,7 +46,7 @@ def migrate(database: Database) -> Migrated:
     while True:
         try:
             return _migrate(database)
-        except LockedError as error:
+        except (LockedError, DeadlockError) as error:
             if time.monotonic() + PAUSE_SECONDS > deadline:
                 message = (
                     f"a backup, or another session, has kept a table locked for {most:g} s, so nothing was migrated"

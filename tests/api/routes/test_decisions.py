@@ -183,6 +183,9 @@ def test_a_job_and_the_lines_of_a_batch_give_the_answers_of_a_call(fresh: tuple[
     eventually(lambda: api.client.get(f"/v1/jobs/{job['id']}").json()["status"] == "succeeded", "the job succeeds")
     found = api.client.get(f"/v1/jobs/{job['id']}").json()
     assert found["result"] | {"id": None} == call | {"id": None}
+    for offset, count in ((0, 3), (2, 1), (3, 0), (99, 0)):
+        page = api.client.get(f"/v1/jobs/{job['id']}/scores", params={"offset": offset})
+        assert len(page.json()["data"]) == count
     listed = api.client.get("/v1/jobs").json()["data"]
     assert [(one["id"], one["kind"]) for one in listed] == [(job["id"], "decision")]
     openai_body = {"input": STATE, "questions": [{"type": "predicate", "instructions": "Is it great?"}]}

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 from alembic import command
+from alembic.config import Config
 from sqlalchemy import insert, inspect, literal, select, text
 
 from jobs.store.database import Database, StorageUnavailable
@@ -53,6 +54,35 @@ def test_work_is_accepted_while_a_migration_waits_for_a_backup(
         store_again(postgres_store)
         assert migrating.is_alive()
     migrating.join()
+    postgres_store.check()
+
+
+def test_a_migration_begins_again_if_it_and_another_session_wait_for_each_other(
+    postgres_store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.store.migration.PAUSE_SECONDS", 0.1)
+    submit(postgres_store)
+    downgrade(postgres_store)
+    upgrade, is_locked, begun = command.upgrade, threading.Event(), []
+
+    def upgrade_behind_a_lock(config: Config, revision: str) -> None:
+        begun.append(revision)
+        if len(begun) == 1:
+            # As an index that is made holds it. The migration will want a stronger lock.
+            config.attributes["connection"].execute(text("LOCK TABLE jobs IN SHARE MODE"))
+            is_locked.set()
+            wait_until(lambda: somebody_waits(postgres_store), "the other session waits for the migration")
+        upgrade(config, revision)
+
+    monkeypatch.setattr(command, "upgrade", upgrade_behind_a_lock)
+    migrating = threading.Thread(target=migrate, args=(postgres_store,))
+    with postgres_store.write() as tx:
+        tx.execute(text("SELECT count(*) FROM jobs"))
+        migrating.start()
+        assert is_locked.wait(20)
+        tx.execute(text("UPDATE jobs SET cached_tokens = cached_tokens"))
+    migrating.join()
+    assert begun == ["head", "head"]
     postgres_store.check()
 
 
