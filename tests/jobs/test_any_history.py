@@ -301,7 +301,7 @@ class History(RuleBasedStateMachine):
                 job.status = JobStatus.SUCCEEDED if len(job.done) == job.chunks else job.status
         self.look_for_what_must_not_be()
         for job in self.there():
-            page = read_scores(self.store, "default", job.id, 0, 10)
+            page = read_scores(self.store, "default", job.id, 0, 1_000)
             assert job.ended
             assert page.job.status is job.status
             assert page.indices.tolist() == page.scores.logits[:, 0].tolist() == sorted(job.done)
