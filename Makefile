@@ -105,13 +105,13 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The live comparison with HuggingFace. torch is installed into a folder of its own, which the service and `make test` do not use.
+# The live comparison with HuggingFace. torch and what reads its checkpoints are installed into a folder of its own, which the service and `make test` do not use.
 parity: install $(PARITY)/.installed
 	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m parity tests/parity
 
 $(PARITY)/.installed: requirements-parity.txt
 	@echo "Installing torch into $(PARITY), for comparison only."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(PARITY) -r requirements-parity.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(PARITY) -r requirements-parity.txt
 	@touch $@
 
 # EleutherAI's evaluation harness against a server and against its own model for transformers, in a folder of its own.

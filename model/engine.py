@@ -19,9 +19,12 @@ import numpy as np
 import structlog
 
 from checkpoints.card import ModelCard
+from checkpoints.files import read_config
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
+from model.architecture.configuration_reader import ConfigurationReader
 from model.architecture.decoder import Decoder
+from model.architecture.stored.reading import encoding_of
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
 from model.chips.loading import DividedParameter, bytes_of_a_chip
@@ -135,9 +138,10 @@ class Engine:
         ``on_progress(done, total)`` is called with the bytes that are read. Raises
         :class:`checkpoints.files.CheckpointError`:
         :class:`model.architecture.configuration_reader.UnsupportedModelError` for the configuration,
-        :class:`model.architecture.weights.WeightsError` for the weights.
+        :class:`model.architecture.stored.tensors.WeightsError` for the weights.
         """
-        config = DecoderConfig.from_directory(directory)
+        fields = read_config(directory)
+        config = DecoderConfig.from_huggingface(fields)
         dtype, chips = platform.serving_dtype(settings.dtype), platform.chips
         computed: DecoderConfig = config
         destination: weights.MakesDestination = weights.InHostMemory
@@ -151,6 +155,7 @@ class Engine:
             on_progress,
             tied_as_rows=platform.tied_as_rows,
             computed=computed,
+            encoding=encoding_of(ConfigurationReader(fields)),
             destination=destination,
         )
         return cls(decoder, settings, card, fingerprint, platform, algorithm)

@@ -14,6 +14,7 @@ from typing import Any
 from checkpoints.files import context_length, read_config
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.rope import Rope
+from model.architecture.stored.reading import encoding_of
 from scoring.planning.estimates import ModelSize
 
 
@@ -185,9 +186,7 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family)
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)
-    if "quantization_config" in fields:
-        method = fields.section("quantization_config").get("quant_method")
-        raise UnsupportedModelError(f"quantization_config: weights quantised by {method!r} are not implemented")
+    encoding_of(fields)
     layer_types = fields.get("layer_types") or []
     if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
         raise UnsupportedModelError(f"layer_types {layer_types!r} is not implemented, only full_attention")

@@ -1,17 +1,15 @@
 """Loads a :class:`Decoder` from HuggingFace's safetensors, and saves it.
 
 Unknown and missing tensors and those of a wrong shape are refused before anything is loaded, all in one
-:class:`WeightsError`. Tensors are read one at a time into one buffer for each stacked parameter, so that a model is
-never in memory twice.
+:class:`model.architecture.stored.tensors.WeightsError`. Tensors are read one at a time into one buffer for each stacked
+parameter, so that a model is never in memory twice.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,28 +18,19 @@ import numpy as np
 import numpy.typing as npt
 from flax import nnx
 from jax.typing import DTypeLike
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from checkpoints.files import CheckpointError
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
+from model.architecture.stored.checkpoint import StoredCheckpoint
+from model.architecture.stored.encoding import Encoding
+from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
-STORED_DTYPES = ("BF16", "F16", "F32")
-
-READ_BYTES = 2**24
-"""Bytes of a tensor that are read at a time, so that a large embedding is not in memory beside its copy."""
 
 ALIGNMENT = 64
 """Bytes. On a CPU, jax uses host memory of this alignment as it is, and copies any other."""
-
-
-class WeightsError(CheckpointError):
-    """A checkpoint that does not match its configuration. The message lists all faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +101,7 @@ def load(
     *,
     tied_as_rows: bool = False,
     computed: DecoderConfig | None = None,
+    encoding: Encoding | None = None,
     destination: MakesDestination = InHostMemory,
 ) -> tuple[Decoder, str]:
     """Return the decoder with the weights of a checkpoint directory, cast to ``dtype``, and the weights' fingerprint.
@@ -119,11 +109,12 @@ def load(
     The weights are NumPy arrays in the host's memory, so that whoever takes the decoder apart decides what is put on
     which device, and a device never holds them twice. Another ``destination`` may put them elsewhere at once.
     tied_as_rows: see :class:`model.platforms.Platform`. computed: the configuration of the decoder, where it differs
-    from that of the checkpoint (:class:`model.chips.shares.Shares`).
+    from that of the checkpoint (:class:`model.chips.shares.Shares`). encoding: of quantised weights.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
     over names, dtypes, shapes and bytes as stored; sharding and ``dtype`` do not change it.
-    ``on_progress(done, total)`` is called with the bytes that are read. Raises :class:`WeightsError`.
+    ``on_progress(done, total)`` is called with the bytes that are read. Raises
+    :class:`model.architecture.stored.tensors.WeightsError`.
     """
 
     def shapes(config: DecoderConfig) -> Decoder:
@@ -132,20 +123,24 @@ def load(
     decoder: Decoder = nnx.eval_shape(lambda: shapes(computed or config))
     wanted = parameters(nnx.eval_shape(lambda: shapes(config)))
     loaded = params(decoder)
-    digest = hashlib.sha256()
-    with _open(directory) as tensors:
-        _check(wanted, tensors, config, directory)
-        total = sum(_stored_bytes(tensors[name]) for parameter in wanted for name in parameter.names)
-        done = 0
+    shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
+    with open_tensors(directory) as tensors:
+        stored = StoredCheckpoint(directory, tensors, encoding, shapes_of)
+        stored.check(lambda name: _ignored(name, config))
+        done, total = 0, stored.bytes
+
+        def count(read: int) -> None:
+            nonlocal done
+            done += read
+            on_progress(done, total)
+
         for parameter in wanted:
             filled = destination(parameter, np.dtype(dtype))
             for number, name in enumerate(parameter.names):
-                for rows, tensor in _read(tensors[name], name, directory, digest):
+                for rows, tensor in stored.rows(name, count):
                     filled.write(number, rows, tensor)
-                    done += tensor.nbytes
-                    on_progress(done, total)
             loaded[parameter.path].set_value(filled.value())
-    return decoder, digest.hexdigest()
+        return decoder, stored.fingerprint
 
 
 def size_in_bytes(decoder: Decoder) -> int:
@@ -189,23 +184,6 @@ def _parameter(path: tuple[str, ...], shape: tuple[int, ...], embedding_as_rows:
     )
 
 
-def _check(wanted: list[Parameter], tensors: dict[str, Any], config: DecoderConfig, directory: Path) -> None:
-    shapes = {name: parameter.shape for parameter in wanted for name in parameter.names}
-    faults = [f"missing: {name}" for name in shapes if name not in tensors]
-    faults += [f"unknown: {name}" for name in sorted(tensors) if name not in shapes and not _ignored(name, config)]
-    for name, shape in shapes.items():
-        if name not in tensors:
-            continue
-        found, dtype = tuple(tensors[name].get_shape()), tensors[name].get_dtype()
-        if found != shape:
-            faults.append(f"shape of {name}: {list(found)} in the file, {list(shape)} by config.json")
-        if dtype not in STORED_DTYPES:
-            faults.append(f"dtype of {name}: {dtype} is not one of {', '.join(STORED_DTYPES)}")
-    if faults:
-        shown = faults[:20] + ([f"and {len(faults) - 20} more"] if len(faults) > 20 else [])
-        raise WeightsError(f"weights in {directory} do not fit:\n  " + "\n  ".join(shown))
-
-
 def _ignored(name: str, config: DecoderConfig) -> bool:
     """Return whether a tensor may be in a checkpoint without being used, as in HuggingFace.
 
@@ -222,53 +200,3 @@ def buffer(parameter: Parameter, own_shape: tuple[int, ...], dtype: np.dtype[Any
     room = np.empty(size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
     return room[start : start + size].view(dtype).reshape(shape)
-
-
-def _read(tensor: Any, name: str, directory: Path, digest: hashlib._Hash) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
-    """Yield the rows of a lazy slice, a bounded number at a time, behind their range."""
-    shape = tuple(tensor.get_shape())
-    count = max(1, READ_BYTES * shape[0] // max(1, _stored_bytes(tensor)))
-    for start in range(0, shape[0], count):
-        rows = slice(start, min(start + count, shape[0]))
-        try:
-            part = tensor[rows]
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(f"{name} in {directory} can't be read: {error}") from error
-        if start == 0:
-            digest.update(f"{name} {part.dtype} {shape}\n".encode())
-        digest.update(part.reshape(-1).view(np.uint8).data)
-        yield rows, part
-
-
-def _stored_bytes(tensor: Any) -> int:
-    """Return the bytes of a lazy slice, by its header."""
-    size = 4 if tensor.get_dtype() == "F32" else 2
-    return size * int(math.prod(tensor.get_shape()))
-
-
-@contextmanager
-def _open(directory: Path) -> Iterator[dict[str, Any]]:
-    """Open all tensors of a checkpoint by name, as lazy slices of safetensors."""
-    with ExitStack() as stack:
-        tensors: dict[str, Any] = {}
-        try:
-            for path in _files(directory):
-                shard = stack.enter_context(safe_open(path, framework="numpy"))
-                tensors |= {name: shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118 (not a mapping)
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(f"weights in {directory} can't be read: {error}") from error
-        yield tensors
-
-
-def _files(directory: Path) -> list[Path]:
-    single, index = directory / SINGLE_FILE, directory / INDEX_FILE
-    if single.exists():
-        return [single]
-    if not index.exists():
-        raise WeightsError(f"{directory} holds neither {SINGLE_FILE} nor {INDEX_FILE}")
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"{index} can't be read: {error}") from error
-    # Shards are files beside the index. Directories in their names are removed, so that no path leads elsewhere.
-    return [directory / Path(str(name)).name for name in sorted(names)]

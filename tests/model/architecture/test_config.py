@@ -113,7 +113,7 @@ def test_a_sliding_window_that_is_not_in_use_is_accepted(unused: dict[str, Any])
         ({**MISTRAL, "attention_bias": True}, "attention_bias True"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"layer_types": "full_attention"}, "layer_types"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config: .* 'gptq'"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config.quant_method 'bitsandbytes'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling.rope_type 'dynamic'"),
         ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1.0}}, "rope_parameters.rope_type 'longrope'"),
         ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),

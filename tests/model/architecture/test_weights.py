@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
-from model.architecture.weights import WeightsError
+from model.architecture.stored.tensors import WeightsError
 from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
 
 CONFIG = CONFIGS["untied"]

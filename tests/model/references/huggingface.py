@@ -14,12 +14,13 @@ from transformers import AutoModelForCausalLM
 torch.set_num_threads(1)  # The models are tiny. On a busy machine, threads would only wait for one another.
 
 
-def logprobs(directory: Path, rows: Sequence[np.ndarray], dtype: str) -> np.ndarray:
+def logprobs(directory: Path, rows: Sequence[np.ndarray], dtype: str, **read: Any) -> np.ndarray:
     """Log-probabilities of the next token after each row, float32 [N, vocabulary], computed in ``dtype``.
 
-    Each row runs alone and unpadded; the softmax runs in float32.
+    Each row runs alone and unpadded; the softmax runs in float32. read: what else HuggingFace is told for loading.
     """
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype), attn_implementation="eager")
+    asked = read | {"dtype": getattr(torch, dtype), "attn_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(directory, **asked)
     model.train(False)
     with torch.inference_mode():
         logits = [model(torch.tensor(row[None].astype(np.int64))).logits[0, -1].float() for row in rows]

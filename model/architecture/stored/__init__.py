@@ -1,0 +1,1 @@
+"""Weights as the files of a checkpoint hold them: plain, or quantised in one of several formats."""

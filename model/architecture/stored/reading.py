@@ -1,0 +1,40 @@
+"""Reads from a ``config.json`` in which format the weights are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
+from model.architecture.stored.awq import Awq
+from model.architecture.stored.compressed_tensors import CompressedTensors
+from model.architecture.stored.encoding import Encoding
+from model.architecture.stored.fp8 import Fp8
+from model.architecture.stored.gptq import Gptq
+
+FIELD = "quantization_config"
+
+FORMATS: dict[str, Callable[[ConfigurationReader], Encoding]] = {
+    "fp8": Fp8.of,
+    "fbgemm_fp8": Fp8.of,
+    "compressed-tensors": CompressedTensors.of,
+    "awq": Awq.of,
+    "gptq": Gptq.of,
+}
+"""Formats by ``quant_method``."""
+
+
+def encoding_of(fields: ConfigurationReader) -> Encoding | None:
+    """Return the format of quantised weights, or None where no weight is quantised.
+
+    fields: of the whole file. Raises UnsupportedModelError, which names the field.
+    """
+    # Older files of compressed-tensors have this name.
+    name = FIELD if FIELD in fields or "compression_config" not in fields else "compression_config"
+    if name not in fields:
+        return None
+    section = fields.section(name)
+    method = section.get("quant_method")
+    if method not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise UnsupportedModelError(f"{section.named('quant_method')} {method!r} is not implemented; known: {known}")
+    return FORMATS[method](section)
