@@ -314,7 +314,7 @@ def test_a_response_that_is_not_http_is_a_failure(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "reason"), [(b"HTTP/1.1 302 Found\r\nLocation: /", "redirect"), (b"\x1b[31m", "bad_response")]
+    ("start", "reason"), [(b"HTTP/1.1 302 Found\r\nLocation: /", "redirect"), (b"220 \x1b[31m", "bad_response")]
 )
 def test_what_is_quoted_of_a_receiver_is_short_and_can_be_shown_anywhere(start: bytes, reason: str) -> None:
     with Receiver(answering(start + "é\x9b".encode() * 10_000 + b"\r\n\r\n")) as receiver:
