@@ -64,7 +64,6 @@ from scoring.served_checkpoint import ServedCheckpoint
 from scoring.templates.known import KnownTemplates, require_fit
 from scoring.templates.template import Template
 from scoring.templates.wording import TemplateError
-from scoring.tokenizing.tokenization import TextTokenizer
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.keys import KeySettings
@@ -135,8 +134,9 @@ def create_app(
         context_length=scoring.context_length,
     )
     card = served.card
-    templates = KnownTemplates.read(scoring.template, card.name)
-    _check_template(templates.default, served.tokenizer, wanted=scoring.template is not None)
+    templates = KnownTemplates.read(scoring.template, card.name, card.classes)
+    if templates.default is not None:
+        _check_template(templates.default, served, wanted=scoring.template is not None)
     reading = ReadingContext(
         api=api,
         limits=limits,
@@ -196,7 +196,7 @@ def create_app(
                     model=card.name,
                     context_length=card.context_length,
                     vocabulary=card.vocabulary,
-                    template=templates.default.name,
+                    template=templates.default_name,
                 )
                 with ringer:
                     try:
@@ -245,10 +245,10 @@ def with_routes(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     return app
 
 
-def _check_template(template: Template, tokenizer: TextTokenizer, *, wanted: bool) -> None:
+def _check_template(template: Template, served: ServedCheckpoint, *, wanted: bool) -> None:
     """Say what is wrong with the template that documents are ranked by. Raises TemplateError if it is wanted."""
     try:
-        require_fit(template, tokenizer)
+        require_fit(template, served.tokenizer, has_classes=served.card.classes is not None)
     except TemplateError as error:
         if wanted:
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from checkpoints.classification import Classes
+
 _SHOWN_CHARACTERS = 12
 
 
@@ -14,15 +16,16 @@ class ModelCard:
     name: str
     context_length: int  # longest sequence, in tokens
     vocabulary: int  # ids below this are tokens; added tokens count, padding rows of the head do not
-    tokenizer_fingerprint: str
+    tokenizer_fingerprint: str  # of all that decides what token ids and labels mean: with classes, their names as well
     delimiter: int | None = None  # token id between query and items in delimiter mode
+    classes: Classes | None = None  # None: the model gives probabilities of next tokens
 
     def differences(self, other: ModelCard) -> tuple[str, ...]:
         """Return a line for each difference from another card of this model, with both values."""
         lines = []
         if self.tokenizer_fingerprint != other.tokenizer_fingerprint:
             here, there = shorten(self.tokenizer_fingerprint), shorten(other.tokenizer_fingerprint)
-            lines.append(f"tokenizer: {here} here, {there} there")
+            lines.append(f"tokenizer or classes: {here} here, {there} there")
         if self.vocabulary != other.vocabulary:
             lines.append(f"vocabulary: {self.vocabulary} tokens here, {other.vocabulary} there")
         if self.context_length != other.context_length:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import structlog
 
 from checkpoints.card import ModelCard
+from checkpoints.classification import Classes
 
 log = structlog.stdlib.get_logger("scoring")
 
@@ -48,13 +50,29 @@ def read_model_card(
             f"context_length {longest} is more than the {context} tokens of the checkpoint in {directory}: "
             "SCORELINE_CONTEXT_LENGTH may only lower it"
         )
+    classes = read_classes(config)
     return ModelCard(
         name=name if name is not None else directory.resolve().name,
         context_length=longest if longest is not None else context,
         vocabulary=vocabulary,
-        tokenizer_fingerprint=tokenizer.fingerprint,
+        tokenizer_fingerprint=tokenizer.fingerprint if classes is None else _with_classes(tokenizer, classes),
         delimiter=delimiter,
+        classes=classes,
     )
+
+
+def read_classes(config: Mapping[str, Any]) -> Classes | None:
+    """Return the classes that a ``config.json`` names; None if its head has none. Raises :class:`CheckpointError`."""
+    try:
+        return Classes.of(config)
+    except ValueError as error:
+        raise CheckpointError(f"config.json: {error}") from None
+
+
+def _with_classes(tokenizer: Vocabulary, classes: Classes) -> str:
+    """Return a fingerprint that only workers with the same tokenizer and the same classes have."""
+    meaning = json.dumps([tokenizer.fingerprint, classes.activation, classes.names])
+    return hashlib.sha256(meaning.encode()).hexdigest()
 
 
 def _scorable_vocabulary(tokenizer: Vocabulary, width: int, directory: Path) -> int:

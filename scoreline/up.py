@@ -24,7 +24,6 @@ EXAMPLE = {
         "Document: Water the fern once a week and keep it out of the sun.\nRelevant:",
         "Document: The train to the coast leaves at nine.\nRelevant:",
     ],
-    "apply_softmax": True,
 }
 GREETING_SECONDS = 5.0
 """How long the greeting may be kept waiting: a rate limit would have it wait for a minute."""
@@ -103,7 +102,9 @@ def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
         return
     # If a label is several tokens in this model's tokenizer, the example names token ids instead.
     single = all(len(tokens) == 1 for tokens in labels)
-    example = EXAMPLE | ({"labels": LABELS} if single else {"label_token_ids": [tokens[-1] for tokens in labels]})
+    named = {"labels": LABELS} if single else {"label_token_ids": [tokens[-1] for tokens in labels]}
+    # A model with classes is asked for all of them.
+    example = EXAMPLE if model.classes else EXAMPLE | {"apply_softmax": True} | named
     display.print(ready + Text(f", serving {model.id}."))
     display.print(documented)
     display.print("Try it:\n")

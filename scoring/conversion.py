@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
+from checkpoints.classification import Activation
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
 from scoring.layout import LabelScores
@@ -28,15 +29,23 @@ EXAMPLES = 3
 """The items, or labels, that a warning names at most."""
 
 
-def to_scores(scores: LabelScores, apply_softmax: bool, temperature: float = 1.0) -> npt.NDArray[np.float64]:
-    """Return the scores of N rows and M labels, float64 [N, M], each in [0, 1].
+def to_scores(
+    scores: LabelScores,
+    apply_softmax: bool,
+    temperature: float = 1.0,
+    activation: Activation = Activation.VOCABULARY,
+) -> npt.NDArray[np.float64]:
+    """Return the scores of N rows and M labels, float64 [N, M], each in [0, 1] unless outputs are scores.
 
     With ``apply_softmax`` each row is the softmax of its label logits, divided by the temperature, and sums to 1;
-    without it, a row holds the labels' probabilities over the whole vocabulary. A row whose logits are all -inf gives
-    zeros (ADR-001). Raises RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError` for missing
-    log-probabilities.
+    without it, a row holds the labels' probabilities over the whole vocabulary, or over all classes. A row whose
+    logits are all -inf gives zeros (ADR-001). Raises RequestError JOB_FAILED for NaN and +inf, and :class:`ValueError`
+    for missing log-probabilities.
     """
     check_possible(scores)
+    if activation in (Activation.SIGMOID, Activation.IDENTITY):
+        outputs = scores.logits.astype(np.float64)
+        return expit(outputs) if activation is Activation.SIGMOID else outputs
     values = scores.logits if apply_softmax else scores.logprobs
     if values is None:
         raise ValueError("probabilities over the vocabulary need log-probabilities, and the engine gave none")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from checkpoints.card import ModelCard
+from scoring.classes import class_number
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
 from scoring.limits import Limits
@@ -65,12 +66,18 @@ def labels_field(request: ScoreRequest) -> str:
 def _ids_of(
     labels: Sequence[str | int], where: str, card: ModelCard, tokenizer: TextTokenizer, known: dict[str, int]
 ) -> tuple[int, ...]:
-    """Return labels as ids, after checking them. where: their place. known: ids of texts, to which this adds."""
+    """Return labels as ids, or as numbers of classes, after checking them.
+
+    where: their place. known: ids of texts, to which this adds.
+    """
     found: list[int] = []
     for n, label in enumerate(labels):
         if isinstance(label, str):
             if label not in known:
-                known[label] = _single_token(label, f"{where}[{n}]", tokenizer)
+                place, classes = f"{where}[{n}]", card.classes
+                known[label] = (
+                    _single_token(label, place, tokenizer) if classes is None else class_number(label, place, classes)
+                )
             label = known[label]
         found.append(label)
     check_range(found, card, where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from checkpoints.classification import Activation
 from scoring.layout import Head
 
 
@@ -58,6 +59,7 @@ class ScoreOptions:
     return_token_logprobs: bool = False  # of a likelihood: those of each token
     return_tokens: bool = False  # of a likelihood: their ids
     shape: Shape = Shape.ITEMS
+    activation: Activation = Activation.VOCABULARY  # what the outputs of the model's head become
     # Keep the vocabulary's most probable token as well: its log-probability for each item with labels of one token, and
     # its id and log-probability for each target whose score is kept.
     top: bool = False
@@ -66,6 +68,11 @@ class ScoreOptions:
     def has_continuations(self) -> bool:
         """Whether target tokens stand behind the rows, instead of labels of one token that all rows share."""
         return self.scoring is not Scoring.TOKEN
+
+    @property
+    def is_of_vocabulary(self) -> bool:
+        """Whether the labels are tokens, and so have a share of the probability of all tokens."""
+        return self.activation is Activation.VOCABULARY
 
     @property
     def needs_targets(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from checkpoints.card import ModelCard
+from scoring.classes import refuse_tokens_of_classes
 from scoring.encoded_query import encode_query, row_of
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
@@ -94,10 +95,12 @@ class Preparation:
         stop_if_unwanted: Callable[[], None] = always_wanted,
     ) -> None:
         """Check labels and query. Of the items of ``request``, only the lengths are checked."""
+        if card.classes is not None and request.options.is_of_vocabulary:
+            raise refuse_tokens_of_classes()
         check_number_of_labels(request, limits)
         limits.check_query_and_labels(request.query, request.labels or (), request.item_labels or ())
         if request.template is not None:
-            check_fit(request.template, tokenizer)
+            check_fit(request.template, tokenizer, has_classes=card.classes is not None)
         if request.wording is not None:
             of_client = "query_template" if request.template is None else "instruction"
             limits.check_wording(request.wording.sent_characters, of_client)

@@ -14,6 +14,8 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, TypeVar, cast
 
+from checkpoints.classification import Activation, Classes
+from scoring.classes import check_options, refuse_labels_of_tokens
 from scoring.decisions.decision import Decision
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Normalization, ScoreOptions, Scoring
@@ -74,11 +76,14 @@ class ScoreRequest:
         return len(self.items) * sum(max(1, len(label)) for label in labels)
 
 
-def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Template] | None = None) -> ScoreRequest:
+def parse_score_request(
+    body: Mapping[str, object], templates: Mapping[str, Template] | None = None, classes: Classes | None = None
+) -> ScoreRequest:
     """Read a request from a parsed JSON object, ignoring fields other than :data:`SCORE_FIELDS`.
 
     A field that is null counts as absent. templates: those that a request may name; the labels of the one that it names
-    are its labels if it gives none. Raises :class:`RequestError`, whose ``param`` names the place.
+    are its labels if it gives none. classes: of the served model, which are then the labels of a request that gives
+    none at all. Raises :class:`RequestError`, whose ``param`` names the place.
     """
     query = _parse_query(body.get("query"))
     text = isinstance(query, str)
@@ -88,17 +93,27 @@ def parse_score_request(body: Mapping[str, object], templates: Mapping[str, Temp
     if template is not None and not any(given[name] is not None for name in _LABEL_FIELDS[:3]):
         given |= {"labels": list(template.labels)}
         given |= {name: value for name, value in template.label_fields.items() if given[name] is None}
+    activation = Activation.VOCABULARY
+    if classes is not None:
+        refuse_labels_of_tokens(body)
+        activation = classes.activation
+        given["labels"] = list(classes.names) if given["labels"] is None else given["labels"]
     labels = _parse_any_labels(given, items=len(items))
     flags: dict[str, Any] = {name: parse_flag(body.get(name), name) for name in _OPTIONS}
+    check_options(activation, **flags)
     temperature = _parse_temperature(body.get("temperature"), **flags)
     if labels.scoring is Scoring.SEQUENCE and flags["return_logits"]:
         message = "labels of several tokens have no logits: send return_logprobs"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="return_logits")
     options = ScoreOptions(
-        **flags, temperature=temperature, scoring=labels.scoring, label_normalization=labels.normalization
+        **flags,
+        temperature=temperature,
+        scoring=labels.scoring,
+        label_normalization=labels.normalization,
+        activation=activation,
     )
     wording = wording_of(body, template, text=text, item_first=options.item_first)
-    if wording is not None:
+    if wording is not None and options.is_of_vocabulary:
         options = replace(options, label_mass=True)
     if template is not None and labels.texts == template.labels:
         options = replace(options, relevance=str(template.relevance))

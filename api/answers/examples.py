@@ -77,6 +77,7 @@ _MODEL: dict[str, Any] = {
     "max_model_len": 1024,
     "vocabulary": 2000,
     "delimiter": None,
+    "classes": None,
     "template": "demonstration",
     "templates": [
         {

@@ -28,7 +28,7 @@ from api.answers.schemas import (
     JobWebhook,
     WebhookSecret,
 )
-from api.answers.server_schemas import ServedTemplate
+from api.answers.server_schemas import ServedClasses, ServedTemplate
 from api.answers.shown import shown
 from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
@@ -39,7 +39,7 @@ from jobs.webhooks.delivery_log import DeliveryRecord
 from jobs.webhooks.secrets import WebhookSecret as SecretRecord
 from public_api.paths import job_urls
 from scoring.layout import Continuations
-from scoring.options import Scoring, Shape
+from scoring.options import ScoreOptions, Scoring, Shape
 from scoring.templates.known import KnownTemplates
 
 EMBEDDED_ITEMS = 1_000
@@ -74,7 +74,7 @@ def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = No
         Job,
         job,
         kind="decision" if is_decision else "likelihood" if is_likelihood else "score",
-        label_scoring=None if is_likelihood or is_decision else job.options.scoring,
+        label_scoring=None if is_likelihood or is_decision else _kind_of_labels(job.options),
         progress={"total_items": job.total_items, "scored_items": job.scored_items},
         usage=show_usage(job.prompt_tokens, job.cached_tokens),
         error=None if job.error is None else shown(JobErrorShape, job.error),
@@ -208,7 +208,8 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
         "max_model_len": card.context_length,
         "vocabulary": card.vocabulary,
         "delimiter": card.delimiter,
-        "template": templates.default.name,
+        "classes": None if card.classes is None else shown(ServedClasses, card.classes),
+        "template": templates.default_name,
         "templates": [
             shown(ServedTemplate, template, name=name, relevance=str(template.relevance))
             for name, template in templates.by_name.items()
@@ -220,7 +221,7 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
 def show_models(model: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the list of models for all clients. model: as :func:`show_model` returns it. names: all that it has."""
     since = datetime.fromtimestamp(model["created"] or time.time(), UTC).date().isoformat()
-    does = "scores items, ranks documents and answers decisions"
+    does = "scores items, ranks documents and answers decisions" if model["classes"] is None else "classifies items"
     description = f"{model['id']}: {does}, in {model['max_model_len']} tokens at most"
     named = [{"name": n, "description": description, "release_date": since} for n in dict.fromkeys(names)]
     return {"object": "list", "data": [model], "models": named}
@@ -240,6 +241,10 @@ def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, A
         "workers": {"live": compatibility.live, "matching": len(compatibility.matching)},
         "warnings": list(compatibility.warnings),
     }
+
+
+def _kind_of_labels(options: ScoreOptions) -> str:
+    return options.scoring.value if options.is_of_vocabulary else "class"
 
 
 def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:

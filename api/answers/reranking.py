@@ -36,7 +36,7 @@ def encode_ranking(scored: ScoredJob, ranking: Ranking) -> bytes:
         Relevance.read(formula, scores.logits.shape[1]).of(scores, raw=ranking.raw),
         scored.computed.label_mass,
     )
-    assert mass is not None  # the options of the job ask for it
+    masses = ({},) * len(values) if mass is None else [{"label_mass": of_item} for of_item in mass.tolist()]
     order = np.argsort(-values, kind="stable")[: ranking.top_n].tolist()
     if ranking.is_bare:
         of_texts = (
@@ -45,7 +45,8 @@ def encode_ranking(scored: ScoredJob, ranking: Ranking) -> bytes:
         )
         return encode_slices(_slices(of_texts))
     results = (
-        {"index": n, "relevance_score": (score := float(values[n])), "score": score, "label_mass": float(mass[n])}
+        {"index": n, "relevance_score": (score := float(values[n])), "score": score}
+        | masses[n]
         | ({} if documents is None else {"document": {"text": documents[n]}})
         for n in order
     )

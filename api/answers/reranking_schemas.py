@@ -77,7 +77,11 @@ class RankedResult(Shape):
         "`mxbai-rerank-v2` a difference of logits, which may be below 0 and above 1"
     )
     score: float = Field(description="the same, by the name that some clients read")
-    label_mass: float = Field(description="the share of the probability that the template's labels have together")
+    label_mass: float | None = Field(
+        None,
+        description="the share of the probability that the template's labels have together; absent where the model has "
+        "classes",
+    )
     document: RankedDocument | None = Field(None, description="as it was sent, if asked for")
 
 

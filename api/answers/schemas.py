@@ -63,7 +63,9 @@ class Job(Shape):
     id: str
     object: Literal["scoring.job"] = "scoring.job"
     kind: Literal["score", "likelihood", "decision"] = Field(description="what is wanted of its items")
-    label_scoring: Literal["token", "sequence"] | None = Field(description="null where there are no labels to choose")
+    label_scoring: Literal["token", "sequence", "class"] | None = Field(
+        description="what a label is; null where there are no labels to choose"
+    )
     model: str
     status: Literal["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"]
     priority: Literal["interactive", "normal", "bulk"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from api.answers.items.result_schemas import Shape
+from checkpoints.classification import Activation
 
 
 class ServedTemplate(Shape):
@@ -18,6 +19,20 @@ class ServedTemplate(Shape):
     digest: str = Field(description="of what its scores depend on; `name@digest` names the template in just this state")
 
 
+class ServedClasses(Shape):
+    """The classes of a model that was trained to classify."""
+
+    names: list[str] = Field(description="those that a request may name as labels; without labels, it has all")
+    activation: Activation = Field(description="how the outputs of the model become scores; identity: they are scores")
+
+
+TemplateOfRankings = Annotated[
+    str | None,
+    Field(description="by which documents are ranked, unless a request names another; null: classes have no such one"),
+]
+"""The name of a template."""
+
+
 class Model(Shape):
     id: str
     object: Literal["model"] = "model"
@@ -26,7 +41,8 @@ class Model(Shape):
     max_model_len: int = Field(description="longest sequence, in tokens")
     vocabulary: int = Field(description="token ids are below this")
     delimiter: int | None = Field(description="the token between query and items in delimiter mode")
-    template: str = Field(description="the template by which documents are ranked, unless a request names another")
+    classes: ServedClasses | None = Field(description="null: the model gives probabilities of next tokens")
+    template: TemplateOfRankings
     templates: list[ServedTemplate] = Field(description="those that a request may name")
     live_workers: int = Field(description="workers seen lately that serve just this, with the same tokenizer")
 
@@ -112,7 +128,7 @@ class Overview(Shape):
     version: str = Field(description="of the service")
     model: str
     max_model_len: int = Field(description="longest sequence, in tokens")
-    template: str = Field(description="the template by which documents are ranked, unless a request names another")
+    template: TemplateOfRankings
     workers: list[OverviewWorker] = Field(description="those seen lately that serve just this model, oldest first")
     waiting: OverviewWaiting
     warnings: list[str] = Field(description="what differs among the workers, or keeps them from this server's work")

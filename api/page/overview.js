@@ -62,7 +62,7 @@ function numbers(found) {
     </div>
     <section>
       <h2>What is served</h2>
-      ${facts([["Model", found.model], ["Longest sequence", `${count(found.max_model_len)} tokens`], ["Template of rankings", found.template], ["Version", found.version]])}
+      ${facts([["Model", found.model], ["Longest sequence", `${count(found.max_model_len)} tokens`], ["Template of rankings", found.template ?? "none"], ["Version", found.version]])}
       ${workers.length ? workerTable(workers) : nothing}
     </section>`;
 }

@@ -33,7 +33,7 @@ SCORE = Kind(
     ScoreBody.model_fields,
     JobBody.model_fields,
     refused_fields.SCORE,
-    lambda reading, body: parse_score_request(body, reading.templates.by_name),
+    lambda reading, body: parse_score_request(body, reading.templates.by_name, reading.card.classes),
 )
 LIKELIHOOD = Kind(
     paths.LIKELIHOOD,

@@ -19,12 +19,13 @@ from api.requests.submission import (
     prepare_request,
     submission_of,
 )
+from checkpoints.classification import Activation
 from jobs.store.records import Idempotency, Origin
 from public_api import paths
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
-from scoring.templates.asked import find_template, wording_by
+from scoring.templates.asked import find_template, invalid_template, wording_by
 
 TEXTS_PATH = "/rerank"
 """The path that also takes the body of Text Embeddings Inference."""
@@ -58,15 +59,21 @@ def ranking_of(
     instruction = body.get("instruction")
     if not isinstance(instruction, str | None):
         raise invalid("instruction must be a string", "instruction")
+    classes = reading.card.classes
     template = find_template(body, reading.templates.by_name) or reading.templates.default
+    if template is None:
+        message = "no template is known to suit the classes of the served model: name one, or set SCORELINE_TEMPLATE"
+        raise invalid_template(message, "template")
+    activation = Activation.VOCABULARY if classes is None else classes.activation
     wording = wording_by(template, instruction)
     options = ScoreOptions(
-        apply_softmax=True,
-        label_mass=True,
+        apply_softmax=activation in (Activation.VOCABULARY, Activation.SOFTMAX),
+        label_mass=classes is None,
         relevance=str(template.relevance),
         scoring=template.label_scoring,
         label_normalization=template.label_normalization,
         return_provenance=parse_flag(body.get("return_provenance"), "return_provenance"),
+        activation=activation,
     )
     limits = call_limits(reading)
     try:

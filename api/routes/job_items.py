@@ -14,6 +14,7 @@ from api.answers.server_schemas import JobItems
 from api.principal import WithReadScope
 from api.routes.jobs import MAX_OFFSET, checked_job_id
 from api.service import ServiceOf
+from checkpoints.classification import Classes
 from jobs.queue.inputs import JobInputs, read_inputs
 from scoring.error_codes import ErrorCode
 from scoring.layout import TokenIds
@@ -49,16 +50,16 @@ async def items(
     """
     inputs = await service.store.of(principal.tenant, read_inputs, checked_job_id(job_id), index or [])
     known = inputs.tokenizer_fingerprint == service.reading.card.tokenizer_fingerprint
-    tokenizer = service.reading.tokenizer if known else None
-    return json_response(await service.threads.text_of(principal.tenant, _show, inputs, tokenizer))
+    tokenizer, classes = (service.reading.tokenizer, service.reading.card.classes) if known else (None, None)
+    return json_response(await service.threads.text_of(principal.tenant, _show, inputs, tokenizer, classes))
 
 
-def _show(inputs: JobInputs, tokenizer: TextTokenizer | None) -> dict[str, object]:
+def _show(inputs: JobInputs, tokenizer: TextTokenizer | None, classes: Classes | None) -> dict[str, object]:
     labels = inputs.labels
     return {
         "object": "list",
         "query": _text(inputs.query, tokenizer),
-        "labels": None if labels is None else [_label(tokens, tokenizer) for tokens in labels],
+        "labels": None if labels is None else [_label(tokens, tokenizer, classes) for tokens in labels],
         "data": [
             {"index": index, **_text(item.tokens, tokenizer, inputs.query[item.prefix_end :])}
             for index, item in inputs.items.items()
@@ -66,9 +67,11 @@ def _show(inputs: JobInputs, tokenizer: TextTokenizer | None) -> dict[str, objec
     }
 
 
-def _label(tokens: Sequence[int], tokenizer: TextTokenizer | None) -> dict[str, object]:
+def _label(tokens: Sequence[int], tokenizer: TextTokenizer | None, classes: Classes | None) -> dict[str, object]:
     if tokenizer is None:
         return {"ids": list(tokens), "text": None}
+    if classes is not None:
+        return {"ids": list(tokens), "text": classes.names[tokens[0]]}
     text = tokenizer.pieces(tokens)[0] if len(tokens) == 1 else tokenizer.decode(tokens)
     return {"ids": list(tokens), "text": text}
 

@@ -63,5 +63,6 @@ def live_workers(db: Database, fresh_seconds: float) -> list[WorkerRecord]:
 
 
 def _record(row: dict[str, Any]) -> WorkerRecord:
-    card = {field.name: row.pop(field.name) for field in fields(ModelCard)[1:]}
+    # What the fingerprint tells apart has no column.
+    card = {field.name: row.pop(field.name) for field in fields(ModelCard)[1:] if field.name in row}
     return WorkerRecord(card=ModelCard(row.pop("model"), **card), **row)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoints.files import context_length, read_config
+from checkpoints.classification import SUFFIX
+from checkpoints.files import context_length, read_classes, read_config
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.rope import Rope
 from model.architecture.stored.reading import encoding_of
@@ -66,6 +67,7 @@ class DecoderConfig:
     family: str = "qwen3"  # a key of :data:`FAMILIES`
     attention_bias: bool = False  # of all four projections of attention
     mlp_bias: bool = False  # of all three projections of the MLP
+    classes: int = 0  # outputs of a head for classes; 0: the head has the logits of the vocabulary
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
@@ -84,6 +86,11 @@ class DecoderConfig:
         """Whether the projections to queries, keys and values have biases."""
         return self.attention_bias or FAMILIES[self.family].always_biased
 
+    @property
+    def outputs(self) -> int:
+        """How many logits the head gives."""
+        return self.classes or self.vocabulary
+
     @classmethod
     def from_directory(cls, directory: Path) -> DecoderConfig:
         """Read ``config.json``. Raises :class:`checkpoints.files.CheckpointError`; see :meth:`from_huggingface`."""
@@ -98,6 +105,7 @@ class DecoderConfig:
             raise UnsupportedModelError(f"model_type {name!r} is not implemented; known: {', '.join(FAMILIES)}")
         family = FAMILIES[name]
         _refuse_what_is_not_implemented(fields, family)
+        classes = read_classes(config)
         width, query_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
         kv_heads = fields.integer("num_key_value_heads", family.kv_heads or query_heads)
         if "head_dim" not in fields and family.head_dim is None and width % query_heads:
@@ -113,7 +121,8 @@ class DecoderConfig:
             context=context_length(config),
             rope=Rope.from_huggingface(fields),
             norm_epsilon=fields.number("rms_norm_eps"),
-            tied=fields.flag("tie_word_embeddings", False),
+            tied=classes is None and fields.flag("tie_word_embeddings", False),
+            classes=0 if classes is None else len(classes.names),
             family=name,
             attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", False),
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
@@ -129,15 +138,16 @@ class DecoderConfig:
             layers=self.layers,
             linear_flop=2 * self.layers * (projections + 3 * self.width * self.mlp_width),
             pair_flop=4 * self.layers * self.query_heads * self.head_dim,
-            head_flop=2 * self.width * self.vocabulary,
+            head_flop=2 * self.width * self.outputs,
         )
 
     def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of a ``config.json`` that HuggingFace loads as the same model."""
+        """Return the fields of a ``config.json`` that HuggingFace loads as the same model. Classes have no names."""
         family = FAMILIES[self.family]
         biases = {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
         return {
-            "architectures": [family.architecture],
+            "architectures": [_with_classes(family.architecture) if self.classes else family.architecture],
+            **({"num_labels": self.classes} if self.classes else {}),
             "model_type": self.family,
             "vocab_size": self.vocabulary,
             "hidden_size": self.width,
@@ -178,8 +188,14 @@ _CHANGES_OF_NUMBERS = {
 """Fields with which Gemma, Granite and Cohere change numbers on their way, and the values that change none."""
 
 
+def _with_classes(architecture: str) -> str:
+    """Return the class of the same decoder that has a head for classes."""
+    return architecture.removesuffix("ForCausalLM") + SUFFIX
+
+
 def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family) -> None:
-    fields.require("architectures", [family.architecture])
+    if fields.get("architectures") != [_with_classes(family.architecture)]:
+        fields.require("architectures", [family.architecture])
     fields.require("hidden_act", "silu")
     for field, unchanged in _CHANGES_OF_NUMBERS.items():
         fields.require(field, unchanged)

@@ -191,7 +191,7 @@ class Body(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A causal language model.
+    """A causal language model, or the same with a head for classes, which HuggingFace calls ``score``.
 
     Its weights are random until it is loaded (:func:`model.architecture.weights.load`) or trained.
 
@@ -208,16 +208,23 @@ class Decoder(nnx.Module):
     ) -> None:
         self.config = config
         self.model = Body(config, dtype, rngs, tied_as_rows=tied_as_rows)
-        self.lm_head = None if config.tied else Linear(config.width, config.vocabulary, (), dtype, rngs)
+        own = None if config.tied else Linear(config.width, config.outputs, (), dtype, rngs)
+        self.lm_head = None if config.classes else own
+        self.score = own if config.classes else None
+
+    @property
+    def head(self) -> Linear | None:
+        """The head; None if it is the embedding."""
+        return self.score if self.lm_head is None else self.lm_head
 
     @property
     def head_as_rows(self) -> bool:
         """Whether the kernel of the head is a tied embedding that is stored in rows."""
-        return self.lm_head is None and self.model.embed_tokens.as_rows
+        return self.head is None and self.model.embed_tokens.as_rows
 
     def head_kernel(self) -> Array:
-        """Return the kernel that computes logits: [width, vocabulary], or its transpose if :attr:`head_as_rows`."""
-        kernel = self.model.embed_tokens if self.lm_head is None else self.lm_head
+        """Return the kernel that computes logits: [width, outputs], or its transpose if :attr:`head_as_rows`."""
+        kernel = self.model.embed_tokens if self.head is None else self.head
         return kernel.weight.get_value()
 
     def logits(self, tokens: Array) -> Array:

@@ -27,6 +27,7 @@ from model.architecture.stored.encoding import Encoding
 from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
 
 HEAD = "lm_head.weight"
+_HEADS = {"lm_head", "score"}
 EMBEDDING = "model.embed_tokens.weight"
 
 ALIGNMENT = 64
@@ -172,7 +173,7 @@ def _parameter(path: tuple[str, ...], shape: tuple[int, ...], embedding_as_rows:
     """Return a parameter. Its name is HuggingFace's without the number of the layer."""
     stacked = path[:2] == ("model", "layers")
     own_shape = shape[1:] if stacked else shape
-    is_kernel = path[-2].endswith("_proj") or path[-2] == "lm_head"
+    is_kernel = path[-2].endswith("_proj") or path[-2] in _HEADS
     transposed = is_kernel or (path[-2] == "embed_tokens" and not embedding_as_rows)
     rest = ".".join(path[2:])
     return Parameter(
@@ -187,10 +188,11 @@ def _parameter(path: tuple[str, ...], shape: tuple[int, ...], embedding_as_rows:
 def _ignored(name: str, config: DecoderConfig) -> bool:
     """Return whether a tensor may be in a checkpoint without being used, as in HuggingFace.
 
-    Tied checkpoints may contain the head, and old Llama checkpoints contain the rotary frequencies, which follow from
-    the configuration.
+    Tied checkpoints and those with classes may contain the head of a language model, and old Llama checkpoints contain
+    the rotary frequencies, which follow from the configuration.
     """
-    return (config.tied and name == HEAD) or name.endswith(".rotary_emb.inv_freq")
+    has_own_head = not (config.tied or config.classes)
+    return (not has_own_head and name == HEAD) or name.endswith(".rotary_emb.inv_freq")
 
 
 def buffer(parameter: Parameter, own_shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

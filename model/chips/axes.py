@@ -23,6 +23,7 @@ Axes = tuple[str, ...]
 _KERNELS: dict[str, Axes] = {
     "embed_tokens": ("vocabulary", "width"),  # stored in rows: see Platform.tied_as_rows
     "lm_head": ("width", "vocabulary"),
+    "score": ("width", "classes"),
     "q_proj": ("width", "heads"),
     "k_proj": ("width", "key_heads"),
     "v_proj": ("width", "key_heads"),
@@ -48,7 +49,7 @@ def parameter_axes(path: Sequence[str]) -> Axes:
         raise ValueError(f"the axes of {'.'.join(path)} are not known: add them to {__name__}")
     axes = _KERNELS.get(module, ("width",))
     own = axes[-1:] if name == "bias" else axes
-    is_outside = module in {"embed_tokens", "lm_head"} or tuple(path[:-1]) == ("model", "norm")
+    is_outside = module in {"embed_tokens", "lm_head", "score"} or tuple(path[:-1]) == ("model", "norm")
     return own if is_outside else ("layers", *own)
 
 

@@ -40,6 +40,8 @@ class DecoderParts:
         self.total: Total = alone if chips is None else total
         own = None if chips is None else Shares.of(decoder.config, chips.count).own
         self.vocabulary: Vocabulary = OnOneChip() if own is None else OverChips(own.vocabulary)
+        self.outputs = OnOneChip() if decoder.config.classes else self.vocabulary
+        """What the head has logits of: the vocabulary, or classes, of which every chip has all."""
         graph, stacked = nnx.split(decoder.model.layers)
         self._layer: nnx.GraphDef[Layer] = graph
         self.stacks, self._layer_tree = jax.tree.flatten(stacked)
@@ -52,8 +54,9 @@ class DecoderParts:
         self.embedding: tuple[Array, ...] = tuple(self.placed(part, self.embedding_axes) for part in embedding)
         self.embedding_as_rows = decoder.model.embed_tokens.as_rows
         self.norm: nnx.GraphDef[Norm] = nnx.graphdef(decoder.model.norm)
-        tied = decoder.lm_head is None
-        kernel_axes = self.embedding_axes if tied else parameter_axes(("lm_head", "weight"))
+        tied = decoder.head is None
+        own_axes = parameter_axes(("score" if decoder.config.classes else "lm_head", "weight"))
+        kernel_axes = self.embedding_axes if tied else own_axes
         self.head_axes: tuple[Axes, Axes] = (parameter_axes(("model", "norm", "weight")), kernel_axes)
         kernel = self.embedding[0] if tied else self.placed(decoder.head_kernel(), kernel_axes)
         self.head: tuple[Array, Array] = (self.placed(decoder.model.norm.weight.get_value(), self.head_axes[0]), kernel)

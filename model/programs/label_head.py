@@ -59,7 +59,7 @@ class HeadKey:
             decoder.norm,
             as_rows=decoder.head_as_rows,
             by_tiles=decoder.heads_by_tiles,
-            vocabulary=decoder.vocabulary,
+            vocabulary=decoder.outputs,
             top=self.top,
         )
         arguments = (*decoder.head, float32(self.rows, decoder.config.width), int32(self.labels))
@@ -67,12 +67,14 @@ class HeadKey:
 
     def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
         """See :class:`model.programs.kind.ProgramKey`."""
-        ids = random.integers(0, decoder.config.vocabulary, self.labels, np.int32)
+        ids = random.integers(0, decoder.config.outputs, self.labels, np.int32)
         turns, states = in_turn(self.rows, HEAD_STATES), head_states(decoder.config.width)
         logits = numpy_decoder.label_logits(decoder, states, ids)
         arguments = (*decoder.head, states[turns], ids)
         logprobs = logits - decoder.over_vocabulary.log_sum_exp
-        expected = (ExpectedOutput(logits[turns]), ExpectedOutput(logprobs[turns]))
+        # Those of few classes may be near zero, where their errors are those of the logits.
+        scale = float(np.abs(logits).mean()) if decoder.config.classes else 0.0
+        expected = (ExpectedOutput(logits[turns]), ExpectedOutput(logprobs[turns], min_scale=scale))
         return arguments, (*expected, expected_top(decoder, turns)) if self.top else expected
 
 

@@ -53,7 +53,7 @@ class TargetHeadKey:
 
     def source(self, decoder: DecoderParts) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
-        program = target_head(decoder.norm, as_rows=decoder.head_as_rows, vocabulary=decoder.vocabulary, top=self.top)
+        program = target_head(decoder.norm, as_rows=decoder.head_as_rows, vocabulary=decoder.outputs, top=self.top)
         states = float32(self.rows, decoder.config.width)
         arguments = (*decoder.head, states, int32(self.rows, self.targets))
         return decoder.source(program, arguments, decoder.head_axes, (WHOLE,) * (4 if self.top else 2))
@@ -61,7 +61,7 @@ class TargetHeadKey:
     def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
         """Other targets for each of the distinct states, one of which is its most probable token."""
         states, known = head_states(decoder.config.width), decoder.over_vocabulary
-        ids = random.integers(0, decoder.config.vocabulary, (HEAD_STATES, self.targets), np.int32)
+        ids = random.integers(0, decoder.config.outputs, (HEAD_STATES, self.targets), np.int32)
         ids[:, self.targets // 2] = known.highest
         # Where two tokens are nearly as probable, rounding may make either of them the most probable one.
         clear = known.lead >= min(GREEDY_LEAD, known.lead.max())

@@ -185,7 +185,7 @@ class RankedDocument(tables.Short):
 
     index: int  # its place in the request
     relevance_score: float  # by the template's formula, which need not lie between 0 and 1
-    label_mass: float  # the share of the probability that the template's labels have; tiny if the prompt is wrong
+    label_mass: float | None  # the probability of the labels; tiny: the prompt is wrong; None: the model has classes
     text: str | None  # None unless asked for
 
 
@@ -209,7 +209,7 @@ class Ranking(tables.Short):
             RankedDocument(
                 index=result["index"],
                 relevance_score=result["relevance_score"],
-                label_mass=result["label_mass"],
+                label_mass=result.get("label_mass"),
                 text=result["document"]["text"] if result.get("document") else None,
             )
             for result in raw["results"]
@@ -285,8 +285,9 @@ class Model:
     id: str  # the name by which requests name it
     max_model_len: int  # longest sequence, in tokens
     live_workers: int  # how many workers serve it now
-    template: str  # by which documents are ranked
+    template: str | None  # by which documents are ranked; None: by none, unless a request names one
     templates: list[Template]  # those that a request may name
+    classes: tuple[str, ...]  # the labels of a model that was trained to classify; else none
     vocabulary: int  # token ids are below this
     delimiter: int | None  # the token between query and items, in delimiter mode
     raw: Mapping[str, Any] = field(repr=False)  # the whole entry
@@ -296,4 +297,5 @@ class Model:
         """Read an entry of ``/v1/models``."""
         names = ("name", "labels", "relevance", "digest")
         templates = [Template(*map(one.get, names)) for one in raw.get("templates", [])]
-        return read_fields(cls, raw, templates=templates)
+        classes = raw.get("classes") or {"names": ()}
+        return read_fields(cls, raw, templates=templates, classes=tuple(classes["names"]))

@@ -138,7 +138,9 @@ def _cells(values: Sequence[str]) -> str:
 def columns_of_ranking(documents: Sequence[object]) -> Columns:
     """Return the columns of a ranking."""
     columns = {name: [getattr(one, name) for one in documents] for name in RANKING_COLUMNS}
-    return {name: column for name, column in columns.items() if name != "text" or any(column)}
+    # A model with classes has no label mass, and texts are returned on demand.
+    absent = [name for name in ("label_mass", "text") if all(one is None for one in columns[name])]
+    return {name: column for name, column in columns.items() if name not in absent}
 
 
 def columns_of_likelihoods(result: object) -> Columns:

@@ -28,6 +28,10 @@ def models_command(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) ->
     for model in models:
         workers = "no live worker" if model.live_workers == 0 else f"live workers: {model.live_workers}"
         console.print(Text.assemble((model.id, "bold"), f"  {model.max_model_len:,} tokens, {workers}"), soft_wrap=True)
+        if model.classes:
+            console.print(Text(f"classes: {', '.join(map(column_name, model.classes))}"), soft_wrap=True)
+        if not model.templates:
+            continue
         table = Table(box=None, pad_edge=False, header_style="dim")
         for heading in ("template", "labels", "relevance"):
             table.add_column(heading)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 import typer
 
-from scoreline.client import DEFAULT_URL, Client, LabelNormalization, LabelScoring
-from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.templates import template_of
+from scoreline.client import DEFAULT_URL, LabelNormalization, LabelScoring
 
 USING = "Use a running service"
 
@@ -83,12 +81,3 @@ def with_scoring_options(before: str) -> Callable[[Callable[..., None]], Callabl
 
 def _default(kind: Any) -> bool | None:
     return False if get_args(kind)[0] is bool else None
-
-
-def labels_of(client: Client, given: Sequence[str] | None, template: str | None) -> list[str]:
-    """Return the labels that a request asks for: the given ones, or those of its template. Raises CommandError."""
-    if given:
-        return list(given)
-    if template is None:
-        raise CommandError("there is nothing to score: give a --label, or a --template, which has some", ExitCode.USAGE)
-    return template_of(client.models(), template).labels

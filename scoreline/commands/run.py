@@ -185,11 +185,6 @@ def _columns(
         raise CommandError(
             "give either --query-column, the column of the queries, or --query, one text for all rows", ExitCode.USAGE
         )
-    if not label and not label_column and scoring["template"] is None:
-        raise CommandError(
-            "there is nothing to score: give a --label, a --label-column, or a --template, which has labels",
-            ExitCode.USAGE,
-        )
     if label_column and (label or scoring["template"] is not None):
         raise CommandError(
             "rows of --label-column have no other labels: leave out --label and --template", ExitCode.USAGE

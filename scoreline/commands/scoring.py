@@ -22,10 +22,10 @@ from scoreline.commands.options import (
     ScoringOptions,
     TemplateOption,
     UrlOption,
-    labels_of,
     with_scoring_options,
 )
 from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.templates import labels_of
 from scoreline.terminal.charts import likelihood_chart, score_chart
 from scoreline.terminal.printable import printable
 from scoreline.terminal.tables import in_one_line, likelihood_table, score_table
@@ -56,7 +56,7 @@ def score_command(
 ) -> None:
     """Score items with a running service: how likely is each label after query + item?"""
     with Client(url) as client:
-        labels = labels_of(client, label, options["template"])
+        labels = list(label or labels_of(client.models(), (), options["template"]))
         result = client.score(
             query,
             item,

@@ -59,7 +59,7 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
                 models = await _served_models(client, journal, console)
                 name = plan.options.get("template")
                 template = None if name is None else template_of(models, name)
-                labels = plan.labels or tuple([] if template is None else template.labels)
+                plan, labels = plan.of_served(models)
                 _check_served(models, template, labels, journal)
                 if template is not None:
                     # Its file may be changed while this process goes on: then the service refuses the next job.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from scoreline.client import Model
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.decisions import StateColumns, answer_columns
 from scoreline.runs.formats import STANDARD, Format, unfinished
 from scoreline.runs.prompts import Columns, check_template
 from scoreline.runs.windows import WindowSize
+from scoreline.templates import labels_of
 
 LABEL_MASS = "label_mass"
 RELEVANCE = "relevance"
@@ -49,6 +51,7 @@ class Plan:
     options: Mapping[str, Any]  # of each job, as the client takes them
     window: WindowSize
     questions: Mapping[str, Any] = field(default_factory=dict)  # about each row, by their names; empty: it is scored
+    has_label_mass: bool = True  # whether the labels have a share of the probability of all tokens
     prefix: str = ""  # of the names of the new columns
     on_too_long: Remedy = Remedy.FAIL
     on_error: Remedy = Remedy.FAIL
@@ -87,6 +90,23 @@ class Plan:
             return []
         return [Path(self.target), self.errors, self.journal, *self.files]
 
+    def of_served(self, models: Sequence[Model]) -> tuple[Plan, tuple[str, ...]]:
+        """Return the plan for what a service serves, and the labels that all rows have. Raises CommandError."""
+        plan = replace(self, has_label_mass=not any(model.classes for model in models))
+        if self.questions or self.columns.labels:
+            return plan, ()
+        return plan, labels_of(models, self.labels, self.options.get("template"))
+
+    @property
+    def doubts_scores(self) -> bool:
+        """Whether the scores of all rows may give reason to doubt the prompt or a label."""
+        return self.has_label_mass and not (self.columns.labels or self.questions)
+
+    @property
+    def of_each_row(self) -> tuple[str, ...]:
+        """The names of the numbers that a row has beside its scores."""
+        return (*[LABEL_MASS][: self.has_label_mass], *[RELEVANCE][: self.has_relevance])
+
     def check_templates(self, file: str, columns: Collection[str]) -> None:
         """Raise CommandError if a column stands in a template as the places of the service do.
 
@@ -124,7 +144,7 @@ def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list
     plain = [label.strip() for label in labels]
     distinct = plain if all(plain) and len(set(plain)) == len(plain) else list(labels)
     names = [plan.prefix + name for name in ((SCORES, BEST_LABEL) if plan.columns.labels else distinct)]
-    names += [plan.prefix + LABEL_MASS, *([plan.prefix + RELEVANCE] if plan.has_relevance else [])]
+    names += [plan.prefix + name for name in plan.of_each_row]
     return _free(names, taken)
 
 

@@ -90,7 +90,7 @@ class Run:
         )
         self._warnings: dict[str, str] = {}  # of the service, by their text without figures
         # About the rows of this process; None if they are no reason for any.
-        self.doubts: Doubts | None = None if opened.plan.columns.labels or opened.plan.questions else Doubts()
+        self.doubts: Doubts | None = Doubts() if opened.plan.doubts_scores else None
 
     @property
     def warnings(self) -> list[str]:

@@ -29,7 +29,7 @@ from scoreline.client.sets import JobSets
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
 from scoreline.runs.decisions import answer_cells
 from scoreline.runs.journal import Journal
-from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Plan, Remedy
+from scoreline.runs.plan import Plan, Remedy
 from scoreline.runs.prompts import Text
 from scoreline.runs.windows import Group
 
@@ -162,7 +162,7 @@ class GroupScorer:
             raise CommandError("the template has other labels than when the run began: --restart begins again")
         else:
             columns = [*zip(*result.scores, strict=True)]
-        for name in (LABEL_MASS, RELEVANCE) if self._plan.has_relevance else (LABEL_MASS,):
+        for name in self._plan.of_each_row:
             values = result.raw.get(name)
             columns.append(values if values is not None else [None] * job.total_items)
         return [list(cells) for cells in zip(*columns, strict=True)]

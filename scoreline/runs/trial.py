@@ -14,7 +14,6 @@ from scoreline.runs.reading import open_source
 from scoreline.runs.run import all_columns, empty_rows, in_a_thread
 from scoreline.runs.scoring import place_of
 from scoreline.runs.windows import Group, unwritten_windows
-from scoreline.templates import template_of
 
 MAX_GROUPS = 20
 MAX_ROWS = 1_000
@@ -47,8 +46,7 @@ async def try_out(plan: Plan, client: AsyncClient) -> Trial:
     journal = Journal(None, {})
     try:
         check_columns(source, plan)
-        name = plan.options.get("template")
-        labels = plan.labels or (() if name is None else template_of(await client.models(), name).labels)
+        plan, labels = plan.of_served(await client.models())
         windows = unwritten_windows(source, plan.window, journal, plan.limit)
         while (window := await in_a_thread(lambda: next(windows, None))) is not None:
             if not trial.rows:

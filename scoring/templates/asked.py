@@ -31,7 +31,7 @@ def find_template(body: Mapping[str, object], templates: Mapping[str, Template])
     name, _, digest = name.rpartition("@")
     if name not in templates:
         asked = quote(name or digest)
-        raise invalid_template(f"there is no template {asked}; there are {', '.join(templates)}", "template")
+        raise invalid_template(f"there is no template {asked}; there are {', '.join(templates) or 'none'}", "template")
     if templates[name].digest != digest:
         raise invalid_template(
             f"the template {name} was changed: its digest is {templates[name].digest}, not {quote(digest)}", "template"
@@ -78,10 +78,10 @@ def wording_by(template: Template, instruction: str | None) -> Wording:
         raise invalid_template(f"the template {template.name} can't be used so: {error}", "instruction") from None
 
 
-def check_fit(template: Template, tokenizer: TextTokenizer) -> None:
+def check_fit(template: Template, tokenizer: TextTokenizer, *, has_classes: bool) -> None:
     """Raise RequestError if a template was made for other models than the one with this tokenizer."""
     try:
-        require_fit(template, tokenizer)
+        require_fit(template, tokenizer, has_classes=has_classes)
     except TemplateError as error:
         raise invalid_template(str(error), "template") from None
 

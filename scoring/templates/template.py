@@ -16,8 +16,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar, cast
 
+from checkpoints.classification import Activation, Classes
 from scoring.options import Normalization, Scoring
-from scoring.templates.relevance import Relevance
+from scoring.templates.relevance import Formula, Relevance
 from scoring.templates.wording import Place, TemplateError, Wording, has_place, read_pieces
 
 SUFFIX = ".toml"
@@ -65,6 +66,23 @@ class Template:
         if self.instructed is None:
             raise TemplateError("it has no place for an instruction")
         return replace(self.instructed, instruction=instruction, sent_characters=len(instruction))
+
+    def with_classes(self, classes: Classes) -> Template | None:
+        """Return the template for a model with classes: its labels are classes, or become the only one there is.
+
+        The relevance is then the output of the single class, as it is or through a sigmoid. None if neither holds.
+        """
+        if self.label_scoring is Scoring.TOKEN and set(self.labels) <= set(classes.names):
+            return self
+        if len(classes.names) > 1:
+            return None
+        return replace(
+            self,
+            labels=classes.names,
+            relevance=Relevance(Formula.LOGIT, (0,), sigmoid=classes.activation is not Activation.IDENTITY),
+            label_scoring=Scoring.TOKEN,
+            label_normalization=Normalization.NONE,
+        )
 
     def suits(self, model: str) -> bool:
         """Return whether it was made for a model of this name."""

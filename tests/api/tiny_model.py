@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,14 @@ def make_model_directory(directory: Path) -> Path:
         "max_position_embeddings": CONTEXT,
     }
     (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def make_classifier_directory(directory: Path, **fields: Any) -> Path:
+    """Write the same for a model with classes. fields: of its config.json, such as ``id2label``."""
+    path = make_model_directory(directory) / "config.json"
+    of_classifier = {"architectures": ["Qwen3ForSequenceClassification"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | of_classifier | fields))
     return directory
 
 

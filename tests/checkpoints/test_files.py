@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -17,7 +18,7 @@ CONFIG = {"max_position_embeddings": 2048, "vocab_size": 4096}
 
 def checkpoint(tmp_path: Path, config: object = CONFIG) -> Path:
     directory = tmp_path / "small-model"
-    directory.mkdir()
+    directory.mkdir(parents=True)
     (directory / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     return directory
 
@@ -26,6 +27,24 @@ def test_the_card_holds_context_vocabulary_name_and_fingerprint(tmp_path: Path) 
     tokenizer = qwen2()
     card = read_model_card(checkpoint(tmp_path), None, None, tokenizer)
     assert card == ModelCard("small-model", 2048, tokenizer.vocabulary, tokenizer.fingerprint, None)
+
+
+def test_workers_with_other_classes_or_another_activation_have_other_fingerprints(tmp_path: Path) -> None:
+    fields = CONFIG | {"architectures": ["Qwen3ForSequenceClassification"]}
+    of_classes: list[dict[str, Any]] = [
+        {"id2label": {"0": "news", "1": "spam"}},
+        {"id2label": {"0": "spam", "1": "news"}},
+        {"id2label": {"0": "news", "1": "spam"}, "problem_type": "multi_label_classification"},
+    ]
+    cards = [
+        read_model_card(checkpoint(tmp_path / str(n), fields | one), None, None, qwen2())
+        for n, one in enumerate(of_classes)
+    ]
+    fingerprints = {card.tokenizer_fingerprint for card in cards}
+    assert len(fingerprints | {qwen2().fingerprint}) == 4
+    assert [card.classes and card.classes.names for card in cards[:2]] == [("news", "spam"), ("spam", "news")]
+    with pytest.raises(CheckpointError, match=r"config\.json: id2label has the name 'a' for 2 classes"):
+        read_model_card(checkpoint(tmp_path / "bad", fields | {"id2label": {"0": "a", "1": "a"}}), None, None, qwen2())
 
 
 def test_a_configured_name_is_used_instead_of_the_directorys(tmp_path: Path) -> None:

@@ -80,6 +80,14 @@ VARIANTS = {
 
 EVERY = CONFIGS | VARIANTS
 
+CLASSIFIERS = {
+    "qwen3 with seven classes": replace(_SMALL, classes=7),
+    "qwen2 with one output": replace(_SMALL, family="qwen2", classes=1, rope=Rope(1_000_000.0)),
+    "llama with two classes": replace(_SMALL, family="llama", classes=2),
+    "mistral with three classes": replace(_SMALL, family="mistral", classes=3),
+}
+"""The families with a head for classes."""
+
 _LOGIT_SPREAD = 2.4
 _VARIANT_SPREAD = 3.6
 """Standard deviation that the logits aim at; two layers and biases take some of it away."""
@@ -131,7 +139,7 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
     found["model.norm.weight"] = norm(width)
     found["model.embed_tokens.weight"] = kernel(config.vocabulary, width, spread / 2 if config.tied else 1.0)
     if not config.tied:
-        found["lm_head.weight"] = kernel(config.vocabulary, width, spread)
+        found["score.weight" if config.classes else "lm_head.weight"] = kernel(config.outputs, width, spread)
     return found
 
 

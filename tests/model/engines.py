@@ -70,7 +70,13 @@ def logprobs(engine: Engine, rows: Sequence[np.ndarray], cut: Callable[[int], in
 
     cut: maps the length of a row to the length of the prefix that it is cut into, with the rest as an item.
     """
-    labels = range(engine.card.vocabulary)
+    return logprobs_of(scores_of(engine, rows, range(engine.card.vocabulary), cut))
+
+
+def scores_of(
+    engine: Engine, rows: Sequence[np.ndarray], labels: Sequence[int], cut: Callable[[int], int] = lambda length: 0
+) -> LabelScores:
+    """The scores of labels after each row; see :func:`logprobs`."""
     cuts = [cut(len(row)) for row in rows]
     groups = [
         GroupWork(f"row {n}", row[:end], (chunk(n, [row[end:]], end, labels),))
@@ -79,7 +85,7 @@ def logprobs(engine: Engine, rows: Sequence[np.ndarray], cut: Callable[[int], in
     if not any(cuts):
         groups = [GroupWork("all", np.zeros(0, np.int32), tuple(part for group in groups for part in group.chunks))]
     found = score(engine, groups)
-    return np.concatenate([logprobs_of(found[n]) for n in range(len(rows))])
+    return LabelScores.join([found[n] for n in range(len(rows))])
 
 
 def logprobs_of(scores: LabelScores) -> np.ndarray:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_expit
 
+from checkpoints.classification import Activation
 from jobs.store.records import JobRecord, Submission
 from scoring.conversion import check_possible, label_mass, to_scores, warnings_of_scores
 from scoring.item_labels import ItemLabels
@@ -31,7 +33,7 @@ class Computed:
     @property
     def label_mass(self) -> npt.NDArray[np.float64] | None:
         """The labels' share of the probability of each item, if it was computed: float64 [N]."""
-        if self.job.options.scoring is Scoring.LIKELIHOOD:
+        if self.job.options.scoring is Scoring.LIKELIHOOD or not self.job.options.is_of_vocabulary:
             return None
         scores = self.scores
         if self.continuations is not None and scores.logprobs is not None:
@@ -43,9 +45,10 @@ class Computed:
     def warnings(self, items: str) -> list[str]:
         """Return what the scores give reason to doubt. items: what the client calls the items.
 
-        Where continuations are scored, the model could go on in many other ways, so a small share says nothing.
+        Where continuations are scored, the model could go on in many other ways, so a small share says nothing. Classes
+        are known to be the model's own.
         """
-        if self.job.options.has_continuations:
+        if self.job.options.has_continuations or not self.job.options.is_of_vocabulary:
             return []
         own = self.item_labels
         logits = (self.scores if own is None else own.pick(self.scores)).logits
@@ -89,8 +92,11 @@ def columns_of(computed: Computed) -> dict[str, Column]:
     # Items with labels of their own have as many as the one with most of them, and the others are filled up.
     shown = scores if item_labels is None else item_labels.pick(scores)
     counts = None if item_labels is None else item_labels.counts
-    columns = {"scores": Column(to_scores(shown, options.apply_softmax, options.temperature), counts)}
-    if options.return_logprobs and shown.logprobs is not None:
+    values = to_scores(shown, options.apply_softmax, options.temperature, options.activation)
+    columns = {"scores": Column(values, counts)}
+    if options.return_logprobs and options.activation is Activation.SIGMOID:
+        columns["logprobs"] = Column(log_expit(shown.logits), counts)
+    elif options.return_logprobs and shown.logprobs is not None:
         columns["logprobs"] = Column(shown.logprobs, counts)
     if options.return_logits:
         columns["logits"] = Column(shown.logits, counts)

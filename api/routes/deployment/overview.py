@@ -43,7 +43,7 @@ def _look(service: Service, tenant: str) -> dict[str, Any]:
         "version": VERSION,
         "model": service.reading.card.name,
         "max_model_len": service.reading.card.context_length,
-        "template": service.reading.templates.default.name,
+        "template": service.reading.templates.default_name,
         "workers": [
             shown(OverviewWorker, worker, tokens_per_second=worker.tokens_per_second)
             for worker in compatibility.matching

@@ -156,7 +156,7 @@ def raw_of_result(job: Job) -> dict[str, Any]:
 
 def _doubts_of(job: Job, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the warnings that the service gives with the scores of a smaller job."""
-    if job.raw.get("label_scoring") == "sequence":
+    if job.raw.get("label_scoring") in ("sequence", "class"):
         return []
     doubts = Doubts()
     for line in lines:

@@ -96,7 +96,7 @@ def test_differences_are_logged_once_per_change_and_not_per_request(alone: tuple
         for path in PATHS * 3:
             assert api.client.post(path, json=BODY).status_code == 503
         here = api.app.state.service.reading.card.tokenizer_fingerprint[:12]
-        tokenizer = f"tokenizer: {here} here, 0123456789ab there"
+        tokenizer = f"tokenizer or classes: {here} here, 0123456789ab there"
         assert lines() == [("error", [tokenizer])]
         workers.add("another like it", CHANGES["tokenizer"][0])
         assert api.client.get("/readyz").status_code == 503

@@ -102,7 +102,7 @@ def test_a_sliding_window_that_is_not_in_use_is_accepted(unused: dict[str, Any])
         ({"model_type": "mamba"}, "model_type 'mamba'"),
         ({"model_type": "qwen3_moe"}, "model_type 'qwen3_moe'"),
         ({"model_type": None}, "model_type None"),
-        ({"architectures": ["Qwen3ForSequenceClassification"]}, "architectures"),
+        ({"architectures": ["Qwen3ForTokenClassification"]}, "architectures"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
         ({"query_pre_attn_scalar": 256}, "query_pre_attn_scalar 256"),

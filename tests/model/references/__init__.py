@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.model.checkpoints import CONFIGS, EVERY, sequences
+from tests.model.checkpoints import CLASSIFIERS, CONFIGS, EVERY, sequences
 from tests.model.continuations.cases import Case, Expected, reference_case
 
 FOLDER = Path(__file__).parent
@@ -51,6 +51,23 @@ def read_labels(name: str) -> tuple[Case, Expected]:
     with np.load(labels_path()) as stored:
         case = reference_case(EVERY[name].vocabulary, stored[f"{name} greedy"])
         return case, Expected(stored[f"{name} logprobs"], stored[f"{name} lead"])
+
+
+def rows_of_classifier(name: str) -> list[np.ndarray]:
+    """The sequences that the reference of a checkpoint with classes is about, int32 [length] each."""
+    return sequences(CLASSIFIERS[name], SEED, FEW_LENGTHS)
+
+
+def read_classes(name: str) -> np.ndarray:
+    """What HuggingFace said of a checkpoint with classes: logits, float32 [N, classes]."""
+    with np.load(classes_path()) as stored:
+        found: np.ndarray = stored[name]
+        return found
+
+
+def classes_path() -> Path:
+    """Where the references of classes are stored."""
+    return FOLDER / "classes.npz"
 
 
 def labels_path() -> Path:

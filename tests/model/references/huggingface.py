@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch  # type: ignore[import-not-found,unused-ignore]
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 torch.set_num_threads(1)  # The models are tiny. On a busy machine, threads would only wait for one another.
 
@@ -25,6 +25,15 @@ def logprobs(directory: Path, rows: Sequence[np.ndarray], dtype: str, **read: An
     with torch.inference_mode():
         logits = [model(torch.tensor(row[None].astype(np.int64))).logits[0, -1].float() for row in rows]
         return np.asarray(torch.log_softmax(torch.stack(logits), dim=-1))
+
+
+def class_logits(directory: Path, rows: Sequence[np.ndarray], dtype: str = "float32") -> np.ndarray:
+    """The outputs of a head for classes at the end of each row, float32 [N, classes]. Each row runs alone."""
+    asked = {"dtype": getattr(torch, dtype), "attn_implementation": "eager"}
+    model = AutoModelForSequenceClassification.from_pretrained(directory, **asked)
+    model.train(False)
+    with torch.inference_mode():
+        return np.asarray(torch.cat([model(torch.tensor(row[None].astype(np.int64))).logits.float() for row in rows]))
 
 
 def targets(directory: Path, sequences: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Write the stored references: ``python -m tests.model.references.make_references [NAME ...]``. It takes torch.
 
-A name is that of a checkpoint, or ``labels``; without any, all references are written. Checkpoints and sequences follow
-from seeds (see :mod:`tests.model.checkpoints`), so a reference holds only what HuggingFace said of them.
+A name is that of a checkpoint, ``labels`` or ``classes``; without any, all references are written. Checkpoints and
+sequences follow from seeds (see :mod:`tests.model.checkpoints`), so a reference holds only what HuggingFace said of
+them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import transformers
 
 from tests.model import references
-from tests.model.checkpoints import EVERY, tensors, write
+from tests.model.checkpoints import CLASSIFIERS, EVERY, tensors, write
 from tests.model.continuations.cases import GREEDY, reference_case
 from tests.model.references import SEED, huggingface
 
-LABELS = "labels"
+LABELS, CLASSES = "labels", "classes"
 
 
 def main() -> None:
     """One file a checkpoint, and one with the versions that made them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", choices=[*EVERY, LABELS], default=[*EVERY, LABELS])
+    parser.add_argument("names", nargs="*", choices=[*EVERY, LABELS, CLASSES], default=[*EVERY, LABELS, CLASSES])
     wanted = parser.parse_args().names
     for name, config in EVERY.items():
         if name not in wanted:
@@ -42,10 +43,22 @@ def main() -> None:
         print(f"{name}: top probabilities {np.round(top, 2)}, entropies {np.round(entropy, 1)} nats")
     if LABELS in wanted:
         np.savez_compressed(references.labels_path(), **of_labels())  # type: ignore[arg-type]
+    if CLASSES in wanted:
+        np.savez_compressed(references.classes_path(), **of_classes())  # type: ignore[arg-type]
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__}
     (references.FOLDER / "versions.json").write_text(
         json.dumps(versions | {"machine": platform.machine()}, indent=2) + "\n"
     )
+
+
+def of_classes() -> dict[str, np.ndarray]:
+    """The outputs of heads for classes, by checkpoint."""
+    found = {}
+    for name, config in CLASSIFIERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            directory = write(Path(folder), config, tensors(config, SEED))
+            found[name] = huggingface.class_logits(directory, references.rows_of_classifier(name))
+    return found
 
 
 def of_labels() -> dict[str, np.ndarray]:

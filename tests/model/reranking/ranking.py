@@ -25,7 +25,8 @@ class Ranking:
         self._tokenizer = TextTokenizer.load(directory)
         self._card = read_model_card(directory, None, None, self._tokenizer)
         self._engine = engines.load(directory, "float32", step_tokens=64)
-        self._template = template or KnownTemplates.read(None, f"publisher/{name}-base-v2").by_name[name]
+        known = KnownTemplates.read(None, f"publisher/{name}-base-v2", self._card.classes)
+        self._template = template or known.by_name[name]
 
     def relevance(self, instruction: str | None) -> np.ndarray:
         """Return the relevance of all pairs, float64 [queries, documents]."""
@@ -33,7 +34,9 @@ class Ranking:
         groups = []
         for number, (query, documents) in enumerate(pairs()):
             request = parse_score_request(
-                {"query": query, "items": list(documents), **fields}, {self._template.name: self._template}
+                {"query": query, "items": list(documents), **fields},
+                {self._template.name: self._template},
+                self._card.classes,
             )
             prepared = prepare(request, self._card, self._tokenizer, GENEROUS)
             (chunk,) = prepared.chunks

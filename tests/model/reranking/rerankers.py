@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from model.architecture.config import DecoderConfig
@@ -75,6 +75,18 @@ def write_checkpoint(directory: Path, name: str, texts: Sequence[str] = ()) -> P
     (directory / "config.json").write_text(json.dumps(config.to_huggingface() | {"dtype": "float32"}))
     save_file(tensors(config, SEED), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
+
+
+def write_as_classifier(directory: Path) -> None:
+    """Turn a checkpoint whose embedding is its head into one with a single class, by the labels of its template."""
+    tokenizer, path = TextTokenizer.load(directory), directory / "model.safetensors"
+    yes, no = map(tokenizer.single_token, ("yes", "no"))
+    weights = load_file(path)
+    head = weights["model.embed_tokens.weight"]
+    save_file(weights | {"score.weight": head[[yes]] - head[[no]]}, path, metadata={"format": "pt"})
+    fields = json.loads((directory / "config.json").read_text())
+    fields |= {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    (directory / "config.json").write_text(json.dumps(fields))
 
 
 def _tokenizer(texts: Sequence[str]) -> Tokenizer:

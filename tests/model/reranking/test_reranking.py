@@ -10,7 +10,13 @@ import pytest
 
 from scoring.templates.known import KnownTemplates
 from tests.model.reranking.ranking import Ranking
-from tests.model.reranking.rerankers import INSTRUCTION, RERANKERS, read_reference, write_checkpoint
+from tests.model.reranking.rerankers import (
+    INSTRUCTION,
+    RERANKERS,
+    read_reference,
+    write_as_classifier,
+    write_checkpoint,
+)
 
 TOLERANCE = 1e-4
 
@@ -33,6 +39,14 @@ def test_ranking_and_relevance_are_the_publishers(name: str, tmp_path: Path) -> 
     reference = read_reference(name)
     assert_same_ranking(ranking.relevance(None), reference.plain)
     assert_same_ranking(ranking.relevance(INSTRUCTION), reference.instructed)
+
+
+def test_a_reranker_that_was_made_a_classifier_has_the_relevance_of_the_original(tmp_path: Path) -> None:
+    """As Sentence Transformers does it: the row of "yes" minus that of "no" is the head of its only class."""
+    name = "qwen3-reranker"
+    directory = write_checkpoint(tmp_path, name)
+    write_as_classifier(directory)
+    assert_same_ranking(Ranking(directory, name).relevance(INSTRUCTION), read_reference(name).instructed)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_documents_are_ranked(client: Client) -> None:
     relevance = [result.relevance_score for result in ranking.results]
     assert relevance == sorted(relevance, reverse=True)
     assert all(result.text == documents[result.index] for result in ranking.results)
-    assert all(0 <= result.label_mass <= 1 for result in ranking.results)
+    assert all(0 <= (result.label_mass or -1) <= 1 for result in ranking.results)
     assert (ranking.id, ranking.model) == (ranking.raw["id"], ranking.raw["model"])
     assert ranking.prompt_tokens > 0
     best = client.rerank("What is in England", documents, top_n=1, instruction="Think of cities", template="yes-no")

@@ -386,7 +386,6 @@ def test_the_command_names_the_rows_without_scores(shared_up: Up, tmp_path: Path
         (["-", "--label", "a"], "say with --input-format"),
         (["in.txt", "--label", "a"], "the ending of in.txt is not known"),
         (["nothing.csv", "--label", "a"], "nothing.csv can't be read: No such file"),
-        (["in.csv"], "give a --label, a --label-column, or a --template"),
     ],
 )
 def test_a_wrong_use_of_the_command_is_one_line(arguments: list[str], says: str) -> None:

@@ -118,8 +118,8 @@ def test_a_tokenizer_told_to_split_special_tokens_fits_no_template_with_any() ->
     ],
 )
 def test_the_name_of_the_model_decides_unless_a_template_is_wanted(model: str, name: str) -> None:
-    assert KnownTemplates.read(None, model).default.name == name
-    assert KnownTemplates.read("demonstration", model).default.name == "demonstration"
+    assert KnownTemplates.read(None, model).default_name == name
+    assert KnownTemplates.read("demonstration", model).default_name == "demonstration"
 
 
 def test_a_file_of_the_user_is_a_template_with_a_name(tmp_path: Path) -> None:

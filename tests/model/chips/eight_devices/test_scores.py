@@ -26,13 +26,13 @@ ITEMS = (1, 2, 8, 31, 40, 3, 0)
 
 
 def groups(name: str) -> list[GroupWork]:
-    """Prefixes of a few blocks with items, whose scores are log-probabilities of every token."""
+    """Prefixes of a few blocks with items, whose scores are log-probabilities of every token, or class."""
     config = MODELS[name]
     return [
         GroupWork(
             f"owner {n}",
             prefix,
-            (engines.chunk(n, sequences(config, 10 + n, ITEMS), len(prefix) - n, range(config.vocabulary)),),
+            (engines.chunk(n, sequences(config, 10 + n, ITEMS), len(prefix) - n, range(config.outputs)),),
         )
         for n, prefix in enumerate(sequences(config, 1, PREFIXES))
     ]

@@ -1,0 +1,47 @@
+"""What requests to a model with classes may ask for, and the numbers of the classes that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from checkpoints.classification import Activation, Classes
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import quote
+
+_OF_TOKENS = ("label_token_ids", "label_token_sequences", "label_scoring", "label_normalization")
+_NAMED = 20
+"""Classes that an error names at most."""
+
+
+def refuse_labels_of_tokens(body: Mapping[str, object]) -> None:
+    """Raise RequestError for a field that is about labels made of tokens."""
+    for name in _OF_TOKENS:
+        if body.get(name) is not None:
+            message = f"{name} is about tokens, and the served model has classes: name classes in labels, or nothing"
+            raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param=name)
+
+
+def refuse_tokens_of_classes() -> RequestError:
+    """Return the error for a request that needs probabilities of next tokens."""
+    message = "the served model has classes and gives no probabilities of tokens: it serves /v1/score and /v1/rerank"
+    return RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message)
+
+
+def check_options(activation: Activation, *, apply_softmax: bool, return_logprobs: bool, **_: bool) -> None:
+    """Raise RequestError for an option that the scores of such classes can't have."""
+    if apply_softmax and activation in (Activation.SIGMOID, Activation.IDENTITY):
+        message = "apply_softmax needs classes of which one holds, and the outputs of the served model are independent"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="apply_softmax")
+    if return_logprobs and activation is Activation.IDENTITY:
+        message = "return_logprobs needs probabilities, and the scores of the served model are none"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="return_logprobs")
+
+
+def class_number(label: str, where: str, classes: Classes) -> int:
+    """Return the number of a class. where: its place in the request. Raises RequestError."""
+    if label in classes.names:
+        return classes.names.index(label)
+    more = f" and {len(classes.names) - _NAMED} more" if len(classes.names) > _NAMED else ""
+    known = ", ".join(map(quote, classes.names[:_NAMED])) + more
+    message = f"{where}: the served model has no class {quote(label)}; it has {known}"
+    raise RequestError(ErrorCode.INVALID_LABEL_TOKEN_IDS, message, param=where)

@@ -1,0 +1,77 @@
+"""Models with classes against HuggingFace, computed side by side: their outputs, and the scores of its pipeline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import pipeline
+
+from checkpoints.files import read_model_card
+from scoring.conversion import to_scores
+from scoring.tokenizing.tokenization import TextTokenizer
+from tests.model import engines, references
+from tests.model.checkpoints import CLASSIFIERS, sequences, tensors, write
+from tests.model.references import SEED, huggingface
+from tests.model.references.gates import FLOAT32_LOGPROBS
+from tests.scoring.tokenizing.tokenizer_families import qwen2_5
+
+pytestmark = pytest.mark.parity
+
+LENGTHS = (1, 3, 30, 32, 230, 250)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_outputs_are_huggingfaces(name: str, tmp_path: Path) -> None:
+    stored = write(tmp_path / "stored", CLASSIFIERS[name], tensors(CLASSIFIERS[name], SEED))
+    live = huggingface.class_logits(stored, references.rows_of_classifier(name))
+    np.testing.assert_allclose(live, references.read_classes(name), atol=2e-5)
+    for seed, config in ((11, CLASSIFIERS[name]), (12, replace(CLASSIFIERS[name], classes=5))):
+        directory = write(tmp_path / str(seed), config, tensors(config, seed))
+        rows, engine = sequences(config, seed, LENGTHS), engines.load(directory, "float32")
+        expected = huggingface.class_logits(directory, rows)
+        for divisor in (2, 10_000):
+            found = engines.scores_of(engine, rows, range(config.classes), divisor.__rfloordiv__)
+            assert np.abs(found.logits - expected).max() <= FLOAT32_LOGPROBS
+        theirs = huggingface.class_logits(directory, rows, "bfloat16")
+        ours = engines.scores_of(engines.load(directory, "bfloat16"), rows, range(config.classes)).logits
+        assert np.abs(ours - expected).mean() <= 1.5 * np.abs(theirs - expected).mean()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id2label": {"0": "news", "1": "spam", "2": "an offer"}},
+        {"num_labels": 3, "problem_type": "multi_label_classification"},
+        {"num_labels": 1},
+        {"num_labels": 1, "problem_type": "regression"},
+    ],
+)
+def test_scores_are_those_of_the_pipeline(fields: dict[str, Any], tmp_path: Path) -> None:
+    directory = qwen2_5(tmp_path).directory
+    tokenizer = TextTokenizer.load(directory)
+    config = replace(
+        CLASSIFIERS["qwen3 with seven classes"],
+        vocabulary=tokenizer.vocabulary,
+        classes=fields.get("num_labels", 3),
+        family="qwen2",
+    )
+    written = json.loads((directory / "config.json").read_text())
+    write(directory, config, tensors(config, SEED))
+    of_model = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(written | of_model | fields))
+    classify = pipeline("text-classification", str(directory), top_k=None, dtype="float32")
+    card = read_model_card(directory, None, None, tokenizer)
+    assert card.classes is not None
+    texts = ["What a nice day", "Buy now: 50% off!", "日本語 café"]
+    rows = [np.asarray(tokenizer.encode_behind_text(text), np.int32) for text in texts]
+    found = engines.scores_of(engines.load(directory, "float32"), rows, range(config.classes))
+    ours = to_scores(found, False, activation=card.classes.activation)
+    theirs: Any = classify(texts)
+    for of_text, scores in zip(theirs, ours, strict=True):
+        by_name = {one["label"]: one["score"] for one in of_text}
+        np.testing.assert_allclose(scores, [by_name[name] for name in card.classes.names], atol=1e-4)
