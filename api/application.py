@@ -56,7 +56,7 @@ from api.waiting.ended_jobs import EndedJobs
 from api.waiting.waiters import Waiters
 from bell.opening import open_api_bell
 from bell.redis_bell import RedisBell
-from checkpoints.source import Contents, find_checkpoint
+from checkpoints.source import Contents, find_checkpoint, name_of_adapter
 from jobs.invariant_watch import Watch
 from jobs.store.database import Database
 from scoring.decisions.checkpoint import DecisionCheckpoint
@@ -129,7 +129,7 @@ def create_app(
     checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION)
     served = ServedCheckpoint.load(
         checkpoint,
-        name=scoring.model_name,
+        name=scoring.model_name or name_of_adapter(scoring.adapters),
         delimiter=scoring.multi_item_scoring_delimiter,
         context_length=scoring.context_length,
     )

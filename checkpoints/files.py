@@ -140,14 +140,18 @@ def require_directory(directory: Path) -> None:
 
 def read_config(directory: Path) -> dict[str, Any]:
     """Return the fields of the ``config.json`` in ``directory``. Raises :class:`CheckpointError`."""
-    require_directory(directory)
-    path = directory / "config.json"
+    return read_object(directory / "config.json")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the fields of a JSON file in a checkpoint's folder. Raises :class:`CheckpointError`."""
+    require_directory(path.parent)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{directory} holds no config.json") from None
+        raise CheckpointError(f"{path.parent} holds no {path.name}") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} can't be read: {error}") from error
-    if not isinstance(config, dict):
+    if not isinstance(fields, dict):
         raise CheckpointError(f"{path} is not a JSON object")
-    return config
+    return fields

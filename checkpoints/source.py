@@ -45,10 +45,12 @@ class Contents(Enum):
     """Configuration and tokenizer, which the API reads."""
     WEIGHTS = (*_DESCRIPTION, "*.safetensors", "model.safetensors.index.json")
     """Also the weights, which a worker reads."""
+    ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+    """An adapter, which a worker merges into the weights."""
 
 
 _NEVER = ["*/*", "consolidated*.safetensors", "adapter_model*.safetensors"]
-"""Never downloaded: folders (``original/``, ``onnx/``), second copies of the weights, and adapters."""
+"""Never downloaded with a model: folders (``original/``, ``onnx/``), second copies of the weights, and adapters."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?/[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -76,10 +78,11 @@ def find_checkpoint(model: str, revision: str | None, contents: Contents) -> Che
     paths (``./x``, ``/x``, ``~/x``, more than one slash). Raises :class:`CheckpointError`, which names the cause and
     the remedy.
     """
+    what, first = ("adapter", contents.value[0]) if contents is Contents.ADAPTER else ("model", "config.json")
     directory = Path(model).expanduser()
     if directory.exists():
         if not directory.is_dir():
-            raise CheckpointError(f"model {model} is a file; name the folder that holds config.json")
+            raise CheckpointError(f"{what} {model} is a file; name the folder that holds {first}")
         if revision is not None:
             raise CheckpointError(
                 f"model_revision {revision!r} is set, but the model is the folder {directory}: a revision belongs to a "
@@ -88,11 +91,21 @@ def find_checkpoint(model: str, revision: str | None, contents: Contents) -> Che
         return Checkpoint(directory, directory.resolve().name)
     if not is_hub_id(model):
         raise CheckpointError(
-            f"model directory {directory} does not exist; a model on the hub is named by its id, owner/name"
+            f"{what} directory {directory} does not exist; one on the hub is named by its id, owner/name"
         )
     snapshot = _fetch(model, revision, contents)
     log.info("resolved", model=model, revision=revision or "main", commit=snapshot.name)
     return Checkpoint(snapshot, model, snapshot.name)
+
+
+def name_of_adapter(adapter: str | None) -> str | None:
+    """Return what requests call a model into which an adapter is merged, if no other name is configured.
+
+    adapter: a folder, or an id on the hub. Nothing is looked up, since the API does without an adapter's files.
+    """
+    if adapter is None or is_hub_id(adapter):
+        return adapter
+    return Path(adapter).expanduser().resolve().name
 
 
 def is_hub_id(model: str) -> bool:
@@ -138,7 +151,7 @@ def _snapshot(hub_id: str, revision: str | None, contents: Contents, *, cached_o
         hub_id,
         revision=revision,
         allow_patterns=list(contents.value),
-        ignore_patterns=_NEVER,
+        ignore_patterns=[] if contents is Contents.ADAPTER else _NEVER,
         local_files_only=cached_only,
         tqdm_class=progress.bar_class(),
     )
@@ -156,7 +169,7 @@ def _missing_bytes(hub_id: str, revision: str | None, contents: Contents) -> int
         size
         for name, size in files.items()
         if any(fnmatchcase(name, pattern) for pattern in contents.value)
-        and not any(fnmatchcase(name, pattern) for pattern in _NEVER)
+        and (contents is Contents.ADAPTER or not any(fnmatchcase(name, pattern) for pattern in _NEVER))
         and not isinstance(try_to_load_from_cache(hub_id, name, revision=revision), str)
     )
 

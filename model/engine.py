@@ -132,8 +132,9 @@ class Engine:
         platform: Platform,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
         algorithm: AlgorithmSetting = "auto",
+        adapter: Path | None = None,
     ) -> Engine:
-        """Load the checkpoint in ``directory``.
+        """Load the checkpoint in ``directory``, with a LoRA adapter merged into it if there is one.
 
         ``on_progress(done, total)`` is called with the bytes that are read. Raises
         :class:`checkpoints.files.CheckpointError`:
@@ -156,6 +157,7 @@ class Engine:
             tied_as_rows=platform.tied_as_rows,
             computed=computed,
             encoding=encoding_of(ConfigurationReader(fields)),
+            adapter=adapter,
             destination=destination,
         )
         return cls(decoder, settings, card, fingerprint, platform, algorithm)

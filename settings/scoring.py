@@ -18,6 +18,11 @@ class ScoringSettings(SettingsSlice):
         None, description="branch, tag or commit of a model on the hub; default: its main branch"
     )
     model_name: str | None = Field(None, description="name in requests; default: the hub id, or the folder's name")
+    adapters: str | None = Field(
+        None,
+        description="LoRA adapter that is merged into the model when it is loaded, one at the most: a folder that PEFT "
+        "has written, or the id of an adapter on the hub; requests name the model by its name",
+    )
     template: str | None = Field(
         None,
         description="template by which `/v1/rerank` asks the model: the name of one, or a file of yours "

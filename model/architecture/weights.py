@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.stored.checkpoint import StoredCheckpoint
 from model.architecture.stored.encoding import Encoding
+from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
 
 HEAD = "lm_head.weight"
@@ -103,6 +105,7 @@ def load(
     tied_as_rows: bool = False,
     computed: DecoderConfig | None = None,
     encoding: Encoding | None = None,
+    adapter: Path | None = None,
     destination: MakesDestination = InHostMemory,
 ) -> tuple[Decoder, str]:
     """Return the decoder with the weights of a checkpoint directory, cast to ``dtype``, and the weights' fingerprint.
@@ -110,10 +113,11 @@ def load(
     The weights are NumPy arrays in the host's memory, so that whoever takes the decoder apart decides what is put on
     which device, and a device never holds them twice. Another ``destination`` may put them elsewhere at once.
     tied_as_rows: see :class:`model.platforms.Platform`. computed: the configuration of the decoder, where it differs
-    from that of the checkpoint (:class:`model.chips.shares.Shares`). encoding: of quantised weights.
+    from that of the checkpoint (:class:`model.chips.shares.Shares`). encoding: of quantised weights. adapter: the
+    folder of a LoRA adapter that is merged into them.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names. The fingerprint is a sha256
-    over names, dtypes, shapes and bytes as stored; sharding and ``dtype`` do not change it.
+    over names, dtypes, shapes and bytes as stored, the adapter's as well; sharding and ``dtype`` do not change it.
     ``on_progress(done, total)`` is called with the bytes that are read. Raises
     :class:`model.architecture.stored.tensors.WeightsError`.
     """
@@ -125,7 +129,10 @@ def load(
     wanted = parameters(nnx.eval_shape(lambda: shapes(config)))
     loaded = params(decoder)
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
-    with open_tensors(directory) as tensors:
+    with open_tensors(directory) as tensors, ExitStack() as stack:
+        merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
+        if merged is not None:
+            merged.check(shapes_of, tied=config.tied)
         stored = StoredCheckpoint(directory, tensors, encoding, shapes_of)
         stored.check(lambda name: _ignored(name, config))
         done, total = 0, stored.bytes
@@ -139,9 +146,9 @@ def load(
             filled = destination(parameter, np.dtype(dtype))
             for number, name in enumerate(parameter.names):
                 for rows, tensor in stored.rows(name, count):
-                    filled.write(number, rows, tensor)
+                    filled.write(number, rows, tensor if merged is None else merged.merged(name, rows, tensor))
             loaded[parameter.path].set_value(filled.value())
-        return decoder, stored.fingerprint
+        return decoder, stored.fingerprint if merged is None else merged.fingerprint(stored.fingerprint)
 
 
 def size_in_bytes(decoder: Decoder) -> int:

@@ -23,7 +23,7 @@ import pytest
 from checkpoints.files import CheckpointError
 from checkpoints.hub_errors import explain, is_permanent
 from checkpoints.progress import ByteProgress
-from checkpoints.source import Contents, find_checkpoint, is_hub_id
+from checkpoints.source import Contents, find_checkpoint, is_hub_id, name_of_adapter
 from tests.checkpoints.hub_server import Hub, Repository, commit_of
 from tests.forked import running as forked
 
@@ -319,3 +319,19 @@ def test_what_looks_like_a_path_is_never_looked_up_on_the_hub(path: str) -> None
 @pytest.mark.parametrize("hub_id", ["Qwen/Qwen3-0.6B", "mistralai/Mistral-7B-v0.1", "01-ai/Yi-6B", "a/_b"])
 def test_ids_of_the_hub_are_recognised(hub_id: str) -> None:
     assert is_hub_id(hub_id)
+
+
+def test_a_model_with_an_adapter_has_the_adapters_name(tmp_path: Path) -> None:
+    assert name_of_adapter(None) is None
+    assert name_of_adapter("owner/judge-lora") == "owner/judge-lora"
+    assert name_of_adapter(str(tmp_path / "judge-lora")) == "judge-lora"
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_errors_about_an_adapter_name_it(is_file: bool, tmp_path: Path) -> None:
+    place = tmp_path / "judge-lora"
+    if is_file:
+        place.touch()
+    says = "is a file; name the folder that holds adapter_config.json" if is_file else "does not exist"
+    with pytest.raises(CheckpointError, match=f"^adapter .*{says}"):
+        find_checkpoint(str(place), None, Contents.ADAPTER)

@@ -31,16 +31,17 @@ def load(
     multi_item_algorithm: AlgorithmSetting = "auto",
     platform: Platform | None = None,
     context: int | None = None,
+    adapter: Path | None = None,
     **settings: Any,
 ) -> Engine:
     """An engine over a checkpoint directory.
 
-    platform: this machine's by default; context: the served one, the model's own by default.
+    platform: this machine's by default; context: the served one, the model's own by default; adapter: merged into it.
     """
     config = DecoderConfig.from_directory(directory)
     card = ModelCard(directory.name, context or config.context, config.vocabulary, "no tokenizer")
     asked = EngineSettings(dtype=dtype, **settings)
-    return Engine.load(directory, asked, card, platform or PLATFORM, algorithm=multi_item_algorithm)
+    return Engine.load(directory, asked, card, platform or PLATFORM, algorithm=multi_item_algorithm, adapter=adapter)
 
 
 def unchecked(key: ProgramKey[Any], executable: jax.stages.Compiled) -> None:

@@ -46,7 +46,7 @@ def main() -> int:
     # These imports take seconds. They come after the signals are handled, so that the process can be stopped meanwhile.
     from checkpoints.files import CheckpointError
     from checkpoints.progress import ByteProgress
-    from checkpoints.source import Contents, find_checkpoint
+    from checkpoints.source import Contents, find_checkpoint, name_of_adapter
     from model.architecture.config import DecoderConfig
     from model.cpu_threads import choose_cpu_threads
     from scoring.served_checkpoint import ServedCheckpoint
@@ -57,13 +57,19 @@ def main() -> int:
         tracer = open_tracer(TracingSettings.read(), "worker")
         Database.open(settings.store).close()  # its URL is checked before the model is loaded
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
-        log.info("loading", model=scoring.model, commit=checkpoint.commit)
+        adapter = None
+        if scoring.adapters is not None:
+            try:
+                adapter = find_checkpoint(scoring.adapters, None, Contents.ADAPTER).directory
+            except CheckpointError as error:
+                raise setting_error("adapters", scoring.adapters, in_one_line(error)) from error
+        log.info("loading", model=scoring.model, commit=checkpoint.commit, adapter=scoring.adapters)
         # A configuration that is not supported is refused here, before anything large is imported or read.
         config = DecoderConfig.from_directory(checkpoint.directory)
         choose_cpu_threads(engine_settings.cpu_threads, config, os.environ)
         card = ServedCheckpoint.load(
             checkpoint,
-            name=scoring.model_name,
+            name=scoring.model_name or name_of_adapter(scoring.adapters),
             delimiter=scoring.multi_item_scoring_delimiter,
             context_length=scoring.context_length,
         ).card
@@ -82,7 +88,13 @@ def main() -> int:
         )
         platform = Platform.of(taken[0], chips=Chips.of(taken) if len(taken) > 1 else None)
         engine = Engine.load(
-            checkpoint.directory, engine_settings, card, platform, loading.advance, scoring.multi_item_algorithm
+            checkpoint.directory,
+            engine_settings,
+            card,
+            platform,
+            loading.advance,
+            scoring.multi_item_algorithm,
+            adapter,
         )
         numbers = engine_settings.devices or [device.id for device in taken]
         number = numbers[0] if len(numbers) == 1 else numbers

@@ -14,6 +14,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors.numpy import save_file
 
 from model.architecture.config import DecoderConfig
 from tests.model.checkpoints import EVERY, Tensors, tensors, write
@@ -210,3 +211,12 @@ def packed_bits(
         return stored, found.weight
 
     return quantise
+
+
+def write_adapter(directory: Path, found: Tensors, **fields: Any) -> Path:
+    """A folder with a LoRA adapter. fields: of its configuration, besides what PEFT always writes."""
+    directory.mkdir()
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "up_proj"]}
+    (directory / "adapter_config.json").write_text(json.dumps(config | fields))
+    save_file(found, directory / "adapter_model.safetensors")
+    return directory

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from model.architecture.config import DecoderConfig
 from tests.forked.running import WORKER, run
+from tests.model.architecture.stored.writers import write_adapter
 from tests.model.checkpoints import tensors
 from tests.scoring.tokenizing.tokenizer_families import qwen3
 
@@ -96,9 +97,10 @@ def only_pickled(directory: Path) -> None:
     (directory / WEIGHTS).rename(directory / "pytorch_model.bin")
 
 
+NORM = "model.norm.weight"
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 BROKEN: dict[str, tuple[Break, str]] = {
-    "a tensor is missing": (with_tensor("model.norm.weight", None), "missing: model.norm.weight"),
+    "a tensor is missing": (with_tensor(NORM, None), f"missing: {NORM}"),
     "an unknown tensor": (with_tensor("model.extra.weight", np.zeros(3, np.float32)), "unknown: model.extra.weight"),
     "a tensor of another shape": (
         with_tensor(Q_PROJ, np.zeros((64, 31), np.float32)),
@@ -109,7 +111,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a shard is missing": (lacking_a_shard, "model-00001-of-00002.safetensors"),
     "no safetensors": (only_pickled, "holds neither model.safetensors nor model.safetensors.index.json"),
     "another architecture": (with_fields(model_type="qwen3_moe"), "model_type 'qwen3_moe' is not implemented"),
-    "another head": (with_fields(architectures=["Qwen3ForSequenceClassification"]), "architectures"),
+    "another head": (with_fields(architectures=["Qwen3ForSequenceClassification"]), "missing: score.weight"),
     "a sliding window": (
         with_fields(use_sliding_window=True, sliding_window=512, max_window_layers=0),
         "sliding_window 512 is in use",
@@ -151,12 +153,22 @@ def test_a_broken_checkpoint_is_refused_with_its_cause(fault: str, checkpoint: P
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
+def test_an_adapter_that_is_not_there_is_refused_by_its_setting(checkpoint: Path, tmp_path: Path) -> None:
+    environment = variables(checkpoint, tmp_path) | {"SCORELINE_ADAPTERS": str(tmp_path / "none")}
+    ended = run("-m", "workers.engine_loop", imports=WORKER, environment=environment)
+    assert ended.returncode == 2
+    reason = json.loads(ended.stderr.splitlines()[-1])["reason"]
+    assert reason.startswith(f"SCORELINE_ADAPTERS is '{tmp_path / 'none'}': adapter directory ")
+
+
 def test_the_checkpoint_without_a_fault_is_not_refused(checkpoint: Path, tmp_path: Path) -> None:
     """This shows that the checkpoints above are refused for their faults. The worker then waits for its database."""
+    adapter = write_adapter(tmp_path / "adapter", {f"base_model.model.{NORM}": np.ones(32, np.float32)})
     process = subprocess.Popen(
         [sys.executable, "-m", "workers.engine_loop"],
         cwd=ROOT,
-        env=variables(checkpoint, tmp_path),
+        env=variables(checkpoint, tmp_path) | {"SCORELINE_ADAPTERS": str(adapter)},
         stderr=subprocess.PIPE,
         text=True,
     )
