@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ COMMON, OWN = 300, 100
 AT_BOUNDARIES = COMMON // STEP * STEP
 """Those of the common ones that end with a step, or with a block of whole steps."""
 
+QUERIES = 30
+
 Load = Callable[..., Engine]
 
 
@@ -36,8 +39,8 @@ def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> L
 
     def loaded(*, cache: bool = True, **settings: int) -> Engine:
         steps = STEP if platform is None else 2 * STEP
-        directory, kept = checkpoint("untied"), {"enable_scoring_cache": cache}
-        return engines.load(directory, "float32", "prefill_extend", platform, step_tokens=steps, **kept, **settings)
+        asked: dict[str, Any] = {"enable_scoring_cache": cache, "step_tokens": steps, **settings}
+        return engines.load(checkpoint("untied"), "float32", "prefill_extend", platform, **asked)
 
     return loaded
 
@@ -64,24 +67,24 @@ def alone(engine: Engine, groups: Sequence[Group]) -> list[np.ndarray]:
     return [score(engine, [one.work("key", 0)])[0].scores.logits for one in groups]
 
 
-def test_a_hundred_queries_of_five_jobs_compute_their_common_beginning_once(load: Load) -> None:
-    groups = [query(number) for number in range(100)]
-    order = np.random.RandomState(5).permutation(100).reshape(5, 20)
+def test_many_queries_of_five_jobs_compute_their_common_beginning_once(load: Load) -> None:
+    groups = [query(number) for number in range(QUERIES)]
+    order = np.random.RandomState(5).permutation(QUERIES).reshape(5, -1)
     engine, found, tokens = load(), dict[int, ScoredChunk](), 0
     for job in order.tolist():
         with engines.counted(engine) as computed:
             found |= score(engine, [groups[number].work("key", number) for number in job])
         tokens += sum(computed)
     counts = engine.prefix_cache.counts()
-    assert (counts["prefills"], counts["shared"], counts["hits"]) == (100, 99, 0)
+    assert (counts["prefills"], counts["shared"], counts["hits"]) == (QUERIES, QUERIES - 1, 0)
     items = sum(len(item.tokens) for group in groups for item in group.items)
-    distinct = AT_BOUNDARIES + 100 * (COMMON + OWN - AT_BOUNDARIES) + items
+    distinct = AT_BOUNDARIES + QUERIES * (COMMON + OWN - AT_BOUNDARIES) + items
     assert tokens == distinct
     for number, logits in enumerate(alone(load(cache=False), groups)):
         np.testing.assert_array_equal(found[number].scores.logits, logits)
     # All items share the query, but the first one of each, which shares the beginning with other queries alone.
     usage = sorted(chunk.cached_tokens for chunk in found.values())
-    assert usage == [9 * (COMMON + OWN)] + 99 * [9 * (COMMON + OWN) + AT_BOUNDARIES]
+    assert usage == [9 * (COMMON + OWN)] + (QUERIES - 1) * [9 * (COMMON + OWN) + AT_BOUNDARIES]
 
 
 def test_another_owner_shares_nothing(load: Load) -> None:
@@ -132,7 +135,7 @@ def crowded(load: Load) -> Engine:
     return load(context=CROWDED_BLOCKS * STEP, prefix_cache_bytes=CROWDED_BLOCKS * BLOCK_BYTES)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(groups=related(), together=st.booleans())
 def test_related_queries_score_as_alone_and_their_usage_is_what_was_computed(
     both: tuple[Engine, Engine], groups: list[Group], together: bool
@@ -153,7 +156,7 @@ def test_related_queries_score_as_alone_and_their_usage_is_what_was_computed(
     assert prompts - sum(chunk.cached_tokens for chunk in found.values()) <= tokens
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(outer=related(), inner=related(), place=st.integers(0, 12))
 def test_related_queries_that_preempt_one_another_in_a_small_pool_score_as_alone(
     both: tuple[Engine, Engine], crowded: Engine, outer: list[Group], inner: list[Group], place: int
