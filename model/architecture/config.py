@@ -129,6 +129,17 @@ class DecoderConfig:
         )
 
     @property
+    def parameters(self) -> int:
+        """How many numbers the weights have."""
+        heads, keys = self.query_heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = self.width * (2 * heads + 2 * keys)
+        attention += (heads + 2 * keys) * self.qkv_bias + self.width * self.attention_bias
+        attention += 2 * self.head_dim * self.qk_norm
+        mlp = 3 * self.width * self.mlp_width + (2 * self.mlp_width + self.width) * self.mlp_bias
+        outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs))
+        return self.layers * (attention + mlp + 2 * self.width) + outside
+
+    @property
     def size(self) -> ModelSize:
         """The floating-point operations of the model: 2 for each weight and token, or weight of the head and row, and
         4 x head_dim for each query head and pair of a query and a visible key.

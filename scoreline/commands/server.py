@@ -11,7 +11,7 @@ from rich.console import Console
 
 from scoreline.commands.administration import DataOption, run_on_database
 from scoreline.commands.options import JsonOption
-from scoreline.exit_codes import CommandError
+from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.server_process import DEMONSTRATION_MODEL, ROOT, exec_on_database, exec_server_module
 
 # The modules that run a service are imported only by the commands that need them, because they work only on Unix.
@@ -150,9 +150,29 @@ def migrate_command() -> None:
 
 
 @app.command("check", rich_help_panel=DATABASE)
-def check_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+def check_command(
+    data: DataOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="Look at this checkpoint instead: a folder, or an id on the hub.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")] = None,
+    adapters: Annotated[str | None, typer.Option(help="LoRA adapter that is merged into the model.")] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Look in a database for what must never be there. Reads all of it.
+
+    With --model: say whether and how a checkpoint is served, without reading its weights.
 
     Exit code: 0 where all is well, 1 where it is not, 2 or 3 where it can't be told.
     """
-    exec_on_database("operations.check", data, ["--json"] if as_json else [])
+    options = ["--json"] if as_json else []
+    if model is None:
+        if revision is not None or adapters is not None:
+            raise CommandError("--revision and --adapters go with --model", ExitCode.USAGE)
+        exec_on_database("operations.check", data, options)
+        return
+    if data is not None:
+        raise CommandError("give either --data or --model", ExitCode.USAGE)
+    named = {"--model": model, "--revision": revision, "--adapters": adapters}
+    options += [part for name, value in named.items() if value is not None for part in (name, value)]
+    exec_server_module("model.inspection", {}, options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.stored.awq import Awq
@@ -28,13 +29,23 @@ def encoding_of(fields: ConfigurationReader) -> Encoding | None:
 
     fields: of the whole file. Raises UnsupportedModelError, which names the field.
     """
-    # Older files of compressed-tensors have this name.
-    name = FIELD if FIELD in fields or "compression_config" not in fields else "compression_config"
-    if name not in fields:
+    section = _section(fields)
+    if section is None:
         return None
-    section = fields.section(name)
     method = section.get("quant_method")
     if method not in FORMATS:
         known = ", ".join(FORMATS)
         raise UnsupportedModelError(f"{section.named('quant_method')} {method!r} is not implemented; known: {known}")
     return FORMATS[method](section)
+
+
+def method_of(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the format of quantised weights, or None where no weight is quantised. config: the file."""
+    section = _section(ConfigurationReader(config))
+    return None if section is None else str(section.get("quant_method"))
+
+
+def _section(fields: ConfigurationReader) -> ConfigurationReader | None:
+    # Older files of compressed-tensors have another name.
+    name = FIELD if FIELD in fields or "compression_config" not in fields else "compression_config"
+    return fields.section(name) if name in fields else None

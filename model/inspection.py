@@ -1,0 +1,137 @@
+"""What can be said of a checkpoint without its weights: ``python -m model.inspection``, which is ``scoreline check``.
+
+Only its configuration, its tokenizer and the headers of an adapter are read, and nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from checkpoints.files import CheckpointError, read_config
+from checkpoints.source import Contents, find_checkpoint, name_of_adapter
+from model.architecture.config import DecoderConfig
+from model.architecture.stored.lora import open_adapter
+from model.architecture.stored.reading import method_of
+from scoring.decisions.checkpoint import DecisionCheckpoint
+from scoring.served_checkpoint import ServedCheckpoint
+from scoring.templates.known import KnownTemplates, require_fit
+from scoring.templates.wording import TemplateError
+from settings.errors.endings import Ending
+
+REFUSED = 1
+"""Exit status where the checkpoint can't be served."""
+
+_BFLOAT16_BYTES, _FLOAT32_BYTES = 2, 4
+_TOKENS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """How a checkpoint is served."""
+
+    name: str  # that requests give, unless the settings have another
+    family: str
+    classes: tuple[str, ...]  # none: the head gives probabilities of next tokens
+    activation: str | None  # how outputs for classes become scores
+    stored: str  # the format of the weights
+    adapter: str | None
+    context: int  # tokens of the longest sequence
+    parameters: int
+    weight_bytes: int  # in bfloat16; float32 takes twice as much
+    bytes_per_1000_tokens: int  # of keys and values in bfloat16
+    template: str | None  # by which documents are ranked; None: by none that is known
+    decisions: str  # by whose prompt decisions are asked, or why there are none
+
+    @classmethod
+    def of(cls, model: str, revision: str | None, adapter: str | None) -> Inspection:
+        """Look at a folder, or at a model on the hub, whose description is downloaded.
+
+        Raises :class:`checkpoints.files.CheckpointError` where it can't be served.
+        """
+        checkpoint = find_checkpoint(model, revision, Contents.DESCRIPTION)
+        fields = read_config(checkpoint.directory)
+        config = DecoderConfig.from_huggingface(fields)
+        if adapter is not None:
+            with open_adapter(find_checkpoint(adapter, None, Contents.ADAPTER).directory):
+                pass  # Whether its tensors fit is seen when they are merged.
+        name = name_of_adapter(adapter)
+        served = ServedCheckpoint.load(checkpoint, name=name, delimiter=None, context_length=None)
+        classes = served.card.classes
+        return cls(
+            name=served.card.name,
+            family=config.family,
+            classes=() if classes is None else classes.names,
+            activation=None if classes is None else classes.activation.value,
+            stored=method_of(fields) or "plain",
+            adapter=name,
+            context=config.context,
+            parameters=config.parameters,
+            weight_bytes=_BFLOAT16_BYTES * config.parameters,
+            bytes_per_1000_tokens=_TOKENS * 2 * config.layers * config.kv_heads * config.head_dim * _BFLOAT16_BYTES,
+            template=_template(served),
+            decisions=_decisions(checkpoint.directory, served),
+        )
+
+    def lines(self) -> list[str]:
+        """Return what people read."""
+        head = f"{len(self.classes)} classes ({self.activation})" if self.classes else "next tokens"
+        gigabytes = self.weight_bytes / 1e9
+        megabytes = self.bytes_per_1000_tokens / 1e6
+        return [
+            f"served       {self.name}: {self.family}, a head for {head}, weights stored as {self.stored}",
+            *([] if self.adapter is None else [f"adapter      {self.adapter}, merged into the weights"]),
+            f"size         {self.parameters / 1e9:.3g} billion parameters, sequences of {self.context:,} tokens",
+            f"memory       {gigabytes:.3g} GB of weights in bfloat16, {2 * gigabytes:.3g} GB in float32; "
+            f"{megabytes:.3g} MB for the keys and values of {_TOKENS:,} tokens in bfloat16",
+            f"rankings     {'no template is known to suit' if self.template is None else f'template {self.template}'}",
+            f"decisions    {self.decisions}",
+        ]
+
+
+def _template(served: ServedCheckpoint) -> str | None:
+    """Return the name of the template by which the model ranks, if it fits."""
+    known = KnownTemplates.read(None, served.card.name, served.card.classes).default
+    if known is None:
+        return None
+    try:
+        require_fit(known, served.tokenizer, has_classes=served.card.classes is not None)
+    except TemplateError:
+        return None
+    return known.name
+
+
+def _decisions(directory: Path, served: ServedCheckpoint) -> str:
+    if served.card.classes is not None:
+        return "none: the model has classes"
+    asked = DecisionCheckpoint.read(directory, served.tokenizer)
+    if asked.fault is not None:
+        return f"none: {asked.fault}"
+    return "by the generic prompt" if asked.template is None else "by the checkpoint's own prompt"
+
+
+def main() -> int:
+    """Print how a checkpoint is served, or why it is not. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="scoreline check")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--revision")
+    parser.add_argument("--adapters")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    try:
+        found = Inspection.of(given.model, given.revision, given.adapters)
+    except CheckpointError as error:
+        print(json.dumps({"served": False, "reason": str(error)}) if given.json else f"refused      {error}")
+        return REFUSED
+    if given.json:
+        print(json.dumps({"served": True, **asdict(found)}))
+    else:
+        print("\n".join(found.lines()))
+    return Ending.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

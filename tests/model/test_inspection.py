@@ -1,0 +1,58 @@
+"""What is said of a checkpoint before it is loaded is what its weights turn out to be."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkpoints.files import CheckpointError
+from model.architecture.weights import tensor_shapes
+from model.inspection import Inspection
+from tests.api.tiny_model import make_classifier_directory
+from tests.model.architecture.stored.writers import write_adapter
+from tests.model.checkpoints import CLASSIFIERS, EVERY
+from tests.model.reranking.rerankers import write_checkpoint
+from tests.scoreline.running import scoreline
+
+
+@pytest.mark.parametrize("name", [*EVERY, *CLASSIFIERS])
+def test_parameters_are_counted_as_the_weights_have_them(name: str) -> None:
+    config = (EVERY | CLASSIFIERS)[name]
+    assert config.parameters == sum(math.prod(shape) for shape in tensor_shapes(config).values())
+
+
+def test_a_checkpoint_is_described_without_its_weights(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "Qwen3-Reranker-tiny", "qwen3-reranker")
+    (directory / "model.safetensors").unlink()
+    found = Inspection.of(str(directory), None, None)
+    assert (found.name, found.family, found.classes, found.stored) == ("Qwen3-Reranker-tiny", "qwen3", (), "plain")
+    assert (found.template, found.decisions[:5]) == ("qwen3-reranker", "none:")
+    assert found.weight_bytes == 2 * found.parameters
+    text = "\n".join(found.lines())
+    assert "a head for next tokens" in text
+    assert "adapter" not in text
+    adapter = write_adapter(tmp_path / "judge", {"base_model.model.model.norm.weight": np.ones(64, np.float32)})
+    with_adapter = Inspection.of(str(directory), None, str(adapter))
+    assert (with_adapter.name, with_adapter.adapter, with_adapter.parameters) == ("judge", "judge", found.parameters)
+    (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LOHA"}))
+    with pytest.raises(CheckpointError, match="LOHA"):
+        Inspection.of(str(directory), None, str(adapter))
+
+
+def test_the_command_says_why_a_checkpoint_is_refused_and_ends_with_1(tmp_path: Path) -> None:
+    directory = make_classifier_directory(tmp_path / "model", num_labels=3)
+    refused = scoreline("check", "--model", str(directory), "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout) == {"served": False, "reason": "config.json lacks hidden_size"}
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 96}
+    fields = json.loads((directory / "config.json").read_text()) | sizes | {"rms_norm_eps": 1e-6}
+    (directory / "config.json").write_text(json.dumps(fields))
+    served = scoreline("check", "--model", str(directory))
+    assert served.returncode == 0, served.stderr
+    assert "a head for 3 classes (softmax)" in served.stdout
+    assert "no template is known to suit" in served.stdout
+    assert scoreline("check", "--adapters", "a").returncode == 2
