@@ -66,10 +66,10 @@ def test_a_half_upgraded_deployment_scores_nothing_wrongly(versions: tuple[Deplo
         assert int(response.headers["retry-after"]) >= 1
     response = old.client.get("/readyz")
     assert response.status_code == 503
-    assert "tokenizer: " in response.json()["error"]["message"]
+    assert "tokenizer or classes: " in response.json()["error"]["message"]
     (line,) = old.events("api", REFUSED)
     (difference,) = line["differences"]
-    assert difference.startswith("tokenizer: ")
+    assert difference.startswith("tokenizer or classes: ")
     assert difference in response.json()["error"]["message"]
 
     # With a worker of its own the old version serves, beside the new one.

@@ -18,7 +18,7 @@ from tests.model.references.gates import FLOAT32_LOGPROBS
 SEVEN = "qwen3 with seven classes"
 WAYS: tuple[tuple[str, AlgorithmSetting], ...] = (
     *((name, "auto") for name in CLASSIFIERS),
-    *((SEVEN, way) for way in ("serial", "prefill_extend", "packed")),
+    *((SEVEN, way) for way in ("prefill_extend", "packed")),
 )
 
 

@@ -69,10 +69,8 @@ each_inner = pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize(
     ("inner", "blocks", "prefix"),
     [
-        ("the same query", ROOMY, 20),
         ("the same query", 3, 150),
         ("a query too long for the pool", ROOMY, 150),
-        ("a query too long for the pool", 3, 20),
     ],
 )
 def test_labels_that_are_preempted_at_any_step_score_as_alone(

@@ -20,7 +20,7 @@ from model.engine import Engine
 from model.layerwise.steps import Step
 from model.rotation import RotaryEmbedding
 from tests.model import engines, references
-from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, Tensors, tensors, write
+from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
 from tests.model.continuations.cases import CLEAR_LEAD, Way, assert_scored, by
 from tests.model.engines import DType
 from tests.model.references import SEED
@@ -74,7 +74,9 @@ def test_float32_logprobs_are_huggingfaces(name: str, engine: Loaded) -> None:
     assert np.abs(found - references.read(name).float32).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ("tied", "untied", *VARIANTS)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in ("untied", *references.FAMILIES)]
+)
 def test_bfloat16_scores_are_as_close_as_huggingfaces_own(name: str, engine: Loaded) -> None:
     scoring = engine(name, "bfloat16")
     scoring.check_model()  # A known prompt is near enough to NumPy's, too.

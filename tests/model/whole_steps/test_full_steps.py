@@ -167,7 +167,7 @@ def test_a_worker_that_promises_no_bits_serves_with_other_bits_and_says_so(load:
     ("name", "dtype"),
     [
         ("untied", "float32"),
-        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in ("tied", "untied")),
+        pytest.param("tied", "bfloat16", marks=pytest.mark.slow),
     ],
 )
 def test_right_programs_pass_in_either_dtype(name: str, dtype: DType, load: Callable[..., Engine]) -> None:

@@ -21,7 +21,7 @@ QUICK_STEP = 61
         ("jsonl", QUICK_STEP),
         *(
             pytest.param(ending, step, marks=(pytest.mark.slow, pytest.mark.timeout(900)))
-            for ending, step in (("jsonl", 5), ("parquet", 23))
+            for ending, step in (("jsonl", 13), ("parquet", 41))
         ),
     ],
 )
