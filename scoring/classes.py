@@ -21,7 +21,7 @@ def refuse_labels_of_tokens(body: Mapping[str, object]) -> None:
             raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param=name)
 
 
-def refuse_tokens_of_classes() -> RequestError:
+def tokens_are_not_scored() -> RequestError:
     """Return the error for a request that needs probabilities of next tokens."""
     message = "the served model has classes and gives no probabilities of tokens: it serves /v1/score and /v1/rerank"
     return RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from checkpoints.card import ModelCard
-from scoring.classes import refuse_tokens_of_classes
+from scoring.classes import tokens_are_not_scored
 from scoring.encoded_query import encode_query, row_of
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.item_labels import ItemLabels
@@ -96,7 +96,7 @@ class Preparation:
     ) -> None:
         """Check labels and query. Of the items of ``request``, only the lengths are checked."""
         if card.classes is not None and request.options.is_of_vocabulary:
-            raise refuse_tokens_of_classes()
+            raise tokens_are_not_scored()
         check_number_of_labels(request, limits)
         limits.check_query_and_labels(request.query, request.labels or (), request.item_labels or ())
         if request.template is not None:
