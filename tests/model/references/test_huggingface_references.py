@@ -74,9 +74,7 @@ def test_float32_logprobs_are_huggingfaces(name: str, engine: Loaded) -> None:
     assert np.abs(found - references.read(name).float32).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) for name in ("untied", *references.FAMILIES)]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in EVERY])
 def test_bfloat16_scores_are_as_close_as_huggingfaces_own(name: str, engine: Loaded) -> None:
     scoring = engine(name, "bfloat16")
     scoring.check_model()  # A known prompt is near enough to NumPy's, too.

@@ -101,7 +101,10 @@ def test_a_checkpoint_that_does_not_fit_its_format_is_refused(
 LAYERS = 4
 
 
-@pytest.mark.parametrize("name", ["fp8 blocks", "gptq in an order"])
+@pytest.mark.parametrize(
+    "name",
+    ["fp8 blocks", "gptq in an order", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int4", "awq"))],
+)
 def test_loading_takes_no_more_memory_than_the_model_and_one_layer(name: str, tmp_path: Path) -> None:
     """NumPy tells tracemalloc of the memory of every array."""
     config = replace(EVERY["tied"], width=512, mlp_width=1536, query_heads=8, head_dim=64, layers=LAYERS)
