@@ -23,6 +23,11 @@ class Activation(StrEnum):
     SIGMOID = "sigmoid"  # each output by itself, through a sigmoid
     IDENTITY = "identity"  # not at all: an output is a score, such as a reward
 
+    @property
+    def is_softmax(self) -> bool:
+        """Whether the outputs share one probability; otherwise each stands by itself."""
+        return self in (Activation.VOCABULARY, Activation.SOFTMAX)
+
 
 _OF_MODULES = {"sigmoid": Activation.SIGMOID, "identity": Activation.IDENTITY, "softmax": Activation.SOFTMAX}
 """The activations by the last parts of the names of PyTorch's modules, in small letters."""

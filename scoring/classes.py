@@ -29,7 +29,7 @@ def tokens_are_not_scored() -> RequestError:
 
 def check_options(activation: Activation, *, apply_softmax: bool, return_logprobs: bool, **_: bool) -> None:
     """Raise RequestError for an option that the scores of such classes can't have."""
-    if apply_softmax and activation in (Activation.SIGMOID, Activation.IDENTITY):
+    if apply_softmax and not activation.is_softmax:
         message = "apply_softmax needs classes of which one holds, and the outputs of the served model are independent"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="apply_softmax")
     if return_logprobs and activation is Activation.IDENTITY:

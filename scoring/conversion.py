@@ -43,7 +43,7 @@ def to_scores(
     for missing log-probabilities.
     """
     check_possible(scores)
-    if activation in (Activation.SIGMOID, Activation.IDENTITY):
+    if not activation.is_softmax:
         outputs = scores.logits.astype(np.float64)
         return expit(outputs) if activation is Activation.SIGMOID else outputs
     values = scores.logits if apply_softmax else scores.logprobs

@@ -67,7 +67,7 @@ def ranking_of(
     activation = Activation.VOCABULARY if classes is None else classes.activation
     wording = wording_by(template, instruction)
     options = ScoreOptions(
-        apply_softmax=activation in (Activation.VOCABULARY, Activation.SOFTMAX),
+        apply_softmax=activation.is_softmax,
         label_mass=classes is None,
         relevance=str(template.relevance),
         scoring=template.label_scoring,

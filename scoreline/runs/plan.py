@@ -105,7 +105,8 @@ class Plan:
     @property
     def of_each_row(self) -> tuple[str, ...]:
         """The names of the numbers that a row has beside its scores."""
-        return (*[LABEL_MASS][: self.has_label_mass], *[RELEVANCE][: self.has_relevance])
+        shown = {LABEL_MASS: self.has_label_mass, RELEVANCE: self.has_relevance}
+        return tuple(name for name, is_shown in shown.items() if is_shown)
 
     def check_templates(self, file: str, columns: Collection[str]) -> None:
         """Raise CommandError if a column stands in a template as the places of the service do.
