@@ -13,7 +13,7 @@ from scipy.special import expit, softmax
 
 from checkpoints.classification import Activation
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.item_labels import ItemLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import LabelScores
 
 SMALL_LABEL_MASS = 0.1

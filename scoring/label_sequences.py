@@ -11,7 +11,7 @@ import numpy.typing as npt
 from checkpoints.card import ModelCard
 from scoring.encoded_query import delimiter_found
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.labels import labels_field
+from scoring.label_tokens import labels_field
 from scoring.layout import Continuations, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.options import Normalization, Scoring

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from checkpoints.card import ModelCard
-from scoring.classes import tokens_are_not_scored
 from scoring.encoded_query import encode_query, row_of
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.item_labels import ItemLabels
 from scoring.label_sequences import targets_of
-from scoring.labels import check_number_of_labels, find_label_token_ids
+from scoring.label_tokens import check_number_of_labels, find_label_token_ids
+from scoring.labels.classes import tokens_are_not_scored
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import Chunk, Continuations, Cuts, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting

@@ -17,7 +17,8 @@ from api.requests.submission import Call, Fields, call_limits, call_timeout, pre
 from jobs.store.records import Idempotency, Origin, Submission
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Priority, ScoreOptions, Scoring, Shape
-from scoring.request import PromptsRead, parse_flag, parse_prompts
+from scoring.request import PromptsRead, parse_prompts
+from scoring.values import parse_flag
 
 
 def completion_of(

@@ -21,7 +21,8 @@ from scoring.decisions.questions import (
 )
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import ScoreOptions, Shape
-from scoring.request import ScoreRequest, parse_flag
+from scoring.request import ScoreRequest
+from scoring.values import parse_flag
 
 _KINDS = {"predicate": Kind.NOUL, "choice": Kind.CHOICE, "score": Kind.SCORE}
 """OpenAI's names of the kinds."""

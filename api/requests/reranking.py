@@ -24,8 +24,9 @@ from jobs.store.records import Idempotency, Origin
 from public_api import paths
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Priority, ScoreOptions
-from scoring.request import ScoreRequest, check_text, parse_flag, parse_query_text
+from scoring.request import ScoreRequest, parse_query_text
 from scoring.templates.asked import find_template, invalid_template, wording_by
+from scoring.values import check_text, parse_flag
 
 TEXTS_PATH = "/rerank"
 """The path that also takes the body of Text Embeddings Inference."""

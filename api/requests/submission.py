@@ -21,10 +21,12 @@ from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode, RequestError, invalid
+from scoring.labels.fields import refuse_labels_for_each_item
 from scoring.limits import Limit, Limits
 from scoring.options import Priority
 from scoring.prepare import Preparation, PreparedRequest, prepare
-from scoring.request import ScoreRequest, parse_flag, refuse_labels_for_each_item
+from scoring.request import ScoreRequest
+from scoring.values import parse_flag
 
 JOBS = "POST /v1/jobs"
 """The route of all jobs, for their Idempotency-Keys."""

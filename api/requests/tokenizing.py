@@ -10,7 +10,7 @@ from api.requests.sender import Sender
 from api.requests.submission import parse_object
 from scoring.error_codes import invalid
 from scoring.limits import Limit, check_characters
-from scoring.request import parse_flag
+from scoring.values import parse_flag
 
 
 def tokenize_text(reading: ReadingContext, data: bytes, sender: Sender) -> bytes:

@@ -32,7 +32,7 @@ from jobs.store.tables import (
 from jobs.tenancy.ownership import VISIBLE, find_job, job_not_found, owned
 from jobs.webhooks.outbox import unpack_webhook
 from scoring.error_codes import ErrorCode
-from scoring.item_labels import ItemLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import Continuations, LabelScores, TargetScores
 from scoring.options import Priority
 

@@ -16,7 +16,7 @@ from checkpoints.card import ModelCard
 from jobs.store.codec import SCORE_BYTES, TOKEN_BYTES
 from jobs.store.webhook_events import Webhook
 from scoring.error_codes import ErrorCode
-from scoring.item_labels import ItemLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import Chunk, Continuations, GroupWork, LabelScores, TargetScores, TokenIds
 from scoring.options import Priority, ScoreOptions
 from scoring.work import work_of_group

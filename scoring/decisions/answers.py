@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scoring.conversion import SMALL_LABEL_MASS, to_scores
 from scoring.decisions.prompts import Asked
 from scoring.decisions.questions import Kind
-from scoring.item_labels import ItemLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import LabelScores
 from scoring.quoting import quote
 

@@ -28,7 +28,7 @@ from jobs.store.database import Database
 from jobs.store.records import JobStatus, Origin
 from jobs.store.tables import jobs
 from jobs.tenancy.tenants import DEFAULT_TENANT
-from scoring.item_labels import ItemLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import Continuations, LabelScores, ScoredChunk
 from scoring.options import Normalization, ScoreOptions, Scoring
 from tests.jobs.conftest import HandClock

@@ -18,7 +18,8 @@ from scoring.layout import Head
 from scoring.limits import Limit
 from scoring.options import ScoreOptions
 from scoring.prepare import PreparedRequest, prepare
-from scoring.request import SCORE_FIELDS, ScoreRequest, check_text, parse_score_request
+from scoring.request import SCORE_FIELDS, ScoreRequest, parse_score_request
+from scoring.values import check_text
 from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.tokenizing.tokenizers_under_test import qwen2
 

@@ -9,7 +9,7 @@ from jobs.store.records import JobRecord, Submission
 from scoring.decisions.answers import Answer, answers_of, warnings_of_answers
 from scoring.decisions.prompts import text_of
 from scoring.decisions.questions import Kind
-from scoring.item_labels import ItemLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import LabelScores
 from scoring.options import Shape
 

@@ -13,7 +13,7 @@ from scipy.special import log_expit
 from checkpoints.classification import Activation
 from jobs.store.records import JobRecord, Submission
 from scoring.conversion import check_possible, label_mass, to_scores, warnings_of_scores
-from scoring.item_labels import ItemLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.layout import Continuations, LabelScores, TargetScores
 from scoring.options import Scoring, Shape
 from scoring.templates.relevance import Relevance

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from itertools import chain
 
 from checkpoints.card import ModelCard
-from scoring.classes import class_number
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.item_labels import ItemLabels
+from scoring.labels.classes import class_number
+from scoring.labels.fields import ListsOfLabels
+from scoring.labels.item_labels import ItemLabels
 from scoring.limits import Limits
-from scoring.request import ListsOfLabels, ScoreRequest
+from scoring.request import ScoreRequest
 from scoring.tokenizing.tokenization import TextTokenizer
 from scoring.vocabulary import check_range
 
