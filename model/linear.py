@@ -37,6 +37,11 @@ def rms_norm(values: Array, weight: Array, epsilon: float) -> Array:
     return values * lax.rsqrt(mean_square + epsilon) * weight.astype(jnp.float32)
 
 
+def scaled(values: Array, scale: float) -> Array:
+    """Return values times a factor. A factor of 1 leaves the program as it is."""
+    return values if scale == 1.0 else values * jnp.float32(scale)
+
+
 def to_pool_dtype(array: Array, dtype: DTypeLike) -> Array:
     """Return an array as a pool holds it: unchanged, or the bits of bf16 as uint16.
 

@@ -6,10 +6,12 @@ wrong scores is worse than one that does not load. A new family is an entry of :
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from checkpoints.classification import SUFFIX
 from checkpoints.files import context_length, read_classes, read_config
@@ -19,12 +21,23 @@ from model.architecture.stored.reading import encoding_of
 from scoring.planning.estimates import ModelSize
 
 
+class QKNorm(StrEnum):
+    """What of queries and keys is normed together."""
+
+    NONE = ""
+    HEAD = "head"  # each head by itself
+    ALL_HEADS = "all heads"
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """How HuggingFace implements a family of decoders."""
 
     architecture: str  # the class that computes next-token logits
-    qk_norm: bool = False  # queries and keys are normed, head by head
+    qk_norm: QKNorm = QKNorm.NONE
+    norms_after: bool = False  # attention and MLP are normed behind their projections, and not before
+    is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
+    has_multipliers: bool = False  # numbers are multiplied on their way: see Multipliers
     always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
     head_dim: int | None = None  # default; None: width / query heads
@@ -34,12 +47,22 @@ class Family:
 
 
 FAMILIES = {
+    "granite": Family(
+        "GraniteForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"}), has_multipliers=True
+    ),
     "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
     "mistral": Family("MistralForCausalLM", kv_heads=8, default_window=4096),
+    "olmo2": Family(
+        "Olmo2ForCausalLM",
+        qk_norm=QKNorm.ALL_HEADS,
+        norms_after=True,
+        bias_fields=frozenset({"attention_bias"}),
+    ),
+    "phi3": Family("Phi3ForCausalLM", is_fused=True),
     "qwen2": Family("Qwen2ForCausalLM", always_biased=True, default_window=4096, window_switch=True),
     "qwen3": Family(
         "Qwen3ForCausalLM",
-        qk_norm=True,
+        qk_norm=QKNorm.HEAD,
         bias_fields=frozenset({"attention_bias"}),
         head_dim=128,
         default_window=4096,
@@ -47,6 +70,18 @@ FAMILIES = {
     ),
 }
 """Families by ``model_type``."""
+
+
+class Multipliers(NamedTuple):
+    """The factors of Granite, by their fields. Other families have none."""
+
+    embedding_multiplier: float = 1.0  # of the vectors of tokens
+    residual_multiplier: float = 1.0  # of what attention and MLP add to the residual stream
+    attention_multiplier: float | None = None  # of attention scores; None: 1 / sqrt(head_dim)
+    logits_scaling: float = 1.0  # by which logits are divided
+
+
+NO_MULTIPLIERS = Multipliers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +103,7 @@ class DecoderConfig:
     attention_bias: bool = False  # of all four projections of attention
     mlp_bias: bool = False  # of all three projections of the MLP
     classes: int = 0  # outputs of a head for classes; 0: the head has the logits of the vocabulary
+    multipliers: Multipliers = NO_MULTIPLIERS
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
@@ -78,8 +114,24 @@ class DecoderConfig:
             raise UnsupportedModelError(f"head_dim {self.head_dim} is odd; rotary positions need pairs")
 
     @property
-    def qk_norm(self) -> bool:
+    def qk_norm(self) -> QKNorm:
         return FAMILIES[self.family].qk_norm
+
+    @property
+    def norms_after(self) -> bool:
+        """Whether attention and MLP are normed behind their projections, and not before."""
+        return FAMILIES[self.family].norms_after
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether queries, keys and values are one tensor of a checkpoint, and so are gate and up."""
+        return FAMILIES[self.family].is_fused
+
+    @property
+    def query_scale(self) -> float:
+        """What queries are multiplied by, since attention divides scores by sqrt(head_dim) in all families."""
+        multiplier = self.multipliers.attention_multiplier
+        return 1.0 if multiplier is None else multiplier * math.sqrt(self.head_dim)
 
     @property
     def qkv_bias(self) -> bool:
@@ -126,6 +178,7 @@ class DecoderConfig:
             family=name,
             attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", False),
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
+            multipliers=_multipliers(fields) if family.has_multipliers else NO_MULTIPLIERS,
         )
 
     @property
@@ -134,7 +187,7 @@ class DecoderConfig:
         heads, keys = self.query_heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.width * (2 * heads + 2 * keys)
         attention += (heads + 2 * keys) * self.qkv_bias + self.width * self.attention_bias
-        attention += 2 * self.head_dim * self.qk_norm
+        attention += {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}[self.qk_norm]
         mlp = 3 * self.width * self.mlp_width + (2 * self.mlp_width + self.width) * self.mlp_bias
         outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs))
         return self.layers * (attention + mlp + 2 * self.width) + outside
@@ -173,7 +226,9 @@ class DecoderConfig:
             "rms_norm_eps": self.norm_epsilon,
             "tie_word_embeddings": self.tied,
             "hidden_act": "silu",
+            "pad_token_id": None,  # HuggingFace's own for Phi-3 may not be in the vocabulary
             **{field: biases[field] for field in sorted(family.bias_fields)},
+            **(self.multipliers._asdict() if family.has_multipliers else {}),
             **_without_window(family),
         }
 
@@ -185,18 +240,20 @@ def _without_window(family: Family) -> dict[str, object]:
     return {} if family.default_window is None else {"sliding_window": None}
 
 
+def _multipliers(fields: ConfigurationReader) -> Multipliers:
+    return Multipliers(*(fields.number(name, 1.0) for name in Multipliers._fields))
+
+
 _CHANGES_OF_NUMBERS = {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
     "query_pre_attn_scalar": None,
-    "attention_multiplier": None,
     "hidden_activation": "silu",
-    "embedding_multiplier": 1.0,
-    "residual_multiplier": 1.0,
-    "logits_scaling": 1.0,
     "logit_scale": 1.0,
+    "clip_qkv": None,
+    "lm_head_bias": False,
 }
-"""Fields with which Gemma, Granite and Cohere change numbers on their way, and the values that change none."""
+"""Fields with which other families change numbers on their way, and the values that change none."""
 
 
 def _with_classes(architecture: str) -> str:
@@ -208,12 +265,14 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family)
     if fields.get("architectures") != [_with_classes(family.architecture)]:
         fields.require("architectures", [family.architecture])
     fields.require("hidden_act", "silu")
-    for field, unchanged in _CHANGES_OF_NUMBERS.items():
+    multipliers = {} if family.has_multipliers else Multipliers._field_defaults
+    for field, unchanged in (_CHANGES_OF_NUMBERS | multipliers).items():
         fields.require(field, unchanged)
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)
-    encoding_of(fields)
+    if encoding_of(fields) is not None and family.is_fused:
+        raise UnsupportedModelError("quantization_config is not implemented for tensors that hold several kernels")
     layer_types = fields.get("layer_types") or []
     if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
         raise UnsupportedModelError(f"layer_types {layer_types!r} is not implemented, only full_attention")

@@ -19,10 +19,10 @@ from flax import nnx
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from model.architecture.config import DecoderConfig
+from model.architecture.config import DecoderConfig, QKNorm
 from model.attention.contract import Attention, causal
 from model.attention.tiles import TiledAttention
-from model.linear import alone, project, rms_norm
+from model.linear import alone, project, rms_norm, scaled
 from model.rotation import HeadNorm, RotaryEmbedding, Rotation, split
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
@@ -41,14 +41,17 @@ class KeyValues(NamedTuple):
 
 
 class Norm(nnx.Module):
-    """The weight of a root-mean-square norm: [*stack, size]."""
+    """The weight of a root-mean-square norm: [*stack, size]. scale: a factor of what comes out."""
 
-    def __init__(self, size: int, stack: tuple[int, ...], config: DecoderConfig, dtype: DTypeLike) -> None:
+    def __init__(
+        self, size: int, stack: tuple[int, ...], config: DecoderConfig, dtype: DTypeLike, scale: float = 1.0
+    ) -> None:
         self.weight = nnx.Param(jnp.ones((*stack, size), dtype))
         self.epsilon = config.norm_epsilon
+        self.scale = scale
 
     def __call__(self, values: Array) -> Array:
-        return rms_norm(values, self.weight[...], self.epsilon)
+        return scaled(rms_norm(values, self.weight[...], self.epsilon), self.scale)
 
     @property
     def of_heads(self) -> HeadNorm:
@@ -81,12 +84,12 @@ class Embedding(nnx.Module):
         self.as_rows = tied_as_rows or not config.tied
         shape = (config.vocabulary, config.width) if self.as_rows else (config.width, config.vocabulary)
         self.weight = nnx.Param(_normal(rngs, shape, dtype))
+        self.scale = config.multipliers.embedding_multiplier
 
     def __call__(self, tokens: Array) -> Array:
         weight = self.weight[...]
-        if self.as_rows:
-            return weight[tokens].astype(jnp.float32)
-        return jnp.moveaxis(jnp.take(weight, tokens, axis=1, mode="clip"), 0, -1).astype(jnp.float32)
+        vectors = weight[tokens] if self.as_rows else jnp.moveaxis(jnp.take(weight, tokens, axis=1, mode="clip"), 0, -1)
+        return scaled(vectors.astype(jnp.float32), self.scale)
 
 
 class SelfAttention(nnx.Module):
@@ -95,25 +98,33 @@ class SelfAttention(nnx.Module):
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         heads, kv_heads, head_dim = config.query_heads, config.kv_heads, config.head_dim
         self.head_dim = head_dim
+        self.query_scale = config.query_scale
+        self.norms_all_heads = config.qk_norm is QKNorm.ALL_HEADS
         qkv = {"biased": config.qkv_bias}
         self.q_proj = Linear(config.width, heads * head_dim, stack, dtype, rngs, **qkv)
         self.k_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.v_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.o_proj = Linear(heads * head_dim, config.width, stack, dtype, rngs, biased=config.attention_bias)
-        self.q_norm = Norm(head_dim, stack, config, dtype) if config.qk_norm else None
-        self.k_norm = Norm(head_dim, stack, config, dtype) if config.qk_norm else None
+        normed_together = (heads, kv_heads) if self.norms_all_heads else (1, 1)
+        self.q_norm = Norm(normed_together[0] * head_dim, stack, config, dtype) if config.qk_norm else None
+        self.k_norm = Norm(normed_together[1] * head_dim, stack, config, dtype) if config.qk_norm else None
 
-    def queries(self, normed: Array, rotation: Rotation) -> Array:
-        """Return queries [..., H, D], in the weights' dtype, of normed hidden states [..., width]."""
-        norm = None if self.q_norm is None else self.q_norm.of_heads
-        return rotation.heads(self.q_proj(normed), self.head_dim, norm, self.q_proj.weight.dtype)
+    def queries(self, entering: Array, rotation: Rotation) -> Array:
+        """Return queries [..., H, D], in the weights' dtype, of what enters attention, [..., width]."""
+        return self._rotated(scaled(self.q_proj(entering), self.query_scale), self.q_norm, rotation)
 
-    def key_values(self, normed: Array, rotation: Rotation) -> KeyValues:
-        """Return keys and values of normed hidden states [..., width]."""
-        dtype = self.k_proj.weight.dtype
-        norm = None if self.k_norm is None else self.k_norm.of_heads
-        keys = rotation.heads(self.k_proj(normed), self.head_dim, norm, dtype)
-        return KeyValues(keys, split(self.v_proj(normed), self.head_dim).astype(dtype))
+    def key_values(self, entering: Array, rotation: Rotation) -> KeyValues:
+        """Return keys and values of what enters attention, [..., width]."""
+        keys = self._rotated(self.k_proj(entering), self.k_norm, rotation)
+        return KeyValues(keys, split(self.v_proj(entering), self.head_dim).astype(keys.dtype))
+
+    def _rotated(self, projected: Array, norm: Norm | None, rotation: Rotation) -> Array:
+        of_heads = None
+        if norm is not None and self.norms_all_heads:
+            projected = norm(projected)
+        elif norm is not None:
+            of_heads = norm.of_heads
+        return rotation.heads(projected, self.head_dim, of_heads, self.q_proj.weight.dtype)
 
 
 class MLP(nnx.Module):
@@ -139,18 +150,24 @@ class Layer(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        self.input_layernorm = Norm(config.width, stack, config, dtype)
+        self.residual_scale = config.multipliers.residual_multiplier
+        self.norms_after = config.norms_after
+        self.input_layernorm = None if config.norms_after else Norm(config.width, stack, config, dtype)
         self.self_attn = SelfAttention(config, stack, dtype, rngs)
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
         self.mlp = MLP(config, stack, dtype, rngs)
+        self.post_feedforward_layernorm = Norm(config.width, stack, config, dtype) if config.norms_after else None
 
     def queries(self, hidden: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D] of hidden states, float32 [..., width]."""
-        return self.self_attn.queries(self.input_layernorm(hidden), rotation)
+        return self.self_attn.queries(self._entering(hidden), rotation)
 
     def key_values(self, hidden: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of hidden states, float32 [..., width]."""
-        return self.self_attn.key_values(self.input_layernorm(hidden), rotation)
+        return self.self_attn.key_values(self._entering(hidden), rotation)
+
+    def _entering(self, hidden: Array) -> Array:
+        return hidden if self.input_layernorm is None else self.input_layernorm(hidden)
 
     def output_mlp(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
         """Return the hidden states after the layer, float32 [..., width]; attended: attention output, [..., H, D]."""
@@ -158,11 +175,15 @@ class Layer(nnx.Module):
 
     def after_attention(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
         """Return the hidden states between attention and MLP."""
-        return hidden + self.self_attn.o_proj(attended.reshape(*attended.shape[:-2], -1), total)
+        out = self.self_attn.o_proj(attended.reshape(*attended.shape[:-2], -1), total)
+        out = self.post_attention_layernorm(out) if self.norms_after else out
+        return hidden + scaled(out, self.residual_scale)
 
     def after_mlp(self, hidden: Array, total: Total = alone) -> Array:
         """Return the hidden states after the layer, of those after its attention."""
-        return hidden + self.mlp(self.post_attention_layernorm(hidden), total)
+        out = self.mlp(hidden if self.norms_after else self.post_attention_layernorm(hidden), total)
+        out = out if self.post_feedforward_layernorm is None else self.post_feedforward_layernorm(out)
+        return hidden + scaled(out, self.residual_scale)
 
 
 class Body(nnx.Module):
@@ -172,7 +193,7 @@ class Body(nnx.Module):
         self.config = config
         self.embed_tokens = Embedding(config, dtype, rngs, tied_as_rows=tied_as_rows)
         self.layers = Layer(config, (config.layers,), dtype, rngs)
-        self.norm = Norm(config.width, (), config, dtype)
+        self.norm = Norm(config.width, (), config, dtype, scale=1 / config.multipliers.logits_scaling)
 
     def hidden_states(self, tokens: Array, attention: Attention = TRAINING_ATTENTION) -> Array:
         """Return final hidden states of all positions, for training: int32 [B, L] to float32 [B, L, width]."""

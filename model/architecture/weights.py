@@ -25,6 +25,7 @@ from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.stored.checkpoint import StoredCheckpoint
 from model.architecture.stored.encoding import Encoding
+from model.architecture.stored.fused import Fused, joined, separated
 from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
 
@@ -129,7 +130,8 @@ def load(
     wanted = parameters(nnx.eval_shape(lambda: shapes(config)))
     loaded = params(decoder)
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
-    with open_tensors(directory) as tensors, ExitStack() as stack:
+    with open_tensors(directory) as found, ExitStack() as stack:
+        tensors = separated(found, _fused(config))
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
             merged.check(shapes_of, tied=config.tied)
@@ -165,6 +167,7 @@ def save(decoder: Decoder, directory: Path) -> None:
         value = np.asarray(params(decoder)[parameter.path].get_value())
         for name, tensor in zip(parameter.names, value if parameter.stacked else value[None], strict=True):
             tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
+    tensors = joined(tensors, _fused(decoder.config))
     config["dtype"] = str(tensors[EMBEDDING].dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
@@ -190,6 +193,24 @@ def _parameter(path: tuple[str, ...], shape: tuple[int, ...], embedding_as_rows:
         stacked=stacked,
         transposed=transposed,
     )
+
+
+def _fused(config: DecoderConfig) -> Fused:
+    """Return the tensors of a checkpoint that hold the kernels of several projections."""
+    if not config.is_fused:
+        return {}
+    queries, keys = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
+    of_layer = {
+        "self_attn.qkv_proj": {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys},
+        "mlp.gate_up_proj": {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width},
+    }
+    return {
+        f"model.layers.{layer}.{name}.weight": {
+            f"model.layers.{layer}.{part}.weight": rows for part, rows in parts.items()
+        }
+        for layer in range(config.layers)
+        for name, parts in of_layer.items()
+    }
 
 
 def _ignored(name: str, config: DecoderConfig) -> bool:

@@ -117,7 +117,7 @@ def embed(decoder: ServedDecoder, tokens: TokenIds) -> Floats:
     """Return the embedding of tokens [T]: [T, width]."""
     (weight,) = decoder.embedding
     vectors = on_host(weight)[tokens] if decoder.embedding_as_rows else on_host(weight)[:, tokens].T
-    return vectors.astype(np.float32)
+    return vectors.astype(np.float32) * np.float32(decoder.config.multipliers.embedding_multiplier)
 
 
 def rotary_angles(positions: TokenIds, config: DecoderConfig) -> RotaryAngles:
@@ -131,19 +131,29 @@ def rotary_angles(positions: TokenIds, config: DecoderConfig) -> RotaryAngles:
 def queries(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> Floats:
     """Return queries [Q, H, D] of hidden states [Q, width]."""
     attention = layer.self_attn
-    found = linear(normed(hidden, layer.input_layernorm), attention.q_proj)
-    heads = found.reshape(len(hidden), -1, attention.head_dim)
-    return _rotated(heads if attention.q_norm is None else normed(heads, attention.q_norm), rotary)
+    projected = linear(_entering(layer, hidden), attention.q_proj) * np.float32(attention.query_scale)
+    return _rotated(_heads(layer, projected, attention.q_norm), rotary)
 
 
 def key_values(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> tuple[Floats, Floats]:
     """Return keys and values, [S, K, D] each, of hidden states [S, width]."""
-    attention, inside = layer.self_attn, normed(hidden, layer.input_layernorm)
-    keys, values = (
-        linear(inside, projection).reshape(len(hidden), -1, attention.head_dim)
-        for projection in (attention.k_proj, attention.v_proj)
-    )
-    return _rotated(keys if attention.k_norm is None else normed(keys, attention.k_norm), rotary), values
+    attention, entering = layer.self_attn, _entering(layer, hidden)
+    keys = _heads(layer, linear(entering, attention.k_proj), attention.k_norm)
+    return _rotated(keys, rotary), _heads(layer, linear(entering, attention.v_proj), None)
+
+
+def _entering(layer: Layer, hidden: Floats) -> Floats:
+    return hidden if layer.input_layernorm is None else normed(hidden, layer.input_layernorm)
+
+
+def _heads(layer: Layer, projected: Floats, norm: Norm | None) -> Floats:
+    """Return heads [T, heads, D] of what was projected, [T, heads * D], normed where there is a norm."""
+    attention, shape = layer.self_attn, (len(projected), -1, layer.self_attn.head_dim)
+    if norm is None:
+        return projected.reshape(shape)
+    if attention.norms_all_heads:
+        return normed(projected, norm).reshape(shape)
+    return normed(projected.reshape(shape), norm)
 
 
 def attend(queries: Floats, keys: Floats, values: Floats, visible: Mask, dtype: DTypeLike) -> ReferenceAttention:
@@ -172,10 +182,13 @@ def merge(one: ReferenceAttention, other: ReferenceAttention) -> Floats:
 
 def output_mlp(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
     """Return the hidden states after the layer, [Q, width]; attended: attention output, [Q, H, D]."""
-    hidden = hidden + linear(attended.reshape(len(hidden), -1), layer.self_attn.o_proj)
-    inside = normed(hidden, layer.post_attention_layernorm)
-    gate = linear(inside, layer.mlp.gate_proj)
-    return hidden + linear(gate * _logistic(gate) * linear(inside, layer.mlp.up_proj), layer.mlp.down_proj)
+    scale, after = np.float32(layer.residual_scale), layer.post_feedforward_layernorm
+    out = linear(attended.reshape(len(hidden), -1), layer.self_attn.o_proj)
+    hidden = hidden + scale * (out if after is None else normed(out, layer.post_attention_layernorm))
+    entering = normed(hidden, layer.post_attention_layernorm) if after is None else hidden
+    gate = linear(entering, layer.mlp.gate_proj)
+    out = linear(gate * _logistic(gate) * linear(entering, layer.mlp.up_proj), layer.mlp.down_proj)
+    return hidden + scale * (out if after is None else normed(out, after))
 
 
 def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, visible: Mask) -> Floats:
@@ -191,7 +204,8 @@ def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, 
 
 def final_normed(decoder: ServedDecoder, hidden: Floats) -> Floats:
     """Return final states after the final norm, [T, width]."""
-    return _normed(hidden, decoder.head[0], decoder.config.norm_epsilon)
+    scale = np.float32(1 / decoder.config.multipliers.logits_scaling)
+    return scale * _normed(hidden, decoder.head[0], decoder.config.norm_epsilon)
 
 
 def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from model.architecture.config import DecoderConfig
+from model.architecture.config import DecoderConfig, QKNorm
 from model.architecture.configuration_reader import UnsupportedModelError
 
 
@@ -33,6 +33,9 @@ class Shares:
             "intermediate_size": config.mlp_width,
             "vocab_size": config.vocabulary,
         }
+        if chips > 1 and config.qk_norm is QKNorm.ALL_HEADS:
+            message = f"{config.family}: several devices can't share it, because queries are normed over all heads"
+            raise UnsupportedModelError(message)
         faults = [f"{name} {size}" for name, size in sizes.items() if size % chips]
         if faults:
             raise UnsupportedModelError(

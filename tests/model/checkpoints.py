@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from model.architecture.config import DecoderConfig
+from model.architecture.config import DecoderConfig, Multipliers, QKNorm
 from model.architecture.decoder import Decoder
 from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 
@@ -74,6 +74,13 @@ VARIANTS = {
         _SMALL, family="llama", attention_bias=True, mlp_bias=True, rope=Rope(10_000.0, LinearScaling(4.0))
     ),
     "mistral": replace(_SMALL, family="mistral"),
+    "granite": replace(_SMALL, family="granite", multipliers=Multipliers(3.0, 0.6, 0.4, 0.7)),
+    "granite tied": replace(
+        _SMALL, family="granite", tied=True, attention_bias=True, multipliers=Multipliers(4.0, 0.5, 0.2, 1.5)
+    ),
+    "olmo2": replace(_SMALL, family="olmo2", kv_heads=4),
+    "olmo2 grouped": replace(_SMALL, family="olmo2", kv_heads=1, norm_epsilon=1e-6),
+    "phi3": replace(_SMALL, family="phi3", rope=Rope(250_000.0)),
     "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
 }
 """The families, and what their configurations can vary; stretched so far that short sequences tell."""
@@ -115,7 +122,8 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
     found: Tensors = {}
     for i in range(config.layers):
         layer = f"model.layers.{i}."
-        found[layer + "input_layernorm.weight"] = norm(width)
+        if not config.norms_after:
+            found[layer + "input_layernorm.weight"] = norm(width)
         heads = {"q": config.query_heads * D, "k": config.kv_heads * D, "v": config.kv_heads * D}
         for letter, size in heads.items():
             found[layer + f"self_attn.{letter}_proj.weight"] = kernel(size, width)
@@ -125,8 +133,9 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
         if config.attention_bias:
             found[layer + "self_attn.o_proj.bias"] = bias(width)
         if config.qk_norm:
-            found[layer + "self_attn.q_norm.weight"] = norm(D)
-            found[layer + "self_attn.k_norm.weight"] = norm(D)
+            of_all = config.qk_norm is QKNorm.ALL_HEADS
+            found[layer + "self_attn.q_norm.weight"] = norm(heads["q"] if of_all else D)
+            found[layer + "self_attn.k_norm.weight"] = norm(heads["k"] if of_all else D)
         found[layer + "post_attention_layernorm.weight"] = norm(width)
         for name, out, size in (
             ("gate", config.mlp_width, width),
@@ -136,6 +145,12 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             found[layer + f"mlp.{name}_proj.weight"] = kernel(out, size)
             if config.mlp_bias:
                 found[layer + f"mlp.{name}_proj.bias"] = bias(out)
+        if config.norms_after:
+            found[layer + "post_feedforward_layernorm.weight"] = norm(width)
+        if config.is_fused:
+            for fused, parts in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
+                names = [layer + f"{fused.partition('.')[0]}.{part}_proj.weight" for part in parts]
+                found[layer + f"{fused}.weight"] = np.concatenate([found.pop(name) for name in names])
     found["model.norm.weight"] = norm(width)
     found["model.embed_tokens.weight"] = kernel(config.vocabulary, width, spread / 2 if config.tied else 1.0)
     if not config.tied:

@@ -42,7 +42,7 @@ def path(name: str) -> Path:
     return FOLDER / f"{name.replace(' ', '_')}.npz"
 
 
-FAMILIES = ("tied", "qwen2 tied", "llama3 scaled", "mistral wide heads")
+FAMILIES = ("tied", "qwen2 tied", "llama3 scaled", "mistral wide heads", "granite", "olmo2 grouped", "phi3")
 """A checkpoint of each family, whose labels of several tokens are compared."""
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax import Array
 
+from model.architecture.config import Multipliers
 from model.architecture.rope import Llama3Scaling, Rope, YarnScaling
 from model.attention.contract import AttentionOutput
 from model.attention.tiles import TiledAttention
@@ -102,6 +103,8 @@ def _swap(one: str, other: str) -> Callable[[Tensors], Tensors]:
         pytest.param("qwen2 yarn", "k_proj.bias", "v_proj.bias", marks=pytest.mark.slow),
         pytest.param("llama biased", "self_attn.o_proj.bias", "mlp.down_proj.bias", marks=pytest.mark.slow),
         ("llama biased", "gate_proj.bias", "up_proj.bias"),
+        ("olmo2", "post_attention_layernorm", "post_feedforward_layernorm"),
+        pytest.param("olmo2", "q_norm", "k_norm", marks=pytest.mark.slow),
     ],
 )
 def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_path: Path) -> None:
@@ -131,6 +134,18 @@ def test_other_rotary_positions_would_be_noticed(name: str, rope: Rope, tmp_path
     config = replace(EVERY[name], rope=rope)
     broken = engines.load(write(tmp_path, config, tensors(config, SEED)), "float32", step_tokens=STEP)
     assert _differs(broken, name)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["embedding_multiplier", *(pytest.param(n, marks=pytest.mark.slow) for n in Multipliers._fields[1:])],
+)
+def test_another_multiplier_would_be_noticed(field: str, tmp_path: Path) -> None:
+    of_name = EVERY["granite"]
+    other = of_name.multipliers._replace(**{field: 1.1 * getattr(of_name.multipliers, field)})
+    config = replace(of_name, multipliers=other)
+    broken = engines.load(write(tmp_path, config, tensors(of_name, SEED)), "float32", step_tokens=STEP)
+    assert _differs(broken, "granite")
 
 
 @pytest.mark.usefixtures("unchecked_programs")

@@ -31,6 +31,9 @@ FAMILIES = (
     pytest.param("llama3 scaled", marks=pytest.mark.slow),
     pytest.param("llama biased", marks=pytest.mark.slow),
     pytest.param("mistral wide heads", marks=pytest.mark.slow),
+    pytest.param("granite", marks=pytest.mark.slow),
+    pytest.param("olmo2 grouped", marks=pytest.mark.slow),
+    pytest.param("phi3", marks=pytest.mark.slow),
 )
 PREFIXES = (70, 33, 5, 128)
 ITEMS = ((1, 2, 8, 31, 40, 3, 3, 9), (20,) * 9, (100, 7), (16, 5, 1))
