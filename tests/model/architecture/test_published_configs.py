@@ -16,6 +16,7 @@ from model.architecture.config import FAMILIES, DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.rope import Llama3Scaling, Rope
 from tests.model import engines, references
+from tests.model.architecture.test_public_checkpoints import PUBLIC
 from tests.model.checkpoints import EVERY
 from tests.model.references.gates import FLOAT32_LOGPROBS
 
@@ -128,30 +129,6 @@ QWEN2_5_7B: dict[str, Any] = _EVERY | {
     "use_sliding_window": False,
     "vocab_size": 152064,
 }
-QWEN3_0_6B: dict[str, Any] = _EVERY | {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "attention_bias": False,
-    "bos_token_id": 151643,
-    "eos_token_id": 151645,
-    "head_dim": 128,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 40960,
-    "max_window_layers": 28,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 28,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": None,
-    "rope_theta": 1000000,
-    "sliding_window": None,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-    "use_sliding_window": False,
-    "vocab_size": 151936,
-}
-
 _LLAMA_3_1_ROPE = Rope(5e5, Llama3Scaling(8.0, 1.0, 4.0, 8192))
 _LLAMA_3_2_ROPE = Rope(5e5, Llama3Scaling(32.0, 1.0, 4.0, 8192))
 PUBLISHED: dict[str, tuple[dict[str, Any], DecoderConfig]] = {
@@ -180,7 +157,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], DecoderConfig]] = {
         DecoderConfig(152064, 3584, 28, 28, 4, 128, 18944, 131072, Rope(1e6), 1e-6, False, "qwen2"),
     ),
     "Qwen3-0.6B": (
-        QWEN3_0_6B,
+        PUBLIC["Qwen/Qwen3-0.6B"],
         DecoderConfig(151936, 1024, 28, 16, 8, 128, 3072, 40960, Rope(1e6), 1e-6, True, "qwen3"),
     ),
 }
