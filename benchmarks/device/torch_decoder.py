@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.workloads import batches
-from model.architecture.config import DecoderConfig
+from model.architecture.config import NO_MULTIPLIERS, DecoderConfig, QKNorm
 from model.architecture.weights import tensor_shapes
 from model.packed_sequence import pack_sequences
 from model.rows import item_rows
@@ -47,6 +47,8 @@ class TorchDecoder:
     ) -> None:
         import torch
 
+        if config.norms_after or config.multipliers != NO_MULTIPLIERS:
+            raise ValueError(f"the decoder in PyTorch does not compute {config.family}")
         self._torch, self._config, self._device = torch, config, device
         self._dtype = getattr(torch, dtype)
         given = weights or {}
@@ -155,7 +157,7 @@ class TorchDecoder:
                 found = linear(normed, weight(f"self_attn.{name}_proj")).unflatten(-1, (-1, config.head_dim))
                 if name == "v":
                     return found.transpose(1, 2)
-                found = self._norm(found, weight(f"self_attn.{name}_norm")) if config.qk_norm else found
+                found = self._norm(found, weight(f"self_attn.{name}_norm")) if config.qk_norm is QKNorm.HEAD else found
                 first, second = found.float().transpose(1, 2).chunk(2, dim=-1)
                 rotated = [first * cos - second * sin, second * cos + first * sin]
                 return self._torch.cat(rotated, dim=-1).to(self._dtype)

@@ -37,7 +37,9 @@ class Family:
     qk_norm: QKNorm = QKNorm.NONE
     norms_after: bool = False  # attention and MLP are normed behind their projections, and not before
     is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
-    has_multipliers: bool = False  # numbers are multiplied on their way: see Multipliers
+    has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
+    has_classes: bool = True  # HuggingFace has a class of it with a head for classes
+    stretches: bool = True  # positions may be stretched, as the configuration says
     always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
     head_dim: int | None = None  # default; None: width / query heads
@@ -48,7 +50,10 @@ class Family:
 
 FAMILIES = {
     "granite": Family(
-        "GraniteForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"}), has_multipliers=True
+        "GraniteForCausalLM",
+        bias_fields=frozenset({"attention_bias", "mlp_bias"}),
+        has_multipliers=True,
+        has_classes=False,
     ),
     "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
     "mistral": Family("MistralForCausalLM", kv_heads=8, default_window=4096),
@@ -58,7 +63,7 @@ FAMILIES = {
         norms_after=True,
         bias_fields=frozenset({"attention_bias"}),
     ),
-    "phi3": Family("Phi3ForCausalLM", is_fused=True),
+    "phi3": Family("Phi3ForCausalLM", is_fused=True, stretches=False),
     "qwen2": Family("Qwen2ForCausalLM", always_biased=True, default_window=4096, window_switch=True),
     "qwen3": Family(
         "Qwen3ForCausalLM",
@@ -171,7 +176,7 @@ class DecoderConfig:
             head_dim=fields.integer("head_dim", family.head_dim or width // query_heads),
             mlp_width=fields.integer("intermediate_size"),
             context=context_length(config),
-            rope=Rope.from_huggingface(fields),
+            rope=Rope.from_huggingface(fields, only_plain=not family.stretches),
             norm_epsilon=fields.number("rms_norm_eps"),
             tied=classes is None and fields.flag("tie_word_embeddings", False),
             classes=0 if classes is None else len(classes.names),
@@ -262,7 +267,7 @@ def _with_classes(architecture: str) -> str:
 
 
 def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family) -> None:
-    if fields.get("architectures") != [_with_classes(family.architecture)]:
+    if not family.has_classes or fields.get("architectures") != [_with_classes(family.architecture)]:
         fields.require("architectures", [family.architecture])
     fields.require("hidden_act", "silu")
     multipliers = {} if family.has_multipliers else Multipliers._field_defaults
@@ -272,7 +277,10 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family)
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)
     if encoding_of(fields) is not None and family.is_fused:
-        raise UnsupportedModelError("quantization_config is not implemented for tensors that hold several kernels")
+        name = fields.get("model_type")
+        raise UnsupportedModelError(
+            f"quantization_config is not implemented for {name}, which has qkv_proj as one tensor"
+        )
     layer_types = fields.get("layer_types") or []
     if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
         raise UnsupportedModelError(f"layer_types {layer_types!r} is not implemented, only full_attention")

@@ -53,11 +53,6 @@ class Norm(nnx.Module):
     def __call__(self, values: Array) -> Array:
         return scaled(rms_norm(values, self.weight[...], self.epsilon), self.scale)
 
-    @property
-    def of_heads(self) -> HeadNorm:
-        """This norm, where it norms the heads of queries or keys."""
-        return HeadNorm(self.weight[...], self.epsilon)
-
 
 class Linear(nnx.Module):
     """A projection with weight [*stack, in, out] and optional bias [*stack, out]."""
@@ -111,19 +106,19 @@ class SelfAttention(nnx.Module):
 
     def queries(self, entering: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D], in the weights' dtype, of what enters attention, [..., width]."""
-        return self._rotated(scaled(self.q_proj(entering), self.query_scale), self.q_norm, rotation)
+        return self._rotated(self.q_proj(entering), self.q_norm, rotation, self.query_scale)
 
     def key_values(self, entering: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of what enters attention, [..., width]."""
         keys = self._rotated(self.k_proj(entering), self.k_norm, rotation)
         return KeyValues(keys, split(self.v_proj(entering), self.head_dim).astype(keys.dtype))
 
-    def _rotated(self, projected: Array, norm: Norm | None, rotation: Rotation) -> Array:
+    def _rotated(self, projected: Array, norm: Norm | None, rotation: Rotation, scale: float = 1.0) -> Array:
         of_heads = None
-        if norm is not None and self.norms_all_heads:
-            projected = norm(projected)
-        elif norm is not None:
-            of_heads = norm.of_heads
+        if norm is not None and not self.norms_all_heads:
+            of_heads = HeadNorm(scaled(norm.weight[...], scale), norm.epsilon)
+        else:
+            projected = scaled(projected if norm is None else norm(projected), scale)
         return rotation.heads(projected, self.head_dim, of_heads, self.q_proj.weight.dtype)
 
 

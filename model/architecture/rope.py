@@ -117,10 +117,11 @@ class Rope:
     scaling: Scaling | None = None
 
     @classmethod
-    def from_huggingface(cls, fields: ConfigurationReader) -> Rope:
+    def from_huggingface(cls, fields: ConfigurationReader, *, only_plain: bool = False) -> Rope:
         """Read ``rope_parameters``, or its older form, ``rope_scaling`` beside ``rope_theta``.
 
-        Raises :class:`UnsupportedModelError`.
+        only_plain: the positions of the family are not stretched, or otherwise than here. Raises
+        :class:`UnsupportedModelError`.
         """
         fields.require("partial_rotary_factor", 1.0)
         rope = fields.section(rope_field(fields.values))
@@ -129,8 +130,9 @@ class Rope:
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "default":
             return cls(theta)
-        if kind not in SCALINGS:
-            known = ", ".join(repr(known) for known in ("default", *SCALINGS))
+        implemented = () if only_plain else tuple(SCALINGS)
+        if kind not in implemented:
+            known = ", ".join(repr(known) for known in ("default", *implemented))
             raise UnsupportedModelError(f"{rope.named('rope_type')} {kind!r} is not implemented, only {known}")
         return cls(theta, SCALINGS[kind](fields, rope))
 

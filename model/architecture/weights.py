@@ -131,9 +131,10 @@ def load(
     loaded = params(decoder)
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
     with open_tensors(directory) as found, ExitStack() as stack:
-        tensors = separated(found, _fused(config))
+        tensors = separated(found, _fused(config), config.width)
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
+            merged.separate(_fused(config))
             merged.check(shapes_of, tied=config.tied)
         stored = StoredCheckpoint(directory, tensors, encoding, shapes_of)
         stored.check(lambda name: _ignored(name, config))

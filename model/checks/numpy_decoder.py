@@ -131,8 +131,8 @@ def rotary_angles(positions: TokenIds, config: DecoderConfig) -> RotaryAngles:
 def queries(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> Floats:
     """Return queries [Q, H, D] of hidden states [Q, width]."""
     attention = layer.self_attn
-    projected = linear(_entering(layer, hidden), attention.q_proj) * np.float32(attention.query_scale)
-    return _rotated(_heads(layer, projected, attention.q_norm), rotary)
+    heads = _heads(layer, linear(_entering(layer, hidden), attention.q_proj), attention.q_norm)
+    return _rotated(heads * np.float32(attention.query_scale), rotary)
 
 
 def key_values(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> tuple[Floats, Floats]:

@@ -34,8 +34,8 @@ class Shares:
             "vocab_size": config.vocabulary,
         }
         if chips > 1 and config.qk_norm is QKNorm.ALL_HEADS:
-            message = f"{config.family}: several devices can't share it, because queries are normed over all heads"
-            raise UnsupportedModelError(message)
+            reason = f"{config.family} norms queries and keys over all heads"
+            raise UnsupportedModelError(f"{chips} devices can't share this model, because {reason}")
         faults = [f"{name} {size}" for name, size in sizes.items() if size % chips]
         if faults:
             raise UnsupportedModelError(

@@ -92,6 +92,8 @@ CLASSIFIERS = {
     "qwen2 with one output": replace(_SMALL, family="qwen2", classes=1, rope=Rope(1_000_000.0)),
     "llama with two classes": replace(_SMALL, family="llama", classes=2),
     "mistral with three classes": replace(_SMALL, family="mistral", classes=3),
+    "olmo2 with three classes": replace(_SMALL, family="olmo2", classes=3),
+    "phi3 with two classes": replace(_SMALL, family="phi3", classes=2),
 }
 """The families with a head for classes."""
 

@@ -37,6 +37,15 @@ LENGTHS = (1, 3, 30, 65, 230)
             },
         ),
         ("qwen3 biased", {"target_modules": ["o_proj", "lm_head"], "layers_to_transform": [1]}),
+        (
+            "phi3",
+            {
+                "target_modules": ["qkv_proj", "gate_up_proj", "down_proj"],
+                "r": 4,
+                "rank_pattern": {"qkv_proj": 6},
+                "alpha_pattern": {"gate_up_proj": 5},
+            },
+        ),
     ],
 )
 def test_scores_are_those_of_the_merged_model(name: str, fields: dict[str, Any], tmp_path: Path) -> None:

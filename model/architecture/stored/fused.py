@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from model.architecture.stored.tensors import Tensor, Tensors
+from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -16,7 +17,7 @@ Fused = Mapping[str, Mapping[str, int]]
 """The tensors for several projections, and of each the projections with their rows, in order."""
 
 
-class _Rows:
+class RowsOf:
     """Some rows of a tensor, as a tensor."""
 
     def __init__(self, tensor: Tensor, first: int, last: int) -> None:
@@ -34,19 +35,30 @@ class _Rows:
         return self._tensor[self._first + start : self._first + stop]
 
 
-def separated(tensors: Tensors, fused: Fused) -> Tensors:
+def separated(tensors: Tensors, fused: Fused, width: int) -> Tensors:
     """Return the tensors of a checkpoint with a tensor for each projection, in place of those for several.
 
-    A tensor of another size stays as it is, and is an unknown one.
+    width: the columns of each tensor. Raises :class:`model.architecture.stored.tensors.WeightsError`.
     """
-    found = dict(tensors)
+    found, faults = dict(tensors), []
     for name, parts in fused.items():
-        if name in tensors and tensors[name].get_shape()[0] == sum(parts.values()):
-            tensor, first = found.pop(name), 0
-            for part, rows in parts.items():
-                found[part] = _Rows(tensor, first, first + rows)
-                first += rows
+        faults += [f"unknown: {part}" for part in parts if part in tensors]
+        tensor, wanted = found.pop(name, None), [sum(parts.values()), width]
+        if tensor is None:
+            faults.append(f"missing: {name}")
+        elif tensor.get_shape() != wanted:
+            faults.append(f"shape of {name}: {tensor.get_shape()} in the file, {wanted} by config.json")
+        else:
+            found |= rows_of(tensor, parts)
+    if faults:
+        raise WeightsError("weights do not fit:\n  " + "\n  ".join(faults[:20]))
     return found
+
+
+def rows_of(tensor: Tensor, parts: Mapping[str, int]) -> dict[str, Tensor]:
+    """Return the rows of a tensor that are those of each part. parts: how many rows each has, in order."""
+    ends = list(itertools.accumulate(parts.values()))
+    return {part: RowsOf(tensor, end - parts[part], end) for part, end in zip(parts, ends, strict=True)}
 
 
 def joined(arrays: Arrays, fused: Fused) -> Arrays:

@@ -22,7 +22,8 @@ import numpy as np
 from checkpoints.files import read_object
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Shape
-from model.architecture.stored.tensors import Tensors, WeightsError, open_files
+from model.architecture.stored.fused import Fused, rows_of
+from model.architecture.stored.tensors import Tensor, Tensors, WeightsError, open_files
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -67,6 +68,7 @@ class Adapter:
         """Raises UnsupportedModelError for the configuration, and WeightsError for names of tensors."""
         self._directory = directory
         self._tensors = tensors
+        self._parts: dict[str, Tensor] = {}  # some rows of these tensors
         self._low: dict[str, _Low] = {}  # by the weight that they change
         self._whole: dict[str, str] = {}  # the weights that are replaced, and by what
         _refuse_what_is_not_implemented(fields)
@@ -89,6 +91,23 @@ class Adapter:
                 self._whole[of_base] = name
         self._refuse(unknown, "not implemented")
 
+    def separate(self, fused: Fused) -> None:
+        """Replace what changes a tensor for several projections by what changes each of them."""
+        for name, parts in fused.items():
+            low, whole = self._low.pop(name, None), self._whole.pop(name, None)
+            changed = low.up if low is not None else whole
+            if changed is None:
+                continue
+            if self._tensors[changed].get_shape()[0] != sum(parts.values()):
+                rows = self._tensors[changed].get_shape()[0]
+                raise WeightsError(f"the adapter {self._directory} does not fit the model: {changed} has {rows} rows")
+            names = {part: f"{changed} of {part}" for part in parts}
+            self._parts |= rows_of(self._tensors[changed], {names[part]: rows for part, rows in parts.items()})
+            if low is not None:
+                self._low |= {part: _Low(low.down, names[part], low.scale) for part in parts}
+            else:
+                self._whole |= names
+
     def check(self, shapes: Mapping[str, Shape], *, tied: bool) -> None:
         """Raise WeightsError unless the adapter fits a decoder.
 
@@ -110,11 +129,11 @@ class Adapter:
     def merged(self, name: str, rows: slice, weight: Array) -> Array:
         """Return some rows of a weight, changed by the adapter. weight: these rows of the base."""
         if name in self._whole:
-            return np.asarray(self._tensors[self._whole[name]][rows])
+            return np.asarray(self._tensor(self._whole[name])[rows])
         low = self._low.get(name)
         if low is None:
             return weight
-        up = np.asarray(self._tensors[low.up][rows]).astype(np.float32)
+        up = np.asarray(self._tensor(low.up)[rows]).astype(np.float32)
         down = np.asarray(self._tensors[low.down][...]).astype(np.float32)
         change: Array = up @ down
         change *= np.float32(low.scale)
@@ -131,8 +150,11 @@ class Adapter:
         digest.update(json.dumps([[name, low.scale] for name, low in self._low.items()]).encode())
         return digest.hexdigest()
 
+    def _tensor(self, name: str) -> Tensor:
+        return self._parts.get(name) or self._tensors[name]
+
     def _other_than(self, name: str, shape: Shape) -> list[str]:
-        found, dtype = tuple(self._tensors[name].get_shape()), self._tensors[name].get_dtype()
+        found, dtype = tuple(self._tensor(name).get_shape()), self._tensor(name).get_dtype()
         faults = [] if found == shape else [f"{name} is {list(found)}, and {list(shape)} is needed"]
         return faults if dtype in PLAIN_DTYPES else [*faults, f"{name} has the dtype {dtype}"]
 

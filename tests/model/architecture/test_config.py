@@ -17,6 +17,7 @@ from tests.model.checkpoints import CONFIGS, EVERY
 FIELDS = CONFIGS["tied"].to_huggingface()
 LLAMA = EVERY["llama"].to_huggingface()
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+GRANITE = {"model_type": "granite", "architectures": ["GraniteForCausalLM"]}
 PHI3 = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -109,7 +110,10 @@ def test_a_sliding_window_that_is_not_in_use_is_accepted(unused: dict[str, Any])
         ({"query_pre_attn_scalar": 256}, "query_pre_attn_scalar 256"),
         ({"residual_multiplier": 0.22}, "residual_multiplier 0.22"),
         ({"lm_head_bias": True}, "lm_head_bias True"),
-        ({**PHI3, "quantization_config": {"quant_method": "fp8"}}, "quantization_config is not implemented for"),
+        ({**PHI3, "quantization_config": {"quant_method": "fp8"}}, "quantization_config is not implemented for phi3"),
+        ({**PHI3, "rope_scaling": {"type": "yarn"}, "rope_parameters": None}, "rope_scaling.rope_type 'yarn'"),
+        ({**PHI3, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "only 'default'"),
+        ({**GRANITE, "architectures": ["GraniteForSequenceClassification"]}, "architectures"),
         ({**PHI3, "sliding_window": 512}, "sliding_window 512 is in use"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 2}, "sliding_window 512 is in use"),

@@ -79,6 +79,20 @@ def test_all_faults_of_a_checkpoint_are_reported_at_once(tmp_path: Path) -> None
     assert "dtype of model.layers.0.mlp.up_proj.weight: I8" in message
 
 
+def test_faults_of_a_tensor_for_several_projections_are_named_as_the_file_has_it(tmp_path: Path) -> None:
+    config, found = EVERY["phi3"], tensors(EVERY["phi3"], 0)
+    attention, mlp = "model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.mlp.gate_up_proj.weight"
+    found[attention] = found[attention][:-1]
+    del found[mlp]
+    found["model.layers.0.self_attn.q_proj.weight"] = np.zeros((64, 64), np.float32)
+    with pytest.raises(WeightsError) as told:
+        load(write(tmp_path, config, found), config)
+    message = str(told.value)
+    assert f"shape of {attention}: [127, 64] in the file, [128, 64] by config.json" in message
+    assert f"missing: {mlp}" in message
+    assert "unknown: model.layers.0.self_attn.q_proj.weight" in message
+
+
 def test_a_layer_too_many_is_refused(tmp_path: Path) -> None:
     found = tensors(CONFIG, 0)
     with pytest.raises(WeightsError, match=r"unknown: model\.layers\.1\."):

@@ -9,6 +9,7 @@ import pytest
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.chips.axes import divided_axis, parameter_axes
 from model.chips.shares import Shares
+from tests.model.checkpoints import EVERY
 from tools.tpu.shapes import NAMED_SHAPES
 
 QWEN3_8B = NAMED_SHAPES["qwen3-8b"]
@@ -54,6 +55,12 @@ def test_all_that_can_not_be_divided_is_named_in_one_line() -> None:
         "4 devices can't share this model equally, because 4 does not divide "
         "num_attention_heads 14, intermediate_size 4866, vocab_size 151935"
     )
+
+
+def test_a_norm_over_all_heads_can_not_be_divided() -> None:
+    with pytest.raises(UnsupportedModelError, match="2 devices can't share this model, because olmo2 norms"):
+        Shares.of(EVERY["olmo2"], 2)
+    assert Shares.of(EVERY["olmo2"], 1).whole == EVERY["olmo2"]
 
 
 @pytest.mark.parametrize(
