@@ -15,7 +15,7 @@ from model.chips.mesh import Chips
 from model.engine import Engine
 from model.platforms import Platform
 from tests.model import engines
-from tests.model.checkpoints import CONFIGS, VARIANTS, tensors, write
+from tests.model.checkpoints import VARIANTS, tensors, write
 from tests.model.references import SEED
 
 EIGHT_DEVICES = "--xla_force_host_platform_device_count=8"
@@ -26,8 +26,8 @@ MODELS = {
     # Three layers, of which two stay a loop. Biases in attention, a head of its own; four key heads, which eight
     # devices can't divide.
     "eight heads": replace(VARIANTS["qwen3 biased"], query_heads=8, kv_heads=4, layers=3),
-    # A tied embedding; query heads of one device that belong to two key heads in unequal parts.
-    "six heads": replace(CONFIGS["tied"], query_heads=6, kv_heads=3, head_dim=16, layers=2),
+    # A tied embedding; multipliers; query heads of one device that belong to two key heads in unequal parts.
+    "six heads": replace(VARIANTS["granite tied"], query_heads=6, kv_heads=3),
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
