@@ -38,6 +38,14 @@ def fresh(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[tuple[Ru
 
 
 @pytest.fixture
+def on_sqlite(model: TinyModel, sqlite_url: str, tmp_path: Path) -> Iterator[tuple[RunningApi, StandInWorker]]:
+    """A new server with a worker on SQLite, for tests of what no database can change."""
+    with running_api(model.directory, sqlite_url, tmp_path) as (api, worker):
+        assert worker is not None
+        yield api, worker
+
+
+@pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the limits of steps and batches, so that a few items reach them."""
     monkeypatch.setattr(lines, "STEP_BYTES", 7)

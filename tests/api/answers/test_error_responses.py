@@ -276,16 +276,16 @@ def test_a_call_that_times_out_names_its_job_which_continues(model: TinyModel, s
         assert api.wait(job_id)["status"] == "succeeded"
 
 
-def test_a_call_with_on_timeout_cancel_is_cancelled_when_it_times_out(fresh: Any) -> None:
-    api, worker = fresh
+def test_a_call_with_on_timeout_cancel_is_cancelled_when_it_times_out(on_sqlite: Any) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     response = api.client.post("/v1/score", json=GOOD | {"timeout": 0.05, "on_timeout": "cancel"})
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
     assert api.client.get(response.headers["location"]).json()["status"] in ("cancelled", "expired")
 
 
-def test_a_call_whose_job_fails_gets_the_error_of_the_job(fresh: Any) -> None:
-    api, worker = fresh
+def test_a_call_whose_job_fails_gets_the_error_of_the_job(on_sqlite: Any) -> None:
+    api, worker = on_sqlite
     worker.fails = True
     response = api.client.post("/v1/score", json=GOOD)
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")

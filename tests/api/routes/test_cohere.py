@@ -60,16 +60,16 @@ def test_errors_are_the_exceptions_of_the_client(api: RunningApi) -> None:
 
 
 @contextmanager
-def held(fresh: tuple[RunningApi, StandInWorker]) -> Iterator[RunningApi]:
+def held(on_sqlite: tuple[RunningApi, StandInWorker]) -> Iterator[RunningApi]:
     """Give a server whose worker claims nothing during the block."""
-    api, worker = fresh
+    api, worker = on_sqlite
     worker.gate.clear()
     yield api
     worker.gate.set()
 
 
-def test_calls_that_the_client_repeats_leave_no_job_running(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    with held(fresh) as api:
+def test_calls_that_the_client_repeats_leave_no_job_running(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    with held(on_sqlite) as api:
         with pytest.raises(GatewayTimeoutError) as caught:
             client_of(api).rerank(
                 model="tiny",
@@ -83,8 +83,8 @@ def test_calls_that_the_client_repeats_leave_no_job_running(fresh: tuple[Running
         assert set(found) <= {"cancelled", "expired"}
 
 
-def test_a_client_that_waits_no_longer_leaves_no_job_running(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    with held(fresh) as api:
+def test_a_client_that_waits_no_longer_leaves_no_job_running(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    with held(on_sqlite) as api:
         with pytest.raises(httpx.TimeoutException):
             client_of(api, timeout=1.0).rerank(model="tiny", query=QUERY, documents=DOCUMENTS)
         budget = api.budget

@@ -186,8 +186,8 @@ def test_what_asks_for_nothing_else_is_accepted_and_a_prompt_may_fill_the_contex
     assert answer["warnings"] == ['unknown field "detokenize" was ignored']
 
 
-def test_a_completion_is_one_job_and_its_key_finds_it_again(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = fresh
+def test_a_completion_is_one_job_and_its_key_finds_it_again(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = on_sqlite
     headers = {"Idempotency-Key": "once"}
     first = complete(api, headers, prompt=TEXTS, **ASKED)
     assert complete(api, headers, prompt=TEXTS, **ASKED) == first
@@ -204,8 +204,8 @@ def test_a_completion_is_one_job_and_its_key_finds_it_again(fresh: tuple[Running
         assert job["result"]["is_greedy"][n] is greedy
 
 
-def test_a_completion_that_is_out_of_time_gives_its_job_up(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_a_completion_that_is_out_of_time_gives_its_job_up(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     response = api.client.post("/v1/completions", json={"prompt": "a", **ASKED, "timeout": 0.05})
     worker.gate.set()

@@ -127,7 +127,7 @@ def test_a_message_of_a_user_is_the_state_and_several_messages_are_json(api: Run
     question = [{"type": "predicate", "instructions": "Is it great?"}]
     client = openai_of(api).decisions
     parts = [{"type": "input_text", "text": STATE}]
-    alone: Any = [{"role": "user", "content": parts}]
+    on_sqlite: Any = [{"role": "user", "content": parts}]
     several: Any = [
         {"role": "system", "content": "Be kind."},
         {"type": "function_call", "name": "find", "arguments": "{}", "call_id": "1", "id": "x"},
@@ -140,7 +140,7 @@ def test_a_message_of_a_user_is_the_state_and_several_messages_are_json(api: Run
         {"type": "function_call_output", "call_id": "1", "output": STATE},
         {"role": "assistant", "content": "No."},
     ]
-    for given, state in ((alone, STATE), (several, as_json)):
+    for given, state in ((on_sqlite, STATE), (several, as_json)):
         found = client.create(model="default", input=given, questions=question)  # type: ignore[arg-type]
         same = decide(api, {"state": state, "questions": {"great": REFUND}})
         assert found.answers[0].probability == same["answers"]["great"]["noul"]  # type: ignore[union-attr]
@@ -175,8 +175,8 @@ def test_more_options_than_letters_are_read_as_codes_of_two_letters(api: Running
     assert len(ids) < answer["usage"]["input_tokens"] < 2 * len(ids)
 
 
-def test_a_job_and_the_lines_of_a_batch_give_the_answers_of_a_call(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = fresh
+def test_a_job_and_the_lines_of_a_batch_give_the_answers_of_a_call(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = on_sqlite
     call = decide(api)
     job = api.client.post("/v1/jobs", json={"kind": "decision", "metadata": {"a": "b"}, **BODY}).json()
     assert (job["kind"], job["label_scoring"], job["metadata"]) == ("decision", None, {"a": "b"})

@@ -52,8 +52,8 @@ def contents(api: RunningApi) -> dict[str, list[Any]]:
         }
 
 
-def test_nothing_is_stored_and_no_quota_is_charged(fresh: Fresh) -> None:
-    api, worker = fresh
+def test_nothing_is_stored_and_no_quota_is_charged(on_sqlite: Fresh) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     database = api.app.state.service.store.database
     create_tenant(database, "acme", max_waiting_tokens=5_000)
@@ -72,8 +72,8 @@ def test_nothing_is_stored_and_no_quota_is_charged(fresh: Fresh) -> None:
         assert client.get("/v1/jobs").json()["data"][0]["id"] == job.json()["id"]
 
 
-def test_the_tokens_are_those_that_the_job_then_has(fresh: Fresh, model: TinyModel) -> None:
-    api, _ = fresh
+def test_the_tokens_are_those_that_the_job_then_has(on_sqlite: Fresh, model: TinyModel) -> None:
+    api, _ = on_sqlite
     plan_like_a_worker(api)
     variants: tuple[dict[str, Any], ...] = ({}, {"items": []}, {"items": ["x" * 50] * 40}, {"item_first": True})
     for fields in variants:
@@ -90,8 +90,8 @@ def test_the_tokens_are_those_that_the_job_then_has(fresh: Fresh, model: TinyMod
     assert dry["work"] > work_of_prefix(prefix)
 
 
-def test_an_estimate_says_whether_it_rests_on_measurements(fresh: Fresh) -> None:
-    api, _ = fresh
+def test_an_estimate_says_whether_it_rests_on_measurements(on_sqlite: Fresh) -> None:
+    api, _ = on_sqlite
     assert (try_out(api)["plan"], try_out(api)["estimated_seconds"]) == (None, None)
     plan_like_a_worker(api)
     eventually(lambda: try_out(api)["plan"], "the API has seen the worker")
@@ -101,8 +101,8 @@ def test_an_estimate_says_whether_it_rests_on_measurements(fresh: Fresh) -> None
     assert (stored["estimated_wait_seconds"], stored["waits_for"]) == (0.0, [])
 
 
-def test_a_job_that_would_have_to_wait_is_told_for_what(fresh: Fresh) -> None:
-    api, worker = fresh
+def test_a_job_that_would_have_to_wait_is_told_for_what(on_sqlite: Fresh) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     job = api.submit(**BODY)
 
@@ -122,8 +122,8 @@ def test_without_a_worker_nobody_knows_how_long_it_takes(model: TinyModel, sqlit
     assert [reason["what"] for reason in dry["waits_for"]] == ["worker"]
 
 
-def test_a_quota_refuses_what_it_would_always_refuse_and_names_what_it_would_refuse_now(fresh: Fresh) -> None:
-    api, worker = fresh
+def test_a_quota_refuses_what_it_would_always_refuse_and_names_what_it_would_refuse_now(on_sqlite: Fresh) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     database = api.app.state.service.store.database
     create_tenant(database, "acme", max_waiting_tokens=1_000)

@@ -20,9 +20,9 @@ def read(api: RunningApi, job_id: str, *indices: int) -> dict[str, Any]:
 
 
 def test_texts_are_those_of_the_request_and_long_ones_are_cut_and_say_so(
-    fresh: tuple[RunningApi, StandInWorker], model: TinyModel
+    on_sqlite: tuple[RunningApi, StandInWorker], model: TinyModel
 ) -> None:
-    api, _ = fresh
+    api, _ = on_sqlite
     labels = [model.token(" yes"), model.token(" no")]
     job = api.submit(query="The capital of", items=ITEMS, label_token_ids=labels)
     found = read(api, job["id"], 4, 0, 2, 3, 1)

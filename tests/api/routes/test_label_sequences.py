@@ -73,8 +73,8 @@ def test_a_label_of_one_token_has_the_scores_that_it_has_by_default(api: Running
     assert sequences["logprobs"] == by_default["logprobs"]
 
 
-def test_a_job_gives_the_same_however_it_is_sent_and_read(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = fresh
+def test_a_job_gives_the_same_however_it_is_sent_and_read(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = on_sqlite
     wanted = api.score(**BODY, label_normalization="tokens")
     body = BODY | {"label_normalization": "tokens"}
     head = {name: value for name, value in body.items() if name != "items"}
@@ -95,8 +95,8 @@ def test_a_job_gives_the_same_however_it_is_sent_and_read(fresh: tuple[RunningAp
         assert shown["data"][0]["text"] == ITEMS[2]
 
 
-def test_a_body_that_is_read_by_another_process_gives_the_same(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = fresh
+def test_a_body_that_is_read_by_another_process_gives_the_same(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = on_sqlite
     items = [f" item {n}" for n in range(300)]
     scores = api.wait(api.submit(**BODY | {"items": items, "padding": ["x"] * 2**16})["id"])["result"]["scores"]
     assert scores[-2:] == api.score(**BODY | {"items": items[-2:]})["scores"]

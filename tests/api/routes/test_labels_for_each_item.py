@@ -54,8 +54,8 @@ def test_texts_give_each_item_the_scores_of_its_labels(api: RunningApi, model: T
     assert job["result"]["scores"] == answers[0]["scores"]
 
 
-def test_a_job_gives_the_same_however_it_is_read(fresh: tuple[RunningApi, StandInWorker], model: TinyModel) -> None:
-    api, _ = fresh
+def test_a_job_gives_the_same_however_it_is_read(on_sqlite: tuple[RunningApi, StandInWorker], model: TinyModel) -> None:
+    api, _ = on_sqlite
     job = api.wait(api.submit(**BODY)["id"])
     wanted = expected(model)
     close(job["result"]["scores"], wanted)
@@ -69,8 +69,8 @@ def test_a_job_gives_the_same_however_it_is_read(fresh: tuple[RunningApi, StandI
     assert api.client.get("/v1/jobs").json()["data"][0]["id"] == job["id"]
 
 
-def test_a_call_that_is_repeated_by_its_key_gives_the_same(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = fresh
+def test_a_call_that_is_repeated_by_its_key_gives_the_same(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = on_sqlite
     headers = {"Idempotency-Key": "once"}
     first, second = (api.client.post("/v1/score", json=BODY, headers=headers).json() for _ in range(2))
     assert first == second
@@ -86,8 +86,8 @@ def test_a_softmax_is_taken_over_the_labels_of_an_item(api: RunningApi, model: T
     close([[mass] for mass in answer["label_mass"]], [[mass] for mass in api.score(**BODY)["label_mass"]])
 
 
-def test_a_temperature_is_kept_with_a_job(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = fresh
+def test_a_temperature_is_kept_with_a_job(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = on_sqlite
     body = BODY | {"label_token_ids": [70, 71], "apply_softmax": True}
     warm = api.wait(api.submit(**body, temperature=3)["id"])["result"]["scores"]
     assert warm == api.score(**body, temperature=3.0)["scores"]

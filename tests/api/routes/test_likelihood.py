@@ -63,9 +63,9 @@ def test_the_most_probable_tokens_are_greedy(api: RunningApi) -> None:
 
 
 def test_a_job_gives_the_same_however_it_is_sent_and_read(
-    fresh: tuple[RunningApi, StandInWorker], model: TinyModel
+    on_sqlite: tuple[RunningApi, StandInWorker], model: TinyModel
 ) -> None:
-    api, _ = fresh
+    api, _ = on_sqlite
     wanted = likelihood(api, **ALL)
     head = {name: value for name, value in ALL.items() if name != "items"} | {"kind": "likelihood"}
     content = b"".join(json.dumps(line).encode() + b"\n" for line in [head, *ITEMS])
@@ -90,9 +90,9 @@ def test_a_job_gives_the_same_however_it_is_sent_and_read(
 
 @pytest.mark.parametrize(("body", "bound"), [(ALL, "PAGE_TOKENS"), (BODY, "HIDDEN_TOKENS")])
 def test_a_page_is_shorter_where_the_tokens_of_each_item_are_many(
-    fresh: tuple[RunningApi, StandInWorker], monkeypatch: pytest.MonkeyPatch, body: Json, bound: str
+    on_sqlite: tuple[RunningApi, StandInWorker], monkeypatch: pytest.MonkeyPatch, body: Json, bound: str
 ) -> None:
-    api, _ = fresh
+    api, _ = on_sqlite
     monkeypatch.setattr(reading, bound, 12)
     job = api.wait(api.submit(**body, kind="likelihood")["id"])
     assert "result" not in job
@@ -104,8 +104,10 @@ def test_a_page_is_shorter_where_the_tokens_of_each_item_are_many(
     assert [json.loads(line)["index"] for line in lines] == [0, 1, 2, 3]
 
 
-def test_events_hold_the_likelihoods(fresh: tuple[RunningApi, StandInWorker], monkeypatch: pytest.MonkeyPatch) -> None:
-    api, _ = fresh
+def test_events_hold_the_likelihoods(
+    on_sqlite: tuple[RunningApi, StandInWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, _ = on_sqlite
     monkeypatch.setattr("api.events.job_progress.PART_VALUES", 9)
     job = api.wait(api.submit(**ALL, kind="likelihood")["id"])
     with following(api, job["id"], scores=True) as events:
@@ -117,8 +119,8 @@ def test_events_hold_the_likelihoods(fresh: tuple[RunningApi, StandInWorker], mo
     assert [line["logprob"] for line in lines] == job["result"]["logprob"]
 
 
-def test_a_call_that_is_repeated_by_its_key_gives_the_same(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = fresh
+def test_a_call_that_is_repeated_by_its_key_gives_the_same(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, _ = on_sqlite
     headers = {"Idempotency-Key": "once"}
     first, second = (api.client.post("/v1/likelihood", json=ALL, headers=headers).json() for _ in range(2))
     assert first == second

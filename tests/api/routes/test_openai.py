@@ -111,16 +111,16 @@ def test_too_many_requests_are_a_rate_limit_error(model: TinyModel, sqlite_url: 
 
 
 @pytest.fixture
-def held(fresh: tuple[RunningApi, StandInWorker]) -> Iterator[RunningApi]:
+def held(on_sqlite: tuple[RunningApi, StandInWorker]) -> Iterator[RunningApi]:
     """A server whose worker claims nothing."""
-    api, worker = fresh
+    api, worker = on_sqlite
     worker.gate.clear()
     yield api
     worker.gate.set()
 
 
-def test_a_call_that_timed_out_is_not_repeated_and_names_its_job(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_a_call_that_timed_out_is_not_repeated_and_names_its_job(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     with pytest.raises(openai.InternalServerError) as caught:
         score(client_of(api, max_retries=3), timeout=0.2)
@@ -142,8 +142,8 @@ def test_a_client_that_waits_no_longer_leaves_no_job_running_however_often_it_tr
     assert set(statuses(held)) <= {"cancelled"}
 
 
-def test_with_an_idempotency_key_repeated_calls_are_one_job(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_with_an_idempotency_key_repeated_calls_are_one_job(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     headers = {"Idempotency-Key": "once"}
     client = client_of(api, timeout=0.5, max_retries=2)

@@ -165,8 +165,8 @@ def test_the_message_of_an_error_speaks_of_documents(api: RunningApi) -> None:
     assert "items" not in response.json()["error"]["message"]
 
 
-def test_a_ranking_is_one_job_whose_documents_share_the_query(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_a_ranking_is_one_job_whose_documents_share_the_query(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
     groups: list[GroupWork] = []
 
     def note(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
@@ -179,8 +179,8 @@ def test_a_ranking_is_one_job_whose_documents_share_the_query(fresh: tuple[Runni
     assert len({group.prefix.tobytes() for group in groups}) == 1
 
 
-def test_a_ranking_that_is_sent_again_with_its_key_is_scored_once(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_a_ranking_that_is_sent_again_with_its_key_is_scored_once(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
     scored = []
 
     def count(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
@@ -212,8 +212,8 @@ def test_a_ranking_that_is_sent_again_has_the_formula_that_it_was_sent_with(
     assert anew["results"] != found[0]["results"]
 
 
-def test_a_ranking_that_is_out_of_time_gives_its_job_up(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_a_ranking_that_is_out_of_time_gives_its_job_up(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
     worker.gate.clear()
     response = api.client.post("/v1/rerank", json=BODY | {"timeout": 0.2})
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
@@ -221,8 +221,8 @@ def test_a_ranking_that_is_out_of_time_gives_its_job_up(fresh: tuple[RunningApi,
     assert job["status"] in ("cancelled", "expired")
 
 
-def test_labels_without_any_probability_give_a_relevance_of_zero(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_labels_without_any_probability_give_a_relevance_of_zero(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
 
     def impossible(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         nothing = np.full((len(chunk.rows), 2), -np.inf, np.float32)

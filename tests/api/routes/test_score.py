@@ -131,8 +131,8 @@ def test_softmax_rows_sum_to_one(api: RunningApi) -> None:
 
 
 @pytest.mark.parametrize("apply_softmax", [False, True])
-def test_labels_of_probability_zero_score_zero_and_have_null_logprobs(fresh: Any, apply_softmax: bool) -> None:
-    api, worker = fresh
+def test_labels_of_probability_zero_score_zero_and_have_null_logprobs(on_sqlite: Any, apply_softmax: bool) -> None:
+    api, worker = on_sqlite
     worker.score_chunk = _impossible
     response = api.client.post(
         "/v1/score",
@@ -155,9 +155,9 @@ def _impossible(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
     return ScoredChunk(chunk.id, LabelScores(nothing, nothing), 0)
 
 
-def test_softmax_is_computed_in_float64(fresh: Any) -> None:
+def test_softmax_is_computed_in_float64(on_sqlite: Any) -> None:
     """The smaller of two probabilities would be 0 in bfloat16 and lose most digits in float32."""
-    api, worker = fresh
+    api, worker = on_sqlite
 
     def far_apart(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         logits = np.tile(np.array([0.0, -50.0], np.float32), (len(chunk.rows), 1))
@@ -201,9 +201,9 @@ def test_the_share_of_the_labels_is_in_every_answer(api: RunningApi, model: Tiny
 
 @pytest.mark.parametrize("apply_softmax", [False, True])
 def test_items_whose_labels_have_next_to_no_probability_are_warned_of_everywhere(
-    fresh: Any, apply_softmax: bool
+    on_sqlite: Any, apply_softmax: bool
 ) -> None:
-    api, worker = fresh
+    api, worker = on_sqlite
 
     def improbable(_: GroupWork, chunk: ChunkWork) -> ScoredChunk:
         logprobs = np.full((len(chunk.rows), 2), -1.0, np.float32)
@@ -280,8 +280,8 @@ def test_unknown_fields_are_ignored_with_a_warning(api: RunningApi) -> None:
     assert len(many["warnings"]) < 20
 
 
-def test_a_call_of_several_chunks_has_each_chunk_scored_once(fresh: tuple[RunningApi, StandInWorker]) -> None:
-    api, worker = fresh
+def test_a_call_of_several_chunks_has_each_chunk_scored_once(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
+    api, worker = on_sqlite
     scored = []
 
     def count(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
