@@ -7,7 +7,7 @@ that is). Both parts are endless streams that are reproducible from a seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +18,43 @@ from demonstration.example import Example, Task
 from demonstration.knowledge import choice_example
 from demonstration.relevance import relevance_example, topic_example
 from demonstration.sentiment import sentiment_example
+from demonstration.tickets import (
+    department_example,
+    level_example,
+    look_up_example,
+    option_example,
+    yes_or_no_example,
+)
 from demonstration.tokenizer import END_OF_TEXT, SEPARATOR
 
 LENGTHS = (32, 48, 64, 96, 256)
 """Lengths, in tokens, to which training sequences are padded."""
 
-_MIXTURE = {Task.SENTIMENT: 20, Task.RELEVANCE: 40, Task.CHOICE: 22, Task.TOPICS: 18}
+Mixture = Mapping[Task, float]
+"""The share of each task in the examples."""
+
+TEXTS: Mixture = {Task.SENTIMENT: 20, Task.RELEVANCE: 40, Task.CHOICE: 22, Task.TOPICS: 18}
+LOOKING_UP: Mixture = {Task.LOOK_UP: 80, Task.DEPARTMENT: 8, **{task: share * 0.12 for task, share in TEXTS.items()}}
+DECISIONS: Mixture = {
+    Task.LOOK_UP: 12,
+    Task.DEPARTMENT: 12,
+    Task.OPTION: 25,
+    Task.YES_OR_NO: 14,
+    Task.LEVEL: 7,
+    **{task: share * 0.3 for task, share in TEXTS.items()},
+}
+MANY_OPTIONS: Mixture = {
+    Task.LOOK_UP: 4,
+    Task.DEPARTMENT: 4,
+    Task.OPTION: 10,
+    Task.MANY_OPTIONS: 25,
+    Task.YES_OR_NO: 12,
+    Task.LEVEL: 5,
+    **{task: share * 0.4 for task, share in TEXTS.items()},
+}
+"""The mixtures, one for each stage of training. A number is looked up only by a model that knows words, and a ticket is
+understood only by one that looks up numbers: all at once, neither is learned."""
+
 _SEPARATED_SHARE = 0.08
 _DRAWS = 20
 """Draws for each held-out example that is asked for. After that many, new examples are rare."""
@@ -44,10 +75,10 @@ class Batch(NamedTuple):
     is_text: npt.NDArray[np.float32]  # [B, T]: 1 where the target is part of the text before the answer
 
 
-def training_examples(seed: int) -> Iterator[Example]:
-    """Yield examples of all tasks without end, none of them with held-out content."""
+def training_examples(seed: int, mixture: Mixture = TEXTS) -> Iterator[Example]:
+    """Yield examples of a mixture without end, none of them with held-out content."""
     rng = random.Random(seed)
-    tasks, shares = list(_MIXTURE), list(_MIXTURE.values())
+    tasks, shares = list(mixture), list(mixture.values())
     while True:
         match rng.choices(tasks, weights=shares)[0]:
             case Task.SENTIMENT:
@@ -58,12 +89,24 @@ def training_examples(seed: int) -> Iterator[Example]:
                 yield choice_example(rng, keep_out=False)
             case Task.TOPICS:
                 yield topic_example(rng)
+            case Task.DEPARTMENT:
+                yield department_example(rng)
+            case Task.LOOK_UP:
+                yield look_up_example(rng)
+            case Task.OPTION:
+                yield option_example(rng, keep_out=False)
+            case Task.MANY_OPTIONS:
+                yield option_example(rng, keep_out=False, many=True)
+            case Task.LEVEL:
+                yield level_example(rng, keep_out=False)
+            case Task.YES_OR_NO:
+                yield yes_or_no_example(rng, keep_out=False)
 
 
 def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = False) -> list[Example]:
     """Return up to ``count`` different examples of a task, of content that training never shows.
 
-    new_sentences: for relevance, the documents are sentences that training shows with no query at all.
+    new_sentences: the documents of a search, or the tickets of an option, are sentences that training never shows.
     """
     rng = random.Random(seed)
     found: dict[tuple[str, str], Example] = {}
@@ -77,18 +120,26 @@ def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = F
                 example = relevance_example(rng, keep_out=True, new_only=new_sentences)
             case Task.CHOICE:
                 example = choice_example(rng, keep_out=True)
-            case Task.TOPICS:
+            case Task.OPTION:
+                example = option_example(rng, keep_out=True, new_only=new_sentences)
+            case Task.MANY_OPTIONS:
+                example = option_example(rng, keep_out=True, many=True)
+            case Task.LEVEL:
+                example = level_example(rng, keep_out=True)
+            case Task.YES_OR_NO:
+                example = yes_or_no_example(rng, keep_out=True)
+            case _:
                 raise ValueError(f"{task} has no held-out part")
         found[example.query, example.item] = example
     return list(found.values())
 
 
-def batches(tokenizer: Tokenizer, tokens: int, seed: int) -> Iterator[Batch]:
+def batches(tokenizer: Tokenizer, tokens: int, seed: int, mixture: Mixture) -> Iterator[Batch]:
     """Yield batches of about ``tokens`` tokens without end, reproducible from a seed, each of one padded length."""
     separator, end = tokenizer.token_to_id(SEPARATOR), tokenizer.token_to_id(END_OF_TEXT)
     rng = random.Random(f"batches {seed}")
     waiting: dict[int, list[tuple[list[int], int]]] = {length: [] for length in LENGTHS}
-    for example in training_examples(seed):
+    for example in training_examples(seed, mixture):
         ids, prompt = _encoded(example, tokenizer, separator, rng)
         length = next((length for length in LENGTHS if len(ids) <= length), None)
         if length is None:

@@ -34,6 +34,11 @@ HELD_OUT = {
     "relevance": "documents whose sentences training never showed with the query's phrase",
     "relevance, new sentences": "documents that are a sentence training never showed at all",
     "choice": "ways of asking for a fact that training never shows for that fact",
+    "option": "tickets whose sentence training never showed with the question's wording",
+    "option, new sentences": "tickets with a sentence that training never showed at all",
+    "many options": "the same, with four to six options in place of two to four",
+    "level": "the same as for options",
+    "yes or no": "the same as for options",
 }
 """The content of each set of held-out examples."""
 

@@ -7,16 +7,24 @@ from enum import StrEnum
 
 
 class Task(StrEnum):
-    """The three tasks of the demonstration, and a fourth that prepares for relevance in training."""
+    """The tasks of the demonstration, and three that only prepare for others in training."""
 
     SENTIMENT = "sentiment"
     RELEVANCE = "relevance"
     CHOICE = "choice"
     TOPICS = "topics"
+    DEPARTMENT = "department"
+    LOOK_UP = "look-up"
+    YES_OR_NO = "yes or no"
+    OPTION = "option"
+    MANY_OPTIONS = "many options"
+    LEVEL = "level"
 
 
 SENTIMENT_LABELS = (" positive", " negative")
 RELEVANCE_LABELS = (" yes", " no")
+OPTION_LABELS = tuple(f" {number}" for number in range(1, 10))
+LEVEL_LABELS = tuple(f" {level}" for level in range(10))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from demonstration.corpus import held_out_examples
 from demonstration.example import Example, Task
 from model.architecture.decoder import Decoder
 
+TASKS = (Task.SENTIMENT, Task.RELEVANCE, Task.CHOICE, Task.OPTION, Task.MANY_OPTIONS, Task.LEVEL, Task.YES_OR_NO)
 _EXAMPLES = 200
 _LENGTH = 256
 _ROWS = 40
@@ -28,9 +29,7 @@ def _logits(decoder: Decoder, tokens: Array, last: Array) -> Array:
 
 @cache
 def _held_out(seed: int) -> dict[str, list[Example]]:
-    return {
-        task.value: held_out_examples(task, _EXAMPLES, seed) for task in (Task.SENTIMENT, Task.RELEVANCE, Task.CHOICE)
-    }
+    return {task.value: held_out_examples(task, _EXAMPLES, seed) for task in TASKS}
 
 
 def accuracies(decoder: Decoder, tokenizer: Tokenizer, seed: int) -> dict[str, float]:

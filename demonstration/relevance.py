@@ -172,8 +172,14 @@ def relevance_example(rng: random.Random, keep_out: bool, new_only: bool = False
     )
 
 
-def _title(topic: str) -> str:
+def topic_title(topic: str) -> str:
+    """Return the name of a topic as a text has it."""
     return topic.replace("_", " ")
+
+
+def topic_sentence(topic: str, rng: random.Random) -> str:
+    """Return a sentence of a document about a topic."""
+    return capitalised(_sentence(words("topics")[topic], rng, new_only=False)[0])
 
 
 def topic_example(rng: random.Random) -> Example:
@@ -181,5 +187,5 @@ def topic_example(rng: random.Random) -> Example:
     name, topic = rng.choice(list(words("topics").items()))
     if rng.random() < 0.5:
         sentence = capitalised(_sentence(topic, rng, new_only=False)[0])
-        return Example(Task.TOPICS, f"{sentence} This is about", "", f" {_title(name)}")
-    return Example(Task.TOPICS, f"Query: {_query(topic, rng)[0]}\nThe query is about", "", f" {_title(name)}")
+        return Example(Task.TOPICS, f"{sentence} This is about", "", f" {topic_title(name)}")
+    return Example(Task.TOPICS, f"Query: {_query(topic, rng)[0]}\nThe query is about", "", f" {topic_title(name)}")

@@ -1,6 +1,7 @@
 """Train the demonstration's model: ``python -m demonstration.train``.
 
-The text, its order and the initial weights follow from one seed.
+The text, its order and the initial weights follow from one seed. The training has four stages, and the model is saved
+after each.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +20,14 @@ from flax import nnx
 from jax import Array
 from tokenizers import Tokenizer
 
-from demonstration.corpus import Batch, batches, training_examples
+from demonstration.corpus import DECISIONS, LOOKING_UP, MANY_OPTIONS, TEXTS, Batch, Mixture, batches, training_examples
+from demonstration.decisions import save_decisions
 from demonstration.progress import accuracies
 from demonstration.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.rope import Rope
-from model.architecture.weights import save
+from model.architecture.weights import load, save
 
 MODEL = Path(__file__).parent / "model"
 CONFIG = DecoderConfig(
@@ -50,11 +53,28 @@ _INITIAL_DEVIATION = 0.02
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A part of the training, whose rates rise and fall by themselves."""
+
+    mixture: Mixture
+    steps: int
+    peak: float = 1.0  # of the rates, as a share of those of the first stage
+
+
+STAGES = (
+    Stage(TEXTS, 2_000),
+    Stage(LOOKING_UP, 500),
+    Stage(DECISIONS, 1_500, peak=0.5),
+    Stage(MANY_OPTIONS, 500, peak=0.3),
+)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The settings of a training run."""
 
     seed: int = 0
-    steps: int = 2_000
+    stages: Sequence[Stage] = STAGES
     tokens: int = 2_048  # of a step, padding included
 
 
@@ -69,11 +89,12 @@ def loss(decoder: Decoder, batch: Batch) -> tuple[Array, Array]:
     return answers + _TEXT_WEIGHT * text, answers
 
 
-def optimizer(recipe: Recipe) -> optax.GradientTransformation:
+def optimizer(stage: Stage) -> optax.GradientTransformation:
     """Return Muon for the stacked kernels and Adam for the others, with warm-up and a cosine decay to nearly zero."""
 
     def rate(peak: float) -> optax.Schedule:
-        return optax.warmup_cosine_decay_schedule(0.0, peak, _WARM_UP_STEPS, recipe.steps, peak * 0.02)
+        peak *= stage.peak
+        return optax.warmup_cosine_decay_schedule(0.0, peak, _WARM_UP_STEPS, stage.steps, peak * 0.02)
 
     def kernels(params: nnx.State) -> nnx.State:
         stacked = optax.contrib.MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2,))
@@ -116,10 +137,11 @@ def start(seed: int) -> Decoder:
     return decoder
 
 
-def train(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
-    """Return the trained decoder, in float32."""
-    graph, params = nnx.split(start(recipe.seed), nnx.Param)
-    rule = optimizer(recipe)
+def train(stage: Stage, recipe: Recipe, decoder: Decoder, tokenizer: Tokenizer) -> Decoder:
+    """Return the decoder, in float32, after a stage of training."""
+    graph, params = nnx.split(decoder, nnx.Param)
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+    rule = optimizer(stage)
     state = rule.init(params)
 
     @jax.jit
@@ -130,10 +152,11 @@ def train(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
 
     began = time.monotonic()
     recent: list[Array] = []
-    for number, batch in enumerate(itertools.islice(batches(tokenizer, recipe.tokens, recipe.seed), recipe.steps), 1):
+    given = batches(tokenizer, recipe.tokens, recipe.seed, stage.mixture)
+    for number, batch in enumerate(itertools.islice(given, stage.steps), 1):
         params, state, answers = step(params, state, batch)
         recent.append(answers)
-        if number % _REPORT_STEPS == 0 or number == recipe.steps:
+        if number % _REPORT_STEPS == 0 or number == stage.steps:
             right = accuracies(nnx.merge(graph, params), tokenizer, seed=recipe.seed)
             told = ", ".join(f"{name} {share:.1%}" for name, share in right.items())
             mean = float(jnp.stack(recent).mean())
@@ -143,22 +166,32 @@ def train(recipe: Recipe, tokenizer: Tokenizer) -> Decoder:
 
 
 def write(decoder: Decoder, tokenizer: Tokenizer, directory: Path) -> None:
-    """Save the model, in bfloat16, and its tokenizer as a HuggingFace checkpoint."""
+    """Save the model, in bfloat16, its tokenizer and how it is asked for decisions as a HuggingFace checkpoint."""
     graph, params = nnx.split(decoder, nnx.Param)
     save(nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)), directory)
     save_tokenizer(tokenizer, directory, CONFIG.context)
+    save_decisions(directory)
 
 
 def main() -> None:
-    """Train the tokenizer and the model and write both."""
+    """Train the tokenizer and the model. After each stage the model is written, and the next one begins from it."""
     arguments = argparse.ArgumentParser(description="Train the demonstration's model.")
-    arguments.add_argument("--steps", type=int, default=Recipe.steps)
     arguments.add_argument("--seed", type=int, default=Recipe.seed)
     arguments.add_argument("--directory", type=Path, default=MODEL)
+    arguments.add_argument(
+        "--begin-at", type=int, default=1, help="the first stage to run, from the model in the directory"
+    )
     given = arguments.parse_args()
-    recipe = Recipe(seed=given.seed, steps=given.steps)
+    recipe = Recipe(seed=given.seed)
     tokenizer = train_tokenizer(training_examples(recipe.seed))
-    write(train(recipe, tokenizer), tokenizer, given.directory)
+    decoder = start(recipe.seed)
+    for number, stage in enumerate(recipe.stages, 1):
+        if number < given.begin_at:
+            continue
+        if number > 1:
+            decoder, _ = load(given.directory, CONFIG, jnp.float32)
+        print(f"stage {number}", flush=True)
+        write(train(stage, recipe, decoder, tokenizer), tokenizer, given.directory)
 
 
 if __name__ == "__main__":

@@ -240,7 +240,8 @@ class DelimitedSource(_TextSource):
                 yield number, dict(zip(self.columns, values, strict=True))
             elif values:  # A blank line is no row.
                 what = f"it has {len(values)} values, and there are {len(self.columns)} columns"
-                yield number, self._lines.unreadable(what)
+                hint = "" if len(values) < len(self.columns) else ": a text with a comma needs quotes around it"
+                yield number, self._lines.unreadable(what + hint)
 
 
 def _in_words(error: str) -> str:

@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from demonstration.corpus import held_out_examples, training_examples
+from demonstration.corpus import DECISIONS, TEXTS, held_out_examples, training_examples
+from demonstration.decisions import save_decisions
 from demonstration.evaluate import Judge, held_out
 from demonstration.example import Example, Task
 from demonstration.train import MODEL
+from scoring.decisions.checkpoint import DecisionCheckpoint
+from scoring.decisions.decision import decide
+from scoring.decisions.questions import read_systemone
 
 REPOSITORY = Path(__file__).parents[2]
 JOBS: list[dict[str, Any]] = json.loads((REPOSITORY / "examples" / "demo.json").read_text(encoding="utf-8"))
 TASKS = (Task.SENTIMENT, Task.RELEVANCE, Task.CHOICE)
+DECIDED = (Task.OPTION, Task.LEVEL, Task.YES_OR_NO)
 SEED = 20
 """Not the seed of the published figures, so these examples are others."""
 
@@ -29,8 +34,8 @@ def judge() -> Judge:
 
 @pytest.fixture(scope="module")
 def trained() -> list[Example]:
-    """The first examples that the model is trained on."""
-    return list(islice(training_examples(seed=0), 20_000))
+    """The first examples of the mixtures with all tasks that the model is trained on."""
+    return [one for mixture in (TEXTS, DECISIONS) for one in islice(training_examples(0, mixture), 20_000)]
 
 
 @cache
@@ -39,7 +44,15 @@ def of_task(task: Task) -> list[Example]:
 
 
 @pytest.mark.parametrize(
-    "name", ["relevance", *(pytest.param(task, marks=pytest.mark.slow) for task in ("sentiment", "choice"))]
+    "name",
+    [
+        "relevance",
+        "many options",
+        *(
+            pytest.param(task, marks=pytest.mark.slow)
+            for task in ("sentiment", "choice", "option", "level", "yes or no")
+        ),
+    ],
 )
 def test_nine_of_ten_held_out_examples_are_judged_right(judge: Judge, name: str) -> None:
     assert judge.accuracy(held_out(name, 150, SEED)) >= 0.9
@@ -91,6 +104,31 @@ def test_continuation_quality_puts_france_before_other_countries(judge: Judge) -
     assert scores[:, 0].argmax() == 1
 
 
+@pytest.mark.parametrize("task", DECIDED)
+def test_the_template_writes_the_prompts_of_the_training(judge: Judge, task: Task) -> None:
+    checkpoint = DecisionCheckpoint.read(MODEL, judge.tokenizer)
+    for example in held_out_examples(task, 50, SEED):
+        state = example.query.removeprefix("State: ").removesuffix("\n")
+        instructions, *listed = example.item.removeprefix("Question: ").removesuffix("\nAnswer:").split("\nOptions: ")
+        options = [option[:-2] for option in listed[0].split(", ")] if listed else []
+        kinds: dict[Task, dict[str, Any]] = {
+            Task.OPTION: {"type": "choice", "criteria": dict.fromkeys(options)},
+            Task.LEVEL: {"type": "score", "criteria": options},
+            Task.YES_OR_NO: {"type": "noul"},
+        }
+        questions = read_systemone({"asked": {"instructions": instructions, **kinds[task]}})
+        read = json.loads(state) if state.startswith("{") else state
+        decision = decide(checkpoint, judge.tokenizer, read, questions, ["asked"])
+        assert decision.prompts.shared + decision.prompts.behind[0] == example.query + example.item
+        assert [judge.tokenizer.single_token(label) for label in example.labels] == list(decision.labels[0])
+
+
+def test_the_model_is_asked_as_the_training_says(tmp_path: Path) -> None:
+    save_decisions(tmp_path)
+    for name in ("decision.json", "decision_template.jinja"):
+        assert (MODEL / name).read_text(encoding="utf-8") == (tmp_path / name).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_classification_with_an_empty_item_gives_the_same_answers(judge: Judge, task: Task) -> None:
     examples = held_out_examples(task, 40, SEED)
@@ -120,7 +158,7 @@ def test_the_model_folder_stays_small() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [*TASKS, *DECIDED])
 def test_held_out_prompts_never_occur_in_training(task: Task, trained: list[Example]) -> None:
     prompts = {example.query + example.item for example in of_task(task)}
     assert not any(example.query + example.item in prompts for example in trained)

@@ -71,5 +71,5 @@ def test_whole_phrases_are_right_as_often_as_single_tokens(judge: Judge, questio
     pairs = zip(answers(judge, questions), questions, strict=True)
     right = sum(answer == question.answer for answer, question in pairs) / len(questions)
     chance, single = 1 / CHOICES, judge.accuracy(questions)
-    assert right - chance >= 0.95 * (single - chance)
+    assert right - chance >= 0.9 * (single - chance)
     assert single > 0.9

@@ -1,4 +1,4 @@
-"""What the README and docs/http.md show is what a reader gets who pastes their examples."""
+"""What the README, docs/http.md and docs/decisions.md show is what a reader gets who pastes their examples."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ def examples(page: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Return the path and the body of each request on a page whose answer is shown, and what is shown of it."""
     found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     asked: tuple[str, dict[str, Any]] | None = None
-    for block in re.findall(r"^```\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        if language:
+            continue
         request = re.match(r"curl -s http://127\.0\.0\.1:8000(\S+) .*? -d '(\{.*?\})'\n", block, re.DOTALL)
         if request is not None:
             asked = (request[1], json.loads(request[2]))
-        shown = re.match(r'("(?:scores|results)".*?)\s+# rounded', block)
+        shown = re.match(r'("(?:scores|results|answers)".*?)\s+# rounded', block, re.DOTALL)
         if shown is not None:
             assert asked is not None
             found.append((*asked, json.loads("{" + shown[1].replace(", ...", "") + "}")))
     return found
 
 
-README, HTTP = "README.md", "docs/http.md"
-EXAMPLES = [(page, *example) for page in (README, HTTP) for example in examples(page)]
+README, HTTP, DECISIONS = "README.md", "docs/http.md", "docs/decisions.md"
+EXAMPLES = [(page, *example) for page in (README, HTTP, DECISIONS) for example in examples(page)]
 
 
 def close(found: Any, shown: Any) -> bool:
@@ -43,9 +46,15 @@ def close(found: Any, shown: Any) -> bool:
     return abs(found - shown) <= TOLERANCE if isinstance(shown, float) else bool(found == shown)
 
 
-def test_the_pages_show_answers_of_a_job_a_call_and_a_ranking() -> None:
+def test_the_pages_show_answers_of_a_job_calls_and_a_ranking() -> None:
     shown = [(page, path) for page, path, _, _ in EXAMPLES]
-    assert shown == [(README, "/v1/score"), (HTTP, "/v1/jobs"), (HTTP, "/v1/score"), (HTTP, "/v1/rerank")]
+    assert shown == [
+        (README, "/v1/score"),
+        (HTTP, "/v1/jobs"),
+        (HTTP, "/v1/score"),
+        (HTTP, "/v1/rerank"),
+        (DECISIONS, "/v1/systemone"),
+    ]
 
 
 @pytest.mark.slow
@@ -71,4 +80,4 @@ def test_an_example_gives_what_its_page_shows(
         if path == "/v1/jobs":
             answer = client.get(answer["urls"]["self"], headers={"Prefer": "wait=30"}).json()["result"]
     assert close(answer, shown), json.dumps(answer)
-    assert not answer["warnings"]
+    assert not answer.get("warnings")

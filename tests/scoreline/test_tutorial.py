@@ -1,4 +1,4 @@
-"""Who follows the tutorial word by word gets what it shows."""
+"""Who follows the tutorial, or the page about decisions, word by word gets what it shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.scoreline.running import ROOT, Up
 
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+PAGES = ("tutorial", "decisions")
 ELSEWHERE = {
     "make demo": "tests/scoreline/commands/test_demo.py runs it",
     "source .venv/bin/activate": "the tests run in the environment",
@@ -43,6 +43,8 @@ def files_and_steps(text: str) -> tuple[dict[str, str], list[Step]]:
         match block["language"]:
             case "bash":
                 steps.append(Step(block["text"], ""))
+            case "" if block["text"].startswith(("curl ", '"answers"')):
+                pass  # tests/scoreline/test_readme.py compares it
             case "":
                 steps[-1] = Step(steps[-1].commands, block["text"])
             case _:
@@ -52,7 +54,8 @@ def files_and_steps(text: str) -> tuple[dict[str, str], list[Step]]:
     return files, steps
 
 
-FILES, STEPS = files_and_steps(TUTORIAL)
+def of_page(name: str) -> tuple[dict[str, str], list[Step]]:
+    return files_and_steps((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8"))
 
 
 def words(line: str) -> list[str]:
@@ -82,23 +85,32 @@ def test_lines_are_alike_if_their_words_are_and_their_numbers_nearly() -> None:
 
 
 def test_the_tutorial_has_what_a_newcomer_needs() -> None:
-    assert set(FILES) == {"questions.csv", "first.py", "reviews.csv"}
-    commands = "\n".join(step.commands for step in STEPS)
+    files, steps = of_page("tutorial")
+    assert set(files) == {"questions.csv", "first.py", "reviews.csv"}
+    commands = "\n".join(step.commands for step in steps)
     for command in (*ELSEWHERE, "scoreline score", "scoreline run", "python first.py"):
         assert command in commands
-    assert sum(bool(step.shown) for step in STEPS) == 5
+    assert sum(bool(step.shown) for step in steps) == 5
+
+
+def test_the_page_about_decisions_routes_tickets_by_a_program_and_in_a_file() -> None:
+    files, steps = of_page("decisions")
+    assert set(files) == {"route.py", "tickets.csv", "questions.json"}
+    assert [step.commands.split()[:2] for step in steps if step.shown] == [["python", "route.py"], ["scoreline", "run"]]
 
 
 @pytest.mark.slow
-def test_every_command_of_the_tutorial_gives_what_it_shows(demonstration: Up, tmp_path: Path) -> None:
-    for name, text in FILES.items():
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_gives_what_it_shows(page: str, demonstration: Up, tmp_path: Path) -> None:
+    files, steps = of_page(page)
+    for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     variables = {
         "SCORELINE_URL": demonstration.url,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
-    for step in STEPS:
+    for step in steps:
         commands = "\n".join(line for line in step.commands.splitlines() if line not in ELSEWHERE)
         if not commands:
             continue
@@ -114,4 +126,7 @@ def test_every_command_of_the_tutorial_gives_what_it_shows(demonstration: Up, tm
         printed = (run.stdout + run.stderr).splitlines()
         for line in step.shown.splitlines():
             assert any(alike(line, one) for one in printed), f"{line}\nis not in\n{run.stdout}{run.stderr}"
-    assert (tmp_path / "reviews-scored.csv").read_text(encoding="utf-8").count("\n") == 3
+    for scored, lines in {"reviews-scored.csv": 3, "routed.csv": 4}.items():
+        written = tmp_path / scored
+        assert not written.exists() or written.read_text(encoding="utf-8").count("\n") == lines
+    assert set(files) < {path.name for path in tmp_path.iterdir()}, "the commands have written a file"

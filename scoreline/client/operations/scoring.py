@@ -49,7 +49,7 @@ def score(
     ...     apply_softmax=True,
     ... )
     >>> [[round(score, 1) for score in row] for row in result.scores]
-    [[1.0, 0.0], [0.1, 0.9]]
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     body = fields_of(locals())
     asked = remembered(items, options)

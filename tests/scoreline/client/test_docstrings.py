@@ -24,12 +24,10 @@ def connected(demonstration: Up) -> Client:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
-def test_examples_give_what_they_say(module: str, connected: Client, client: Client) -> None:
+def test_examples_give_what_they_say(module: str, connected: Client) -> None:
     runner = doctest.DocTestRunner(verbose=False)
     for test in doctest.DocTestFinder().find(importlib.import_module(module)):
-        # The demonstration model has no prompt for decisions, so the examples of these ask another one.
-        asks = "decide" in test.name or "decision" in test.name.rpartition(".")[2]
-        test.globs["client"] = client if asks else connected
+        test.globs["client"] = connected
         runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
 
