@@ -8,6 +8,7 @@ import re
 from typing import Any, NoReturn
 
 from scoring.error_codes import ErrorCode, RequestError, invalid
+from scoring.values import is_encodable
 
 MAX_DEPTH = 64
 """The deepest nesting of lists and objects that is accepted; a scoring request needs three levels."""
@@ -109,25 +110,15 @@ def _path_of_lone_surrogate(value: object, place: str) -> str | None:
 def _steps_to_lone_surrogate(value: object) -> list[str] | None:
     """Return the steps of that path, the last one first. A step is made only behind a string that was found."""
     if isinstance(value, str):
-        return [] if _is_broken(value) else None
+        return None if is_encodable(value) else []
     if isinstance(value, list):
         for n, child in enumerate(value):
             if (steps := _steps_to_lone_surrogate(child)) is not None:
                 return [*steps, f"[{n}]"]
     if isinstance(value, dict):
         for key, child in value.items():
-            if _is_broken(key):
+            if not is_encodable(key):
                 return []
             if (steps := _steps_to_lone_surrogate(child)) is not None:
                 return [*steps, f".{key[:_QUOTED_CHARACTERS]}"]
     return None
-
-
-def _is_broken(text: str) -> bool:
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
