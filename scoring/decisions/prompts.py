@@ -2,6 +2,7 @@
 
 What the prompts of a state have in common is found by rendering questions that are made up here. So where a prompt is
 cut depends on the state and the template alone, never on the other questions, and no question changes another's bits.
+Most templates write a text as it is: what stands around it is found once, and one question tells whether it holds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ MARK, SPLIT = "<|mark|>", "<|split|>"
 
 MOST_CHARACTERS = 2**26
 """The most characters that all prompts of a request may have together, each with its state."""
+
+_PROBE = "a state that is made up 0x7f3a"
+"""A text that no template has."""
 
 _SENTINEL = re.compile(f"{re.escape(MARK)}|{re.escape(SPLIT)}")
 _MADE_UP = (
@@ -236,6 +240,7 @@ class PromptWriter:
             ControlTokens(tokenizer, self._template.literals, (MARK, SPLIT)) if checkpoint.sanitizes else None
         )
         self._made_up = [self._shown_without_labels(question) for question in _MADE_UP]
+        self._around = self._around_texts()
 
     def ask(self, questions: Sequence[Question], paths: Sequence[str]) -> tuple[Asked, ...]:
         """Return the questions with the labels of the model. Raises one RequestError for all faults."""
@@ -287,8 +292,7 @@ class PromptWriter:
         try:
             if self.asks_all_at_once:
                 return self._one_prompt(state, shown, asked)
-            shared = _common_beginning([self._render(state, [one]) for one in self._made_up])
-            shared = shared if self._control is None else _whole(shared)
+            shared = self._shared(state)
             found = _Rendered()
             for one, of_one in zip(asked, shown, strict=True):
                 stop_if_unwanted()
@@ -298,6 +302,28 @@ class PromptWriter:
             message = f"the decision template of the model can't be used: {error}"
             raise RequestError(ErrorCode.INVALID_TEMPLATE, message, param="state") from None
         return DecisionPrompts(self._control, shared, tuple(found.texts), tuple(found.suffixes), frozenset(found.apart))
+
+    def _shared(self, state: object) -> str:
+        """Return what the prompts about a state have in common. Raises RenderingError."""
+        if isinstance(state, str) and self._around is not None:
+            marks_here = self._control is not None and self._checkpoint.template is None
+            text = self._control.mark(state) if self._control is not None and marks_here else state
+            found = text.join(self._around)
+            if self._render(state, self._made_up[:1]).startswith(found):
+                return found if self._control is None else _whole(found)
+        found = _common_beginning([self._render(state, [one]) for one in self._made_up])
+        return found if self._control is None else _whole(found)
+
+    def _around_texts(self) -> tuple[str, str] | None:
+        """Return what the prompts have in common before and behind a state that is a text; None: that differs."""
+        if self.asks_all_at_once:
+            return None
+        try:
+            found = _common_beginning([self._render(_PROBE, [one]) for one in self._made_up])
+        except RenderingError:
+            return None
+        before, is_there, behind = found.partition(_PROBE)
+        return (before, behind) if is_there and _PROBE not in behind else None
 
     def _one_prompt(self, state: object, shown: list[dict[str, Any]], asked: Sequence[Asked]) -> DecisionPrompts:
         texts = self._until_marks(self._render(state, shown))
