@@ -47,9 +47,9 @@ class TextsBody(BaseModel):
         False, description="scores are logits: where the relevance is a probability p, they are log(p / (1 - p))"
     )
     return_text: bool | None = Field(False, description="return the texts, too")
-    truncate: Literal[False] | None = Field(False, description="send `max_tokens_per_doc` to have texts cut")
+    truncate: bool | None = Field(False, description="texts are cut at their ends, so that each fits behind the query")
     truncation_direction: Literal["Left", "Right", "left", "right"] | None = Field(
-        None, description="means nothing without `truncate`"
+        None, description="means nothing without `truncate`, and with it only `Right` is accepted"
     )
     model: str | None = Field(None, description="as in the other body, like all further fields")
     instruction: str | None = None

@@ -84,9 +84,6 @@ RERANK: Mapping[str, Refused] = {
 }
 """The fields that ``/v1/rerank`` refuses."""
 
-TEXTS: Mapping[str, Refused] = {"truncate": Refused("max_tokens_per_doc cuts texts", harmless=(False,))}
-"""The fields that ``/rerank`` refuses beside ``texts``."""
-
 COMPLETION: Mapping[str, Refused] = {
     # OpenAI
     "n": Refused(_NOTHING_DRAWN, harmless=(1,)),

@@ -26,6 +26,7 @@ from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, parse_query_text
 from scoring.templates.asked import find_template, invalid_template, wording_by
+from scoring.templates.wording import Place, Wording
 from scoring.values import check_text, parse_flag
 
 TEXTS_PATH = "/rerank"
@@ -33,6 +34,9 @@ TEXTS_PATH = "/rerank"
 
 RERANK = {paths.RERANK: True, "/v2/rerank": False, TEXTS_PATH: True}
 """The paths of rankings, and whether each returns documents unless told otherwise."""
+
+_JOINTS = 8
+"""Tokens that a document may have besides, where it touches the texts of its template."""
 
 _OF_BOTH = RerankBody.model_fields.keys() & TextsBody.model_fields.keys()
 """The fields that mean the same in both bodies."""
@@ -44,10 +48,13 @@ def ranking_of(
     body: Mapping[str, object],
     sender: Sender,
     idempotency: Idempotency | None,
+    *,
+    truncates: bool = False,
 ) -> Call:
     """Return the ranking in a body that is parsed. Raises RequestError.
 
-    returns_documents: whether the documents are returned if the body does not say.
+    returns_documents: whether the documents are returned if the body does not say. truncates: whether documents are cut
+    so that each fits behind the query.
     """
     unknown = check_fields(body, RerankBody.model_fields, refused_fields.RERANK, strict=sender.is_strict)
     timeout = call_timeout(reading, body)
@@ -81,6 +88,9 @@ def ranking_of(
         limits.check_items(len(documents))
         limits.check_query_and_labels(query, ())
         limits.check_item_texts(documents)
+        if truncates:
+            room = _room(reading, wording, query)
+            most_tokens = room if most_tokens is None else min(room, most_tokens)
         items, warnings = _cut(reading, documents, most_tokens)
         request = ScoreRequest(query, items, None, template.labels, options, wording, template)
         prepared = prepare_request(reading, sender, request, limits)
@@ -102,9 +112,13 @@ def ranking_of_documents_or_texts(
     """
     if body.get("texts") is None:
         return ranking_of(True, reading, body, sender, idempotency)
-    check_fields(body, TextsBody.model_fields, refused_fields.TEXTS, strict=sender.is_strict)
+    check_fields(body, TextsBody.model_fields, {}, strict=sender.is_strict)
+    truncates = parse_flag(body.get("truncate"), "truncate")
     if body.get("truncation_direction") not in (None, "Left", "Right", "left", "right"):
         raise invalid('truncation_direction must be "Left" or "Right"', "truncation_direction")
+    if truncates and body.get("truncation_direction") in ("Left", "left"):
+        message = "texts are cut at their ends: send the truncation_direction Right, or none"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="truncation_direction")
     raw = parse_flag(body.get("raw_scores"), "raw_scores")
     translated = {
         **{name: value for name, value in body.items() if name in _OF_BOTH},
@@ -112,7 +126,7 @@ def ranking_of_documents_or_texts(
         "return_documents": parse_flag(body.get("return_text"), "return_text"),
     }
     try:
-        call = ranking_of(False, reading, translated, sender, idempotency)
+        call = ranking_of(False, reading, translated, sender, idempotency, truncates=truncates)
     except RequestError as error:
         raise with_items_called("texts", error, "documents") from None
     assert call.ranking is not None
@@ -140,6 +154,17 @@ def documents_of(value: object) -> list[str]:
         check_text(text, f"documents[{n}]")
         texts.append(text)
     return texts
+
+
+def _room(reading: ReadingContext, wording: Wording, query: str) -> int:
+    """Return how many tokens a document may have at most, so that its whole prompt fits into the context."""
+    given = {Place.QUERY: query, Place.INSTRUCTION: wording.instruction, Place.ITEM: ""}
+    around = [
+        "".join(part if isinstance(part, str) else given[part] for part in piece)
+        for piece in (*wording.query, *wording.item)
+    ]
+    taken = sum(len(reading.tokenizer.encode(text, add_special_tokens=True)) for text in around)
+    return max(1, reading.card.context_length - taken - _JOINTS)
 
 
 def _cut(reading: ReadingContext, documents: list[str], most: int | None) -> tuple[list[str], tuple[str, ...]]:

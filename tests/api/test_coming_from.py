@@ -95,7 +95,6 @@ HARMLESS: dict[str, list[Any]] = {
     "top_p": [1, 1.0],
     "add_special_tokens": [True],
     "use_activation": [True],
-    "truncate": [False],
     "logit_bias": [{}],
     "n": [1],
     "best_of": [1],

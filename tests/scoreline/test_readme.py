@@ -58,14 +58,18 @@ def test_the_pages_show_answers_of_a_job_calls_and_a_ranking() -> None:
 
 
 @pytest.mark.slow
-def test_the_python_of_the_readme_ranks_as_it_says(demonstration: Up, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = re.findall(
+def test_the_python_of_the_readme_ranks_and_decides_as_it_says(
+    demonstration: Up, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(
         r"^```python\n(.*?)^```", (ROOT / README).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     monkeypatch.setenv("SCORELINE_URL", demonstration.url)
     names: dict[str, Any] = {}
-    exec(compile(block, README, "exec"), names)
+    for block in blocks:
+        exec(compile(block, README, "exec"), names)
     assert names["ranking"].results[0].index == 1
+    assert capsys.readouterr().out.endswith("delivery True\n")
 
 
 @pytest.mark.slow

@@ -29,6 +29,18 @@ def test_texts_are_answered_with_a_list_of_the_same_scores(api: RunningApi) -> N
     assert ask(api, texts=[]).json() == []
 
 
+def test_texts_that_are_too_long_are_cut_where_a_client_asks_for_it(api: RunningApi) -> None:
+    texts = ["London", "London " * 9_000]
+    answer = ask(api, texts=texts, truncate=True, return_text=True)
+    assert answer.status_code == 200, answer.text
+    scores = {one["index"]: one["score"] for one in answer.json()}
+    assert scores.keys() == {0, 1}
+    (alone,) = ask(api, texts=texts[:1]).json()
+    assert scores[0] == alone["score"]
+    shorter = texts[1][: len("London ") * 300]
+    assert ask(api, texts=[shorter], truncate=True).json() == ask(api, texts=[shorter]).json()
+
+
 @pytest.mark.parametrize("template", ["yes-no", None])
 def test_raw_scores_are_the_logits_of_the_relevance(api: RunningApi, template: str | None) -> None:
     plain, raw = (ask(api, raw_scores=raw, template=template).json() for raw in (False, True))
@@ -46,7 +58,9 @@ def test_raw_scores_are_the_logits_of_the_relevance(api: RunningApi, template: s
         ({"query": None}, "missing_query", "query"),
         ({"raw_scores": "yes"}, "invalid_request", "raw_scores"),
         ({"return_text": 1}, "invalid_request", "return_text"),
-        ({"truncate": True}, "unsupported_parameter", "truncate"),
+        ({"truncate": "yes"}, "invalid_request", "truncate"),
+        ({"truncate": True, "truncation_direction": "Left"}, "unsupported_parameter", "truncation_direction"),
+        ({"truncate": True, "query": "a b" * 9_000}, "context_length_exceeded", "texts[0]"),
         ({"truncation_direction": "Up"}, "invalid_request", "truncation_direction"),
         ({"model": "gpt-17"}, "model_not_found", "model"),
     ],
